@@ -1,0 +1,65 @@
+# Needs make and Python 3.11 or newer with pip and venv. uv is used when it is on PATH, never needed.
+#
+#   PYTHON=…   the interpreter for .venv (default: the first of python3.11, 3.12, 3.13, python3 that works)
+#   JOBS=…     parallel test processes (default 2)
+#   ARGS=…     passed on to pytest, the simulator or the demo: make test ARGS="-k canonical"
+
+VENV := .venv
+BIN  := $(VENV)/bin
+JOBS ?= 2
+ARGS ?=
+
+# A stamp is newer than pyproject.toml when what that file asks for is installed. .dev includes .run.
+RUN := $(VENV)/.run
+DEV := $(VENV)/.dev
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check sim format docs test-pythons clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+demo: $(RUN) ## the shop: commit, take back, kill and recover, refuse
+	@$(BIN)/amends demo $(ARGS)
+
+test: $(DEV) ## all tests
+	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+check: $(DEV) ## format, lint, types, import rule, docs
+	@$(BIN)/python -m ruff format --check .
+	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m mypy
+	@$(BIN)/python scripts/docs.py --check
+	@$(BIN)/python -m pytest -q tests/test_layout.py $(wildcard tests/test_docs.py)
+
+sim: $(DEV) ## the simulator: every crash point, seeded races (a longer run takes a number: ARGS=200000)
+	@$(BIN)/python -m tests.sim $(ARGS)
+
+format: $(DEV) ## put the code into shape
+	@$(BIN)/python -m ruff check --fix-only --quiet .
+	@$(BIN)/python -m ruff format .
+
+docs: $(DEV) ## write the generated parts of docs/ again and check the links
+	@$(BIN)/python scripts/docs.py
+
+test-pythons: ## the quick tests on every other supported Python found here
+	@JOBS=$(JOBS) sh scripts/test-pythons
+
+clean: ## remove what make made (never a ledger)
+	rm -rf .venv* build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(DEV): pyproject.toml
+	@sh scripts/install $(VENV) '.[dev]' "$$(sh scripts/find-python)"
+	@touch $(RUN) $@
+
+# Kept out of the way when .dev is newer: it holds the same and more.
+ifeq ($(wildcard $(DEV)),)
+$(RUN): pyproject.toml
+	@sh scripts/install $(VENV) . "$$(sh scripts/find-python)"
+	@touch $@
+else
+$(RUN): $(DEV)
+	@touch $@
+endif

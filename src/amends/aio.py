@@ -1,0 +1,344 @@
+"""The async surface: ``AsyncRuntime``: the same names as ``Runtime``, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Literal, ParamSpec, Self, TypeVar
+
+from amends import people
+from amends.drive import AsyncDriver
+from amends.engine import opening, plan
+from amends.engine.session import Session
+from amends.engine.telling import report_of
+from amends.errors import LedgerError, UsageError
+from amends.flow import Flow
+from amends.hub import Hub, View, once_ask, refuse_nested
+from amends.model import Call, Event, Order, Policy, Probed, RunInfo
+from amends.report import Report
+from amends.rows import RunRow
+from amends.aiorun import AsyncEntered, AsyncRun
+from amends.settings import Setting
+from amends.store.protocol import Store
+from amends.tool import schemas
+
+log = logging.getLogger("amends")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+IfRolledBack = Literal["again", "raise"]
+Style = Literal["openai", "responses", "anthropic", "mcp"]
+
+
+class AsyncRuntime:
+    """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        tools: Iterable[object] = (),
+        agents: Mapping[str, Callable[[AsyncRun], object]] | None = None,
+        order: Order | None = None,
+        lease: float | None = None,
+        wait: float | None = None,
+        wait_approval: float | None = None,
+        create: bool | None = None,
+        tenant: str | None = None,
+        agent: str | None = None,
+        principal: str | None = None,
+        store: Store | None = None,
+    ) -> None:
+        given = {
+            "url": url,
+            "order": order,
+            "lease": lease,
+            "wait": wait,
+            "wait_approval": wait_approval,
+            "create": create,
+            "tenant": tenant,
+            "agent": agent,
+            "principal": principal,
+        }
+        self._hub = Hub(given, tools, store=store)
+        self._driver: AsyncDriver = AsyncDriver(self._hub.store, self._hub.live, self._hub.lease_s)
+        value = self._hub.value
+        self._view = View(value("tenant"), value("agent"), value("principal"))
+        self._agents: dict[str, Callable[[AsyncRun], object]] = dict(agents or {})
+
+    @property
+    def settings(self) -> Mapping[str, Setting]:
+        """Every setting, with where it came from."""
+        return self._hub.settings
+
+    # ---- running --------------------------------------------------------------------------
+
+    def run(
+        self,
+        id: str | None = None,
+        *,
+        input: object = None,
+        tags: Sequence[str] = (),
+        recover: Policy = "rollback",
+        wait: float | None = None,
+        wait_approval: float | None = None,
+        deadline: float | None = None,
+        if_rolled_back: IfRolledBack = "again",
+        history: bool = False,
+        tenant: str | None = None,
+        agent: str | None = None,
+        principal: str | None = None,
+    ) -> AbstractAsyncContextManager[AsyncRun, None]:
+        """One task of an agent: leaving the block commits, an exception takes everything back. A known id resumes."""
+        options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        return _Block(self, id, input, options)
+
+    async def open(
+        self,
+        id: str | None = None,
+        *,
+        input: object = None,
+        tags: Sequence[str] = (),
+        recover: Policy = "rollback",
+        wait: float | None = None,
+        wait_approval: float | None = None,
+        deadline: float | None = None,
+        if_rolled_back: IfRolledBack = "again",
+        history: bool = False,
+        tenant: str | None = None,
+        agent: str | None = None,
+        principal: str | None = None,
+    ) -> AsyncRun:
+        """The same without a block (notebooks): end it with ``commit`` or ``rollback``."""
+        options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        return await self._open(id, input, options)
+
+    async def _open(self, id: str | None, input: object, options: Mapping[str, Any]) -> AsyncRun:
+        people.check_options(options)
+        await self._ready(id)
+        wanted = self._hub.opening(self._view, id, input, options)
+        while True:
+            opened, lease = await self._driver.run(opening.take(wanted))
+            if opened.how == "ended":
+                over = self._hub.session(opened.run, lease, resumed=True)
+                return AsyncRun(self._hub, self._driver, over, opened.run, over=True)
+            session = self._hub.session(
+                opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s
+            )
+            self._hub.keeper.keep(lease)
+            row = opened.run
+            if opened.how == "resumed":
+                row = await self._owing(session, row)
+                if row.state == "rolled_back":
+                    self._hub.keeper.forget(lease)
+                    continue  # opened again as its next generation, or refused
+            return AsyncRun(self._hub, self._driver, session, row, over=row.state in ("committed", "abandoned"))
+
+    async def _owing(self, session: Session, row: RunRow) -> RunRow:
+        try:
+            return await self._driver.run(opening.go_on(session, row))
+        except BaseException:
+            self._hub.keeper.forget(session.lease)
+            raise
+
+    async def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run undeclared code once in this ledger, and answer from the record after."""
+        async with self.run(f"once:{key}") as run:
+            value: R = run._value(await run._do(once_ask(run._session, key, fn, args, kwargs)))
+        return value
+
+    async def start(self, agent: str, *, id: str | None = None, input: object = None) -> Any:
+        """Open a run and give it to a registered agent; a worker can resume it."""
+        fn = self._agent(agent)
+        async with self.run(id, input=input, agent=agent, recover="resume") as run:
+            if not run._over:
+                ended = fn(run)
+                run.output = await ended if inspect.isawaitable(ended) else ended
+        return run.output
+
+    def _agent(self, name: str) -> Callable[[AsyncRun], object]:
+        if name not in self._agents:
+            raise UsageError(f"there is no agent {name!r}; there are: {', '.join(self._agents) or 'none'}")
+        return self._agents[name]
+
+    def scoped(
+        self, *, tenant: str | None = None, agent: str | None = None, principal: str | None = None
+    ) -> AsyncRuntime:
+        """A view that acts for, and sees, only these; it shares the ledger and the heartbeat."""
+        view = object.__new__(type(self))
+        view.__dict__.update(self.__dict__)
+        view._view = self._view.narrowed(tenant, agent, principal)
+        return view
+
+    def add(self, *tools: object) -> None:
+        """Declare more tools to this runtime."""
+        self._hub.add(tools)
+
+    def check(self, plan_: Sequence[object], /) -> plan.Check:
+        """Every violation in a plan, and a lawful order if there is one."""
+        return plan.check_plan(plan_, self._hub.specs)
+
+    def schemas(self, style: Style = "openai", *, repeats: bool = False) -> list[dict[str, Any]]:
+        """The tools as a model is told about them."""
+        return schemas(self._hub.specs.values(), style, repeats=repeats)
+
+    # ---- recovering -----------------------------------------------------------------------
+
+    async def recover(self, *, limit: int = 100) -> list[Report]:
+        """Take over abandoned runs whose tools are known here, and finish or take back each."""
+        found = await self._drive(people.abandoned(self._hub, self._view, limit))
+        return [await self._recover_one(one) for one in found]
+
+    async def _recover_one(self, found: people.Found, *, force: bool = False) -> Report:
+        if found.missing:
+            return await self._report(uid=found.root.uid, skipped=found.missing)
+        claimed = await self._drive(people.claim(self._hub, found, force=force))
+        if claimed is None:
+            return await self._report(uid=found.root.uid)
+        row, lease = claimed
+        session = self._hub.session(row, lease, resumed=True, wait_s=people.patience(self._hub))
+        run = AsyncRun(self._hub, self._driver, session, row, over=False)
+        self._hub.keeper.keep(lease)
+        try:
+            done = await self._driver.run(people.recover_tree(session, row, has_agent=row.agent in self._agents))
+            if done.how == "resume":
+                await self._resume(run)
+        except LedgerError as error:
+            log.warning("run %s could not be recovered here: %s", row.id, error)
+        finally:
+            self._hub.keeper.forget(lease)
+        return await self._report(uid=row.uid)
+
+    async def _resume(self, run: AsyncRun) -> None:
+        fn = self._agents[run._session.agent]
+        try:
+            async with AsyncEntered(run):
+                ended = fn(run)
+                run.output = await ended if inspect.isawaitable(ended) else ended
+        except Exception as error:  # the block has dealt with the run; the report tells
+            log.warning("agent %s of run %s ended with %s: %s", run._session.agent, run.id, type(error).__name__, error)
+
+    # ---- reading --------------------------------------------------------------------------
+
+    async def report(self, run_id: str) -> Report:
+        """One run, newest generation, as the ledger has it."""
+        return await self._report(run_id)
+
+    async def _report(self, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report:
+        tree = await self._drive(people.read(tenant=self._view.tenant or "", id=run_id, uid=uid))
+        return report_of(
+            self._hub.reader(), people.found(tree, run_id or uid), ledger=self._hub.store.url, skipped=skipped
+        )
+
+    def runs(self, filter: str = "") -> AsyncIterator[RunInfo]:
+        """Runs, newest first; the filter is the CLI's grammar."""
+        return self._pages(people.run_pages(self._view, filter))
+
+    def calls(self, filter: str = "") -> AsyncIterator[Call]:
+        """Calls of the whole ledger, newest first."""
+        return self._pages(people.call_pages(self._hub, self._view, filter))
+
+    async def call(self, call_id: str) -> Call:
+        """One call, by its id."""
+        row = await self._drive(people.read_call(call_id))
+        return people.call_found(self._hub, self._view, row, call_id)
+
+    async def events(self, run_id: str | None = None, *, after: int = 0) -> AsyncIterator[Event]:
+        """The record, in ledger order, of one run's tree or of everything."""
+        root = None if run_id is None else people.found(
+            await self._drive(people.read(tenant=self._view.tenant or "", id=run_id)), run_id
+        ).run.root
+        async for event in self._pages(people.event_pages(self._view, root, after)):
+            yield event
+
+    def doubts(self, filter: str = "") -> AsyncIterator[Call]:
+        """Every call of which nobody here can say what became of it."""
+        return self.calls(f"status:in_doubt,compensation_in_doubt {filter}".strip())
+
+    async def _pages(self, pages: people.Pages[T]) -> AsyncIterator[T]:
+        while (page := pages.next_op()) is not None:
+            for one in pages.taken(await self._drive(people.page(page))):
+                yield one
+
+    # ---- people ---------------------------------------------------------------------------
+
+    async def probe(self, call_id: str) -> Probed[Any]:
+        """Ask the world about a call now; decides nothing."""
+        return await self._drive(people.probe(self._hub, call_id))
+
+    async def resolve(self, call_id: str, answer: Probed[Any], *, by: str, why: str) -> Report:
+        """A person's word on a doubt: it happened, it did not, or it cannot be known and stays as residue."""
+        row = await self._drive(people.resolve(self._hub, call_id, answer, by=by, why=why))
+        return await self._go_on(row.root)
+
+    async def decide(self, call_id: str, decision: Literal["run", "replay", "refuse"], *, by: str, why: str) -> Report:
+        """A person's word on a held call: do it, answer it from its twin, or refuse it."""
+        row = await self._drive(people.decide(call_id, decision, by=by, why=why))
+        return await self._report(uid=row.root)
+
+    async def retry(self, call_id: str, *, by: str, why: str) -> Report:
+        """Try a compensation or a retriable that gave up once more."""
+        row = await self._drive(people.retry(call_id, by=by, why=why))
+        return await self._go_on(row.root)
+
+    async def rollback(self, run_id: str, *, by: str, why: str) -> Report:
+        """Take a run back from outside: its owner does it when its live calls have settled, else this process."""
+        root = await self._drive(people.ask_rollback(self._view, run_id, by=by, why=why))
+        return await self._go_on(root)
+
+    async def abandon(self, run_id: str, *, by: str, why: str) -> Report:
+        """Close a run over what stands; each effect left is named."""
+        row = await self._drive(people.abandon(self._view, run_id, by=by, why=why))
+        return await self._report(uid=row.uid)
+
+    async def finish(self, run_id: str, *, by: str, why: str) -> Report:
+        """Close a run that was interrupted after its pivot as committed."""
+        row = await self._drive(people.finish(self._view, run_id, by=by, why=why))
+        return await self._report(uid=row.uid)
+
+    async def _go_on(self, root: str) -> Report:
+        found = await self._drive(people.one(self._hub, root))
+        return await self._report(uid=root) if found is None else await self._recover_one(found, force=True)
+
+    # ---- inside ---------------------------------------------------------------------------
+
+    async def _drive(self, flow: Flow[T]) -> T:
+        await self._ready()
+        return await self._driver.run(flow)
+
+    async def _ready(self, run_id: str | None = None) -> None:
+        if not self._hub.is_open:
+            await asyncio.to_thread(self._hub.ready, run_id=run_id)
+
+    async def close(self) -> None:
+        """Give back threads and connections; runs that are still open are recovered by their policy."""
+        await asyncio.to_thread(self._hub.close)
+        self._driver.close()
+
+    async def __aenter__(self) -> Self:
+        await self._ready()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+
+class _Block:
+    """``async with rt.run(...)``: opened on entry, so that the line itself does nothing."""
+
+    def __init__(self, rt: AsyncRuntime, id: str | None, input: object, options: Mapping[str, Any]) -> None:
+        self._rt, self._id, self._input, self._options = rt, id, input, options
+        self._entered: AsyncEntered | None = None
+
+    async def __aenter__(self) -> AsyncRun:
+        refuse_nested(f"rt.run({self._id!r})")
+        self._entered = AsyncEntered(await self._rt._open(self._id, self._input, self._options))
+        return await self._entered.__aenter__()
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        assert self._entered is not None, "a block is left after it was entered"
+        await self._entered.__aexit__(kind, error, trace)

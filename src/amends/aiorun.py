@@ -1,0 +1,354 @@
+"""One opened run on an event loop: the same names as ``run``, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn, ParamSpec, Self, TypeVar, overload
+
+from amends import people
+from amends.canonical import encode
+from amends.context import parent_call
+from amends.drive import AsyncDriver
+from amends.engine import ending, leaving, opening, plan
+from amends.engine.call import Done, guarded_call
+from amends.engine.session import Ask, Session, call_of
+from amends.engine.telling import answer_done, answer_error, info_of, report_of
+from amends.errors import LedgerError, RolledBack, UsageError
+from amends.flow import Flow
+from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask
+from amends.model import Answer, Call, Staged
+from amends.ops import Ended, Tree
+from amends.report import Report
+from amends.rows import RunRow
+from amends.states import RunState
+from amends.tool import Declaration, Options, Tool, current_caller
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class AsyncRun:
+    """One task of an agent: one saga. Received from ``rt.run``; threads inside one block share it."""
+
+    is_async = True
+
+    def __init__(self, hub: Hub, driver: AsyncDriver, session: Session, row: RunRow, *, over: bool) -> None:
+        self._hub, self._driver, self._session, self._over = hub, driver, session, over
+        session.run = self
+        info = info_of(row)
+        self.id: str = row.id
+        self.tenant: str | None = info.tenant
+        self.input: Any = info.input
+        self.output: Any = info.output
+        self.resumed: bool = session.resumed
+        self.generation: int = row.generation
+        self._output_was = info.output
+
+    @property
+    def state(self) -> RunState:
+        """The run's state when it was last looked at: opened, pivoted here, or left. ``report`` reads the ledger."""
+        return self._session.state  # type: ignore[return-value]  # the ledger's own words
+
+    @overload
+    async def call(self, tool: Tool[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    async def call(self, tool: Tool[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    async def call(self, tool: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Do a tool in this run, whatever its colour."""
+        declared, options = people.declared_as(tool)
+        return await self.direct(declared, options, args, kwargs)
+
+    async def direct(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a tool called inside this run's context does; use ``call``."""
+        return self._value(await self._do(direct_ask(self._hub, self._session, declared, options, args, kwargs)))
+
+    async def answer(
+        self,
+        tool: str,
+        args: Mapping[str, Any] | str,
+        *,
+        handler: Callable[..., object] | None = None,
+        tool_call_id: str | None = None,
+        again: str | None = None,
+    ) -> Answer:
+        """Do what a model asked for and phrase the outcome for it."""
+        try:
+            ask = model_ask(
+                self._hub, self._session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again
+            )
+            return answer_done(ask.spec, await self._do(ask))
+        except Exception as error:
+            people.log_for(error, tool)
+            return answer_error(tool, error)
+
+    async def execute(self, plan_: Sequence[object], /) -> list[Answer]:
+        """A model's plan: a list of ``{"tool", "args"}``; inner lists run in parallel."""
+        return await self._flow(plan.run_plan(self._session, plan_, parent=parent_call()))
+
+    async def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run undeclared code once in this run, as a child with its own pivot."""
+        async with self.child(f"once:{key}") as inner:
+            value: R = inner._value(await inner._do(once_ask(inner._session, key, fn, args, kwargs)))
+        return value
+
+    async def begin(
+        self, tool: str, args: Mapping[str, Any], *, key: Any = None, kind: str | None = None
+    ) -> AsyncAttempt:
+        """Start by hand: ``attempt.succeed(result)`` or ``.fail(error)``; silence is doubt."""
+        ask = people.hand_ask(self._hub, self._session, tool, args, key=key, kind=kind)
+        done = await self._flow(leaving.begin_by_hand(self._session, ask))
+        return AsyncAttempt(self, ask, done)
+
+    @asynccontextmanager
+    async def child(self, id: str | None = None, *, input: object = None) -> AsyncIterator[AsyncRun]:
+        """A run inside this one, taken back with it."""
+        inner = await self._open_child(id, input)
+        token = current_caller.set(inner)
+        try:
+            yield inner
+        except BaseException as error:
+            current_caller.reset(token)
+            await _shielded(inner._leave_child(error))
+            raise
+        current_caller.reset(token)
+        await _shielded(inner._leave_child(None))
+
+    def submit(
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> asyncio.Task[R]:
+        """Start ``fn`` as a task that has this run; leaving the block waits for it."""
+        live, root = self._hub.live, self._session.root
+        live.enter(root)
+        task = asyncio.ensure_future(self.bind(fn)(*args, **kwargs))
+        task.add_done_callback(lambda _: live.leave(root))
+        return task
+
+    def bind(self, fn: Callable[P, R], /) -> Callable[P, R]:
+        """The same function, carrying this run into whatever task or thread calls it."""
+        if inspect.iscoroutinefunction(fn):
+
+            @functools.wraps(fn)
+            async def bound_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+                with _within(self):
+                    return await fn(*args, **kwargs)
+
+            return bound_async  # type: ignore[return-value]
+
+        @functools.wraps(fn)
+        def bound(*args: P.args, **kwargs: P.kwargs) -> R:
+            with _within(self):
+                return fn(*args, **kwargs)
+
+        return bound
+
+    async def commit(self) -> None:
+        """End the run: everything it did stands."""
+        await self._leave_clean()
+        self._release()
+
+    async def rollback(self, why: str) -> NoReturn:
+        """Compensate everything, then raise ``RolledBack``."""
+        try:
+            await self._flow(leaving.take_back(self._session, why=why))
+        finally:
+            self._release()
+        raise AssertionError("taking back always raises")
+
+    async def report(self) -> Report:
+        """What this run did so far."""
+        return report_of(self._session, await self._tree(), ledger=self._hub.store.url)
+
+    # ---- inside ---------------------------------------------------------------------------
+
+    async def _flow(self, flow: Flow[T]) -> T:
+        return await self._driver.run(flow)
+
+    async def _look(self) -> None:
+        self._session.state = (await self._tree()).run.state
+
+    async def _tree(self) -> Tree:
+        return people.found(await self._flow(people.read(uid=self._session.uid)), self.id)
+
+    async def _do(self, ask: Ask) -> Done:
+        """One call: live while it runs, doubt if it is stopped."""
+        live, root = self._hub.live, self._session.root
+        live.enter(root)
+        try:
+            done = await self._flow(guarded_call(self._session, ask))
+            if done.row.kind == "pivot" and done.row.state == "succeeded" and not done.replayed:
+                self._session.state = "pivoted"
+            return done
+        except Exception:
+            raise
+        except BaseException:
+            with contextlib.suppress(LedgerError):  # the lease runs out and recovery finds it
+                await _shielded(self._flow(ending.stop_call(self._session, ask.flight)))
+            raise
+        finally:
+            live.leave(root)
+
+    def _value(self, done: Done) -> Any:
+        spec = self._session.spec(done.row.tool)
+        if spec is None or not spec.is_staging:
+            return done.value
+        call_id = done.row.id
+        return Staged(call_of(done.row, spec), lambda: people.staged_now(self._hub, call_id))
+
+    async def _open_child(self, id: str | None, input: object) -> AsyncRun:
+        name, text, digest_ = people.child_input(self._hub, id, input)
+        opened, session = await self._flow(
+            opening.open_child(
+                self._session, id=f"{self.id}/{name}", input=text, input_digest=digest_, given=input
+            )
+        )
+        return AsyncRun(self._hub, self._driver, session, opened.run, over=is_over(opened) or session.state == "committed")
+
+    async def _leave_child(self, error: BaseException | None) -> None:
+        if self._over:
+            return
+        if error is None:
+            await self._leave_clean()
+        elif not leaving.is_waiting(error) and not leaving.is_ledger(error):
+            await self._leave_raised(error)
+
+    async def _leave_clean(self) -> None:
+        if self._over:
+            return
+        output = None if self.output is self._output_was else encode(self.output, path="output")
+        await self._flow(leaving.leave_clean(self._session, output))
+
+    async def _leave_raised(self, error: BaseException) -> None:
+        try:
+            back = await self._flow(leaving.leave_raised(self._session, error))
+        except LedgerError as broken:
+            error.add_note(f"amends: run {self.id} could not be taken back here ({broken}); a worker will")
+            return
+        error.add_note(leaving.note_of(self._session, back))
+        if back.run.state == "blocked" and back.run.phase == "rolling_back":
+            ending.raise_blocked(self._session, back.tree, error)
+
+    async def _leave(self, error: BaseException | None) -> None:
+        """The nine ways out of a block."""
+        if self._over or (isinstance(error, RolledBack) and error.run_id == self.id):
+            return
+        try:
+            await self._leave_by(error)
+        finally:
+            with contextlib.suppress(LedgerError):
+                await self._look()
+
+    async def _leave_by(self, error: BaseException | None) -> None:
+        if error is None:
+            await self._leave_clean()
+        elif leaving.is_waiting(error):
+            await self._flow(leaving.leave_waiting(self._session))
+        elif leaving.is_ledger(error):
+            return
+        elif isinstance(error, Exception) or await self._goes_back_when_stopped():
+            await self._leave_raised(error)
+        else:
+            with contextlib.suppress(LedgerError):
+                await self._flow(ending.let_go(self._session))
+
+    async def _goes_back_when_stopped(self) -> bool:
+        row = (await self._tree()).run
+        return row.policy == "rollback" and row.phase in ("open", "rolling_back")
+
+    def _release(self) -> None:
+        self._hub.keeper.forget(self._session.lease)
+        self._over = True
+
+
+class AsyncAttempt:
+    """A call started by hand. As a context manager it is safe: leaving without a word is doubt."""
+
+    def __init__(self, run: AsyncRun, ask: Ask, done: Done) -> None:
+        self._run, self._ask, self._row = run, ask, done.row
+        self.replayed = done.replayed
+        self._value = done.value
+        self._open = not done.replayed
+
+    @property
+    async def call(self) -> Call:
+        """The call in the ledger; its key is the provider's idempotency key."""
+        return call_of(self._row, self._ask.spec)
+
+    @property
+    def result(self) -> Any:
+        """The recorded result, when it was answered from the record."""
+        return self._value
+
+    async def succeed(self, result: object = None) -> None:
+        """It happened, with this result."""
+        await self._end(Ended(result))
+
+    async def fail(self, error: BaseException | str) -> None:
+        """It certainly had no effect."""
+        await self._end(Ended(error=people.certain(error)))
+
+    async def _end(self, ended: Ended) -> None:
+        if not self._open:
+            raise UsageError(f"the attempt of {self._row.tool} has already ended")
+        self._row = await self._run._flow(leaving.end_by_hand(self._run._session, self._ask, self._row, ended))
+        self._value, self._open = ended.value, False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not self._open:
+            return
+        self._open = False
+        session = self._run._session
+        if isinstance(error, Exception):
+            self._row = await self._run._flow(leaving.end_by_hand(session, self._ask, self._row, Ended(error=error)))
+        else:
+            self._row = await self._run._flow(leaving.doubt_by_hand(session, self._ask, self._row))
+
+
+@contextlib.contextmanager
+def _within(run: AsyncRun) -> Iterator[None]:
+    token = current_caller.set(run)
+    try:
+        yield
+    finally:
+        current_caller.reset(token)
+
+
+async def _shielded(work: Coroutine[Any, Any, T]) -> T:
+    """Finish ``work`` although this task is cancelled meanwhile; the cancellation comes out afterwards."""
+    running = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError as stop:
+            cancelled = stop
+    if cancelled is not None and (running.cancelled() or running.exception() is None):
+        raise cancelled
+    return running.result()
+
+
+class AsyncEntered:
+    """A run in its block: the context is set, and leaving follows the table of nine."""
+
+    def __init__(self, run: AsyncRun) -> None:
+        self.run = run
+        self._token: Any = None
+
+    async def __aenter__(self) -> AsyncRun:
+        self._token = current_caller.set(self.run)
+        return self.run
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        current_caller.reset(self._token)
+        try:
+            await _shielded(self.run._leave(error))
+        finally:
+            self.run._release()

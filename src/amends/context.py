@@ -1,0 +1,66 @@
+"""What code inside a run can ask about itself: its run, and the call whose body it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from amends.errors import NoRun
+from amends.model import Call, Phase
+from amends.tool import Declaration, Options, current_caller
+
+_call: ContextVar[Call | None] = ContextVar("amends.call", default=None)
+
+
+def current_call() -> Call:
+    """The call whose body is running: its key is the provider's idempotency key. In a compensation: the compensation."""
+    call = _call.get()
+    if call is None:
+        raise NoRun("there is no current call: this code does not run inside a tool's body")
+    return call
+
+
+def current_run() -> Any:
+    """The run this code is in; raises ``NoRun`` outside."""
+    caller = current_caller.get()
+    if caller is None or isinstance(caller, _Nowhere):
+        raise NoRun("there is no current run here")
+    return caller
+
+
+def parent_call() -> str:
+    """The id of the call whose body asks for another one, if any."""
+    call = _call.get()
+    return "" if call is None else call.id
+
+
+class _Nowhere:
+    """The caller inside a probe or a compensation: nothing may be started from there."""
+
+    def __init__(self, phase: Phase, call: Call, is_async: bool) -> None:
+        self.is_async = is_async
+        self._phase, self._call = phase, call
+
+    def direct(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Refuse: a way back that starts new calls would have no way back."""
+        where = "probe" if self._phase == "probe" else "compensation"
+        raise NoRun(
+            f"{declared.name} was called inside the {where} of {self._call.tool}; nothing was started",
+            tool=declared.name,
+            hint="use the bare function, tool.fn, for what belongs to the same act",
+        )
+
+
+@contextmanager
+def inside(run: Any, call: Call, phase: Phase, *, is_async: bool) -> Iterator[None]:
+    """Give a body its context: the run for nested calls, the call for its key."""
+    caller = run if phase == "execute" else _Nowhere(phase, call, is_async)
+    was_caller = current_caller.set(caller)
+    was_call = _call.set(call)
+    try:
+        yield
+    finally:
+        _call.reset(was_call)
+        current_caller.reset(was_caller)

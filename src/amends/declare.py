@@ -1,0 +1,365 @@
+"""From what is said of tools to specs: collecting, giving classes their instance, finding the twins."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from types import FrameType, FunctionType, ModuleType
+from typing import Any, Final, Unpack
+
+from amends.check import (
+    bad,
+    check_after,
+    check_repeatable,
+    check_rules,
+    check_seconds,
+    check_words,
+    checked_fields,
+    checked_ignore,
+    checked_key,
+    checked_kind,
+    checked_retry,
+    checked_signature,
+    has_argument,
+    idempotence,
+    listed,
+)
+from amends.errors import BadDeclaration
+from amends.model import Order, Retry
+from amends.signature import is_async_function, plain_function
+from amends.spec import (
+    EVERYTHING,
+    TWIN_RETRY,
+    Declaration,
+    DeclareOptions,
+    ProbeSpec,
+    Spec,
+    Twin,
+    TwinLike,
+    TwinSaid,
+    declaration_of,
+    place,
+)
+
+_ONCE: Final = Retry(attempts=1)
+
+
+def declare(name: str, /, **options: Unpack[DeclareOptions]) -> Declaration:
+    """Say what a tool that lives elsewhere is (a framework's, an MCP server's), by its name."""
+    return said(name, _line_of(sys._getframe(1)), options=options)
+
+
+def specs_of(tools: Iterable[object], *, order: Order, redact: Collection[str] = ()) -> dict[str, Spec]:
+    """Every tool of these, by name; raises BadDeclaration that says which and where.
+
+    ``redact``: names that the runtime hides in every tool that has them.
+    """
+    found = _collected(tools)
+    specs = {name: _spec(declared, found, order=order, redact=redact) for name, declared in found.items()}
+    for spec in specs.values():
+        check_after(spec, specs)
+    return specs
+
+
+# ---- collecting ---------------------------------------------------------------------------
+
+_OPTIONS: Final = frozenset(DeclareOptions.__annotations__)
+
+
+def said(name: str, where: str, *, options: Mapping[str, Any], like: Declaration | None = None) -> Declaration:
+    """A declaration of these options, over those of ``like``; an option that is None was not given."""
+    given = {option: value for option, value in options.items() if value is not None}
+    if unknown := sorted(given.keys() - _OPTIONS):
+        close = get_close_matches(unknown[0], _OPTIONS, n=1, cutoff=0.4)
+        raise TypeError(f'tools have no option "{unknown[0]}"' + (f'; did you mean "{close[0]}"?' if close else ""))
+    if "compensate" in given:
+        given["compensate"] = TwinSaid(given["compensate"])
+    return replace(like, name=name, where=where, **given) if like else Declaration(name=name, where=where, **given)
+
+
+def with_methods(declared: Declaration, instance: Any) -> Declaration:
+    """The same tool, done by this instance: ``execute``, and its other methods where no option was given."""
+    names = ("compensate", "probe", "guard", "list_effects")
+    own = {name: method for name in names if callable(method := getattr(instance, name, None))}
+    compensate = TwinSaid(own["compensate"]) if "compensate" in own else None
+    return replace(
+        declared,
+        cls=type(instance),
+        fn=instance.execute,
+        compensate=declared.compensate or compensate,
+        probe=declared.probe or own.get("probe"),
+        guard=declared.guard or own.get("guard"),
+        list_effects=declared.list_effects or own.get("list_effects"),
+    )
+
+
+def _grounded(declared: Declaration) -> Declaration:
+    """With its body: a declared class is made once, however many runtimes it is given to."""
+    if declared.cls is None or declared.fn is not None:
+        return declared
+    if declared.grounded is None:
+        try:
+            instance = declared.cls()
+        except TypeError as error:
+            own = declared.cls.__name__
+            problem = f"{declared.name} cannot be made without arguments ({error}): make it yourself, tool({own}(…))"
+            raise BadDeclaration(problem, tool=declared.name, where=declared.where) from error
+        declared.grounded = with_methods(declared, instance)
+    return declared.grounded
+
+
+def _collected(tools: Iterable[object]) -> dict[str, Declaration]:
+    found: dict[str, Declaration] = {}
+    for thing in tools:
+        for declared in _said_by(thing):
+            known = found.setdefault(declared.name, declared)
+            if known is not declared:
+                problem = f"two tools are called {declared.name}, one here and one at {known.where}"
+                bad(declared, f"{problem}: pass only one of them, or give one another name=")
+    return found
+
+
+def _said_by(thing: object) -> Iterator[Declaration]:
+    if isinstance(thing, ModuleType):
+        # Only what can carry a declaration is looked at: a lazy proxy in a module may raise when touched.
+        held = [value for value in vars(thing).values() if isinstance(value, FunctionType | type | Declaration)]
+        found = [declared for value in held if (declared := declaration_of(value))]
+        if not found:
+            raise BadDeclaration(f"the module {thing.__name__} declares no tool", tool=thing.__name__)
+        yield from found
+    elif (declared := declaration_of(thing)) is not None:
+        yield declared
+    else:
+        name = getattr(thing, "__name__", None) or repr(thing)
+        raise BadDeclaration(f"{name} is not a tool: decorate it with @tool, or pass tool({name}, …)", tool=name)
+
+
+# ---- what can be a tool -------------------------------------------------------------------
+
+
+def declared_target(target: Any, options: Mapping[str, Any], frame: FrameType) -> Declaration:
+    """What these options say of a function, a class with ``execute``, an instance or a bound method.
+
+    ``frame`` is the caller's. What cannot become a tool at all is refused here: nobody would check it later.
+    """
+    if isinstance(target, type):
+        made = _made(getattr(target, "execute", None), options, frame, name=target.__name__)
+        made.cls = target
+        return made
+    if not inspect.isroutine(target) and callable(getattr(target, "execute", None)):
+        like = declaration_of(type(target))  # the options of its class, where that is a tool itself
+        name = like.name if like else type(target).__name__
+        return with_methods(_made(target.execute, options, frame, name=name, like=like), target)
+    name = _name_of(target)
+    _check_target(target, name, _line_of(frame))
+    made = _made(target, options, frame, name=name)
+    made.fn = target
+    return made
+
+
+def _name_of(target: Any) -> str:
+    while isinstance(target, functools.partial):
+        target = target.func
+    return getattr(target, "__name__", None) or type(target).__name__
+
+
+def _made(
+    body: Any, options: Mapping[str, Any], frame: FrameType, *, name: str, like: Declaration | None = None
+) -> Declaration:
+    if not callable(body):
+        raise BadDeclaration(f"{name} has no method execute", tool=name, where=_line_of(frame))
+    plain = inspect.unwrap(plain_function(body))
+    code = getattr(plain, "__code__", None)
+    where = place(code.co_filename, code.co_firstlineno) if code else _line_of(frame)
+    given = dict(options)
+    made = said(given.pop("name", None) or name, where, options=given, like=like)
+    made.local_names = _local_names(plain, frame)
+    return made
+
+
+def _line_of(frame: FrameType) -> str:
+    return place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _local_names(plain: Any, frame: FrameType) -> dict[str, Any]:
+    """What the postponed annotations of a nested function may mean: its own globals do not have it."""
+    if "<locals>" not in getattr(plain, "__qualname__", ""):
+        return {}
+    written = [note for note in getattr(plain, "__annotations__", {}).values() if isinstance(note, str)]
+    words = set(re.findall(r"\w+", " ".join(written)))
+    return {name: value for name, value in frame.f_locals.items() if name in words}
+
+
+def _check_target(target: Any, name: str, where: str) -> None:
+    problem = ""
+    plain = plain_function(target)
+    owner = getattr(target, "__qualname__", "").rpartition(".")[0]
+    own = owner.rpartition(".")[2].lower()
+    if declaration_of(target) is not None:
+        problem = f"{name} is a tool already: declare its body again, tool({name}.fn, …)"
+    elif isinstance(target, staticmethod | classmethod):
+        problem = f"{name}: put @tool below @{type(target).__name__}, or declare it bound: tool({owner}.{name})"
+    elif not callable(target):
+        problem = f"{name} is no function, and no object with a method execute"
+    elif inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
+        problem = f"{name} is a generator: a tool returns one result, which is written down"
+    elif owner and not owner.endswith("<locals>") and not inspect.ismethod(target) and _takes_self(plain):
+        problem = f"{name} is a method of {owner} and has no object yet; bind first: tool({own}.{name})"
+    if problem:
+        raise BadDeclaration(problem, tool=name, where=where)
+
+
+def _takes_self(plain: Any) -> bool:
+    code = getattr(plain, "__code__", None)
+    return code is not None and code.co_argcount > 0 and code.co_varnames[0] in ("self", "cls")
+
+
+# ---- one spec -----------------------------------------------------------------------------
+
+_AS_SAID: Final = (
+    "name", "version", "scope", "on_conflict", "on_failure", "at", "needs_approval", "timeout", "cost", "locks",
+    "order", "list_effects", "fn", "where",
+)  # fmt: skip
+
+
+def _spec(original: Declaration, found: Mapping[str, Declaration], *, order: Order, redact: Collection[str]) -> Spec:
+    declared = _grounded(original)
+    check_words(declared)
+    check_rules(declared)
+    signature = checked_signature(declared)
+    kind = checked_kind(declared, declared.order or order)
+    key = checked_key(declared, signature)
+    hidden = checked_fields(declared, "redact", declared.redact, signature)
+    everywhere = [name for name in redact if has_argument(signature, name)]
+    idempotent, window = idempotence(declared)
+    probe = _asked(declared, declared.probe, "probe", found, settle=declared.settle) if declared.probe else None
+    is_repeatable = idempotent or probe is not None
+    check_repeatable(declared, kind, is_repeatable=is_repeatable)
+    doubt = listed(declared.doubt)
+    return Spec(
+        kind=kind,
+        key=key,
+        declared_key=key is not None,
+        ignore=checked_ignore(declared, signature, key),
+        after=listed(declared.after),
+        redact=tuple(dict.fromkeys([*hidden, *everywhere])),
+        retry=checked_retry(declared, declared.retry, default=_ONCE, doubt=doubt, is_repeatable=is_repeatable),
+        retry_declared=declared.retry is not None,
+        idempotent=idempotent,
+        window=window,
+        doubt=doubt,
+        compensate=_twin(declared, declared.compensate, found) if declared.compensate else None,
+        probe=probe,
+        guard=_asked(declared, declared.guard, "guard", found) if declared.guard else None,
+        is_async=declared.fn is not None and is_async_function(declared.fn),
+        result_type=signature.hints.get("return", Any) if signature else Any,
+        description=_description(declared),
+        declaration=original,
+        settle_declared=declared.settle,
+        signature=signature,
+        **{name: getattr(declared, name) for name in _AS_SAID},
+    )
+
+
+def _description(declared: Declaration) -> str:
+    """The docstring, for a model: the body's, else its class's."""
+    if declared.fn is None:
+        return ""
+    found = inspect.getdoc(plain_function(declared.fn))
+    return found or (declared.cls and inspect.getdoc(declared.cls)) or ""
+
+
+# ---- twins --------------------------------------------------------------------------------
+
+
+def _twin(declared: Declaration, twin: TwinSaid, found: Mapping[str, Declaration]) -> Twin:
+    asked = _asked(declared, twin.fn, "compensation", found)
+    probe = _asked(declared, twin.probe, "compensation's probe", found) if twin.probe else None
+    if not isinstance(twin.idempotent, bool):
+        bad(declared, f"{declared.name}: a compensation's idempotent is True or False, not {twin.idempotent!r}")
+    check_seconds(declared, "the compensation's timeout", twin.timeout, positive=True)
+    # A tool used as a twin has said of its own body that the destination deduplicates; that stays true here.
+    own = _tool_behind(twin.fn, found)
+    idempotent = twin.idempotent or (own is not None and own.idempotent is True)
+    return Twin(
+        fn=asked.fn,
+        params=asked.params,
+        is_async=asked.is_async,
+        idempotent=idempotent,
+        absent_ok=twin.absent_ok or twin.wins,
+        wins=twin.wins,
+        retry=checked_retry(declared, twin.retry, default=TWIN_RETRY, is_repeatable=idempotent or probe is not None),
+        timeout=twin.timeout,
+        probe=probe,
+        tool=asked.tool,
+    )
+
+
+def _asked(
+    declared: Declaration, twin: TwinLike, role: str, found: Mapping[str, Declaration], *, settle: float = 0.0
+) -> ProbeSpec:
+    """A twin, probe or guard, with the names it asks for."""
+    own = _tool_behind(twin, found)
+    if isinstance(twin, str) and own is None:
+        bad(declared, f'{declared.name}: its {role} "{twin}" is no tool of this runtime; pass it in tools= too')
+    if own is not None and declared in (own, own.grounded):
+        bad(declared, f"{declared.name} cannot be its own {role}")
+    name = own.name if own is not None else None
+    fn = _grounded(own).fn if own is not None else twin
+    params: tuple[str, ...]
+    if fn is None:
+        # Whoever calls it there is given all there is, and picks.
+        fn, params = _elsewhere(twin), (EVERYTHING, "result", "call")
+    elif callable(fn):
+        params = _params(declared, fn, role)
+    else:
+        bad(declared, f"{declared.name}: its {role} must be a function or the name of a tool, not {twin!r}")
+    return ProbeSpec(fn, params, is_async_function(fn), settle=settle, tool=name)
+
+
+def _elsewhere(twin: object) -> Callable[..., Any]:
+    name = str(twin)
+
+    def elsewhere(**_: Any) -> Any:
+        raise BadDeclaration(f"{name} lives elsewhere: this process has no body to call", tool=name)
+
+    return elsewhere
+
+
+def _tool_behind(twin: object, found: Mapping[str, Declaration]) -> Declaration | None:
+    return found.get(twin) if isinstance(twin, str) else declaration_of(twin)
+
+
+def _params(declared: Declaration, fn: Callable[..., Any], role: str) -> tuple[str, ...]:
+    name = getattr(fn, "__name__", None) or repr(fn)
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (ValueError, TypeError):
+        bad(declared, f"{declared.name}: the parameters of its {role} {name} cannot be read; wrap it in a def")
+    asked: list[str] = []
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            asked.append(EVERYTHING)
+        elif parameter.kind is parameter.POSITIONAL_ONLY:
+            bad(declared, f"{declared.name}: its {role} {name} is asked by name; remove the / after {parameter.name}")
+        elif parameter.kind is not parameter.VAR_POSITIONAL and _is_askable(declared, parameter, role, name):
+            asked.append(parameter.name)
+    return tuple(asked)
+
+
+def _is_askable(declared: Declaration, parameter: inspect.Parameter, role: str, name: str) -> bool:
+    ours = ("call",) if role == "probe" else ("result", "call")
+    if parameter.name in ours:
+        return True
+    if parameter.name != "result" and has_argument(declared.signature, parameter.name):
+        return True
+    if parameter.default is not parameter.empty:
+        return False
+    can = ", ".join([*ours, *(declared.signature.names if declared.signature else ())])
+    problem = f'{declared.name}: its {role} {name} asks for "{parameter.name}"; it can ask for: {can}'
+    raise BadDeclaration(problem, tool=declared.name, where=declared.where)

@@ -1,0 +1,433 @@
+"""Two ways to carry out what a flow asks for: blocking, and on an event loop.
+
+The third is the simulator's (``amends.testing``). A flow never sees a crash, an interrupt or a cancellation: it
+ends where it stands, and the run's facade turns what it had started into doubt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, Final, TypeVar
+
+from amends import process
+from amends.context import inside
+from amends.errors import LedgerUnavailable
+from amends.flow import Flow, Op, run_flow
+from amends.ops import (
+    Ended,
+    Invoke,
+    IsDead,
+    LiveCalls,
+    Luck,
+    NoteEvidence,
+    ReadClocks,
+    SettleCall,
+    SettleCompensation,
+    Sleep,
+    StoreOp,
+    Together,
+)
+from amends.store.protocol import Store
+
+T = TypeVar("T")
+
+GRACE_S: Final = 1.0
+"""How long a cancelled coroutine may take to end before it counts as still in flight."""
+INSIST: Final = (SettleCall, SettleCompensation, NoteEvidence)
+TRIES_MAX: Final = 3
+
+
+class Live:
+    """How many flows of each tree are under way in this process."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def count(self, root: str) -> int:
+        """Flows of this tree that have not ended."""
+        return self._counts.get(root, 0)
+
+    def enter(self, root: str) -> None:
+        """A flow of this tree begins."""
+        with self._lock:
+            self._counts[root] = self._counts.get(root, 0) + 1
+
+    def leave(self, root: str) -> None:
+        """A flow of this tree has ended."""
+        with self._lock:
+            left = self._counts[root] - 1
+            if left:
+                self._counts[root] = left
+            else:
+                del self._counts[root]
+
+
+class Patience:
+    """How long a lost answer of the ledger is asked for again: a settlement while the lease lives."""
+
+    def __init__(self, op: StoreOp[Any], lease_s: float) -> None:
+        insists = isinstance(op, INSIST)
+        self._until = time.monotonic() + (lease_s if insists else lease_s / 10)
+        self._tries = 10_000 if insists else TRIES_MAX
+        self._pause = 0.02
+
+    def another(self, op: StoreOp[Any]) -> float | None:
+        """Seconds to wait before asking again, with the same nonce; None: give up."""
+        self._tries -= 1
+        self._pause = min(self._pause * 2, 1.0)
+        if self._tries <= 0 or time.monotonic() + self._pause > self._until:
+            return None
+        op.repeated = True
+        return self._pause
+
+
+class Driver:
+    """Carries out operations, blocking the calling thread."""
+
+    def __init__(self, store: Store, live: Live, lease_s: float) -> None:
+        self.store, self.live, self.lease_s = store, live, lease_s
+        self._loop: _LoopThread | None = None
+        self._lock = threading.Lock()
+
+    def run(self, flow: Flow[T]) -> T:
+        """Drive a flow to its end."""
+        return run_flow(flow, self.perform)
+
+    def perform(self, op: Op[Any]) -> Any:
+        """Carry out one operation."""
+        if isinstance(op, StoreOp):
+            return self._ask_ledger(op)
+        return _WORLD[type(op)](self, op)
+
+    def _ask_ledger(self, op: StoreOp[T]) -> T:
+        try:
+            return self.store.perform(op)
+        except LedgerUnavailable:
+            patience = Patience(op, self.lease_s)
+            while True:
+                pause = patience.another(op)
+                if pause is None:
+                    raise
+                time.sleep(pause)
+                try:
+                    return self.store.perform(op)
+                except LedgerUnavailable:
+                    continue
+
+    def _invoke(self, op: Invoke) -> Ended:
+        if op.lease is not None:
+            op.lease.check(time.monotonic())
+        if op.flight is not None:
+            op.flight.sent = True
+        if op.is_async:
+            return self._on_loop(op, lambda: op.fn(**op.kwargs))
+        if op.timeout is not None:
+            return self._in_thread(op)
+        return self._directly(op)
+
+    def _directly(self, op: Invoke) -> Ended:
+        try:
+            with inside(op.run, op.call, op.phase, is_async=False):
+                value = op.fn(**op.kwargs)
+        except Exception as error:
+            return Ended(error=error)
+        if inspect.isawaitable(value):  # a plain function that gave back a coroutine: nothing has run yet
+            return self._on_loop(op, lambda: value)
+        return Ended(value)
+
+    def _in_thread(self, op: Invoke) -> Ended:
+        """With a limit the body gets a thread, since nothing can stop a blocking call: past it, it is in flight."""
+        box = _Box()
+        context = copy_context()
+
+        def body() -> None:
+            late = box.put(context.run(self._directly, op))
+            if late is not None and op.late is not None:
+                self.run(op.late(late))
+
+        if op.flight is not None:
+            op.flight.in_thread = True
+        threading.Thread(target=body, name=f"amends-{op.call.tool}", daemon=True).start()
+        return box.wait(op.timeout)
+
+    def _on_loop(self, op: Invoke, start: Callable[[], Any]) -> Ended:
+        with self._lock:
+            if self._loop is None:
+                self._loop = _LoopThread()
+        ended: Ended = self._loop.run(_awaited(op, start, late=self._late))
+        return ended
+
+    def _late(self, flow: Flow[None]) -> None:
+        threading.Thread(target=self.run, args=(flow,), name="amends-late", daemon=True).start()
+
+    def _together(self, op: Together) -> list[Any]:
+        with ThreadPoolExecutor(max_workers=max(1, len(op.flows)), thread_name_prefix="amends-group") as pool:
+            futures = [pool.submit(copy_context().run, self.run, flow) for flow in op.flows]
+            return [_end_of(future) for future in futures]
+
+    def close(self) -> None:
+        """End the private loop, if there is one."""
+        if self._loop is not None:
+            self._loop.close()
+            self._loop = None
+
+
+_WORLD: Final[dict[type[Any], Callable[[Driver, Any], Any]]] = {
+    Invoke: Driver._invoke,
+    Together: Driver._together,
+    ReadClocks: lambda _, op: process.clocks(),
+    Luck: lambda _, op: process.luck(),
+    Sleep: lambda _, op: time.sleep(max(0.0, op.seconds)),
+    IsDead: lambda _, op: process.is_dead(op.owner),
+    LiveCalls: lambda driver, op: driver.live.count(op.root),
+}
+
+
+def _end_of(future: Future[Any]) -> Any:
+    error = future.exception()
+    if error is not None and not isinstance(error, Exception):
+        raise error
+    return future.result() if error is None else error
+
+
+class _Box:
+    """One answer, or the word that nobody waits for it any more; whichever comes first."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._ended: Ended | None = None
+        self._left = False
+
+    def put(self, ended: Ended) -> Ended | None:
+        """Hand over the answer; gives it back when it came too late."""
+        with self._lock:
+            if self._left:
+                return ended
+            self._ended = ended
+        self._done.set()
+        return None
+
+    def wait(self, timeout: float | None) -> Ended:
+        """The answer, or that the body is still in flight."""
+        try:
+            self._done.wait(timeout)
+        finally:
+            with self._lock:
+                self._left = self._ended is None
+        return self._ended or Ended(in_flight=True)
+
+
+async def _awaited(op: Invoke, start: Callable[[], Any], *, late: Callable[[Flow[None]], None]) -> Ended:
+    """Await a coroutine in its context, up to its timeout; a cancelled one that ends is over, not in flight."""
+
+    async def body() -> Any:
+        with inside(op.run, op.call, op.phase, is_async=True):
+            return await start()
+
+    if op.timeout is None:
+        try:
+            return Ended(await body())
+        except Exception as error:
+            return Ended(error=error)
+    running = asyncio.ensure_future(body())
+    try:
+        done, _ = await asyncio.wait({running}, timeout=op.timeout)
+    except asyncio.CancelledError:
+        running.cancel()
+        await asyncio.wait({running}, timeout=GRACE_S)
+        raise
+    if not done:
+        running.cancel()
+        done, _ = await asyncio.wait({running}, timeout=GRACE_S)
+    if not done:
+        if op.late is not None:
+            make_late = op.late
+            running.add_done_callback(lambda ended: late(make_late(_ended(ended))))
+        return Ended(in_flight=True)
+    return _ended(running, timeout=op.timeout)
+
+
+def _ended(running: asyncio.Future[Any], *, timeout: float | None = None) -> Ended:
+    if running.cancelled():
+        return Ended(error=TimeoutError(f"no answer within {timeout} s"))
+    error = running.exception()
+    if error is None:
+        return Ended(running.result())
+    if not isinstance(error, Exception):
+        return Ended(error=TimeoutError(f"stopped: {type(error).__name__}"))
+    return Ended(error=error)
+
+
+class _LoopThread:
+    """A private event loop for async tools in a blocking runtime."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="amends-loop", daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Any) -> Any:
+        """Run it there, with the caller's context, and wait for it here."""
+        context = copy_context()
+        done: Future[Any] = Future()
+
+        def begin() -> None:
+            task = context.run(self.loop.create_task, coroutine)
+            task.add_done_callback(lambda ended: _copy_end(ended, done))
+
+        self.loop.call_soon_threadsafe(begin)
+        return done.result()
+
+    def close(self) -> None:
+        """Stop the loop and its thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(timeout=5.0)
+        if not self.loop.is_running():
+            self.loop.close()
+
+
+def _copy_end(ended: asyncio.Future[Any], done: Future[Any]) -> None:
+    if ended.cancelled():
+        done.set_exception(TimeoutError("the coroutine was cancelled"))
+        return
+    error = ended.exception()
+    if error is None:
+        done.set_result(ended.result())
+    else:
+        done.set_exception(error)
+
+
+class AsyncDriver:
+    """Carries out operations on the running event loop."""
+
+    def __init__(self, store: Store, live: Live, lease_s: float) -> None:
+        self.store, self.live, self.lease_s = store, live, lease_s
+        self._instant = store.url == "memory:"  # never blocks, so it needs no hop and no shield
+        self._threads: ThreadPoolExecutor | None = None
+        self._blocking = Driver(store, live, lease_s)
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Drive a flow to its end.
+
+        A cancellation that arrives while the ledger writes is kept until the flow next touches the world: the
+        flow then knows what it has started, and nothing is started for a caller that has gone.
+        """
+        pending: asyncio.CancelledError | None = None
+        try:
+            op = flow.send(None)
+            while True:
+                try:
+                    if isinstance(op, StoreOp) and self._instant:
+                        answer = self.store.perform(op)
+                    elif isinstance(op, StoreOp):
+                        answer, cancelled = await self._ask_ledger(op)
+                        pending = pending or cancelled
+                    elif pending is not None:
+                        raise pending
+                    else:
+                        answer = await self._world(op)
+                except Exception as error:
+                    op = flow.throw(error)
+                else:
+                    op = flow.send(answer)
+        except StopIteration as stop:
+            if pending is not None:
+                raise pending from None
+            value: T = stop.value
+            return value
+        finally:
+            flow.close()
+
+    async def _ask_ledger(self, op: StoreOp[Any]) -> tuple[Any, asyncio.CancelledError | None]:
+        writing = asyncio.ensure_future(self._insist(op))
+        cancelled: asyncio.CancelledError | None = None
+        while not writing.done():
+            try:
+                await asyncio.wait({writing})
+            except asyncio.CancelledError as stop:
+                cancelled = stop
+        return writing.result(), cancelled
+
+    async def _insist(self, op: StoreOp[Any]) -> Any:
+        patience: Patience | None = None
+        while True:
+            try:
+                return await self.store.perform_async(op)
+            except LedgerUnavailable:
+                patience = patience or Patience(op, self.lease_s)
+                pause = patience.another(op)
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
+
+    async def _world(self, op: Op[Any]) -> Any:
+        if isinstance(op, Invoke):
+            return await self._invoke(op)
+        if isinstance(op, Sleep):
+            return await asyncio.sleep(max(0.0, op.seconds))
+        if isinstance(op, Together):
+            ends = await asyncio.gather(*(self.run(flow) for flow in op.flows), return_exceptions=True)
+            for end in ends:
+                if isinstance(end, BaseException) and not isinstance(end, Exception):
+                    raise end
+            return ends
+        return _WORLD[type(op)](self._blocking, op)
+
+    async def _invoke(self, op: Invoke) -> Ended:
+        if op.lease is not None:
+            op.lease.check(time.monotonic())
+        if op.flight is not None:
+            op.flight.sent = True
+        if op.is_async:
+            return await _awaited(op, lambda: op.fn(**op.kwargs), late=self._late)
+        return await self._in_thread(op)
+
+    async def _in_thread(self, op: Invoke) -> Ended:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(max_workers=64, thread_name_prefix="amends-tool")
+        if op.flight is not None:
+            op.flight.in_thread = True
+        running = asyncio.get_running_loop().run_in_executor(self._threads, copy_context().run, self._body, op)
+        try:
+            done, _ = await asyncio.wait({running}, timeout=op.timeout)
+        except asyncio.CancelledError:
+            self._watch(running, op)
+            raise
+        if not done:
+            self._watch(running, op)
+            return Ended(in_flight=True)
+        ended: Ended = running.result()
+        if inspect.isawaitable(ended.value):
+            awaitable = ended.value
+            return await _awaited(op, lambda: awaitable, late=self._late)
+        return ended
+
+    def _body(self, op: Invoke) -> Ended:
+        try:
+            with inside(op.run, op.call, op.phase, is_async=True):
+                return Ended(op.fn(**op.kwargs))
+        except Exception as error:
+            return Ended(error=error)
+
+    def _watch(self, running: asyncio.Future[Any], op: Invoke) -> None:
+        if op.late is not None:
+            make_late = op.late
+            running.add_done_callback(lambda ended: self._late(make_late(ended.result())))
+
+    def _late(self, flow: Flow[None]) -> None:
+        threading.Thread(target=self._blocking.run, args=(flow,), name="amends-late", daemon=True).start()
+
+    def close(self) -> None:
+        """Give the threads back without waiting for bodies that are still in flight."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
+        self._blocking.close()

@@ -1,0 +1,378 @@
+"""One guarded call: admitted, started at most once, settled, answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NoReturn
+
+from amends.canonical import diff, faithful, load_result
+from amends.engine.doubt import LOST_STARTS_MAX, settle_doubt, stays_in_doubt
+from amends.engine.judge import judge, why_doubtful
+from amends.engine.session import (
+    POLL_S_MAX,
+    POLL_S_MIN,
+    Ask,
+    Session,
+    call_of,
+    decode_args,
+    describe_error,
+    error_parts,
+)
+from amends.errors import (
+    Busy,
+    GenerationsSpent,
+    Held,
+    InDoubt,
+    KeyConflict,
+    LeaseLost,
+    OutOfOrder,
+    Rejected,
+    RunEnded,
+    ToolFailed,
+    UsageError,
+)
+from amends.model import Retry
+from amends.ops import Admission, AdmitCall, Ended, Invoke, Luck, NoteEvidence, ReadCall, ReadClocks, SettleCall, Sleep
+from amends.ops import StartCall
+from amends.rows import CallRow
+from amends.tool import Spec
+
+FORWARD: Final = Retry(attempts=1_000_000, delay=1.0, factor=2.0, max_delay=300.0, jitter=0.3)
+"""A retriable is never given up after the pivot; its own ``retry`` sets the pace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a request was answered."""
+
+    row: CallRow
+    value: Any = None
+    replayed: bool = False
+    staged: bool = False
+
+
+async def guarded_call(session: Session, ask: Ask) -> Done:
+    """Do it once in this run and give its result; raises the tool's own error, or says why not."""
+    waited, pause = 0.0, POLL_S_MIN
+    while True:
+        answer = await _admit(session, ask)
+        match answer.verdict:
+            case "start":
+                return await run_attempts(session, ask, _row(answer))
+            case "replay":
+                return _replayed(session, ask.spec, _row(answer))
+            case "staged":
+                return Done(_row(answer), staged=True)
+            case "doubt":
+                row = await settle_doubt(session, ask.spec, _row(answer))
+                if stays_in_doubt(row):
+                    raise in_doubt(session, row)
+            case "retry":
+                return await resume_attempts(session, ask, _row(answer))
+            case "wait":
+                if waited >= session.wait_s:
+                    raise _busy(session, answer, waited)
+                await Sleep(pause)
+                waited, pause = waited + pause, min(pause * 2, POLL_S_MAX)
+            case _:
+                _refuse(session, ask, answer)
+
+
+async def guarded_admission(session: Session, ask: Ask) -> Done:
+    """Start a call by hand: its row is ``started`` when the caller is to do it, else it was answered."""
+    waited, pause = 0.0, POLL_S_MIN
+    while True:
+        answer = await _admit(session, ask)
+        match answer.verdict:
+            case "start":
+                return Done(_row(answer))
+            case "replay":
+                return _replayed(session, ask.spec, _row(answer))
+            case "doubt":
+                row = await settle_doubt(session, ask.spec, _row(answer))
+                if stays_in_doubt(row):
+                    raise in_doubt(session, row)
+            case "retry":
+                restarted = await _restart(session, ask, _row(answer))
+                if restarted is not None:
+                    return Done(restarted)
+            case "wait":
+                if waited >= session.wait_s:
+                    raise _busy(session, answer, waited)
+                await Sleep(pause)
+                waited, pause = waited + pause, min(pause * 2, POLL_S_MAX)
+            case "staged":
+                raise UsageError(f"{ask.spec.name} is staged: what starts at commit cannot be done by hand")
+            case _:
+                _refuse(session, ask, answer)
+
+
+async def _admit(session: Session, ask: Ask) -> Admission:
+    spec = ask.spec
+    answer = await AdmitCall(
+        call_id=session.new_id("call"),
+        run=session.uid,
+        root=session.root,
+        owner=session.lease.owner,
+        epoch=session.lease.epoch,
+        tool=spec.name,
+        version=spec.version,
+        kind=spec.kind,
+        key=ask.key,
+        ident=ask.ident,
+        digest=ask.digest,
+        args=ask.text,
+        scope=spec.scope,
+        declared=spec.declared_key,
+        again=ask.again,
+        call_ref=ask.call_ref,
+        parent=ask.parent,
+        grp=ask.grp,
+        at_commit=spec.at == "commit",
+        after=spec.after,
+        undoable=spec.compensate is not None,
+        on_conflict=spec.on_conflict,
+        advise=session.advises(spec),
+    )
+    if answer.verdict == "start":
+        ask.flight.call, ask.flight.sent = answer.call, False
+    return answer
+
+
+def _row(answer: Admission) -> CallRow:
+    assert answer.call is not None, f"a verdict {answer.verdict!r} names its call"
+    return answer.call
+
+
+def _replayed(session: Session, spec: Spec, row: CallRow) -> Done:
+    session.replays[row.id] = session.replays.get(row.id, 0) + 1
+    return Done(row, load_result(row.result, spec.result_type), replayed=True, staged=spec.is_staging)
+
+
+# ---- attempts -----------------------------------------------------------------------------
+
+
+async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
+    """Run a started call to its end: retries, doubts and probes included."""
+    while True:
+        assert row.state == "started", "an attempt runs only after its start is durable"
+        ask.flight.call, ask.flight.sent = row, False
+        ended = await Invoke(
+            fn=ask.fn,
+            kwargs=ask.args,
+            is_async=ask.is_async,
+            timeout=ask.timeout,
+            call=call_of(row, ask.spec, args=ask.args),
+            lease=session.lease,
+            phase="execute",
+            run=session.run,
+            late=partial(note_late, ask.spec, row),
+            flight=ask.flight,
+        )
+        value, row = await conclude(session, ask, row, ended)
+        if row.state == "succeeded":
+            return Done(row, value)
+        if row.state == "in_doubt":
+            row = await settle_doubt(session, ask.spec, row)
+        if row.state == "succeeded":
+            return Done(row, load_result(row.result, ask.spec.result_type))
+        if stays_in_doubt(row):
+            raise in_doubt(session, row) from ended.error
+        if row.state != "backing_off":
+            raise ended.error or failure(session, ask.spec, row)
+        if ask.spec.kind == "retriable":
+            ask.flight.call = None
+            return Done(row, staged=True)  # forward work goes on in the drain, or in a worker
+        restarted = await _restart(session, ask, row)
+        if restarted is None:
+            return await guarded_call(session, ask)  # a twin was faster: its outcome answers us
+        row = restarted
+
+
+async def resume_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
+    """Go on with a call that was found backing off, or that a person has let go."""
+    restarted = await _restart(session, ask, row)
+    if restarted is None:
+        return await guarded_call(session, ask)
+    return await run_attempts(session, ask, restarted)
+
+
+async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
+    if row.retry_at is not None:
+        clocks = await ReadClocks()
+        await Sleep(max(0.0, row.retry_at - clocks.wall))
+    started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
+    if started is None:
+        newest = await ReadCall(row.id)
+        if newest is not None and newest.state == row.state and newest.attempt == row.attempt:
+            raise _ended(session, session.state or "closing")
+    return started
+
+
+async def conclude(session: Session, ask: Ask, row: CallRow, ended: Ended) -> tuple[Any, CallRow]:
+    """Settle what the body did. Told to the caller only after it is durable."""
+    clocks = await ReadClocks()
+    settle = SettleCall(
+        row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded", boot=clocks.boot, mono=clocks.mono
+    )
+    value = ended.value
+    if ended.in_flight:
+        settle.to, settle.why, settle.mono = "in_doubt", "timeout", None
+        settle.error = describe_error(TimeoutError(f"no answer within {ask.timeout} s"))
+    elif ended.error is None:
+        value, stored = faithful(ended.value, ask.spec.result_type)
+        settle.result, settle.loss = stored.text, stored.loss or ""
+    else:
+        settle.error = describe_error(ended.error)
+        settle.to, settle.why = _outcome_of(ask.spec, ended.error)
+        if settle.to == "failed" and _tries_again(ask.spec, row, ended.error):
+            settle.to, settle.retry_s = "backing_off", await _pause(ask.spec, row)
+        elif settle.to == "failed" and ask.spec.kind == "retriable":
+            settle.to, settle.why = "backing_off", "permanent"  # never failed: it waits for a person
+        settle.doom = settle.to == "failed" and ask.spec.on_failure == "rollback"
+    if ask.spec.kind == "read" and settle.to == "in_doubt":
+        settle.to, settle.why = "failed", ""
+    settled = await settle
+    ask.flight.call = None
+    if settled.fenced:
+        raise LeaseLost(
+            f"{row.tool} ended after run {row.run_id} had another owner; its outcome is kept as evidence",
+            run_id=row.run_id,
+        )
+    return value, settled.call
+
+
+def _outcome_of(spec: Spec, error: Exception) -> tuple[str, str]:
+    match judge(spec, error):
+        case "certain":
+            return "failed", ""
+        case "doubt":
+            return "in_doubt", why_doubtful(error)
+        case _:
+            # Where there is a probe every error is probed; without one it is the tool's word.
+            return ("in_doubt", "error") if spec.probe is not None and spec.kind != "read" else ("failed", "")
+
+
+def _tries_again(spec: Spec, row: CallRow, error: Exception) -> bool:
+    started = row.attempt - row.tries_from
+    if spec.kind == "retriable" and not spec.retry_declared:
+        return not isinstance(error, _PERMANENT) or started < LOST_STARTS_MAX
+    return started < spec.retry.attempts and (not spec.retry.on or isinstance(error, spec.retry.on))
+
+
+_PERMANENT: Final = (TypeError, AttributeError, NameError, NotImplementedError)
+"""Errors of code rather than of the world: trying again for hours would hide them."""
+
+
+async def _pause(spec: Spec, row: CallRow) -> float:
+    retry = spec.retry if spec.retry_declared or spec.kind != "retriable" else FORWARD
+    return retry.pause(max(1, row.attempt - row.tries_from), await Luck())
+
+
+async def note_late(spec: Spec, row: CallRow, late: Ended) -> None:
+    """A body that outlived its timeout has returned: evidence, never a settlement."""
+    clocks = await ReadClocks()
+    text = None
+    happened = late.error is None
+    if happened:
+        text = faithful(late.value, spec.result_type)[1].text
+    certain = late.error is not None and judge(spec, late.error) != "doubt" and spec.probe is None
+    if happened or certain or late.error is not None:
+        await NoteEvidence(
+            row.id,
+            row.attempt,
+            happened=happened,
+            result=text,
+            error="" if late.error is None else describe_error(late.error),
+            boot=clocks.boot,
+            mono=clocks.mono,
+            source="late" if happened or certain else "late, unclear",
+        )
+
+
+# ---- answers that are errors --------------------------------------------------------------
+
+
+def in_doubt(session: Session, row: CallRow) -> InDoubt:
+    """The typed error for a call that may have happened."""
+    return InDoubt(
+        f"{row.tool} was sent and its answer was lost ({row.why or row.state}); it may have happened",
+        call=call_of(row, session.spec(row.tool)),
+        why=row.why,
+        run_id=row.run_id,
+    )
+
+
+def failure(session: Session, spec: Spec | None, row: CallRow) -> Exception:
+    """A recorded failure: only its words are left of the original exception."""
+    name, message = error_parts(row.error)
+    return ToolFailed(message or row.why or "it failed", call=call_of(row, spec), type_name=name, run_id=row.run_id)
+
+
+def _busy(session: Session, answer: Admission, waited: float) -> Busy:
+    row = _row(answer)
+    whose = f" in run {answer.run.id}, which may still take it back" if answer.twin is not None and answer.run else ""
+    return Busy(
+        f"{row.tool} is {row.state}{whose}; waited {waited:.1f} s",
+        owner=row.run_id,
+        retry_after=session.lease.lease_s,
+        run_id=session.id,
+    )
+
+
+def _ended(session: Session, state: str) -> RunEnded:
+    return RunEnded(f"run {session.id} is {state}: it takes no new call", state=state, run_id=session.id)
+
+
+def _refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
+    spec, row = ask.spec, answer.call
+    match answer.verdict:
+        case "refused":
+            raise OutOfOrder(
+                spec.name,
+                law=answer.law,
+                missing=answer.missing,
+                unsettled=answer.unsettled,
+                allowed=[one.name for one in session.specs.values() if one.kind in ("retriable", "read")],
+                pivot=answer.pivot or None,
+                run_id=session.id,
+            )
+        case "conflict":
+            raise _conflict(session, ask, _row(answer))
+        case "held":
+            held = call_of(_row(answer), spec)
+            twin = None if answer.twin is None else call_of(answer.twin, session.spec(answer.twin.tool))
+            raise Held(
+                f"{spec.name} waits for a person's decision ({held.reason})",
+                call=held,
+                reason=str(held.reason),
+                twin=twin,
+                run_id=session.id,
+            )
+        case "failed":
+            raise failure(session, spec, _row(answer))
+        case "rejected":
+            assert row is not None, "a rejection names its call"
+            raise Rejected(spec.name, by=row.error or "a person", reason=row.why or "no reason given", run_id=session.id)
+        case "spent":
+            raise GenerationsSpent(spec.name, limit=_row(answer).generation, run_id=session.id)
+        case "ended":
+            assert answer.run is not None, "an ended run is named"
+            closing = answer.run.goal == "rollback" and answer.run.state == "open"
+            raise _ended(session, "rolling_back" if closing else answer.run.state)
+    raise AssertionError(f"the ledger gave a verdict nobody knows: {answer.verdict}")
+
+
+def _conflict(session: Session, ask: Ask, row: CallRow) -> KeyConflict:
+    recorded = decode_args(row, session.spec(row.tool))
+    changed = diff(recorded, ask.args)
+    shown = ", ".join(f"{name}: {was!r} then, {now!r} now" for name, (was, now) in changed.items())
+    return KeyConflict(
+        f"{row.tool} was already asked for under this identity with other arguments ({shown}); nothing was started",
+        tool=row.tool,
+        call=call_of(row, session.spec(row.tool)),
+        given=dict(ask.args),
+        diff=changed,
+        run_id=session.id,
+    )

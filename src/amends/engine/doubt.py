@@ -1,0 +1,262 @@
+"""Settling doubt: evidence first, then the probe, then one more idempotent start, then a person. Never a timer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from amends.canonical import faithful, store_result
+from amends.engine.judge import judge, why_doubtful
+from amends.engine.session import Session, call_of, decode_args, describe_error
+from amends.model import Absent, Call, Happened, Retry, Unknown
+from amends.ops import (
+    Ended,
+    Invoke,
+    Luck,
+    NoteProbe,
+    ReadCall,
+    ReadClocks,
+    ResolveCall,
+    SettleCall,
+    Sleep,
+    StartCall,
+    WatchDoubt,
+)
+from amends.rows import CallRow
+from amends.tool import ProbeSpec, Spec, twin_kwargs
+
+PROBE_PACE: Final = Retry(attempts=8, delay=0.2, factor=2.0, max_delay=30.0, jitter=0.3)
+PROBE_TIMEOUT_S: Final = 30.0
+LOST_STARTS_MAX: Final = 3
+"""How often a call is started, at most, when its starts are lost and nothing (or no harm) came of them."""
+
+
+def stays_in_doubt(row: CallRow) -> bool:
+    """Whether nobody here can say what became of it."""
+    return row.state in ("in_doubt", "compensation_in_doubt", "compensation_failed", "residue")
+
+
+async def settle_doubt(session: Session, spec: Spec | None, row: CallRow, *, back: bool = False) -> CallRow:
+    """Settle one call's doubt as far as amends can alone; the row is returned as it is then.
+
+    ``back``: the run goes back, so a call that had no effect is ``failed`` and not started again.
+    """
+    row = await _refreshed(row)
+    if row.state != "in_doubt":
+        return row
+    row = await _by_evidence(session, spec, row, back)
+    if row.state == "in_doubt" and spec is not None and spec.probe is not None:
+        row = await _by_probe(session, spec, row, back)
+    if row.state == "in_doubt" and spec is not None and not (back and may_compensate_in_doubt(spec)):
+        row = await _by_repeating(session, spec, row)
+    return row
+
+
+async def _refreshed(row: CallRow) -> CallRow:
+    newest = await ReadCall(row.id)
+    assert newest is not None, "calls are never deleted while their run is open"
+    return newest
+
+
+def may_compensate_in_doubt(spec: Spec) -> bool:
+    """Whether its compensation tolerates that there is nothing to take back."""
+    return spec.compensate is not None and (spec.compensate.absent_ok or spec.compensate.wins)
+
+
+# ---- evidence -----------------------------------------------------------------------------
+
+
+async def _by_evidence(session: Session, spec: Spec | None, row: CallRow, back: bool) -> CallRow:
+    if not row.evidence:
+        return row
+    kept: dict[str, Any] = json.loads(row.evidence)
+    if kept["happened"]:
+        return await _resolve(session, row, "succeeded", by="evidence", result=kept["result"])
+    unprobed = spec is None or spec.probe is None
+    if kept["certain"] and unprobed and kept["attempt"] == row.attempt and row.attempt == 1 and not kept["result"]:
+        return await _resolve_absent(session, spec, row, back, by="evidence")
+    return row
+
+
+# ---- the probe ----------------------------------------------------------------------------
+
+
+async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> CallRow:
+    assert spec.probe is not None, "only a probed tool is probed"
+    spent, asked = 0.0, 0
+    while True:
+        answer = await ask_probe(session, spec, spec.probe, row)
+        asked += 1
+        if isinstance(answer, Happened):
+            stored = store_result(answer.result, spec.result_type)
+            return await _resolve(
+                session, row, "succeeded", by="probe", result=stored.text, loss=stored.loss or ""
+            )
+        left = await settle_left(session, spec, row) if isinstance(answer, Absent) else None
+        if left is not None and left <= 0:
+            return await _resolve_absent(session, spec, row, back, by="probe")
+        pause = PROBE_PACE.pause(asked, await Luck()) if left is None else left
+        named = "absent, too early to believe" if isinstance(answer, Absent) else "unknown"
+        why = answer.why if isinstance(answer, Unknown) else ""
+        if asked >= PROBE_PACE.attempts or spent + pause > session.wait_s:
+            # Not a person's matter yet: whoever looks next asks again.
+            await NoteProbe(row.id, named, why, next_s=min(pause, PROBE_PACE.max_delay))
+            return await _refreshed(row)
+        await NoteProbe(row.id, named, why, next_s=pause)
+        await Sleep(pause)
+        spent += pause
+        row = await _refreshed(row)
+        if row.state != "in_doubt":
+            return row
+
+
+async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow) -> Happened[Any] | Absent | Unknown:
+    """What the world says of a call. Anything that is not one of the three answers is ``Unknown``."""
+    call = call_of(row, spec, phase="probe")
+    ended = await Invoke(
+        fn=probe.fn,
+        kwargs=twin_kwargs(probe.params, args=decode_args(row, spec), result=call.result, call=call),
+        is_async=probe.is_async,
+        timeout=PROBE_TIMEOUT_S,
+        call=call,
+        lease=session.lease,
+        phase="probe",
+        run=session.run,
+    )
+    return _understood(ended)
+
+
+def _understood(ended: Ended) -> Happened[Any] | Absent | Unknown:
+    if ended.in_flight:
+        return Unknown("the probe did not answer in time")
+    if ended.error is not None:
+        return Unknown(describe_error(ended.error))
+    if ended.value is Absent or isinstance(ended.value, Absent):
+        return Absent()
+    if isinstance(ended.value, Happened | Unknown):
+        return ended.value
+    if ended.value is Unknown:
+        return Unknown()
+    return Unknown(f"the probe answered {type(ended.value).__name__}, which is none of the three answers")
+
+
+async def settle_left(session: Session, spec: Spec, row: CallRow) -> float:
+    """Seconds until ``Absent`` may be believed; infinite while the body may still be running here."""
+    compensating = row.state == "compensation_in_doubt"
+    boot, quiet = (row.comp_boot, row.comp_mono) if compensating else (row.quiet_boot, row.quiet_mono)
+    if quiet is None:
+        return float("inf")
+    clocks = await ReadClocks()
+    if boot != clocks.boot:
+        # The old host's clock is out of reach: count anew on ours, as if it could have sent until now.
+        quiet = clocks.mono + session.lease.lease_s
+        await WatchDoubt(row.id, clocks.boot, quiet)
+    return quiet + spec.settle - clocks.mono
+
+
+# ---- one more start -----------------------------------------------------------------------
+
+
+async def _by_repeating(session: Session, spec: Spec, row: CallRow) -> CallRow:
+    """An idempotent call inside its window is started again to learn its result: its destination knows the key."""
+    while row.state == "in_doubt" and await _repeatable(spec, row) and spec.fn is not None:
+        started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
+        if started is None:
+            return await _refreshed(row)
+        row = await _repeat(session, spec, started)
+        if row.state == "in_doubt" and await _repeatable(spec, row):
+            await Sleep(PROBE_PACE.pause(row.attempt, await Luck()))
+    return row
+
+
+async def _repeatable(spec: Spec, row: CallRow) -> bool:
+    if not spec.idempotent or row.attempt - row.tries_from >= max(spec.retry.attempts, LOST_STARTS_MAX):
+        return False
+    if spec.window is None:
+        return True
+    clocks = await ReadClocks()
+    return row.first_at is not None and clocks.wall < row.first_at + spec.window
+
+
+async def _repeat(session: Session, spec: Spec, row: CallRow) -> CallRow:
+    assert spec.fn is not None, "only a tool with a body is repeated"
+    call = call_of(row, spec)
+    ended = await Invoke(
+        fn=spec.fn,
+        kwargs=call.args,
+        is_async=spec.is_async,
+        timeout=spec.timeout,
+        call=call,
+        lease=session.lease,
+        phase="execute",
+        run=session.run,
+    )
+    clocks = await ReadClocks()
+    settle = SettleCall(
+        row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded", boot=clocks.boot, mono=clocks.mono
+    )
+    if ended.in_flight:
+        settle.to, settle.why, settle.mono = "in_doubt", "timeout", None
+    elif ended.error is not None:
+        # The first start may have had its effect: an error of the second says nothing about the first.
+        settle.to, settle.why, settle.error = "in_doubt", "error", describe_error(ended.error)
+        if judge(spec, ended.error) == "doubt":
+            settle.why = why_doubtful(ended.error)
+    else:
+        stored = faithful(ended.value, spec.result_type)[1]
+        settle.result, settle.loss = stored.text, stored.loss or ""
+    settled = await settle
+    return settled.call
+
+
+# ---- writing the answer down --------------------------------------------------------------
+
+
+async def _resolve_absent(session: Session, spec: Spec | None, row: CallRow, back: bool, *, by: str) -> CallRow:
+    """Certainly nothing happened: start again where that is what the caller wants, else it failed."""
+    again = not back and spec is not None and _wants_again(spec, row)
+    pause = 0.0 if spec is None or row.why == "lost" else spec.retry.pause(max(1, row.attempt), await Luck())
+    return await _resolve(
+        session, row, "backing_off" if again else "failed", by=by, why=row.why, retry_s=pause if again else None
+    )
+
+
+def _wants_again(spec: Spec, row: CallRow) -> bool:
+    started = row.attempt - row.tries_from
+    if spec.kind == "retriable":
+        return True
+    if row.why == "error":
+        return started < spec.retry.attempts
+    return started < max(spec.retry.attempts, LOST_STARTS_MAX)
+
+
+async def _resolve(
+    session: Session,
+    row: CallRow,
+    to: str,
+    *,
+    by: str,
+    why: str = "",
+    result: str | None = None,
+    loss: str = "",
+    retry_s: float | None = None,
+) -> CallRow:
+    return await ResolveCall(
+        row.id,
+        to,
+        by,
+        why,
+        result=result,
+        loss=loss,
+        epoch=session.lease.epoch,
+        owner=session.lease.owner,
+        retry_s=retry_s,
+    )
+
+
+def unclear(call: Call) -> str:
+    """What a person is asked about a doubt, with the verb that settles it."""
+    return (
+        f"{call.tool} ({call.id}) may have happened: look, then "
+        f"rt.resolve({call.id!r}, Happened(...) | Absent() | Unknown(), by=..., why=...)"
+    )

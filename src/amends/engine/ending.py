@@ -1,0 +1,282 @@
+"""Leaving a run: commit, go forward, go back, or let it go. Each is a flow of its own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from amends.engine.call import run_attempts
+from amends.engine.leftover import Leftover, leftovers, obstacles
+from amends.engine.rollback import STOPPED, Back, read_tree, roll_back, settle_all, wait_for_live
+from amends.engine.session import Ask, Session, call_of, decode_args
+from amends.errors import Held, InDoubt, LedgerError, RunBlocked, Waiting
+from amends.model import Residue
+from amends.ops import (
+    CloseRun,
+    DecideCommit,
+    Decision,
+    Flight,
+    LetGo,
+    ReadClocks,
+    ResolveCall,
+    SettleCall,
+    StartCall,
+    Tree,
+)
+from amends.rows import CallRow, RunRow
+
+ROUNDS_MAX: Final = 10_000
+
+
+async def commit(session: Session, *, output: str | None = None) -> RunRow:
+    """Commit, or go forward as far as one can now; raises what stands in the way."""
+    await wait_for_live(session)
+    for _ in range(ROUNDS_MAX):
+        decision = await DecideCommit(
+            session.uid, session.lease.owner, session.lease.epoch, output, session.replays
+        )
+        match decision.how:
+            case "committed" | "ended":
+                return decision.run
+            case "rollback":
+                return decision.run
+            case "pivot":
+                await _run_pivot(session, decision.calls[0])
+            case "forward":
+                left = await _drain(session, decision.calls)
+                if left is not None:
+                    return await _pause_forward(session, left)
+            case "unsettled":
+                paused = await _settle_rest(session, decision)
+                if paused is not None:
+                    return paused
+    raise AssertionError(f"the commit of run {session.id} does not end")
+
+
+async def _run_pivot(session: Session, row: CallRow) -> None:
+    """The pivot that waited for the commit; if it fails the run goes back, and its error comes out."""
+    try:
+        await run_attempts(session, recorded_ask(session, row), row)
+    except InDoubt:
+        return  # the next round finds it unsettled
+    except (Waiting, LedgerError):
+        raise
+    except Exception as error:
+        back = await roll_back(session, by=session.lease.owner, why=f"{row.tool} failed at commit")
+        raise_blocked(session, back.tree, error)
+        raise
+
+
+def recorded_ask(session: Session, row: CallRow) -> Ask:
+    """The request of a recorded call, to start it again in its own words."""
+    spec = session.spec(row.tool)
+    assert spec is not None and spec.fn is not None, f"the tool {row.tool} is known here"
+    return Ask(
+        spec=spec,
+        args=decode_args(row, spec),
+        text=row.args,
+        key=row.key,
+        ident=row.ident,
+        digest=row.digest,
+        fn=spec.fn,
+        is_async=spec.is_async,
+        timeout=spec.timeout,
+        flight=Flight(),
+    )
+
+
+# ---- forward ------------------------------------------------------------------------------
+
+
+async def _drain(session: Session, staged: tuple[CallRow, ...]) -> tuple[CallRow, ...] | None:
+    """Start what was staged, in its order; None when all of it is done, else what is not."""
+    for row in staged:
+        spec = session.spec(row.tool)
+        if spec is None or spec.fn is None:
+            continue
+        await drive_forward(session, row)
+    tree = await read_tree(session)
+    left = tuple(row for row in tree.calls if row.run == session.uid and row.state != "succeeded" and _pending(row))
+    return left or None
+
+
+def _pending(row: CallRow) -> bool:
+    return row.is_staged or row.state in ("in_doubt", "backing_off", "started")
+
+
+async def drive_forward(session: Session, row: CallRow) -> None:
+    """One start of one retriable, unless it is not its time."""
+    clocks = await ReadClocks()
+    waits = row.state == "backing_off" and (row.retry_at is None or row.retry_at > clocks.wall)
+    if waits or row.state not in ("held", "ready", "backing_off"):
+        return
+    started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
+    if started is None:
+        return
+    try:
+        await run_attempts(session, recorded_ask(session, started), started)
+    except InDoubt:
+        return  # stays visible; the next round probes it again
+
+
+async def _pause_forward(session: Session, left: tuple[CallRow, ...]) -> RunRow:
+    """The run goes on later: in a worker when the first is due, or when a person has decided."""
+    tree = await read_tree(session)
+    blocking = obstacles(session, tree)
+    clocks = await ReadClocks()
+    due = [row.retry_at - clocks.wall for row in left if row.retry_at is not None]
+    due += [row.probe_at - clocks.wall for row in left if row.state == "in_doubt" and row.probe_at is not None]
+    unknown = [row for row in left if row.is_staged]
+    if blocking and not due and len(blocking) == len(left):
+        return await _block(session, tree, blocking)
+    wake = max(0.0, min(due)) if due else (session.lease.lease_s if unknown else 0.0)
+    if session.uid != session.root:
+        return tree.run
+    return await LetGo(session.root, session.lease.owner, session.lease.epoch, wake, replays=session.replays)
+
+
+# ---- what is not settled ------------------------------------------------------------------
+
+
+async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
+    """Settle what can be settled without a person; raises ``Held`` or ``RunBlocked`` otherwise."""
+    held = [row for row in decision.calls if row.state in ("held", "ready")]
+    if held:
+        raise await let_go_held(session, held[0])
+    for child in decision.children:
+        await _close_child(session, child)
+    tree = await read_tree(session)
+    later = await settle_all(session, tree, back=False)
+    for row in (await read_tree(session)).calls:
+        if row.state != "backing_off":
+            continue
+        if row.kind == "retriable":
+            await drive_forward(session, row)
+        elif row.kind == "pivot" and row.at_commit and row.retry_at is not None:
+            await _restart_pivot(session, row)
+        else:
+            # Nobody asked for it again, and certainly nothing happened: it is not part of what is committed.
+            await _give_up(session, row)
+    tree = await read_tree(session)
+    blocking = obstacles(session, tree)
+    waiting = [row for row in tree.calls if row.state == "backing_off" and row.retry_at is not None]
+    if waiting and tree.run.phase == "pivoted":
+        return await _pause_forward(session, tuple(waiting))
+    if blocking:
+        await _block(session, tree, blocking, again_s=later)
+        raise_blocked(session, await read_tree(session), None)
+    return None
+
+
+async def _restart_pivot(session: Session, row: CallRow) -> None:
+    started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
+    if started is not None:
+        await _run_pivot(session, started)
+
+
+async def _give_up(session: Session, row: CallRow) -> None:
+    await ResolveCall(
+        row.id, "failed", session.lease.owner, row.why, epoch=session.lease.epoch, owner=session.lease.owner
+    )
+
+
+async def _close_child(session: Session, child: RunRow) -> None:
+    """A child that was left open never finished: it goes back; one that pivoted goes forward."""
+    inner = session.child(child.uid, child.id, generation=child.generation, resumed=True, state=child.state)
+    if child.phase == "pivoted" or child.goal == "commit":
+        await commit(inner)
+    else:
+        await roll_back(inner, by=session.lease.owner, why="its block was never finished")
+
+
+async def let_go_held(session: Session, row: CallRow) -> Held:
+    """Suspend the run for a person, in one transaction; returns what to raise."""
+    await LetGo(
+        session.root, session.lease.owner, session.lease.epoch, None, suspended=True, replays=session.replays
+    )
+    return Held(
+        f"run {session.id} waits for a person: {row.tool} is held ({row.reason})",
+        call=call_of(row, session.spec(row.tool)),
+        reason=row.reason,
+        run_id=session.id,
+    )
+
+
+# ---- blocked ------------------------------------------------------------------------------
+
+
+async def _block(
+    session: Session, tree: Tree, blocking: list[Leftover], *, again_s: float | None = None
+) -> RunRow:
+    causes = tuple(left.cause for left in blocking)
+    return await CloseRun(
+        session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes, wake_s=again_s
+    )
+
+
+async def interrupted(session: Session) -> RunRow:
+    """After the pivot the block ended early: what is recorded goes on, then the run waits to be opened again."""
+    tree = await read_tree(session)
+    staged = tuple(row for row in tree.calls if row.run == session.uid and _pending(row))
+    await settle_all(session, tree, back=False)
+    left = await _drain(session, staged)
+    if left is not None and any(row.retry_at is not None or row.probe_at is not None for row in left):
+        return await _pause_forward(session, left)
+    cause = (
+        f"the block ended after the pivot and before its end: open run {session.id!r} again, "
+        f"or close it with rt.finish({session.id!r}, by=..., why=...)"
+    )
+    tree = await read_tree(session)
+    causes = (cause, *(one.cause for one in obstacles(session, tree)))
+    return await CloseRun(
+        session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes, interrupted=True
+    )
+
+
+def raise_blocked(session: Session, tree: Tree, cause: BaseException | None) -> None:
+    """Raise ``RunBlocked`` when the run is, naming everything that is left."""
+    if tree.run.state != "blocked":
+        return
+    left = leftovers(session, tree) if tree.run.phase == "rolling_back" else obstacles(session, tree)
+    doubts = [call_of(one.row, session.spec(one.row.tool)) for one in left if one.doubtful]
+    residue = [Residue(call_of(one.row, session.spec(one.row.tool)), one.why) for one in left if not one.doubtful]
+    names = ", ".join(dict.fromkeys(one.row.tool for one in left)) or "nothing amends can name"
+    raise RunBlocked(
+        f"run {session.id} is blocked: {names}",
+        run_id=session.id,
+        residue=residue,
+        doubts=doubts,
+        causes=[one.cause for one in left],
+    ) from cause
+
+
+async def stop_call(session: Session, flight: Flight) -> None:
+    """A flow was stopped in a living process: its call becomes doubt, or failed if it was never sent."""
+    row = flight.call
+    if row is None:
+        return
+    clocks = await ReadClocks()
+    doubtful = flight.sent and row.kind != "read"
+    await SettleCall(
+        row.id, session.lease.owner, session.lease.epoch, row.attempt, "in_doubt" if doubtful else "failed",
+        why="cancelled", boot=clocks.boot, mono=None if flight.in_thread else clocks.mono, error=STOPPED,
+    )  # fmt: skip
+
+
+async def let_go(session: Session) -> RunRow:
+    """Leave the run to whoever opens it next; a worker follows its policy after one lease."""
+    return await LetGo(
+        session.root,
+        session.lease.owner,
+        session.lease.epoch,
+        session.lease.lease_s,
+        replays=session.replays,
+    )
+
+
+async def go_back(session: Session, *, by: str, why: str) -> Back:
+    """The rollback of a block that raised; after the pivot it goes forward instead."""
+    back = await roll_back(session, by=by, why=why)
+    if back.run.phase == "pivoted" and back.run.state == "pivoted":
+        run = await interrupted(session)
+        return Back(run, await read_tree(session))
+    return back

@@ -1,0 +1,103 @@
+"""The ways out of a block, and what a person may do to a run from outside."""
+
+from __future__ import annotations
+
+from amends.engine.call import Done, conclude, guarded_admission
+from amends.engine.ending import commit, go_back, let_go, let_go_held, raise_blocked
+from amends.engine.rollback import Back, read_tree
+from amends.engine.session import Ask, Session
+from amends.engine.telling import report_of
+from amends.errors import LedgerError, RolledBack, Waiting
+from amends.ops import Ended, ReadCall
+from amends.rows import CallRow, RunRow
+
+
+async def leave_clean(session: Session, output: str | None) -> RunRow:
+    """The block ended: commit. Raises what stands in the way, or ``RolledBack`` when the goal was to go back."""
+    run = await commit(session, output=output)
+    tree = await read_tree(session)
+    raise_blocked(session, tree, None)
+    if run.phase == "open":
+        await take_back(session, why=run.goal_why or "the deadline passed")
+    return tree.run
+
+
+async def take_back(session: Session, *, why: str) -> None:
+    """Go back on request; always raises, ``RolledBack`` when nothing is left standing."""
+    back = await go_back(session, by=session.principal or session.lease.owner, why=why)
+    raise_blocked(session, back.tree, None)
+    report = report_of(session, back.tree)
+    undone = undone_in(back)
+    words = f"run {session.id} was taken back ({why}): {undone} compensated"
+    if back.run.state != "rolled_back":
+        words = f"run {session.id} is {back.run.state} ({why}); a worker goes on with it"
+    raise RolledBack(words, report=report, run_id=session.id)
+
+
+async def leave_raised(session: Session, error: BaseException) -> Back:
+    """The block raised: go back before the pivot, forward after it."""
+    return await go_back(session, by=session.lease.owner, why=f"{type(error).__name__}: {error}"[:500])
+
+
+async def leave_waiting(session: Session) -> RunRow:
+    """The block waits for something: give the run back, to a person if a call is held."""
+    tree = await read_tree(session)
+    held = [row for row in tree.calls if row.state in ("held", "ready") and not row.is_staged]
+    if held:
+        await let_go_held(session, held[0])
+        return (await read_tree(session)).run
+    return await let_go(session)
+
+
+def undone_in(back: Back) -> str:
+    """How many calls were compensated, in words."""
+    count = sum(row.state == "compensated" for row in back.tree.calls)
+    return f"{count} call{'' if count == 1 else 's'}"
+
+
+def note_of(session: Session, back: Back) -> str:
+    """What is said on the exception that took the run back."""
+    match back.run.state:
+        case "rolled_back":
+            return f"amends: run {session.id} rolled back, {undone_in(back)} compensated"
+        case "rolling_back":
+            return f"amends: run {session.id} is rolling back; a worker goes on in {back.again_s or 0:.0f} s"
+        case "pivoted":
+            return f"amends: run {session.id} goes on: it has pivoted, what it recorded is being done"
+        case "blocked" if back.run.phase == "pivoted":
+            return f"amends: run {session.id} has pivoted and was interrupted; open it again or finish it"
+        case _:
+            return f"amends: run {session.id} is {back.run.state}"
+
+
+# ---- attempts by hand ---------------------------------------------------------------------
+
+
+async def begin_by_hand(session: Session, ask: Ask) -> Done:
+    """Admit a call whose body is the caller's own code; ``replayed`` when the record answers."""
+    return await guarded_admission(session, ask)
+
+
+async def end_by_hand(session: Session, ask: Ask, row: CallRow, ended: Ended) -> CallRow:
+    """Settle a call that was started by hand."""
+    _, settled = await conclude(session, ask, row, ended)
+    return settled
+
+
+async def doubt_by_hand(session: Session, ask: Ask, row: CallRow) -> CallRow:
+    """The caller left without a word: perhaps it happened."""
+    newest = await ReadCall(row.id)
+    if newest is not None and newest.state != "started":
+        return newest
+    silence = TimeoutError("the attempt ended without succeed() or fail()")
+    return await end_by_hand(session, ask, row, Ended(error=silence))
+
+
+def is_waiting(error: BaseException) -> bool:
+    """Whether leaving with this error gives the run back instead of taking it back."""
+    return isinstance(error, Waiting)
+
+
+def is_ledger(error: BaseException) -> bool:
+    """Whether leaving with this error means that nothing can be written down here."""
+    return isinstance(error, LedgerError)

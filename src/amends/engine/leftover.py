@@ -1,0 +1,81 @@
+"""What stands in the way of an end, each with its name and the verb that removes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amends.engine.doubt import unclear
+from amends.engine.session import Session, call_of, error_text
+from amends.ops import Tree
+from amends.rows import CallRow, RunRow
+from amends.states import UNSETTLED
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """An effect that is, or may be, still there, and what to do about it."""
+
+    row: CallRow
+    why: str
+    cause: str
+    doubtful: bool = False
+
+
+def leftovers(session: Session, tree: Tree) -> list[Leftover]:
+    """Everything that keeps a run that goes back from being ``rolled_back``."""
+    runs = {run.uid: run for run in tree.runs}
+    found = []
+    for row in tree.calls:
+        left = _leftover(session, row, runs[row.run], inside=row.run != tree.run.uid)
+        if left is not None:
+            found.append(left)
+    return found
+
+
+def _leftover(session: Session, row: CallRow, run: RunRow, *, inside: bool) -> Leftover | None:
+    if row.kind == "read":
+        return None
+    if inside and _kept(run):
+        if row.id != run.pivot or row.state != "succeeded":
+            return None
+        return Leftover(row, "the pivot of a child run stands", _accept(row, f"{row.tool} of child {run.id} cannot be taken back"))
+    spec = session.spec(row.tool)
+    call = call_of(row, spec)
+    match row.state:
+        case "in_doubt":
+            return Leftover(row, "it may have happened", unclear(call), doubtful=True)
+        case "compensation_in_doubt":
+            why = "its compensation may have happened"
+            verb = f"rt.resolve({row.id!r}, Happened(None) | Absent(), by=..., why=...)"
+            return Leftover(row, why, f"{row.tool} ({row.id}): {why}: look, then {verb}", doubtful=True)
+        case "compensation_failed":
+            why = f"its compensation failed: {error_text(row.comp_error) or 'no reason kept'}"
+            return Leftover(row, why, f"{row.tool} ({row.id}): {why}: rt.retry({row.id!r}, by=..., why=...)")
+        case "succeeded":
+            why = "this process does not know its tool" if spec is None else "it has no compensation"
+            return Leftover(row, row.violation and f"it broke the law ({row.violation})" or why, _accept(row, f"{row.tool}: {why}"))
+        case "residue":
+            return None  # a person has said so
+    return None
+
+
+def _kept(run: RunRow) -> bool:
+    return run.phase == "pivoted" or (run.state == "committed" and bool(run.pivot))
+
+
+def _accept(row: CallRow, what: str) -> str:
+    return f"{what} ({row.id}): accept it with rt.abandon({row.run_id!r}, by=..., why=...)"
+
+
+def obstacles(session: Session, tree: Tree) -> list[Leftover]:
+    """Everything that keeps a run from committing and needs a person."""
+    found = []
+    for row in tree.calls:
+        if row.state not in UNSETTLED or row.is_staged and row.run == tree.run.uid:
+            continue
+        if row.state == "in_doubt":
+            found.append(Leftover(row, "it may have happened", unclear(call_of(row, session.spec(row.tool))), doubtful=True))
+        elif row.state == "backing_off" and row.retry_at is None:
+            why = f"it fails for good: {error_text(row.error) or row.why}"
+            found.append(Leftover(row, why, f"{row.tool} ({row.id}): {why}: rt.retry({row.id!r}, by=..., why=...)"))
+    return found

@@ -1,0 +1,172 @@
+"""Opening a run: as a new one, as one that goes on, or as one whose end is already decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from amends.canonical import decode
+from amends.engine.ending import commit, raise_blocked
+from amends.engine.rollback import read_tree, roll_back, settle_all
+from amends.engine.session import POLL_S_MAX, POLL_S_MIN, Session
+from amends.errors import Busy, LedgerError, RunConflict, RunEnded
+from amends.ops import IsDead, Lease, LetGo, OpenChild, Opened, OpenRun, ReadClocks, Sleep
+from amends.rows import RunRow
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What the caller said about the run it wants."""
+
+    id: str
+    tenant: str
+    owner: str
+    lease_s: float
+    wait_s: float
+    input: str = ""
+    input_digest: str = ""
+    given: Any = None
+    policy: str = "rollback"
+    order_mode: str = "strict"
+    agent: str = ""
+    principal: str = ""
+    tags: str = "[]"
+    deadline_s: float | None = None
+    if_rolled_back: Literal["again", "raise"] = "again"
+    history: bool = False
+    new_id: Any = field(default=None)
+
+
+async def take(opening: Opening) -> tuple[Opened, Lease]:
+    """Own the run, waiting for a live owner up to a limit; raises ``Busy``, ``RunConflict``, ``RunEnded``."""
+    waited, pause, dead = 0.0, POLL_S_MIN, ""
+    while True:
+        clocks = await ReadClocks()
+        opened = await OpenRun(
+            uid=opening.new_id("run"),
+            id=opening.id,
+            tenant=opening.tenant,
+            owner=opening.owner,
+            opener=opening.new_id("opn"),
+            lease_s=opening.lease_s,
+            input=opening.input,
+            input_digest=opening.input_digest,
+            boot=clocks.boot,
+            mono=clocks.mono,
+            policy=opening.policy,
+            order_mode=opening.order_mode,
+            agent=opening.agent,
+            principal=opening.principal,
+            tags=opening.tags,
+            deadline_s=opening.deadline_s,
+            if_rolled_back=opening.if_rolled_back,
+            history=opening.history,
+            dead_owner=dead,
+        )
+        run = opened.run
+        match opened.how:
+            case "conflict":
+                raise _conflict(run, opening.given)
+            case "refused":
+                raise _refused(run)
+            case "busy":
+                if not dead and await IsDead(run.owner):
+                    dead = run.owner
+                    continue
+                if waited >= opening.wait_s:
+                    raise _busy(opened)
+                await Sleep(pause)
+                waited, pause = waited + pause, min(pause * 2, POLL_S_MAX)
+            case _:
+                # The lease counts from before the request was sent, on our own clock.
+                until = clocks.mono + opening.lease_s
+                return opened, Lease(run.root, opening.owner, run.epoch, opening.lease_s, until)
+
+
+async def go_on(session: Session, run: RunRow) -> RunRow:
+    """What a resumed run owes before its caller may go on: its goal, and what blocks it."""
+    if run.phase == "rolling_back" or (run.goal == "rollback" and run.phase == "open"):
+        back = await roll_back(session, by=session.lease.owner, why=run.goal_why or "resumed")
+        if back.run.state == "blocked":
+            raise_blocked(session, back.tree, None)
+        if back.run.state == "rolling_back":
+            raise Busy(
+                f"run {run.id} is being taken back and must wait for the world to settle",
+                owner=session.lease.owner,
+                retry_after=back.again_s or session.lease.lease_s,
+                run_id=run.id,
+            )
+        return back.run
+    if run.goal == "commit":
+        return await commit(session)
+    if run.state == "blocked":
+        tree = await read_tree(session)
+        await settle_all(session, tree, back=False)
+        tree = await read_tree(session)
+        if tree.run.state == "blocked":
+            await LetGo(session.root, session.lease.owner, session.lease.epoch, None)
+            raise_blocked(session, tree, None)
+        return tree.run
+    return run
+
+
+async def open_child(session: Session, *, id: str, input: str, input_digest: str, given: Any) -> tuple[Opened, Session]:
+    """A run inside this one: the same request finds the same child."""
+    opened = await OpenChild(
+        uid=session.new_id("run"),
+        id=id,
+        parent=session.uid,
+        epoch=session.lease.epoch,
+        owner=session.lease.owner,
+        input=input,
+        input_digest=input_digest,
+    )
+    run = opened.run
+    if opened.how == "conflict":
+        raise _conflict(run, given)
+    if opened.how == "refused":
+        raise _refused(run)
+    resumed = opened.how == "resumed"
+    inner = session.child(run.uid, run.id, generation=run.generation, resumed=resumed, state=run.state)
+    if resumed:
+        run = await go_on(inner, run)
+        if run.state == "rolled_back":
+            return await open_child(session, id=id, input=input, input_digest=input_digest, given=given)
+        inner.state = run.state
+    return opened, inner
+
+
+def _conflict(run: RunRow, given: Any) -> RunConflict:
+    recorded = decode(run.input) if run.input else None
+    return RunConflict(
+        f"run {run.id} was opened before with another input; nothing was started",
+        recorded=recorded,
+        given=given,
+        run_id=run.id,
+    )
+
+
+def _refused(run: RunRow) -> RunEnded:
+    who = {"person": "by a person", "self": "by its own failure"}.get(run.goal_by, "")
+    ended = {"rolled_back": "was taken back", "abandoned": "was abandoned"}.get(run.state, f"is {run.state}")
+    inside = f"; it is a child of another run" if run.parent else ""
+    return RunEnded(
+        f"run {run.id} {ended} {who}{inside}; it is not opened again".replace("  ", " "),
+        state=run.state,
+        run_id=run.id,
+        hint="give the new attempt a run id of its own",
+    )
+
+
+def _busy(opened: Opened) -> Busy:
+    left = max(0.0, opened.run.lease_until - opened.now)
+    return Busy(
+        f"run {opened.run.id} is open elsewhere ({opened.run.owner})",
+        owner=opened.run.owner,
+        retry_after=left,
+        run_id=opened.run.id,
+    )
+
+
+class NotOurs(LedgerError):
+    """Recovery met a run that another worker took first."""

@@ -1,0 +1,123 @@
+"""Recovery: the same flows as a live run, for a tree whose owner is gone. Repeated, it changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from amends.engine.ending import commit, interrupted
+from amends.engine.rollback import read_tree, roll_back, settle_all
+from amends.engine.session import Session
+from amends.errors import RunBlocked, Waiting
+from amends.flow import Flow
+from amends.ops import ClaimRun, CloseRun, DueRuns, IsDead, Lease, LetGo, ReadClocks
+from amends.rows import RunRow
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A tree that recovery should look at; ``missing``: names of tools this process does not have."""
+
+    root: RunRow
+    missing: tuple[str, ...]
+    dead_owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """How a claimed tree was left. ``resume``: its agent must be started again, the lease is still held."""
+
+    how: Literal["done", "resume", "lost"]
+    run: RunRow
+
+
+async def find_abandoned(tools: frozenset[str], *, tenant: str | None, limit: int) -> list[Found]:
+    """Trees whose lease ran out, whose owner is certainly dead, or which said: look again now."""
+    found: list[Found] = []
+    clocks = await ReadClocks()
+    for root, needed in await DueRuns(tenant, limit):
+        due = root.wake_at is not None and root.wake_at <= clocks.wall
+        dead = ""
+        if root.owner:
+            dead = root.owner if await IsDead(root.owner) else ""
+        if due or dead:
+            found.append(Found(root, tuple(tool for tool in needed if tool not in tools), dead))
+    return found[:limit]
+
+
+async def claim(
+    found: Found, *, owner: str, lease_s: float, new_id: Callable[[str], str], force: bool = False
+) -> tuple[RunRow, Lease] | None:
+    """Take the tree over; None when somebody was faster."""
+    clocks = await ReadClocks()
+    row = await ClaimRun(
+        found.root.uid,
+        owner,
+        new_id("opn"),
+        lease_s,
+        clocks.boot,
+        clocks.mono,
+        dead_owner=found.dead_owner,
+        force=force,
+    )
+    if row is None:
+        return None
+    return row, Lease(row.root, owner, row.epoch, lease_s, clocks.mono + lease_s)
+
+
+def recover_tree(session: Session, root: RunRow, *, has_agent: bool) -> Flow[Recovered]:
+    """Finish one claimed tree: its goal, else forward if pivoted, else its policy."""
+    if root.phase == "rolling_back" or (root.goal == "rollback" and root.phase == "open"):
+        return _go_back(session, root.goal_why or "recovered")
+    if root.goal == "commit" or root.phase == "pivoted":
+        return _go_forward(session, root)
+    if _deadline_passed(root):
+        return _go_back(session, "the deadline passed")
+    if root.policy == "rollback":
+        return _go_back(session, "its owner was lost")
+    return _wait_or_resume(session, root, has_agent)
+
+
+def _deadline_passed(root: RunRow) -> bool:
+    return root.deadline_at is not None and root.lease_until - root.lease_s > root.deadline_at
+
+
+async def _go_back(session: Session, why: str) -> Recovered:
+    back = await roll_back(session, by="recovery", why=why)
+    if back.run.phase == "pivoted":
+        return await _go_forward(session, back.run)
+    return Recovered("done", back.run)
+
+
+async def _go_forward(session: Session, root: RunRow) -> Recovered:
+    try:
+        if root.goal == "commit":
+            run = await commit(session)
+            if run.state in ("open", "rolling_back") and run.goal == "rollback":
+                return await _go_back(session, run.goal_why)
+            return Recovered("done", run)
+        return Recovered("done", await interrupted(session))
+    except (RunBlocked, Waiting):
+        return Recovered("done", (await read_tree(session)).run)
+    except Exception:
+        tree = await read_tree(session)
+        if tree.run.state in ("rolled_back", "blocked"):
+            return Recovered("done", tree.run)  # the pivot failed at commit, and the run was taken back
+        raise
+
+
+async def _wait_or_resume(session: Session, root: RunRow, has_agent: bool) -> Recovered:
+    tree = await read_tree(session)
+    later = await settle_all(session, tree, back=False)
+    tree = await read_tree(session)
+    if root.policy == "resume" and has_agent and tree.run.state == "open":
+        return Recovered("resume", tree.run)
+    if later is None and any(row.state == "in_doubt" for row in tree.calls) and tree.run.state != "blocked":
+        from amends.engine.leftover import obstacles
+
+        causes = tuple(left.cause for left in obstacles(session, tree))
+        run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes)
+        return Recovered("done", run)
+    run = await LetGo(session.root, session.lease.owner, session.lease.epoch, later)
+    return Recovered("done", run)

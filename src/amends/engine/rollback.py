@@ -1,0 +1,304 @@
+"""Going back: settle what is doubtful, then compensate in reverse order of settling, then close."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from amends.engine.doubt import ask_probe, may_compensate_in_doubt, settle_doubt, settle_left
+from amends.engine.judge import judge
+from amends.engine.leftover import leftovers
+from amends.engine.session import POLL_S_MAX, POLL_S_MIN, Session, call_of, decode_args, describe_error
+from amends.flow import Flow
+from amends.model import Absent, Happened
+from amends.ops import (
+    BeginCompensation,
+    BeginRollback,
+    CloseRun,
+    Ended,
+    Invoke,
+    LetGo,
+    LiveCalls,
+    Luck,
+    ReadClocks,
+    ReadRun,
+    ResolveCall,
+    SettleCall,
+    SettleCompensation,
+    Sleep,
+    Together,
+    Tree,
+)
+from amends.rows import CallRow, RunRow
+from amends.tool import Spec, Twin, twin_kwargs
+
+PASSES_MAX: Final = 1_000
+"""A rollback that is still finding work after this many passes is a bug of ours, not progress."""
+STOPPED: Final = '["Cancelled", "its flow was stopped"]'
+GUARDED: Final = '["Guard", "somebody else changed it since; it was left as it is"]'
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """How far the way back went: ``rolled_back``, ``blocked``, ``pivoted``, or still ``rolling_back``."""
+
+    run: RunRow
+    tree: Tree
+    again_s: float | None = None
+
+
+async def roll_back(session: Session, *, by: str, why: str, person: bool = False) -> Back:
+    """Take everything back that this run did. Repeated, or after any crash, it goes on where it stood."""
+    await wait_for_live(session)
+    for _ in range(PASSES_MAX):
+        began = await BeginRollback(session.uid, by, why, person, session.lease.owner, session.lease.epoch)
+        tree = await read_tree(session)
+        if began.how in ("refused", "ended"):
+            return Back(began.run, tree)
+        later = await settle_all(session, tree, back=True)
+        if later is not None:
+            return await _stop(session, tree, later)
+        if began.how == "deferred":
+            tree = await read_tree(session)
+            if tree.run.pivot and tree.run.phase == "open":
+                return await _block(session, tree)  # the pivot's doubt is a person's matter
+            continue
+        again = await _one_pass(session)
+        if again is None:
+            tree = await read_tree(session)
+            return await _close(session, tree)
+        if again > 0:
+            return await _stop(session, tree, again)
+    raise AssertionError(f"the rollback of run {session.id} does not end")
+
+
+async def wait_for_live(session: Session) -> None:
+    """Let the calls that other threads and tasks of this process still run land first."""
+    waited, pause = 0.0, POLL_S_MIN
+    while await LiveCalls(session.root) and waited < session.wait_s:
+        await Sleep(pause)
+        waited, pause = waited + pause, min(pause * 2, POLL_S_MAX)
+    if await LiveCalls(session.root):
+        return
+    # No flow is left behind these: one was stopped (an interrupt, a cancellation) and could not settle its call.
+    clocks = await ReadClocks()
+    owner, epoch = session.lease.owner, session.lease.epoch
+    for row in (await read_tree(session)).calls:
+        if row.state == "started":
+            to = "failed" if row.kind == "read" else "in_doubt"
+            await SettleCall(
+                row.id, owner, epoch, row.attempt, to, why="cancelled", error=STOPPED,
+                boot=clocks.boot, mono=clocks.mono,
+            )  # fmt: skip
+        elif row.state == "compensating":
+            await SettleCompensation(
+                row.id, owner, epoch, row.comp_attempt, "compensation_in_doubt", error=STOPPED,
+                boot=clocks.boot, mono=clocks.mono,
+            )  # fmt: skip
+
+
+async def read_tree(session: Session) -> Tree:
+    """This run, its descendants and their calls, as they are now."""
+    tree = await ReadRun(session.tenant, uid=session.uid)
+    assert tree is not None, "an open run is in the ledger"
+    return tree
+
+
+async def settle_all(session: Session, tree: Tree, *, back: bool) -> float | None:
+    """Settle every doubt that needs no person; seconds until the first that must wait, else None."""
+    waits: list[float] = []
+    for row in tree.calls:
+        if row.state != "in_doubt":
+            continue
+        spec = session.spec(row.tool)
+        after = await settle_doubt(session, spec, row, back=back)
+        if after.state == "in_doubt" and spec is not None and spec.probe is not None:
+            clocks = await ReadClocks()
+            waits.append(max(POLL_S_MAX, (after.probe_at or clocks.wall) - clocks.wall))
+    return min(waits, default=None)
+
+
+# ---- compensations ------------------------------------------------------------------------
+
+
+async def _one_pass(session: Session) -> float | None:
+    """Compensate what is next. None: nothing left to do; 0: go on; more: not before so many seconds."""
+    tree = await read_tree(session)
+    todo = [row for row in _reversed(tree) if _is_open(session, row)]
+    if not todo:
+        return None
+    batch = [row for row in todo if row.grp == todo[0].grp] if todo[0].grp else todo[:1]
+    if len(batch) == 1:
+        return await compensate(session, batch[0])
+    flows: list[Flow[float]] = [compensate(session, row) for row in batch]
+    ends = await Together(flows)
+    for end in ends:
+        if isinstance(end, BaseException):
+            raise end
+    waits: list[float] = ends
+    return max(waits)
+
+
+def _reversed(tree: Tree) -> list[CallRow]:
+    turning = {run.uid for run in tree.runs if run.state == "rolling_back"}
+    mine = [row for row in tree.calls if row.run in turning and row.kind != "read"]
+    return sorted(mine, key=lambda row: row.settled_seq, reverse=True)
+
+
+def _is_open(session: Session, row: CallRow) -> bool:
+    spec = session.spec(row.tool)
+    twin = None if spec is None else spec.compensate
+    if spec is None or twin is None or row.violation == "after_pivot":
+        return False
+    match row.state:
+        case "succeeded":
+            return True
+        case "in_doubt":
+            return may_compensate_in_doubt(spec)
+        case "compensation_failed":
+            return not row.comp_gave_up
+        case "compensation_in_doubt":
+            tried = row.comp_attempt - row.comp_from
+            return (twin.idempotent and tried < twin.retry.attempts) or twin.probe is not None
+    return False
+
+
+async def compensate(session: Session, row: CallRow) -> float:
+    """Take one call back, at most once per attempt. 0: settled or passed over; more: not before so many seconds."""
+    spec = session.spec(row.tool)
+    assert spec is not None and spec.compensate is not None, "only what can be taken back is"
+    twin = spec.compensate
+    while _is_open(session, row):
+        wait = await _not_before(session, spec, twin, row)
+        if wait > session.wait_s:
+            return wait
+        if wait > 0:
+            await Sleep(wait)
+        if row.state == "compensation_in_doubt" and not twin.idempotent:
+            row, wait = await _probe_compensation(session, spec, twin, row)
+            if wait > 0:
+                return wait
+            continue
+        started = await BeginCompensation(
+            row.id, session.lease.owner, session.lease.epoch, row.comp_attempt + 1, from_doubt=row.state == "in_doubt"
+        )
+        if started is None:
+            return 0.0
+        row = await _attempt(session, spec, twin, started)
+    return 0.0
+
+
+async def _not_before(session: Session, spec: Spec, twin: Twin, row: CallRow) -> float:
+    clocks = await ReadClocks()
+    if row.state == "in_doubt" and not twin.wins:
+        return await settle_left(session, spec, row)
+    if row.comp_retry_at is not None:
+        return row.comp_retry_at - clocks.wall
+    return 0.0
+
+
+async def _attempt(session: Session, spec: Spec, twin: Twin, row: CallRow) -> CallRow:
+    if spec.guard is not None:
+        held = await _guard(session, spec, row)
+        if held is not None:
+            return await _settle(session, row, held, spec, twin, guarded=held.error is None)
+    call = call_of(row, spec)
+    ended = await Invoke(
+        fn=twin.fn,
+        kwargs=twin_kwargs(twin.params, args=call.args, result=call.result, call=call),
+        is_async=twin.is_async,
+        timeout=twin.timeout,
+        call=call_of(row, spec, phase="compensate"),
+        lease=session.lease,
+        phase="compensate",
+        run=session.run,
+    )
+    return await _settle(session, row, ended, spec, twin)
+
+
+async def _guard(session: Session, spec: Spec, row: CallRow) -> Ended | None:
+    """None: nobody changed the thing since. Otherwise why it must not be overwritten."""
+    assert spec.guard is not None, "only a guarded tool is guarded"
+    call = call_of(row, spec)
+    ended = await Invoke(
+        fn=spec.guard.fn,
+        kwargs=twin_kwargs(spec.guard.params, args=decode_args(row, spec), result=call.result, call=call),
+        is_async=spec.guard.is_async,
+        timeout=None,
+        call=call,
+        lease=session.lease,
+        phase="probe",
+        run=session.run,
+    )
+    if ended.error is not None:
+        return Ended(error=ended.error)
+    return None if ended.value else Ended(value=False)
+
+
+async def _settle(
+    session: Session, row: CallRow, ended: Ended, spec: Spec, twin: Twin, *, guarded: bool = False
+) -> CallRow:
+    clocks = await ReadClocks()
+    settle = SettleCompensation(
+        row.id, session.lease.owner, session.lease.epoch, row.comp_attempt, "compensated",
+        boot=clocks.boot, mono=clocks.mono,
+    )  # fmt: skip
+    tried = row.comp_attempt - row.comp_from
+    if guarded:
+        settle.to, settle.error, settle.gave_up = "compensation_failed", GUARDED, True
+    elif ended.in_flight:
+        settle.to, settle.mono = "compensation_in_doubt", None
+        settle.error = describe_error(TimeoutError(f"no answer within {twin.timeout} s"))
+    elif ended.error is not None:
+        settle.error = describe_error(ended.error)
+        doubtful = judge(spec, ended.error) == "doubt"
+        settle.to = "compensation_in_doubt" if doubtful else "compensation_failed"
+        settle.gave_up = tried >= twin.retry.attempts
+        if not settle.gave_up:
+            settle.retry_s = twin.retry.pause(tried, await Luck())
+    settled = await settle
+    return settled.call
+
+
+async def _probe_compensation(session: Session, spec: Spec, twin: Twin, row: CallRow) -> tuple[CallRow, float]:
+    assert twin.probe is not None, "a compensation without a probe of its own is a person's matter"
+    answer = await ask_probe(session, spec, twin.probe, row)
+    to = ""
+    if isinstance(answer, Happened):
+        to = "compensated"
+    elif isinstance(answer, Absent):
+        left = await settle_left(session, spec, row)
+        if left > 0:
+            return row, left
+        to = "compensation_failed"
+    if not to:
+        return row, POLL_S_MAX * 4
+    resolved = await ResolveCall(
+        row.id, to, "probe", "", epoch=session.lease.epoch, owner=session.lease.owner
+    )
+    return resolved, 0.0
+
+
+# ---- the end ------------------------------------------------------------------------------
+
+
+async def _close(session: Session, tree: Tree) -> Back:
+    if leftovers(session, tree):
+        return await _block(session, tree)
+    run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "rolled_back")
+    return Back(run, await read_tree(session))
+
+
+async def _block(session: Session, tree: Tree) -> Back:
+    causes = tuple(left.cause for left in leftovers(session, tree))
+    run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes)
+    return Back(run, await read_tree(session))
+
+
+async def _stop(session: Session, tree: Tree, again_s: float) -> Back:
+    """It must wait longer than anybody wants to stand here: a worker goes on."""
+    wake = min(again_s, session.lease.lease_s * 10)
+    if session.uid == session.root:
+        await LetGo(session.root, session.lease.owner, session.lease.epoch, wake, replays=session.replays)
+    return Back(tree.run, await read_tree(session), again_s)
+

@@ -1,0 +1,225 @@
+"""One opened run as the engine sees it, and one request made in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from amends.canonical import ARGS_BYTES_MAX, canonical, check_size, decode, digest, encode, load_result
+from amends.errors import BadArguments
+from amends.model import Call, Compensation, Order, Phase, Request
+from amends.ops import Flight, Lease
+from amends.rows import CallRow
+from amends.tool import Spec
+
+POLL_S_MIN: Final = 0.005
+POLL_S_MAX: Final = 0.25
+MESSAGE_CHARS_MAX: Final = 2_000
+
+
+@dataclass(slots=True)
+class Session:
+    """What every flow of one run needs. Children share the lease and the counters of their root."""
+
+    uid: str
+    id: str
+    root: str
+    tenant: str
+    agent: str
+    principal: str
+    generation: int
+    lease: Lease
+    specs: Mapping[str, Spec]
+    order: Order
+    wait_s: float
+    new_id: Callable[[str], str]
+    resumed: bool = False
+    state: str = "open"
+    run: Any = None
+    replays: dict[str, int] = field(default_factory=dict)
+
+    def spec(self, tool: str) -> Spec | None:
+        """The declaration of a recorded call's tool, if this process has it."""
+        return self.specs.get(tool)
+
+    def child(self, uid: str, id: str, *, generation: int, resumed: bool, state: str) -> Session:
+        """The session of a run inside this one."""
+        return replace(self, uid=uid, id=id, generation=generation, resumed=resumed, state=state, run=None)
+
+    def advises(self, spec: Spec) -> bool:
+        """Whether the ordering law is only recorded for this tool."""
+        return (spec.order or self.order) == "advise"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request, bound, validated and written down, before the ledger has seen it."""
+
+    spec: Spec
+    args: Mapping[str, Any]
+    text: str
+    key: str
+    ident: str
+    digest: str
+    fn: Callable[..., Any]
+    is_async: bool
+    again: str = ""
+    call_ref: str = ""
+    parent: str = ""
+    grp: str = ""
+    timeout: float | None = None
+    flight: Flight = field(default_factory=Flight)
+
+
+def ask_for(
+    session: Session,
+    spec: Spec,
+    args: Mapping[str, Any],
+    *,
+    fn: Callable[..., Any] | None = None,
+    is_async: bool | None = None,
+    again: str | None = None,
+    call_ref: str | None = None,
+    parent: str = "",
+    grp: str = "",
+    timeout: float | None = None,
+) -> Ask:
+    """Write the request down. Raises ``NotStorable`` or ``TooLarge`` before anything is recorded."""
+    body = fn or spec.fn
+    assert body is not None, f"{spec.name} has a body or a handler"
+    text = encode(dict(args), path="args")
+    check_size(text, path="args", limit=ARGS_BYTES_MAX)
+    whole = canonical(dict(args), path="args")
+    request = Request(
+        run_id=session.id,
+        tool=spec.name,
+        version=spec.version,
+        args=args,
+        tenant=session.tenant or None,
+        agent=session.agent or None,
+        principal=session.principal or None,
+    )
+    meant = spec.intent(args)
+    identity = spec.identity(request)
+    named = canonical(meant if identity is None else identity, path="key")
+    scope = "ledger" if spec.scope == "ledger" else session.root
+    return Ask(
+        spec=spec,
+        args=args,
+        text=text,
+        key=digest("call", session.tenant, scope, spec.name, named, again or ""),
+        ident=digest("ident", canonical(meant, path="args")),
+        digest=digest("digest", spec.name, spec.version, whole),
+        fn=body,
+        is_async=spec.is_async if is_async is None else is_async,
+        again=again or "",
+        call_ref=call_ref or "",
+        parent=parent,
+        grp=grp,
+        timeout=spec.timeout if timeout is None else timeout,
+    )
+
+
+def provider_key(row: CallRow) -> str:
+    """What the destination gets to deduplicate on: this key, this generation."""
+    return digest("provider", row.key, row.generation)
+
+
+def compensation_key(row: CallRow) -> str:
+    """A compensation is a call of its own, so it has a key of its own."""
+    return digest("compensation", row.key, row.generation)
+
+
+def call_of(row: CallRow, spec: Spec | None, *, phase: Phase = "execute", args: Mapping[str, Any] | None = None) -> Call:
+    """A row of the ledger as users see it."""
+    result_type = spec.result_type if spec is not None else Any
+    return Call(
+        run_id=row.run_id,
+        tool=row.tool,
+        version=row.version,
+        args=decode_args(row, spec) if args is None else args,
+        tenant=row.tenant or None,
+        agent=row.agent or None,
+        principal=row.principal or None,
+        id=row.id,
+        key=compensation_key(row) if phase == "compensate" else provider_key(row),
+        kind=row.kind,  # type: ignore[arg-type]  # the ledger's own words
+        state=row.state,  # type: ignore[arg-type]
+        generation=row.generation,
+        attempt=row.comp_attempt if phase == "compensate" else row.attempt,
+        phase=phase,
+        digest=row.digest,
+        result=load_result(row.result, result_type),
+        loss=row.loss or None,
+        error=error_text(row.error),
+        why=row.why or None,
+        reason=row.reason or None,  # type: ignore[arg-type]
+        again=row.again or None,
+        tool_call_id=row.call_ref or None,
+        parent=row.parent or None,
+        violation=row.violation or None,
+        compensation=_compensation_of(row),
+        requested_at=moment(row.created_at),
+        started_at=moment(row.started_at),
+        settled_at=moment(row.settled_at),
+        replays=row.replays,
+    )
+
+
+def decode_args(row: CallRow, spec: Spec | None) -> Mapping[str, Any]:
+    """The recorded arguments, in the types that the tool's signature says."""
+    plain: dict[str, Any] = decode(row.args)
+    if spec is None:
+        return plain
+    try:
+        return spec.bind((), plain)
+    except BadArguments:
+        return plain  # recorded by another version of the tool: its compensation still gets what was recorded
+
+
+def _compensation_of(row: CallRow) -> Compensation | None:
+    if not row.comp_attempt:
+        return None
+    return Compensation(
+        key=compensation_key(row),
+        attempts=row.comp_attempt,
+        error=error_text(row.comp_error),
+        started_at=moment(row.comp_at),
+        settled_at=moment(row.comp_settled_at),
+        next_at=moment(row.comp_retry_at),
+    )
+
+
+def moment(seconds: float | None) -> datetime | None:
+    """Ledger time for people: aware, UTC."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def describe_error(error: BaseException) -> str:
+    """An exception as the ledger keeps it."""
+    cls = type(error)
+    name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - an exception whose __str__ raises must not hide what happened
+        message = "(its message could not be read)"
+    return json.dumps([name, message[:MESSAGE_CHARS_MAX]], ensure_ascii=True)
+
+
+def error_parts(text: str) -> tuple[str, str]:
+    """Type name and message of a recorded error."""
+    if not text:
+        return "", ""
+    name, message = json.loads(text)
+    return name, message
+
+
+def error_text(text: str) -> str | None:
+    """A recorded error in one line."""
+    if not text:
+        return None
+    name, message = error_parts(text)
+    return f"{name}: {message}" if message else name

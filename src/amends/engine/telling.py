@@ -1,0 +1,158 @@
+"""Telling: rows of the ledger as a report for people, and outcomes as words for a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from amends.canonical import decode
+from amends.engine.call import Done
+from amends.engine.leftover import leftovers, obstacles
+from amends.engine.session import Session, call_of, moment
+from amends.errors import (
+    Busy,
+    Error,
+    Held,
+    InDoubt,
+    RolledBack,
+    RunBlocked,
+    ToolFailed,
+    Waiting,
+    shown,
+)
+from amends.model import Answer, Call, Residue, RunInfo, Status
+from amends.ops import Tree
+from amends.report import Report
+from amends.rows import EventRow, RunRow
+from amends.model import Event
+from amends.tool import Spec
+
+
+def info_of(run: RunRow, parent: str = "") -> RunInfo:
+    """A run's row as users see it."""
+    return RunInfo(
+        id=run.id,
+        state=run.state,  # type: ignore[arg-type]  # the ledger's own words
+        generation=run.generation,
+        tenant=run.tenant or None,
+        agent=run.agent or None,
+        principal=run.principal or None,
+        parent=parent or None,
+        goal=run.goal or None,
+        recover=run.policy,  # type: ignore[arg-type]
+        input=decode(run.input) if run.input else None,
+        output=decode(run.output) if run.output else None,
+        tags=tuple(json.loads(run.tags)),
+        causes=tuple(json.loads(run.causes)),
+        owner=run.owner or None,
+        epoch=run.epoch,
+        opened_at=moment(run.created_at),
+        closed_at=moment(run.closed_at),
+        deadline_at=moment(run.deadline_at),
+    )
+
+
+def report_of(session: Session, tree: Tree, *, ledger: str = "", skipped: tuple[str, ...] = ()) -> Report:
+    """A tree as a report; children are reports inside it."""
+    residue = _residue(session, tree)
+    by_parent: dict[str, list[RunRow]] = {}
+    for run in tree.runs[1:]:
+        by_parent.setdefault(run.parent, []).append(run)
+    return _report(session, tree, tree.run, by_parent, residue, ledger, skipped)
+
+
+def _report(
+    session: Session,
+    tree: Tree,
+    run: RunRow,
+    by_parent: Mapping[str, list[RunRow]],
+    residue: tuple[Residue, ...],
+    ledger: str,
+    skipped: tuple[str, ...],
+) -> Report:
+    calls = tuple(call_of(row, session.spec(row.tool)) for row in tree.calls if row.run == run.uid)
+    children = tuple(
+        _report(session, tree, child, by_parent, (), "", ()) for child in by_parent.get(run.uid, [])
+    )
+    doubts = tuple(call for call in calls if call.state in ("in_doubt", "compensation_in_doubt"))
+    return Report(info_of(run), calls, residue, doubts, children, ledger=ledger, skipped=skipped)
+
+
+def _residue(session: Session, tree: Tree) -> tuple[Residue, ...]:
+    """Everything that stands although the run went back, or that may stand and nobody knows."""
+    found: list[Residue] = []
+    state = tree.run.phase
+    if state in ("rolling_back", "abandoned"):
+        found += [Residue(call_of(one.row, session.spec(one.row.tool)), one.why) for one in leftovers(session, tree)]
+    elif tree.run.state == "blocked":
+        found += [Residue(call_of(one.row, session.spec(one.row.tool)), one.why) for one in obstacles(session, tree)]
+    for row in tree.calls:
+        if row.state == "residue" or (row.late and row.state == "succeeded" and tree.run.state == "committed"):
+            why = row.why or ("it landed after it was thought absent" if row.late else "a person said that it stays")
+            found.append(Residue(call_of(row, session.spec(row.tool)), why))
+    return tuple(found)
+
+
+def event_of(row: EventRow) -> Event:
+    """One line of the record."""
+    at = moment(row.at)
+    assert at is not None, "every event has a time"
+    return Event(
+        seq=row.seq,
+        at=at,
+        run_id=row.run_id,
+        call_id=row.call or None,
+        what=row.what,
+        frm=row.frm,
+        to=row.to_state,
+        by=row.by_whom,
+        facts=json.loads(row.facts),
+    )
+
+
+# ---- for models ---------------------------------------------------------------------------
+
+
+def answer_done(spec: Spec, done: Done) -> Answer:
+    """What a model is told of a call that was done, answered from the record, or accepted for later."""
+    call = call_of(done.row, spec)
+    if done.staged and done.row.state != "succeeded":
+        text = f"Accepted: {spec.name} will run once the task is committed. Do not call it again."
+        return Answer("staged", text, call=call)
+    value = call.result if done.value is None else done.value
+    if done.replayed:
+        return Answer("replayed", f"Already done in this task; the same result: {_json(value)}", value, call)
+    return Answer("done", _json(value), value, call)
+
+
+def _json(value: Any) -> str:
+    dump = getattr(value, "model_dump_json", None)
+    if callable(dump):
+        return str(dump())
+    try:
+        from dataclasses import asdict, is_dataclass
+
+        plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+        return json.dumps(plain, ensure_ascii=False, default=str)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def answer_error(tool: str, error: Exception) -> Answer:
+    """What a model is told when it was not done."""
+    call: Call | None = getattr(error, "call", None)
+    if isinstance(error, Error):
+        return Answer(_status(error), error.for_model(), call=call, error=error)
+    text = f"{tool} failed and changed nothing: {shown(str(error) or type(error).__name__)}. You may correct the arguments and call it again."
+    return Answer("failed", text, call=call, error=error)
+
+
+def _status(error: Error) -> Status:
+    if isinstance(error, InDoubt):
+        return "in_doubt"
+    if isinstance(error, Held | Busy | Waiting):
+        return "held"
+    if isinstance(error, ToolFailed | RunBlocked | RolledBack):
+        return "failed"
+    return "refused"

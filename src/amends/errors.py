@@ -1,0 +1,464 @@
+"""Every error amends raises; blame is in the branch.
+
+Error                            .code .hint .run_id .for_model() .to_dict()
+  UsageError                     fix your code; nothing was started
+    BadDeclaration               .tool .where
+    NoRun                        .tool
+    WrongColour                  .tool
+    NotStorable                  .path
+    TooLarge                     .path .size .limit
+    RunEnded                     .state
+    RunConflict                  .recorded .given
+    BadConfig                    .setting .origin
+  Refused                        amends said no; nothing was started; a model can act on it
+    UnknownTool                  .tool .known
+    BadArguments                 .tool .problems
+    OutOfOrder                   .tool .law .missing .unsettled .allowed .pivot
+    KeyConflict                  .tool .call .given .diff
+    GenerationsSpent             .tool .limit
+    Rejected                     .tool .by .reason
+  ToolError                      a tool failed
+    ToolFailed                   .call .type_name .message
+    InDoubt                      .call .why
+    RunBlocked                   .residue .doubts .causes
+  RolledBack                     .report
+  Waiting                        not an error, not yet; never rolls back
+    Held                         .call .reason .twin
+    Busy                         .owner .retry_after
+  LedgerError                    the record could not be kept
+    LedgerUnavailable
+    LedgerMissing
+    LedgerTooNew
+    LedgerCorrupt
+    LeaseLost
+    TransitionRefused            .frm .to
+
+A tool's own exception comes out of a direct call as itself. Data lives in attributes; never match prose.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Final
+
+SHOWN_CHARS_MAX: Final = 200
+"""No value is shown to a model longer than this."""
+
+
+def shown(value: object) -> str:
+    """A value as a model sees it: JSON where possible, cut at a limit."""
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str, separators=(",", ":"))
+    except (TypeError, ValueError):
+        text = str(value)
+    return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
+
+
+class Error(Exception):
+    """Base of all errors of amends: facts as attributes, ``hint`` says what to do."""
+
+    default_hint = ""
+
+    def __init__(self, message: str, *, hint: str | None = None, run_id: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = self.default_hint if hint is None else hint
+        self.run_id = run_id
+
+    @property
+    def code(self) -> str:
+        """The class name in snake_case: stable, for programs."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
+
+    def for_model(self) -> str:
+        """What a model is told: what was not done, why, what to do."""
+        return f"Not run: {self}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The error as plain JSON data."""
+        facts = {name: _plain(value) for name, value in vars(self).items() if value is not None}
+        return {"code": self.code, "message": str(self), **facts}
+
+
+def _plain(value: object) -> Any:
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, Iterable):
+        return [_plain(v) for v in value]
+    to_dict = getattr(value, "to_dict", None)
+    return to_dict() if callable(to_dict) else str(value)
+
+
+# ---- UsageError ---------------------------------------------------------------------------
+
+
+class UsageError(Error):
+    """Your code is wrong; nothing was started."""
+
+    def for_model(self) -> str:
+        return f"Not run: the program around you has a fault ({type(self).__name__}). Stop and tell the user."
+
+
+class BadDeclaration(UsageError):
+    """A tool was declared in a way that makes no sense."""
+
+    def __init__(self, message: str, *, tool: str, where: str = "", hint: str | None = None) -> None:
+        super().__init__(f"{message} ({where})" if where else message, hint=hint)
+        self.tool = tool
+        self.where = where
+
+
+class NoRun(UsageError):
+    """A tool was called outside a run, on a thread that lost it, or inside a probe or compensation."""
+
+    default_hint = "open one with `with rt.run():`; carry it into a thread with run.submit or run.bind"
+
+    def __init__(self, message: str, *, tool: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.tool = tool
+
+
+class WrongColour(UsageError):
+    """A blocking tool called directly in an async run, or the reverse."""
+
+    def __init__(self, message: str, *, tool: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.tool = tool
+
+
+class NotStorable(UsageError):
+    """A value that cannot be written down."""
+
+    def __init__(self, message: str, *, path: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
+
+
+class TooLarge(UsageError):
+    """A value larger than the ledger takes."""
+
+    def __init__(self, message: str, *, path: str, size: int, limit: int) -> None:
+        super().__init__(message, hint="pass an id or a file name instead of the content")
+        self.path, self.size, self.limit = path, size, limit
+
+
+class RunEnded(UsageError):
+    """The run is closed: committed, taken back, or being taken back."""
+
+    def __init__(self, message: str, *, state: str, run_id: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, run_id=run_id, hint=hint)
+        self.state = state
+
+    def for_model(self) -> str:
+        return f"This task is closed ({self.state.replace('_', ' ')}): nothing more can run in it. Tell the user."
+
+
+class RunConflict(UsageError):
+    """This run id was opened before with another input."""
+
+    def __init__(self, message: str, *, recorded: object, given: object, run_id: str | None = None) -> None:
+        super().__init__(message, run_id=run_id, hint="give this work its own run id, or open it with the recorded input")
+        self.recorded, self.given = recorded, given
+
+
+class BadConfig(UsageError):
+    """A setting that cannot be used."""
+
+    def __init__(self, message: str, *, setting: str, origin: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.setting, self.origin = setting, origin
+
+
+# ---- Refused ------------------------------------------------------------------------------
+
+
+class Refused(Error):
+    """amends said no, nothing was started, and a model can act on it."""
+
+
+class UnknownTool(Refused):
+    """No tool of that name is declared to this runtime."""
+
+    def __init__(self, tool: str, *, known: Sequence[str] = ()) -> None:
+        close = get_close_matches(tool, known, n=1)
+        super().__init__(
+            f'there is no tool "{tool}"',
+            hint=f'did you mean "{close[0]}"?' if close else "pass it in Runtime(tools=[...])",
+        )
+        self.tool, self.known = tool, tuple(known)
+        self._close = close
+
+    def for_model(self) -> str:
+        guess = f' Did you mean "{self._close[0]}"?' if self._close else ""
+        return f'There is no tool "{self.tool}".{guess} There are: {", ".join(self.known) or "none"}.'
+
+
+class BadArguments(Refused):
+    """The arguments do not fit the tool's signature."""
+
+    def __init__(self, tool: str, *, problems: Sequence[str]) -> None:
+        super().__init__(f"{'; '.join(problems)}", hint="correct the arguments")
+        self.tool, self.problems = tool, tuple(problems)
+
+    def for_model(self) -> str:
+        return f"Not run: {'; '.join(self.problems)}. Call it again with corrected arguments."
+
+
+class OutOfOrder(Refused):
+    """The call would break the ordering law."""
+
+    def __init__(
+        self,
+        tool: str,
+        *,
+        law: str,
+        missing: Sequence[str] = (),
+        unsettled: Sequence[str] = (),
+        allowed: Sequence[str] = (),
+        pivot: str | None = None,
+        run_id: str | None = None,
+    ) -> None:
+        self.tool, self.law, self.pivot = tool, law, pivot
+        self.missing, self.unsettled, self.allowed = tuple(missing), tuple(unsettled), tuple(allowed)
+        super().__init__(self._sentence(), run_id=run_id)
+
+    def _sentence(self) -> str:
+        match self.law:
+            case "pivot_early" if self.missing:
+                first = self.missing[0]
+                return (
+                    f"{self.tool} cannot be undone, so it comes last, and {_listed(self.missing)} "
+                    f"{'has' if len(self.missing) == 1 else 'have'} not been done. "
+                    f"Call {first if len(self.missing) == 1 else 'them'} first, then {self.tool} again with the same arguments."
+                )
+            case "pivot_early":
+                return (
+                    f"{self.tool} cannot be undone, so it comes last, and {_listed(self.unsettled)} "
+                    f"{'has' if len(self.unsettled) == 1 else 'have'} no result yet. "
+                    f"Wait for {'it' if len(self.unsettled) == 1 else 'them'}, then call {self.tool} again with the same arguments."
+                )
+            case "pivot_twice":
+                return (
+                    f"this task has already made its one irreversible call ({self.pivot}). "
+                    "Do not call it again; if a second one is needed, tell the user that it is a new task."
+                )
+            case "pivot_in_flight":
+                return (
+                    f"{self.pivot} cannot be undone and has no result yet, so only reads may start. "
+                    f"Wait for it, then call {self.tool} again with the same arguments."
+                )
+            case _:
+                return (
+                    f"{self.pivot} has happened and cannot be undone, so nothing that might have to be undone may start. "
+                    f"You may still call: {', '.join(self.allowed) or 'nothing'}."
+                )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+class KeyConflict(Refused):
+    """The same identity was asked for with other arguments."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        tool: str,
+        call: Any = None,
+        given: Mapping[str, Any] | None = None,
+        diff: Mapping[str, tuple[Any, Any]] | None = None,
+        run_id: str | None = None,
+    ) -> None:
+        super().__init__(
+            message, run_id=run_id, hint='repeat on purpose with tool.with_options(again="why"), or use the recorded result'
+        )
+        self.tool, self.call = tool, call
+        self.given, self.diff = dict(given or {}), dict(diff or {})
+
+    def for_model(self) -> str:
+        was = ", ".join(f"{k}={shown(a)}" for k, (a, _) in self.diff.items())
+        now = ", ".join(f"{k}={shown(b)}" for k, (_, b) in self.diff.items())
+        result = getattr(self.call, "result", None)
+        use = f" Use that result: {shown(result)}." if result is not None else ""
+        return (
+            f"Not run: {self.tool} was already done with {was}; you asked for {now}.{use} "
+            'Only if a second one is meant, call again with "again_because".'
+        )
+
+
+class GenerationsSpent(Refused):
+    """The same request failed, or was taken back, too often in this run."""
+
+    def __init__(self, tool: str, *, limit: int, run_id: str | None = None) -> None:
+        super().__init__(
+            f"{tool} was tried {limit} times with these arguments and nothing stands; it is not tried again in this run",
+            hint="look at the recorded errors; open a new run once the cause is gone",
+            run_id=run_id,
+        )
+        self.tool, self.limit = tool, limit
+
+    def for_model(self) -> str:
+        return f"Not run: {self.tool} was tried {self.limit} times and never worked. Stop and tell the user."
+
+
+class Rejected(Refused):
+    """A person said no."""
+
+    def __init__(self, tool: str, *, by: str, reason: str, run_id: str | None = None) -> None:
+        super().__init__(f"{by} rejected {tool}: {reason}", run_id=run_id)
+        self.tool, self.by, self.reason = tool, by, reason
+
+    def for_model(self) -> str:
+        return f"A person rejected {self.tool}: {self.reason}. Do not ask again with these arguments."
+
+
+# ---- ToolError ----------------------------------------------------------------------------
+
+
+class ToolError(Error):
+    """A tool failed."""
+
+
+class ToolFailed(ToolError):
+    """A recorded failure whose original exception is not at hand."""
+
+    def __init__(self, message: str, *, call: Any, type_name: str, run_id: str | None = None) -> None:
+        super().__init__(f"{type_name}: {message}" if type_name else message, run_id=run_id)
+        self.call, self.type_name, self.message = call, type_name, message
+
+    def for_model(self) -> str:
+        tool = getattr(self.call, "tool", "the tool")
+        return f"{tool} failed and changed nothing: {shown(self.message)}. You may correct the arguments and call it again."
+
+
+class InDoubt(ToolError):
+    """The call was sent and its answer was lost: it may have happened."""
+
+    default_hint = "do not call it again; give the tool a probe, or decide with rt.resolve(call.id, ...)"
+
+    def __init__(self, message: str, *, call: Any, why: str, run_id: str | None = None) -> None:
+        super().__init__(message, run_id=run_id)
+        self.call, self.why = call, why
+
+    def for_model(self) -> str:
+        tool = getattr(self.call, "tool", "the call")
+        return f"{tool} was sent but the answer was lost: it may have happened. Do not call it again; it is being checked."
+
+
+class RunBlocked(ToolError):
+    """amends can do nothing more alone; each cause names the verb that removes it."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        run_id: str,
+        residue: Sequence[Any] = (),
+        doubts: Sequence[Any] = (),
+        causes: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, run_id=run_id, hint="; ".join(causes))
+        self.residue, self.doubts, self.causes = tuple(residue), tuple(doubts), tuple(causes)
+
+    def for_model(self) -> str:
+        left = [getattr(r.call, "tool", "?") for r in self.residue]
+        if left:
+            stands = f"{_listed(left)} {'stands' if len(left) == 1 else 'stand'}"
+            return f"The task could not be taken back completely; {stands}. A person was told. Stop and tell the user."
+        return "The task cannot go on by itself. A person was told. Stop and tell the user."
+
+
+class RolledBack(Error):
+    """The run was taken back on request."""
+
+    def __init__(self, message: str, *, report: Any, run_id: str) -> None:
+        super().__init__(message, run_id=run_id)
+        self.report = report
+
+    def for_model(self) -> str:
+        undone = sum(call.state == "compensated" for call in self.report.calls)
+        return f"Everything was taken back: {undone} of {undone} calls undone. Tell the user; start again only if asked."
+
+
+# ---- Waiting ------------------------------------------------------------------------------
+
+
+class Waiting(Error):
+    """Not an error, not yet; never rolls back."""
+
+
+class Held(Waiting):
+    """The call waits for a decision; the run cannot commit over it."""
+
+    def __init__(self, message: str, *, call: Any, reason: str, twin: Any = None, run_id: str | None = None) -> None:
+        super().__init__(message, run_id=run_id, hint="decide with rt.decide(call.id, ...), then open the run again")
+        self.call, self.reason, self.twin = call, reason, twin
+
+    def for_model(self) -> str:
+        tool = getattr(self.call, "tool", "the call")
+        if self.reason == "duplicate" and self.twin is not None:
+            result = shown(self.twin.result)
+            return (
+                f"Not run: this looks like the {tool} from before the restart, {shown(dict(self.twin.args))}. "
+                f"If it is the same, use its result: {result}. "
+                'If it is another one, call again with "again_because".'
+            )
+        return (
+            f"Not run yet: {tool} needs a person's decision. "
+            "Do not call it again or look for another way; go on with other work, or stop."
+        )
+
+
+class Busy(Waiting):
+    """Somebody else is at it right now."""
+
+    def __init__(self, message: str, *, owner: str, retry_after: float, run_id: str | None = None) -> None:
+        super().__init__(message, run_id=run_id, hint=f"try again in {retry_after:.0f} s")
+        self.owner, self.retry_after = owner, retry_after
+
+    def for_model(self) -> str:
+        return f"The same call is running. Its result is not there yet; ask again in {max(1, round(self.retry_after))} seconds."
+
+
+# ---- LedgerError --------------------------------------------------------------------------
+
+
+class LedgerError(Error):
+    """The record could not be kept."""
+
+    def for_model(self) -> str:
+        return "Not run: the record cannot be written now. Stop and tell the user."
+
+
+class LedgerUnavailable(LedgerError):
+    """The ledger does not answer, is read-only, full, or locked for too long."""
+
+
+class LedgerMissing(LedgerError):
+    """There is no ledger there, and none may be created."""
+
+
+class LedgerTooNew(LedgerError):
+    """The ledger was written by a newer amends."""
+
+
+class LedgerCorrupt(LedgerError):
+    """The file is no ledger, or it is damaged."""
+
+
+class LeaseLost(LedgerError):
+    """This process no longer owns the run; what it did after is kept as evidence."""
+
+
+class TransitionRefused(LedgerError):
+    """A move that the table of states does not have: a bug of ours, or a race that was lost."""
+
+    def __init__(self, message: str, *, frm: str, to: str) -> None:
+        super().__init__(message)
+        self.frm, self.to = frm, to

@@ -1,0 +1,50 @@
+"""Operations and flows: how amends decides without doing.
+
+A *flow* is an ``async def`` that awaits *operations*. ``await op`` yields the operation itself to whoever
+drives the flow and evaluates to what the driver sends back, so ``await AdmitCall(...)`` has type ``Admission``.
+Nothing here, in ``engine/`` or in the store's flows touches a clock, a socket or a thread: a blocking driver,
+an asyncio driver and the simulator run the very same flows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+
+class Op(Generic[T]):
+    """One request to the outside of a flow. ``await op`` evaluates to its result."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Op[Any], Any, T]:
+        answer: T = yield self
+        return answer
+
+
+Flow: TypeAlias = Coroutine[Op[Any], Any, T]
+
+
+def run_flow(flow: Flow[T], perform: Callable[[Any], Any]) -> T:
+    """Step the flow to its end; failures go back in at the line that asked.
+
+    Only ``Exception`` is thrown in. A crash, a cancellation or an interrupt ends the flow where it stands,
+    unseen by it: recovery is one path, and the simulator walks it.
+    """
+    answer: Any = None
+    try:
+        op = flow.send(None)
+        while True:
+            try:
+                answer = perform(op)
+            except Exception as error:
+                op = flow.throw(error)
+            else:
+                op = flow.send(answer)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        flow.close()

@@ -1,0 +1,313 @@
+"""What the runtimes of both colours share: the ledger, the tools, who we are. No IO until first used."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from amends import process
+from amends.canonical import canonical, digest, encode
+from amends.context import parent_call
+from amends.drive import Live
+from amends.engine.opening import Opening
+from amends.engine.session import Ask, Session, ask_for
+from amends.errors import BadArguments, BadDeclaration, UnknownTool, UsageError
+from amends.keeper import Keeper
+from amends.model import Order
+from amends.ops import Lease, Opened
+from amends.rows import RunRow
+from amends.settings import Setting, settle_settings
+from amends.store.locate import store_for
+from amends.store.protocol import Store
+from amends.tool import Declaration, Options, Spec, current_caller, declare, specs_of
+
+log = logging.getLogger("amends")
+
+NOT_YET = {
+    "needs_approval": "approvals",
+    "cost": "budgets",
+    "locks": "locks between runs",
+    "redact": "redaction",
+}
+"""Options whose promise this version does not keep yet: refused, so that nobody relies on them."""
+
+
+class Hub:
+    """Tools, settings and the ledger of one runtime and of all its views."""
+
+    def __init__(self, given: Mapping[str, Any], tools: Iterable[object], *, store: Store | None = None) -> None:
+        self.settings: dict[str, Setting] = settle_settings(given)
+        self.store: Store = store_for(str(self.value("url"))) if store is None else store
+        self.order: Order = self.value("order")
+        self.lease_s: float = self.value("lease")
+        self.wait_s: float = self.value("wait")
+        self.tools: list[object] = list(tools)
+        self.specs: dict[str, Spec] = self._checked(self.tools)
+        self.live = Live()
+        self.keeper = Keeper(lambda op: self.store.perform(op), self.lease_s)
+        self.new_id: Callable[[str], str] = process.new_id
+        self._opened = False
+        self._pid = 0
+        self._owner = ""
+        self._lock = threading.Lock()
+
+    def value(self, name: str) -> Any:
+        """One setting's value."""
+        return self.settings[name].value
+
+    def add(self, tools: Iterable[object]) -> None:
+        """Declare more tools; all or none."""
+        more = [*self.tools, *tools]
+        self.specs = self._checked(more)
+        self.tools = more
+
+    def _checked(self, tools: list[object]) -> dict[str, Spec]:
+        specs = specs_of(tools, order=self.order)
+        for spec in specs.values():
+            for option, what in NOT_YET.items():
+                if getattr(spec, option):
+                    raise BadDeclaration(
+                        f"tool {spec.name} says {option}=, and this version of amends does not have {what} yet",
+                        tool=spec.name,
+                        where=spec.where,
+                        hint=f"remove {option}= for now; amends refuses what it cannot keep",
+                    )
+        return specs
+
+    @property
+    def owner(self) -> str:
+        """This process as the ledger names it; a forked child is another owner."""
+        if self._pid != os.getpid():
+            self._pid, self._owner = os.getpid(), process.owner_name()
+        return self._owner
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the ledger has been opened by this runtime."""
+        return self._opened
+
+    def ready(self, *, run_id: str | None = None) -> None:
+        """Open the ledger on first use; says so loudly when it made a new one."""
+        if self._opened:
+            return
+        with self._lock:  # opening twice is harmless: the store is idempotent
+            made = self.store.open(create=bool(self.value("create")))
+            if made and self.store.url != "memory:":
+                # Somebody who names a run may have expected to resume one.
+                level = logging.WARNING if run_id is not None else logging.INFO
+                log.log(level, "created a new ledger at %s", self.store.url)
+            self._opened = True
+
+    def close(self) -> None:
+        """Give everything back; runs that are still open are recovered by their policy."""
+        self.keeper.close()
+        self.store.close()
+        self._opened = False
+
+    # ---- building what flows need ---------------------------------------------------------
+
+    def spec_for(self, declared: Declaration) -> Spec:
+        """The checked form of a tool that is called directly."""
+        spec = self.specs.get(declared.name)
+        if spec is None:
+            raise UnknownTool(declared.name, known=sorted(self.specs))
+        if declared.fn is not None and spec.fn is not declared.fn:
+            raise BadDeclaration(
+                f"{declared.name} was declared again after the runtime was built; this call is of another function",
+                tool=declared.name,
+                where=declared.where,
+                hint="build the runtime again, after the last declaration",
+            )
+        return spec
+
+    def named(self, tool: str) -> Spec:
+        """The tool of this name."""
+        spec = self.specs.get(tool)
+        if spec is None:
+            raise UnknownTool(tool, known=sorted(self.specs))
+        return spec
+
+    def opening(self, view: View, id: str | None, input: object, options: Mapping[str, Any]) -> Opening:
+        """What the caller said about a run, written down."""
+        text = "" if input is None else encode(input, path="input")
+        agent = options.get("agent") or view.agent
+        wait = options.get("wait")
+        return Opening(
+            id=self.new_id("run") if id is None else _run_id(id),
+            tenant=options.get("tenant") or view.tenant or "",
+            owner=self.owner,
+            lease_s=self.lease_s,
+            wait_s=self.wait_s if wait is None else float(wait),
+            input=text,
+            input_digest="" if input is None else digest("input", canonical(input, path="input")),
+            given=input,
+            policy=options.get("recover", "rollback"),
+            order_mode=self.order,
+            agent=agent or "",
+            principal=options.get("principal") or view.principal or "",
+            tags=json.dumps(_tags(options.get("tags", ())), ensure_ascii=False),
+            deadline_s=options.get("deadline"),
+            if_rolled_back=options.get("if_rolled_back", "again"),
+            history=bool(options.get("history", False)),
+            new_id=self.new_id,
+        )
+
+    def session(self, row: RunRow, lease: Lease, *, resumed: bool, wait_s: float | None = None) -> Session:
+        """An opened root run as the engine sees it."""
+        return Session(
+            uid=row.uid,
+            id=row.id,
+            root=row.root,
+            tenant=row.tenant,
+            agent=row.agent,
+            principal=row.principal,
+            generation=row.generation,
+            lease=lease,
+            specs=self.specs,
+            order=self.order,
+            wait_s=self.wait_s if wait_s is None else wait_s,
+            new_id=self.new_id,
+            resumed=resumed,
+            state=row.state,
+        )
+
+    def reader(self, row: RunRow | None = None) -> Session:
+        """A session that can only read: for reports of runs that are not ours."""
+        lease = Lease("" if row is None else row.root, "", -1, self.lease_s, 0.0, lost=True)
+        empty = RunRow(uid="", id="", tenant="", generation=1, root="", parent="", state="open", created_at=0.0)
+        return self.session(empty if row is None else row, lease, resumed=False)
+
+
+class View:
+    """For whom a runtime acts: tenant, agent, principal."""
+
+    __slots__ = ("agent", "principal", "tenant")
+
+    def __init__(self, tenant: str | None, agent: str | None, principal: str | None) -> None:
+        self.tenant, self.agent, self.principal = tenant, agent, principal
+
+    def narrowed(self, tenant: str | None, agent: str | None, principal: str | None) -> View:
+        """The same, for these where they are given."""
+        return View(tenant or self.tenant, agent or self.agent, principal or self.principal)
+
+
+def _run_id(id: str) -> str:
+    if not isinstance(id, str) or not id or len(id) > 512:
+        raise UsageError(f"a run id is a text of 1 to 512 characters, not {str(id)[:40]!r}")
+    return id
+
+
+def _tags(tags: Sequence[str]) -> list[str]:
+    if isinstance(tags, str):
+        return [tags]
+    return [str(tag) for tag in tags]
+
+
+def refuse_nested(what: str) -> None:
+    """A run inside a run of the same context is a child, and says so."""
+    caller = current_caller.get()
+    if caller is not None:
+        inner = getattr(caller, "id", "?")
+        raise UsageError(
+            f"{what} inside run {inner}: it would be neither part of it nor safe from it",
+            hint="use run.child() for work that belongs to this run, or leave the block first",
+        )
+
+
+# ---- requests in the forms they come in ---------------------------------------------------
+
+
+def direct_ask(hub: Hub, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Ask:
+    """A tool called as a function."""
+    spec = hub.spec_for(declared)
+    if options.connection is not None:
+        raise UsageError(
+            f"{spec.name}: connection= needs a ledger in the caller's own database, and this version has none yet"
+        )
+    bound = spec.bind(args, kwargs)
+    return ask_for(
+        session, spec, bound, again=options.again, timeout=options.timeout, parent=parent_call()
+    )
+
+
+def model_ask(
+    hub: Hub,
+    session: Session,
+    tool: str,
+    args: Mapping[str, Any] | str,
+    *,
+    handler: Callable[..., Any] | None,
+    tool_call_id: str | None,
+    again: str | None,
+) -> Ask:
+    """A tool asked for by a model: a name and JSON. ``again_because`` is the model's word for a deliberate repeat."""
+    spec = hub.named(tool)
+    if handler is None and spec.fn is None:
+        raise UsageError(f"{tool} is declared and has no body here", hint="pass handler= with the function to call")
+    plain = dict(_json_object(tool, args))
+    because = plain.pop("again_because", None)
+    bound = spec.bind_json(plain)
+    is_async = None if handler is None else _is_async(handler)
+    return ask_for(
+        session, spec, bound, fn=handler, is_async=is_async, again=again or because, call_ref=tool_call_id,
+        parent=parent_call(),
+    )  # fmt: skip
+
+
+def _json_object(tool: str, args: Mapping[str, Any] | str) -> Mapping[str, Any]:
+    if not isinstance(args, str):
+        return args
+    try:
+        found = json.loads(args or "{}")
+    except ValueError as error:
+        raise BadArguments(tool, problems=[f"{tool}: the arguments are no JSON ({error})"]) from error
+    if not isinstance(found, dict):
+        raise BadArguments(tool, problems=[f"{tool}: the arguments must be a JSON object"])
+    return found
+
+
+def once_ask(session: Session, key: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ask:
+    """Undeclared code: the programmer's own word that it is a pivot, identified by ``key``."""
+    import inspect
+    from typing import get_type_hints
+
+    name = getattr(fn, "__qualname__", type(fn).__name__)
+    try:
+        bound = inspect.signature(fn).bind(*args, **kwargs)
+        bound.apply_defaults()
+    except TypeError as error:
+        raise BadArguments(name, problems=[f"{name}: {error}"]) from error
+    except ValueError:  # a built-in without a signature
+        flat: dict[str, Any] = {**{f"arg{i}": one for i, one in enumerate(args)}, **kwargs}
+    else:
+        flat = dict(bound.arguments)
+    spec = adhoc_spec(f"once:{name}", kind="pivot", key=lambda call: key)
+    try:
+        result_type = get_type_hints(fn).get("return", Any)
+    except Exception:  # noqa: BLE001 - hints are a help, never a condition
+        result_type = Any
+    if inspect.isclass(fn):
+        result_type = fn
+    spec = replace(spec, result_type=result_type)
+    return ask_for(session, spec, flat, fn=lambda **_: fn(*args, **kwargs), is_async=_is_async(fn), parent=parent_call())
+
+
+def adhoc_spec(name: str, **options: Any) -> Spec:
+    """A declaration made on the spot."""
+    return specs_of([declare(name, **options)], order="advise")[name]
+
+
+def _is_async(fn: Callable[..., Any]) -> bool:
+    import inspect
+
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))
+
+
+def is_over(opened: Opened) -> bool:
+    """Whether the run only answers from its record."""
+    return opened.how == "ended" or opened.run.state in ("committed", "rolled_back", "abandoned")

@@ -1,0 +1,90 @@
+"""The heartbeat: one thread per runtime renews all its leases."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from amends.errors import LedgerError
+from amends.ops import Lease, Renewed, RenewLeases
+
+log = logging.getLogger("amends")
+
+
+class Keeper:
+    """Keeps leases alive while their runs are open, and tells a run that has lost its own."""
+
+    def __init__(self, renew: Callable[[RenewLeases], Renewed], lease_s: float) -> None:
+        self._renew, self._lease_s = renew, lease_s
+        self._leases: dict[str, tuple[Lease, Callable[[], Any] | None]] = {}
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def keep(self, lease: Lease, on_lost: Callable[[], Any] | None = None) -> None:
+        """Renew this lease until it is forgotten."""
+        with self._changed:
+            self._leases[lease.root] = (lease, on_lost)
+            if self._thread is None or not self._thread.is_alive():
+                self._closed = False
+                self._thread = threading.Thread(target=self._beat, name="amends-heartbeat", daemon=True)
+                self._thread.start()
+
+    def forget(self, lease: Lease) -> None:
+        """The run has been given back."""
+        with self._changed:
+            kept = self._leases.get(lease.root)
+            if kept is not None and kept[0] is lease:
+                del self._leases[lease.root]
+
+    def close(self) -> None:
+        """Stop the thread; leases that are still kept run out."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=5.0)
+
+    def _beat(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait(self._lease_s / 3)
+                if self._closed or not self._leases:
+                    self._thread = None
+                    return
+                leases = [lease for lease, _ in self._leases.values()]
+            self.renew(leases)
+
+    def renew(self, leases: list[Lease]) -> None:
+        """Renew these now. An unreachable ledger is not a lost lease: the monotonic clock ends it in time."""
+        asked_at = time.monotonic()
+        owners = {lease.owner for lease in leases}
+        for owner in owners:
+            mine = [lease for lease in leases if lease.owner == owner]
+            try:
+                renewed = self._renew(
+                    RenewLeases(owner, {lease.root: lease.epoch for lease in mine}, self._lease_s)
+                )
+            except LedgerError as error:
+                log.warning("leases of %d runs could not be renewed: %s", len(mine), error)
+                continue
+            for lease in mine:
+                if lease.root in renewed.goals:
+                    lease.until = max(lease.until, asked_at + self._lease_s)
+                    lease.goal = renewed.goals[lease.root]
+                else:
+                    self._lose(lease)
+
+    def _lose(self, lease: Lease) -> None:
+        with self._changed:
+            kept = self._leases.pop(lease.root, None)
+        if kept is None:
+            return  # given back while we asked
+        lease.lost = True
+        log.warning("the lease of run tree %s was taken over by another worker", lease.root)
+        if kept[1] is not None:
+            kept[1]()

@@ -1,0 +1,242 @@
+"""The values amends hands out. All are frozen; users receive them and never build most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+from amends.states import CallState, HoldReason, RunState
+
+Kind: TypeAlias = Literal["read", "compensatable", "pivot", "retriable"]
+Scope: TypeAlias = Literal["run", "ledger"]
+Order: TypeAlias = Literal["strict", "advise"]
+Policy: TypeAlias = Literal["rollback", "resume", "wait"]
+Phase: TypeAlias = Literal["execute", "compensate", "probe"]
+Status: TypeAlias = Literal["done", "replayed", "staged", "held", "refused", "failed", "in_doubt"]
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+# ---- what a probe answers -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Happened(Generic[R_co]):
+    """The call took effect, with this result."""
+
+    result: R_co
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The call had no effect; it may be started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The world does not say; ask again later, or a person."""
+
+    why: str = ""
+
+
+Probed: TypeAlias = Happened[R] | Absent | Unknown
+
+
+class NoEffect(Exception):
+    """Raise it in a body: this call certainly changed nothing."""
+
+
+# ---- what a tool says ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often and how fast a call is started again after an error that certainly had no effect.
+
+    ``attempts`` counts starts, not repeats: 3 is three starts. ``on`` names the errors that certainly had no
+    effect; a timeout may stand there only for an idempotent or probed tool.
+    """
+
+    attempts: int = 3
+    on: type[Exception] | tuple[type[Exception], ...] = ()
+    delay: float = 1.0
+    factor: float = 2.0
+    max_delay: float = 60.0
+    jitter: float = 0.3
+
+    def pause(self, attempt: int, luck: float) -> float:
+        """Seconds to wait after start number ``attempt``; ``luck`` in [0, 1) spreads callers apart."""
+        assert attempt >= 1, "attempts are counted from one"
+        grown = self.delay * self.factor ** min(attempt - 1, 64)
+        capped = min(grown, self.max_delay)
+        return capped * (1 + self.jitter * (2 * luck - 1))
+
+
+# ---- records ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked for: all that a rule sees."""
+
+    run_id: str
+    tool: str
+    version: str
+    args: Mapping[str, Any]
+    tenant: str | None = None
+    agent: str | None = None
+    principal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Request):
+    """One use of a tool in a run, as the ledger has it."""
+
+    id: str = ""
+    key: str = ""
+    """digest(key, generation): what the destination gets as its idempotency key."""
+    kind: Kind = "compensatable"
+    state: CallState = "started"
+    generation: int = 1
+    attempt: int = 1
+    phase: Phase = "execute"
+    digest: str = ""
+    """Digest of tool, version and all canonical arguments."""
+    result: Any = None
+    loss: str | None = None
+    """What of the result could not be written down."""
+    error: str | None = None
+    why: str | None = None
+    """Why it is held, in doubt, or left standing."""
+    reason: HoldReason | None = None
+    again: str | None = None
+    tool_call_id: str | None = None
+    parent: str | None = None
+    """The call whose body asked for this one."""
+    violation: str | None = None
+    """What ``order="strict"`` would have said (advise only)."""
+    compensation: Compensation | None = None
+    requested_at: datetime | None = None
+    started_at: datetime | None = None
+    settled_at: datetime | None = None
+    replays: int = 0
+
+    @property
+    def staged(self) -> bool:
+        """Accepted, and waiting for the pivot or the commit."""
+        return self.state in ("held", "ready") and self.reason == "order"
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the last attempt took."""
+        if self.started_at is None or self.settled_at is None:
+            return None
+        return (self.settled_at - self.started_at).total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class Compensation:
+    """The twin's own record: it is a call of its own, at most once."""
+
+    key: str
+    attempts: int
+    error: str | None = None
+    started_at: datetime | None = None
+    settled_at: datetime | None = None
+    next_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Residue:
+    """An effect left standing, and why."""
+
+    call: Call
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One change of state, written in the transaction of the change."""
+
+    seq: int
+    at: datetime
+    run_id: str
+    call_id: str | None
+    what: str
+    frm: str
+    to: str
+    by: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Staged(Generic[R_co]):
+    """A call accepted for later: it starts after the pivot, or at commit."""
+
+    __slots__ = ("_read", "call")
+
+    def __init__(self, call: Call, read: Callable[[], Call]) -> None:
+        self.call = call
+        self._read = read
+
+    @property
+    def done(self) -> bool:
+        """Whether it has run by now. Reads the ledger until it has."""
+        if self.call.state != "succeeded":
+            self.call = self._read()
+        return self.call.state == "succeeded"
+
+    @property
+    def result(self) -> R_co:
+        """Its result, once done."""
+        if not self.done:
+            raise ValueError(f"{self.call.tool} is {self.call.state}: it has no result yet; look at .done first")
+        value: R_co = self.call.result
+        return value
+
+    def __repr__(self) -> str:
+        return f"<Staged {self.call.tool} {self.call.state}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a model's request, and the words for the model."""
+
+    status: Status
+    text: str
+    value: Any = None
+    call: Call | None = None
+    error: Exception | None = None
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the model must be told that it was not done."""
+        if self.status in ("done", "replayed", "staged"):
+            return False
+        return not (self.status == "held" and getattr(self.error, "reason", None) in ("approval", "budget"))
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """One run as the ledger has it."""
+
+    id: str
+    state: RunState
+    generation: int = 1
+    tenant: str | None = None
+    agent: str | None = None
+    principal: str | None = None
+    parent: str | None = None
+    goal: str | None = None
+    recover: Policy = "rollback"
+    input: Any = None
+    output: Any = None
+    tags: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
+    owner: str | None = None
+    epoch: int = 0
+    opened_at: datetime | None = None
+    closed_at: datetime | None = None
+    deadline_at: datetime | None = None

@@ -1,0 +1,342 @@
+"""What both colours of the runtime do besides running: reading, recovering, and a person's verbs, as flows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, Generic, Literal, TypeVar
+
+from amends.canonical import canonical, digest, encode, store_result
+from amends.context import parent_call
+from amends.engine import recovery
+from amends.engine.doubt import ask_probe
+from amends.engine.recovery import Found, recover_tree
+from amends.engine.session import Ask, Session, ask_for, call_of
+from amends.engine.telling import event_of, info_of
+from amends.errors import Error, LedgerError, RunEnded, UsageError
+from amends.filter import CALL_FIELDS, RUN_FIELDS, parse_filter
+from amends.flow import Flow
+from amends.hub import Hub, View, adhoc_spec
+from amends.model import Absent, Call, Event, Happened, NoEffect, Probed, RunInfo, Unknown
+from amends.ops import (
+    AbandonRun,
+    BeginRollback,
+    DecideCall,
+    FinishRun,
+    Lease,
+    ListRuns,
+    ReadCall,
+    ReadEvents,
+    ReadRun,
+    ResolveCall,
+    RetryCall,
+    SearchCalls,
+    StoreOp,
+    Tree,
+)
+from amends.rows import CallRow, RunRow
+from amends.tool import Declaration, Options
+from amends.spec import declaration_of
+
+__all__ = ["Found", "recover_tree"]
+
+log = logging.getLogger("amends")
+T = TypeVar("T")
+PAGE: Final = 200
+PATIENCE_S_MAX: Final = 5.0
+
+
+# ---- what callers hand in -----------------------------------------------------------------
+
+
+def declared_as(tool: object) -> tuple[Declaration, Options]:
+    """The declaration behind a tool function, with the options it carries."""
+    declared = declaration_of(tool)
+    if declared is None:
+        name = getattr(tool, "__name__", type(tool).__name__)
+        raise UsageError(f"{name} is no tool", hint="declare it with @tool, or use run.once for undeclared code")
+    return declared, getattr(tool, "__amends_options__", Options())
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Refuse a run option that makes no sense before anything is opened."""
+    choices = {"recover": ("rollback", "resume", "wait"), "if_rolled_back": ("again", "raise")}
+    for name, allowed in choices.items():
+        if options[name] not in allowed:
+            raise UsageError(f"{name} is {options[name]!r}; it is one of {', '.join(allowed)}")
+    for name in ("wait", "wait_approval", "deadline"):
+        value = options[name]
+        if value is not None and not (isinstance(value, int | float) and value >= 0):
+            raise UsageError(f"{name} is {value!r}; it is a number of seconds")
+
+
+def log_for(error: Exception, tool: str) -> None:
+    """A model is not told what is wrong with the program around it: the log is."""
+    if isinstance(error, UsageError | LedgerError) and not isinstance(error, RunEnded):
+        log.error("%s: %s: %s (%s)", tool, type(error).__name__, error, error.hint)
+
+
+def hand_ask(
+    hub: Hub, session: Session, tool: str, args: Mapping[str, Any], *, key: Any, kind: str | None
+) -> Ask:
+    """A call started by hand, of a declared tool or of one declared by being written here."""
+    spec = hub.specs.get(tool)
+    if spec is None:
+        if kind not in ("pivot", "read"):
+            raise UsageError(
+                f"{tool} is not declared, so begin() must say what it is",
+                hint='kind="pivot" (cannot be taken back) or kind="read"; declare it with a compensation otherwise',
+            )
+        options = {} if key is None else {"key": key}
+        spec = adhoc_spec(tool, kind=kind, **options)
+    elif kind is not None and kind != spec.kind:
+        raise UsageError(f"{tool} is declared as {spec.kind}, begin() says {kind}")
+    elif key is not None:
+        spec = replace(spec, key=(key,) if isinstance(key, str) else key, declared_key=True)
+    bound = spec.bind((), dict(args))
+    return ask_for(session, spec, bound, fn=_by_hand, is_async=False, parent=parent_call())
+
+
+def _by_hand(**_: Any) -> None:
+    raise AssertionError("a call started by hand has no body that amends may run")
+
+
+def certain(error: BaseException | str) -> Exception:
+    """``attempt.fail(...)`` is the caller's word that nothing happened."""
+    why = NoEffect(str(error))
+    if isinstance(error, BaseException):
+        why.__cause__ = error
+    return why
+
+
+def child_input(hub: Hub, id: str | None, input: object) -> tuple[str, str, str]:
+    """A child's name and input; without a name the input names it, so that the same request finds it again."""
+    text = "" if input is None else encode(input, path="input")
+    mark = "" if input is None else digest("input", canonical(input, path="input"))
+    return id or (f"child-{mark[:12]}" if mark else hub.new_id("child")), text, mark
+
+
+# ---- reading ------------------------------------------------------------------------------
+
+
+async def read(*, tenant: str = "", id: str = "", uid: str = "") -> Tree | None:
+    """One tree."""
+    return await ReadRun(tenant, id, uid)
+
+
+async def read_call(call_id: str) -> CallRow | None:
+    """One call's row."""
+    return await ReadCall(call_id)
+
+
+def found(tree: Tree | None, id: str) -> Tree:
+    """The tree, which must be there."""
+    if tree is None:
+        raise UsageError(f"there is no run {id!r} in this ledger", hint="rt.runs() lists them; is it the right tenant?")
+    return tree
+
+
+def call_found(hub: Hub, view: View, row: CallRow | None, id: str) -> Call:
+    """The call, which must be there and be this tenant's."""
+    if row is None or (view.tenant or "") != row.tenant:
+        raise UsageError(f"there is no call {id!r} in this ledger")
+    return call_of(row, hub.specs.get(row.tool))
+
+
+def staged_now(hub: Hub, call_id: str) -> Call:
+    """A staged call as it is now, for ``Staged.done``: a property, so it reads in place whatever the colour."""
+    row = hub.store.perform(ReadCall(call_id))
+    assert row is not None, "a staged call is in the ledger"
+    return call_of(row, hub.specs.get(row.tool))
+
+
+class Pages(Generic[T]):
+    """Page after page of a listing, so that a large ledger costs no more than what is looked at."""
+
+    def __init__(
+        self, first: StoreOp[Any], then: Callable[[Any], StoreOp[Any]], take: Callable[[Any], bool], make: Callable[[Any], T]
+    ) -> None:
+        self._next: StoreOp[Any] | None = first
+        self._then, self._take, self._make = then, take, make
+
+    def next_op(self) -> StoreOp[Any] | None:
+        """What to ask the ledger for; None at the end."""
+        return self._next
+
+    def taken(self, rows: list[Any]) -> list[T]:
+        """What of the page passes the filter."""
+        self._next = self._then(rows[-1]) if len(rows) == PAGE else None
+        return [self._make(row) for row in rows if self._take(row)]
+
+
+async def page(op: StoreOp[Any]) -> list[Any]:
+    """One page of a listing."""
+    rows: list[Any] = await op
+    return rows
+
+
+def run_pages(view: View, text: str) -> Pages[RunInfo]:
+    """Root runs and children, newest first."""
+    wanted = parse_filter(text, RUN_FIELDS)
+    tenant = view.tenant or ""
+
+    def then(row: RunRow) -> StoreOp[Any]:
+        return ListRuns(tenant, wanted.states, (row.created_at, row.uid), PAGE)
+
+    return Pages(ListRuns(tenant, wanted.states, None, PAGE), then, wanted.takes_run, info_of)
+
+
+def call_pages(hub: Hub, view: View, text: str) -> Pages[Call]:
+    """Calls, newest first."""
+    wanted = parse_filter(text, CALL_FIELDS)
+    tenant = view.tenant or ""
+
+    def then(row: CallRow) -> StoreOp[Any]:
+        return SearchCalls(tenant, wanted.states, row.seq, PAGE)
+
+    def make(row: CallRow) -> Call:
+        return call_of(row, hub.specs.get(row.tool))
+
+    return Pages(SearchCalls(tenant, wanted.states, None, PAGE), then, wanted.takes_call, make)
+
+
+def event_pages(view: View, root: str | None, after: int) -> Pages[Event]:
+    """Events, oldest first."""
+    tenant = view.tenant or ""
+
+    def then(row: Any) -> StoreOp[Any]:
+        return ReadEvents(tenant, root, row.seq, PAGE)
+
+    return Pages(ReadEvents(tenant, root, after, PAGE), then, lambda row: True, event_of)
+
+
+# ---- recovering ---------------------------------------------------------------------------
+
+
+def abandoned(hub: Hub, view: View, limit: int) -> Flow[list[Found]]:
+    """What this process could recover now."""
+    return recovery.find_abandoned(frozenset(hub.specs), tenant=view.tenant or None, limit=limit)
+
+
+def claim(hub: Hub, found: Found, *, force: bool = False) -> Flow[tuple[RunRow, Lease] | None]:
+    """Take one over."""
+    return recovery.claim(found, owner=hub.owner, lease_s=hub.lease_s, new_id=hub.new_id, force=force)
+
+
+def patience(hub: Hub) -> float:
+    """How long recovery stands still for one run before it goes on to the next."""
+    return min(hub.wait_s, PATIENCE_S_MAX)
+
+
+async def one(hub: Hub, root: str) -> Found | None:
+    """One tree, as recovery sees it; None when it is closed or its owner lives."""
+    tree = await ReadRun("", uid=root)
+    if tree is None or tree.run.closed_at is not None or (tree.run.owner and tree.run.lease_until > tree.now):
+        return None
+    needed = {row.tool for row in tree.calls if row.kind != "read" and row.state not in _SETTLED}
+    return Found(tree.run, tuple(sorted(tool for tool in needed if tool not in hub.specs)))
+
+
+_SETTLED: Final = frozenset({"succeeded", "failed", "compensated", "refused", "dropped", "residue"})
+
+
+# ---- a person's verbs ---------------------------------------------------------------------
+
+
+def _said(by: str, why: str) -> None:
+    if not by or not why:
+        raise UsageError("a person's word needs who said it (by=) and why (why=)")
+
+
+async def probe(hub: Hub, call_id: str) -> Probed[Any]:
+    """Ask the world about a call; decides nothing."""
+    row = await ReadCall(call_id)
+    call = call_found(hub, View(None if row is None else row.tenant or None, None, None), row, call_id)
+    spec = hub.specs.get(call.tool)
+    if row is None or spec is None or spec.probe is None:
+        return Unknown(f"{call.tool} has no probe here")
+    reader = replace(hub.reader(), lease=Lease(row.root, "", -1, hub.lease_s, float("inf")))
+    return await ask_probe(reader, spec, spec.probe, row)
+
+
+async def resolve(hub: Hub, call_id: str, answer: Probed[Any], *, by: str, why: str) -> CallRow:
+    """A person's word on a doubt."""
+    _said(by, why)
+    row = await _call(call_id)
+    undoing = row.state in ("compensation_in_doubt", "compensation_failed")
+    stored = None
+    match answer:
+        case Happened():
+            to = "compensated" if undoing else "succeeded"
+            spec = hub.specs.get(row.tool)
+            stored = store_result(answer.result, Any if spec is None else spec.result_type)
+        case Absent():
+            to = "compensation_failed" if undoing else "failed"
+            if row.kind == "retriable" and not undoing:
+                to = "backing_off"  # a retriable is never failed: it is started again
+        case Unknown():
+            to = "residue"
+        case _:
+            raise UsageError(f"an answer is Happened(result), Absent() or Unknown(), not {answer!r}")
+    if undoing and to == "compensation_failed" and row.state == "compensation_failed":
+        return await RetryCall(call_id, by, why)
+    return await ResolveCall(
+        call_id, to, by, why, result=None if stored is None else stored.text,
+        loss="" if stored is None else stored.loss or "", retry_s=0.0 if to == "backing_off" else None,
+    )  # fmt: skip
+
+
+async def decide(call_id: str, decision: Literal["run", "replay", "refuse"], *, by: str, why: str) -> CallRow:
+    """A person's word on a held call."""
+    _said(by, why)
+    if decision not in ("run", "replay", "refuse"):
+        raise UsageError(f"a decision is run, replay or refuse, not {decision!r}")
+    await _call(call_id)
+    return await DecideCall(call_id, decision, by, why)
+
+
+async def retry(call_id: str, *, by: str, why: str) -> CallRow:
+    """A person's word to try again."""
+    _said(by, why)
+    await _call(call_id)
+    return await RetryCall(call_id, by, why)
+
+
+async def ask_rollback(view: View, run_id: str, *, by: str, why: str) -> str:
+    """Make rollback the run's goal; returns its root."""
+    _said(by, why)
+    tree = found(await ReadRun(view.tenant or "", run_id), run_id)
+    asked = await BeginRollback(tree.run.uid, by, why, person=True)
+    if asked.how in ("refused", "ended"):
+        passed = "its pivot has passed, so it only goes forward" if asked.how == "refused" else f"it is {asked.run.state}"
+        raise RunEnded(f"run {run_id} cannot be taken back: {passed}", state=asked.run.state, run_id=run_id)
+    return tree.run.root
+
+
+async def abandon(view: View, run_id: str, *, by: str, why: str) -> RunRow:
+    """Close a run over what stands."""
+    _said(by, why)
+    tree = found(await ReadRun(view.tenant or "", run_id), run_id)
+    if tree.run.parent:
+        raise UsageError(f"run {run_id} is a child: abandon its root")
+    return await AbandonRun(tree.run.uid, by, why)
+
+
+async def finish(view: View, run_id: str, *, by: str, why: str) -> RunRow:
+    """Close an interrupted run as committed."""
+    _said(by, why)
+    tree = found(await ReadRun(view.tenant or "", run_id), run_id)
+    return await FinishRun(tree.run.uid, by, why)
+
+
+async def _call(call_id: str) -> CallRow:
+    row = await ReadCall(call_id)
+    if row is None:
+        raise UsageError(f"there is no call {call_id!r} in this ledger")
+    return row
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether amends raised it."""
+    return isinstance(error, Error)

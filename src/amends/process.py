@@ -1,0 +1,85 @@
+"""Who this process is, whether another one still lives, and what the clocks say."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import socket
+import time
+from functools import lru_cache
+from pathlib import Path
+
+from amends.ops import Clocks
+
+
+def clocks() -> Clocks:
+    """Wall and monotonic time, with the name of the boot that the monotonic clock belongs to."""
+    return Clocks(time.time(), time.monotonic(), boot_id())
+
+
+def luck() -> float:
+    """A number in [0, 1)."""
+    return random.random()  # noqa: S311 - jitter, not a secret
+
+
+def new_id(prefix: str) -> str:
+    """A new id whose prefix tells its type; ids of one process sort by time."""
+    return f"{prefix}_{time.time_ns() // 1000:013x}{secrets.token_hex(5)}"
+
+
+@lru_cache(maxsize=1)
+def boot_id() -> str:
+    """This boot of this host: monotonic clocks of one boot can be compared across processes."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        # No such file outside Linux: a name of our own keeps the clocks of two processes apart, which only
+        # makes amends wait longer.
+        return secrets.token_hex(16)
+
+
+def _host() -> str:
+    """The host as far as process ids mean the same: name, boot, and (in containers) the pid namespace."""
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        namespace = ""
+    return f"{socket.gethostname()}|{boot_id()}|{namespace}"
+
+
+def owner_name() -> str:
+    """This process as the ledger names it."""
+    pid = os.getpid()
+    return f"{_host()}|{pid}|{_started(pid) or ''}"
+
+
+def is_dead(owner: str) -> bool:
+    """Whether that owner is certainly dead: same host, and its process is gone. Otherwise nobody can say."""
+    host, _, rest = owner.rpartition("|")
+    host, _, pid_text = host.rpartition("|")
+    if host != _host() or not pid_text.isdigit():
+        return False
+    pid = int(pid_text)
+    if pid == os.getpid():
+        return bool(rest) and rest != _started(pid)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass  # somebody else's process has that id: its start time tells
+    started = _started(pid)
+    return started == "" or (started is not None and bool(rest) and started != rest)
+
+
+def _started(pid: int) -> str | None:
+    """When that process started, in clock ticks since boot; "" if it is gone or a zombie; None if unknown."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except FileNotFoundError:
+        return "" if Path("/proc/self/stat").exists() else None
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return "" if fields[0] in ("Z", "X") else fields[19]

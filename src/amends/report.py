@@ -1,0 +1,174 @@
+"""A run as a person reads it: a table in a terminal, HTML in a notebook, JSON for programs."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from amends.errors import shown
+from amends.model import Call, Residue, RunInfo
+from amends.states import RunState
+
+GLYPHS: Final = {
+    "held": "…",
+    "ready": "…",
+    "started": "▸",
+    "succeeded": "✓",
+    "failed": "✗",
+    "backing_off": "↻",
+    "in_doubt": "?",
+    "compensating": "↩",
+    "compensated": "↩",
+    "compensation_failed": "!",
+    "compensation_in_doubt": "?",
+    "refused": "⊘",
+    "dropped": "–",
+    "residue": "!",
+}
+NOTE_CHARS_MAX: Final = 76
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run did: calls, attempts, times, errors, compensations, and what is left standing."""
+
+    run: RunInfo
+    calls: tuple[Call, ...]
+    residue: tuple[Residue, ...] = ()
+    doubts: tuple[Call, ...] = ()
+    children: tuple[Report, ...] = ()
+    refusals: int = 0
+    ledger: str = ""
+    skipped: tuple[str, ...] = field(default=())
+    """Tools that this process would have needed to go on with the run."""
+
+    @property
+    def run_id(self) -> str:
+        """The run's id, as its caller chose it."""
+        return self.run.id
+
+    @property
+    def state(self) -> RunState:
+        """The run's state when this was read."""
+        return self.run.state
+
+    @property
+    def output(self) -> Any:
+        """What the run gave back, if it said so."""
+        return self.run.output
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data: the same facts as the table, and all of them."""
+        return {
+            "run": _plain(asdict(self.run)),
+            "calls": [_plain(asdict(call)) for call in self.calls],
+            "residue": [{"call": left.call.id, "tool": left.call.tool, "why": left.why} for left in self.residue],
+            "doubts": [call.id for call in self.doubts],
+            "children": [child.to_dict() for child in self.children],
+            "ledger": self.ledger,
+            "skipped": list(self.skipped),
+        }
+
+    def to_json(self) -> str:
+        """The same as text."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, indent=2)
+
+    def __str__(self) -> str:
+        return "\n".join([*_head(self), *_table(self), *_foot(self)])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>" for cells in _rows(self)
+        )
+        foot = "<br>".join(html.escape(line.strip()) for line in _foot(self))
+        return (
+            f"<table><caption>run {html.escape(self.run.id)}</caption>"
+            "<thead><tr><th>tool</th><th>kind</th><th>state</th><th>time</th><th></th></tr></thead>"
+            f"<tbody>{rows}</tbody></table><p>{foot}</p>"
+        )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(one) for one in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return str(value)
+
+
+def _head(report: Report) -> Iterator[str]:
+    run = report.run
+    generation = f" (generation {run.generation})" if run.generation > 1 else ""
+    yield f"run {run.id}{generation}" + (f"   ledger {report.ledger}" if report.ledger else "")
+
+
+def _table(report: Report) -> Iterator[str]:
+    rows = list(_rows(report))
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
+    for tool, kind, state, took, note in rows:
+        cells = f"{tool:<{widths[0]}}  {kind:<{widths[1]}}  {state:<{widths[2]}}  {took:>{widths[3]}}  {note}"
+        yield "   " + cells.rstrip()
+
+
+def _rows(report: Report) -> Iterator[tuple[str, str, str, str, str]]:
+    for call in report.calls:
+        took = "" if call.seconds is None else _took(call.seconds)
+        state = f"{GLYPHS[call.state]} {'staged' if call.staged else call.state.replace('_', ' ')}"
+        yield call.tool, call.kind, state, took, _note(call)
+    for child in report.children:
+        yield f"└ {child.run.id}", "run", child.state.replace("_", " "), "", f"{len(child.calls)} calls"
+
+
+def _took(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _note(call: Call) -> str:
+    parts: list[str] = []
+    if call.attempt > 1:
+        parts.append(f"{call.attempt} attempts")
+    if call.generation > 1:
+        parts.append(f"generation {call.generation}")
+    if call.replays:
+        parts.append(f"answered {call.replays}x from the record")
+    if call.staged:
+        parts.append("starts after the pivot, or at commit")
+    if call.compensation is not None and call.compensation.attempts > 1:
+        parts.append(f"{call.compensation.attempts} compensation attempts")
+    if call.state == "succeeded" and call.result is not None:
+        parts.append(shown(call.result))
+    if call.loss:
+        parts.append(call.loss)
+    if call.compensation is not None and call.compensation.error and call.state.startswith("compensation"):
+        parts.append(call.compensation.error)
+    elif call.state in ("failed", "in_doubt", "backing_off") and (call.error or call.why):
+        parts.append(call.error or str(call.why))
+    elif call.state in ("held", "residue", "refused") and call.why:
+        parts.append(call.why)
+    if call.violation:
+        parts.append(f"against the law: {call.violation}")
+    text = "; ".join(parts).replace("\n", " ")
+    return text if len(text) <= NOTE_CHARS_MAX else text[: NOTE_CHARS_MAX - 1] + "…"
+
+
+def _foot(report: Report) -> Iterator[str]:
+    end = report.state.replace("_", " ")
+    if report.state == "rolled_back":
+        end += ", nothing left standing"
+    elif report.state in ("open", "pivoted") and report.run.goal:
+        end += f", on its way to {report.run.goal}"
+    yield f"   = {end}"
+    for left in report.residue:
+        yield f"   ! left standing: {left.call.tool} ({left.call.id}): {left.why}"
+    for cause in report.run.causes:
+        yield f"   → {cause}"
+    if report.skipped:
+        yield f"   → not taken over here: this process does not have {', '.join(report.skipped)}"

@@ -1,0 +1,312 @@
+"""The ledger's rows, and the few things a store can do with them inside one transaction.
+
+The store's operations (``store/``) are flows over these: written once, run on dicts in memory, on SQL
+through a blocking connection, or on SQL through an async one. Conditions are only ever equality on indexed
+columns, so that a new store has little to prove.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from amends.flow import Op
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run. ``owner``, ``epoch``, ``lease_until`` and ``wake_at`` mean something on roots only."""
+
+    uid: str
+    id: str
+    tenant: str
+    generation: int
+    root: str
+    parent: str
+    state: str
+    created_at: float
+    came_from: str = ""
+    goal: str = ""
+    goal_by: str = ""
+    goal_why: str = ""
+    policy: str = "rollback"
+    order_mode: str = "strict"
+    agent: str = ""
+    principal: str = ""
+    input: str = ""
+    input_digest: str = ""
+    output: str = ""
+    tags: str = "[]"
+    deadline_at: float | None = None
+    owner: str = ""
+    opener: str = ""
+    epoch: int = 0
+    lease_s: float = 0.0
+    lease_until: float = 0.0
+    wake_at: float | None = None
+    suspended: int = 0
+    history: int = 0
+    interrupted: int = 0
+    pivot: str = ""
+    """The pivot that was started last: in flight until the run is ``pivoted`` or the call is settled."""
+    staged_pivot: str = ""
+    causes: str = "[]"
+    closed_at: float | None = None
+
+    @property
+    def phase(self) -> str:
+        """The state that matters for the law: where a blocked run stands."""
+        return self.came_from if self.state == "blocked" else self.state
+
+
+@dataclass(frozen=True, slots=True)
+class CallRow:
+    """One call: a key's generation, its attempts, and its compensation's own attempts."""
+
+    id: str
+    seq: int
+    run: str
+    root: str
+    run_id: str
+    tenant: str
+    tool: str
+    version: str
+    kind: str
+    key: str
+    generation: int
+    ident: str
+    digest: str
+    args: str
+    state: str
+    created_at: float
+    created_epoch: int
+    asked_epoch: int
+    scope: str = "run"
+    declared: int = 0
+    again: str = ""
+    call_ref: str = ""
+    parent: str = ""
+    grp: str = ""
+    reason: str = ""
+    twin: str = ""
+    alias: str = ""
+    at_commit: int = 0
+    undoable: int = 0
+    violation: str = ""
+    attempt: int = 0
+    result: str | None = None
+    loss: str = ""
+    error: str = ""
+    why: str = ""
+    evidence: str = ""
+    late: int = 0
+    first_at: float | None = None
+    started_at: float | None = None
+    settled_at: float | None = None
+    settled_seq: int = 0
+    retry_at: float | None = None
+    tries_from: int = 0
+    """Attempts before this one no longer count: a person said try again."""
+    quiet_boot: str = ""
+    quiet_mono: float | None = None
+    """From when on, on which host's monotonic clock, nothing new can have been sent; None: still in flight."""
+    probes: int = 0
+    probe_at: float | None = None
+    agent: str = ""
+    principal: str = ""
+    replays: int = 0
+    comp_attempt: int = 0
+    comp_from: int = 0
+    comp_error: str = ""
+    comp_gave_up: int = 0
+    comp_at: float | None = None
+    comp_settled_at: float | None = None
+    comp_retry_at: float | None = None
+    comp_boot: str = ""
+    comp_mono: float | None = None
+
+    @property
+    def is_staged(self) -> bool:
+        """Accepted, waiting for the pivot or the commit."""
+        return self.reason == "order" and self.state in ("held", "ready")
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """One line of the record; ``seq`` is the ledger's own order."""
+
+    seq: int
+    at: float
+    root: str
+    run: str
+    run_id: str
+    tenant: str
+    call: str
+    what: str
+    frm: str
+    to_state: str
+    by_whom: str
+    epoch: int
+    facts: str
+
+
+RUN_COLUMNS: Final = tuple(field.name for field in fields(RunRow))
+CALL_COLUMNS: Final = tuple(field.name for field in fields(CallRow))
+EVENT_COLUMNS: Final = tuple(field.name for field in fields(EventRow))
+
+Changes = Mapping[str, Any]
+
+
+# ---- what a transaction can do ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Now(Op[float]):
+    """Ledger time: the later of the clock and the newest event."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindRun(Op["RunRow | None"]):
+    """The run of this uid, locked until the transaction ends where the database has such locks."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindRunById(Op["RunRow | None"]):
+    """The newest generation of the run with this id."""
+
+    tenant: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListTree(Op[list[RunRow]]):
+    """The root and all its descendants, parents first."""
+
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListDue(Op[list[RunRow]]):
+    """Roots for which recovery has something to do now, longest waiting first."""
+
+    now: float
+    tenant: str | None
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListOwned(Op[list[RunRow]]):
+    """Roots that have an owner now; whether it lives is for the caller to find out."""
+
+    tenant: str | None
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageRuns(Op[list[RunRow]]):
+    """Runs, newest first, below ``before`` (a uid's rowid order is its creation time and uid)."""
+
+    tenant: str | None
+    states: tuple[str, ...]
+    before: tuple[float, str] | None
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class InsertRun(Op[None]):
+    """Add a run."""
+
+    row: RunRow
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRun(Op[RunRow]):
+    """Change columns of a run; a change of ``state`` is guarded by the table of moves."""
+
+    row: RunRow
+    changes: Changes
+
+
+@dataclass(frozen=True, slots=True)
+class FindCall(Op["CallRow | None"]):
+    """The call of this id."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindKey(Op["CallRow | None"]):
+    """The newest generation of this key."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListGenerations(Op[list[CallRow]]):
+    """Every generation of this key, oldest first."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListCalls(Op[list[CallRow]]):
+    """The calls of a tree, in ledger order; only these states if any are given."""
+
+    root: str
+    states: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PageCalls(Op[list[CallRow]]):
+    """Calls of the whole ledger, newest first, below ``before``."""
+
+    tenant: str | None
+    states: tuple[str, ...]
+    before: int | None
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class InsertCall(Op[None]):
+    """Add a call; its key and generation must be new."""
+
+    row: CallRow
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateCall(Op[CallRow]):
+    """Change columns of a call; a change of ``state`` is guarded by the table of moves."""
+
+    row: CallRow
+    changes: Changes
+
+
+@dataclass(frozen=True, slots=True)
+class AddEvent(Op[int]):
+    """Write an event and return its place in the ledger."""
+
+    at: float
+    root: str
+    run: str
+    run_id: str
+    tenant: str
+    call: str
+    what: str
+    frm: str
+    to_state: str
+    by_whom: str
+    epoch: int
+    facts: str
+
+
+@dataclass(frozen=True, slots=True)
+class PageEvents(Op[list[EventRow]]):
+    """Events in ledger order, above ``after``."""
+
+    root: str | None
+    tenant: str | None
+    after: int
+    limit: int

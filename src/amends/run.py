@@ -1,0 +1,313 @@
+"""One opened run, blocking: what a program does inside ``with rt.run(...)``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NoReturn, ParamSpec, Self, TypeVar, overload
+
+from amends import people
+from amends.canonical import encode
+from amends.context import parent_call
+from amends.drive import Driver
+from amends.engine import ending, leaving, opening, plan
+from amends.engine.call import Done, guarded_call
+from amends.engine.session import Ask, Session, call_of
+from amends.engine.telling import answer_done, answer_error, info_of, report_of
+from amends.errors import LedgerError, RolledBack, UsageError
+from amends.flow import Flow
+from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask
+from amends.model import Answer, Call, Staged
+from amends.ops import Ended, Tree
+from amends.report import Report
+from amends.rows import RunRow
+from amends.states import RunState
+from amends.tool import Declaration, Options, Tool, current_caller
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Run:
+    """One task of an agent: one saga. Received from ``rt.run``; threads inside one block share it."""
+
+    is_async = False
+
+    def __init__(self, hub: Hub, driver: Driver, session: Session, row: RunRow, *, over: bool) -> None:
+        self._hub, self._driver, self._session, self._over = hub, driver, session, over
+        session.run = self
+        info = info_of(row)
+        self.id: str = row.id
+        self.tenant: str | None = info.tenant
+        self.input: Any = info.input
+        self.output: Any = info.output
+        self.resumed: bool = session.resumed
+        self.generation: int = row.generation
+        self._output_was = info.output
+        self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def state(self) -> RunState:
+        """The run's state in the ledger now."""
+        return self._tree().run.state  # type: ignore[return-value]  # the ledger's own words
+
+    @overload
+    def call(self, tool: Tool[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    def call(self, tool: Tool[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def call(self, tool: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Do a tool in this run, whatever its colour."""
+        declared, options = people.declared_as(tool)
+        return self.direct(declared, options, args, kwargs)
+
+    def direct(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a tool called inside this run's context does; use ``call``."""
+        return self._value(self._do(direct_ask(self._hub, self._session, declared, options, args, kwargs)))
+
+    def answer(
+        self,
+        tool: str,
+        args: Mapping[str, Any] | str,
+        *,
+        handler: Callable[..., object] | None = None,
+        tool_call_id: str | None = None,
+        again: str | None = None,
+    ) -> Answer:
+        """Do what a model asked for and phrase the outcome for it."""
+        try:
+            ask = model_ask(
+                self._hub, self._session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again
+            )
+            return answer_done(ask.spec, self._do(ask))
+        except Exception as error:
+            people.log_for(error, tool)
+            return answer_error(tool, error)
+
+    def execute(self, plan_: Sequence[object], /) -> list[Answer]:
+        """A model's plan: a list of ``{"tool", "args"}``; inner lists run in parallel."""
+        return self._flow(plan.run_plan(self._session, plan_, parent=parent_call()))
+
+    def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run undeclared code once in this run, as a child with its own pivot."""
+        with self.child(f"once:{key}") as inner:
+            value: R = inner._value(inner._do(once_ask(inner._session, key, fn, args, kwargs)))
+        return value
+
+    def begin(
+        self, tool: str, args: Mapping[str, Any], *, key: Any = None, kind: str | None = None
+    ) -> Attempt:
+        """Start by hand: ``attempt.succeed(result)`` or ``.fail(error)``; silence is doubt."""
+        ask = people.hand_ask(self._hub, self._session, tool, args, key=key, kind=kind)
+        done = self._flow(leaving.begin_by_hand(self._session, ask))
+        return Attempt(self, ask, done)
+
+    @contextmanager
+    def child(self, id: str | None = None, *, input: object = None) -> Iterator[Run]:
+        """A run inside this one, taken back with it."""
+        inner = self._open_child(id, input)
+        token = current_caller.set(inner)
+        try:
+            yield inner
+        except BaseException as error:
+            current_caller.reset(token)
+            inner._leave_child(error)
+            raise
+        current_caller.reset(token)
+        inner._leave_child(None)
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Run ``fn`` in a thread that has this run; leaving the block waits for it."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix=f"amends-run-{self.id}")
+        live, root = self._hub.live, self._session.root
+        live.enter(root)
+        future = self._pool.submit(self.bind(fn), *args, **kwargs)
+        future.add_done_callback(lambda _: live.leave(root))
+        return future
+
+    def bind(self, fn: Callable[P, R], /) -> Callable[P, R]:
+        """The same function, carrying this run into whatever thread calls it."""
+
+        def bound(*args: P.args, **kwargs: P.kwargs) -> R:
+            token = current_caller.set(self)
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                current_caller.reset(token)
+
+        return bound
+
+    def commit(self) -> None:
+        """End the run: everything it did stands."""
+        self._leave_clean()
+        self._release()
+
+    def rollback(self, why: str) -> NoReturn:
+        """Compensate everything, then raise ``RolledBack``."""
+        try:
+            self._flow(leaving.take_back(self._session, why=why))
+        finally:
+            self._release()
+        raise AssertionError("taking back always raises")
+
+    def report(self) -> Report:
+        """What this run did so far."""
+        return report_of(self._session, self._tree(), ledger=self._hub.store.url)
+
+    # ---- inside ---------------------------------------------------------------------------
+
+    def _flow(self, flow: Flow[T]) -> T:
+        return self._driver.run(flow)
+
+    def _tree(self) -> Tree:
+        return people.found(self._flow(people.read(uid=self._session.uid)), self.id)
+
+    def _do(self, ask: Ask) -> Done:
+        """One call: live while it runs, doubt if it is stopped."""
+        live, root = self._hub.live, self._session.root
+        live.enter(root)
+        try:
+            return self._flow(guarded_call(self._session, ask))
+        except Exception:
+            raise
+        except BaseException:
+            with contextlib.suppress(LedgerError):  # the lease runs out and recovery finds it
+                self._flow(ending.stop_call(self._session, ask.flight))
+            raise
+        finally:
+            live.leave(root)
+
+    def _value(self, done: Done) -> Any:
+        spec = self._session.spec(done.row.tool)
+        if spec is None or not spec.is_staging:
+            return done.value
+        call_id = done.row.id
+        return Staged(call_of(done.row, spec), lambda: people.staged_now(self._hub, call_id))
+
+    def _open_child(self, id: str | None, input: object) -> Run:
+        name, text, digest_ = people.child_input(self._hub, id, input)
+        opened, session = self._flow(
+            opening.open_child(
+                self._session, id=f"{self.id}/{name}", input=text, input_digest=digest_, given=input
+            )
+        )
+        return Run(self._hub, self._driver, session, opened.run, over=is_over(opened) or session.state == "committed")
+
+    def _leave_child(self, error: BaseException | None) -> None:
+        if self._over:
+            return
+        if error is None:
+            self._leave_clean()
+        elif not leaving.is_waiting(error) and not leaving.is_ledger(error):
+            self._leave_raised(error)
+
+    def _leave_clean(self) -> None:
+        if self._over:
+            return
+        output = None if self.output is self._output_was else encode(self.output, path="output")
+        self._flow(leaving.leave_clean(self._session, output))
+
+    def _leave_raised(self, error: BaseException) -> None:
+        try:
+            back = self._flow(leaving.leave_raised(self._session, error))
+        except LedgerError as broken:
+            error.add_note(f"amends: run {self.id} could not be taken back here ({broken}); a worker will")
+            return
+        error.add_note(leaving.note_of(self._session, back))
+        if back.run.state == "blocked" and back.run.phase == "rolling_back":
+            ending.raise_blocked(self._session, back.tree, error)
+
+    def _leave(self, error: BaseException | None) -> None:
+        """The nine ways out of a block."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=error is None or isinstance(error, Exception))
+        if self._over or (isinstance(error, RolledBack) and error.run_id == self.id):
+            return
+        if error is None:
+            self._leave_clean()
+        elif leaving.is_waiting(error):
+            self._flow(leaving.leave_waiting(self._session))
+        elif leaving.is_ledger(error):
+            return
+        elif isinstance(error, Exception) or self._goes_back_when_stopped():
+            self._leave_raised(error)
+        else:
+            with contextlib.suppress(LedgerError):
+                self._flow(ending.let_go(self._session))
+
+    def _goes_back_when_stopped(self) -> bool:
+        row = self._tree().run
+        return row.policy == "rollback" and row.phase in ("open", "rolling_back")
+
+    def _release(self) -> None:
+        self._hub.keeper.forget(self._session.lease)
+        self._over = True
+
+
+class Attempt:
+    """A call started by hand. As a context manager it is safe: leaving without a word is doubt."""
+
+    def __init__(self, run: Run, ask: Ask, done: Done) -> None:
+        self._run, self._ask, self._row = run, ask, done.row
+        self.replayed = done.replayed
+        self._value = done.value
+        self._open = not done.replayed
+
+    @property
+    def call(self) -> Call:
+        """The call in the ledger; its key is the provider's idempotency key."""
+        return call_of(self._row, self._ask.spec)
+
+    @property
+    def result(self) -> Any:
+        """The recorded result, when it was answered from the record."""
+        return self._value
+
+    def succeed(self, result: object = None) -> None:
+        """It happened, with this result."""
+        self._end(Ended(result))
+
+    def fail(self, error: BaseException | str) -> None:
+        """It certainly had no effect."""
+        self._end(Ended(error=people.certain(error)))
+
+    def _end(self, ended: Ended) -> None:
+        if not self._open:
+            raise UsageError(f"the attempt of {self._row.tool} has already ended")
+        self._row = self._run._flow(leaving.end_by_hand(self._run._session, self._ask, self._row, ended))
+        self._value, self._open = ended.value, False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not self._open:
+            return
+        self._open = False
+        session = self._run._session
+        if isinstance(error, Exception):
+            self._row = self._run._flow(leaving.end_by_hand(session, self._ask, self._row, Ended(error=error)))
+        else:
+            self._row = self._run._flow(leaving.doubt_by_hand(session, self._ask, self._row))
+
+
+class Entered:
+    """A run in its block: the context is set, and leaving follows the table of nine."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._token: Any = None
+
+    def __enter__(self) -> Run:
+        self._token = current_caller.set(self.run)
+        return self.run
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        current_caller.reset(self._token)
+        try:
+            self.run._leave(error)
+        finally:
+            self.run._release()

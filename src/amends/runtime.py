@@ -1,0 +1,334 @@
+"""The blocking surface: ``Runtime``. Thin: it says what to do, the engine decides, the driver does."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal, ParamSpec, Self, TypeVar
+
+from amends import people
+from amends.drive import Driver
+from amends.engine import opening, plan
+from amends.engine.session import Session
+from amends.engine.telling import report_of
+from amends.errors import LedgerError, UsageError
+from amends.flow import Flow
+from amends.hub import Hub, View, once_ask, refuse_nested
+from amends.model import Call, Event, Order, Policy, Probed, RunInfo
+from amends.report import Report
+from amends.rows import RunRow
+from amends.run import Entered, Run
+from amends.settings import Setting
+from amends.store.protocol import Store
+from amends.tool import schemas
+
+log = logging.getLogger("amends")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+IfRolledBack = Literal["again", "raise"]
+Style = Literal["openai", "responses", "anthropic", "mcp"]
+
+
+class Runtime:
+    """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        tools: Iterable[object] = (),
+        agents: Mapping[str, Callable[[Run], object]] | None = None,
+        order: Order | None = None,
+        lease: float | None = None,
+        wait: float | None = None,
+        wait_approval: float | None = None,
+        create: bool | None = None,
+        tenant: str | None = None,
+        agent: str | None = None,
+        principal: str | None = None,
+        store: Store | None = None,
+    ) -> None:
+        given = {
+            "url": url,
+            "order": order,
+            "lease": lease,
+            "wait": wait,
+            "wait_approval": wait_approval,
+            "create": create,
+            "tenant": tenant,
+            "agent": agent,
+            "principal": principal,
+        }
+        self._hub = Hub(given, tools, store=store)
+        self._driver: Driver = Driver(self._hub.store, self._hub.live, self._hub.lease_s)
+        value = self._hub.value
+        self._view = View(value("tenant"), value("agent"), value("principal"))
+        self._agents: dict[str, Callable[[Run], object]] = dict(agents or {})
+
+    @property
+    def settings(self) -> Mapping[str, Setting]:
+        """Every setting, with where it came from."""
+        return self._hub.settings
+
+    # ---- running --------------------------------------------------------------------------
+
+    def run(
+        self,
+        id: str | None = None,
+        *,
+        input: object = None,
+        tags: Sequence[str] = (),
+        recover: Policy = "rollback",
+        wait: float | None = None,
+        wait_approval: float | None = None,
+        deadline: float | None = None,
+        if_rolled_back: IfRolledBack = "again",
+        history: bool = False,
+        tenant: str | None = None,
+        agent: str | None = None,
+        principal: str | None = None,
+    ) -> AbstractContextManager[Run, None]:
+        """One task of an agent: leaving the block commits, an exception takes everything back. A known id resumes."""
+        options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        return _Block(self, id, input, options)
+
+    def open(
+        self,
+        id: str | None = None,
+        *,
+        input: object = None,
+        tags: Sequence[str] = (),
+        recover: Policy = "rollback",
+        wait: float | None = None,
+        wait_approval: float | None = None,
+        deadline: float | None = None,
+        if_rolled_back: IfRolledBack = "again",
+        history: bool = False,
+        tenant: str | None = None,
+        agent: str | None = None,
+        principal: str | None = None,
+    ) -> Run:
+        """The same without a block (notebooks): end it with ``commit`` or ``rollback``."""
+        options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        return self._open(id, input, options)
+
+    def _open(self, id: str | None, input: object, options: Mapping[str, Any]) -> Run:
+        people.check_options(options)
+        self._hub.ready(run_id=id)
+        wanted = self._hub.opening(self._view, id, input, options)
+        while True:
+            opened, lease = self._driver.run(opening.take(wanted))
+            if opened.how == "ended":
+                over = self._hub.session(opened.run, lease, resumed=True)
+                return Run(self._hub, self._driver, over, opened.run, over=True)
+            session = self._hub.session(
+                opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s
+            )
+            self._hub.keeper.keep(lease)
+            row = opened.run
+            if opened.how == "resumed":
+                row = self._owing(session, row)
+                if row.state == "rolled_back":
+                    self._hub.keeper.forget(lease)
+                    continue  # opened again as its next generation, or refused
+            return Run(self._hub, self._driver, session, row, over=row.state in ("committed", "abandoned"))
+
+    def _owing(self, session: Session, row: RunRow) -> RunRow:
+        try:
+            return self._driver.run(opening.go_on(session, row))
+        except BaseException:
+            self._hub.keeper.forget(session.lease)
+            raise
+
+    def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run undeclared code once in this ledger, and answer from the record after."""
+        with self.run(f"once:{key}") as run:
+            value: R = run._value(run._do(once_ask(run._session, key, fn, args, kwargs)))
+        return value
+
+    def start(self, agent: str, *, id: str | None = None, input: object = None) -> Any:
+        """Open a run and give it to a registered agent; a worker can resume it."""
+        fn = self._agent(agent)
+        with self.run(id, input=input, agent=agent, recover="resume") as run:
+            if not run._over:
+                run.output = fn(run)
+        return run.output
+
+    def _agent(self, name: str) -> Callable[[Run], object]:
+        if name not in self._agents:
+            raise UsageError(f"there is no agent {name!r}; there are: {', '.join(self._agents) or 'none'}")
+        return self._agents[name]
+
+    def scoped(
+        self, *, tenant: str | None = None, agent: str | None = None, principal: str | None = None
+    ) -> Runtime:
+        """A view that acts for, and sees, only these; it shares the ledger and the heartbeat."""
+        view = object.__new__(type(self))
+        view.__dict__.update(self.__dict__)
+        view._view = self._view.narrowed(tenant, agent, principal)
+        return view
+
+    def add(self, *tools: object) -> None:
+        """Declare more tools to this runtime."""
+        self._hub.add(tools)
+
+    def check(self, plan_: Sequence[object], /) -> plan.Check:
+        """Every violation in a plan, and a lawful order if there is one."""
+        return plan.check_plan(plan_, self._hub.specs)
+
+    def schemas(self, style: Style = "openai", *, repeats: bool = False) -> list[dict[str, Any]]:
+        """The tools as a model is told about them."""
+        return schemas(self._hub.specs.values(), style, repeats=repeats)
+
+    # ---- recovering -----------------------------------------------------------------------
+
+    def recover(self, *, limit: int = 100) -> list[Report]:
+        """Take over abandoned runs whose tools are known here, and finish or take back each."""
+        found = self._drive(people.abandoned(self._hub, self._view, limit))
+        return [self._recover_one(one) for one in found]
+
+    def _recover_one(self, found: people.Found, *, force: bool = False) -> Report:
+        if found.missing:
+            return self._report(uid=found.root.uid, skipped=found.missing)
+        claimed = self._drive(people.claim(self._hub, found, force=force))
+        if claimed is None:
+            return self._report(uid=found.root.uid)
+        row, lease = claimed
+        session = self._hub.session(row, lease, resumed=True, wait_s=people.patience(self._hub))
+        run = Run(self._hub, self._driver, session, row, over=False)
+        self._hub.keeper.keep(lease)
+        try:
+            done = self._driver.run(people.recover_tree(session, row, has_agent=row.agent in self._agents))
+            if done.how == "resume":
+                self._resume(run)
+        except LedgerError as error:
+            log.warning("run %s could not be recovered here: %s", row.id, error)
+        finally:
+            self._hub.keeper.forget(lease)
+        return self._report(uid=row.uid)
+
+    def _resume(self, run: Run) -> None:
+        fn = self._agents[run._session.agent]
+        try:
+            with Entered(run):
+                run.output = fn(run)
+        except Exception as error:  # the block has dealt with the run; the report tells
+            log.warning("agent %s of run %s ended with %s: %s", run._session.agent, run.id, type(error).__name__, error)
+
+    # ---- reading --------------------------------------------------------------------------
+
+    def report(self, run_id: str) -> Report:
+        """One run, newest generation, as the ledger has it."""
+        return self._report(run_id)
+
+    def _report(self, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report:
+        tree = self._drive(people.read(tenant=self._view.tenant or "", id=run_id, uid=uid))
+        return report_of(
+            self._hub.reader(), people.found(tree, run_id or uid), ledger=self._hub.store.url, skipped=skipped
+        )
+
+    def runs(self, filter: str = "") -> Iterator[RunInfo]:
+        """Runs, newest first; the filter is the CLI's grammar."""
+        return self._pages(people.run_pages(self._view, filter))
+
+    def calls(self, filter: str = "") -> Iterator[Call]:
+        """Calls of the whole ledger, newest first."""
+        return self._pages(people.call_pages(self._hub, self._view, filter))
+
+    def call(self, call_id: str) -> Call:
+        """One call, by its id."""
+        row = self._drive(people.read_call(call_id))
+        return people.call_found(self._hub, self._view, row, call_id)
+
+    def events(self, run_id: str | None = None, *, after: int = 0) -> Iterator[Event]:
+        """The record, in ledger order, of one run's tree or of everything."""
+        root = None if run_id is None else people.found(
+            self._drive(people.read(tenant=self._view.tenant or "", id=run_id)), run_id
+        ).run.root
+        return self._pages(people.event_pages(self._view, root, after))
+
+    def doubts(self, filter: str = "") -> Iterator[Call]:
+        """Every call of which nobody here can say what became of it."""
+        return self.calls(f"status:in_doubt,compensation_in_doubt {filter}".strip())
+
+    def _pages(self, pages: people.Pages[T]) -> Iterator[T]:
+        while (page := pages.next_op()) is not None:
+            yield from pages.taken(self._drive(people.page(page)))
+
+    # ---- people ---------------------------------------------------------------------------
+
+    def probe(self, call_id: str) -> Probed[Any]:
+        """Ask the world about a call now; decides nothing."""
+        return self._drive(people.probe(self._hub, call_id))
+
+    def resolve(self, call_id: str, answer: Probed[Any], *, by: str, why: str) -> Report:
+        """A person's word on a doubt: it happened, it did not, or it cannot be known and stays as residue."""
+        row = self._drive(people.resolve(self._hub, call_id, answer, by=by, why=why))
+        return self._go_on(row.root)
+
+    def decide(self, call_id: str, decision: Literal["run", "replay", "refuse"], *, by: str, why: str) -> Report:
+        """A person's word on a held call: do it, answer it from its twin, or refuse it."""
+        row = self._drive(people.decide(call_id, decision, by=by, why=why))
+        return self._report(uid=row.root)
+
+    def retry(self, call_id: str, *, by: str, why: str) -> Report:
+        """Try a compensation or a retriable that gave up once more."""
+        row = self._drive(people.retry(call_id, by=by, why=why))
+        return self._go_on(row.root)
+
+    def rollback(self, run_id: str, *, by: str, why: str) -> Report:
+        """Take a run back from outside: its owner does it when its live calls have settled, else this process."""
+        root = self._drive(people.ask_rollback(self._view, run_id, by=by, why=why))
+        return self._go_on(root)
+
+    def abandon(self, run_id: str, *, by: str, why: str) -> Report:
+        """Close a run over what stands; each effect left is named."""
+        row = self._drive(people.abandon(self._view, run_id, by=by, why=why))
+        return self._report(uid=row.uid)
+
+    def finish(self, run_id: str, *, by: str, why: str) -> Report:
+        """Close a run that was interrupted after its pivot as committed."""
+        row = self._drive(people.finish(self._view, run_id, by=by, why=why))
+        return self._report(uid=row.uid)
+
+    def _go_on(self, root: str) -> Report:
+        found = self._drive(people.one(self._hub, root))
+        return self._report(uid=root) if found is None else self._recover_one(found, force=True)
+
+    # ---- inside ---------------------------------------------------------------------------
+
+    def _drive(self, flow: Flow[T]) -> T:
+        self._hub.ready()
+        return self._driver.run(flow)
+
+    def close(self) -> None:
+        """Give back threads and connections; runs that are still open are recovered by their policy."""
+        self._hub.close()
+        self._driver.close()
+
+    def __enter__(self) -> Self:
+        self._hub.ready()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class _Block:
+    """``with rt.run(...)``: opened on entry, so that the line itself does nothing."""
+
+    def __init__(self, rt: Runtime, id: str | None, input: object, options: Mapping[str, Any]) -> None:
+        self._rt, self._id, self._input, self._options = rt, id, input, options
+        self._entered: Entered | None = None
+
+    def __enter__(self) -> Run:
+        refuse_nested(f"rt.run({self._id!r})")
+        self._entered = Entered(self._rt._open(self._id, self._input, self._options))
+        return self._entered.__enter__()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        assert self._entered is not None, "a block is left after it was entered"
+        self._entered.__exit__(kind, error, trace)

@@ -1,0 +1,126 @@
+"""Settings: argument > AMENDS_* > amends.toml > [tool.amends] in pyproject.toml > default, each with its origin."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from amends.errors import BadConfig
+
+DEFAULTS: Final[dict[str, Any]] = {
+    "url": None,
+    "order": "strict",
+    "lease": 30.0,
+    "wait": 30.0,
+    "wait_approval": 0.0,
+    "create": True,
+    "tenant": None,
+    "agent": None,
+    "principal": None,
+}
+CHOICES: Final = {"order": ("strict", "advise")}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value and where it came from."""
+
+    value: Any
+    origin: str
+
+
+def settle_settings(given: Mapping[str, Any], *, environ: Mapping[str, str] | None = None) -> dict[str, Setting]:
+    """Every setting with its origin. Reads at most one ``amends.toml`` and one ``pyproject.toml``, nothing else."""
+    env = os.environ if environ is None else environ
+    unknown = sorted(set(given) - set(DEFAULTS))
+    assert not unknown, f"settings that do not exist: {unknown}"
+    files = _files()
+    settled = {name: _one(name, given.get(name), env, files) for name in DEFAULTS}
+    settled["url"] = _placed(settled["url"], files)
+    return settled
+
+
+def _one(name: str, given: Any, env: Mapping[str, str], files: list[tuple[Path, dict[str, Any]]]) -> Setting:
+    if given is not None:
+        return Setting(_checked(name, given, "argument"), "argument")
+    variable = f"AMENDS_{name.upper()}"
+    if env.get(variable):
+        return Setting(_checked(name, env[variable], variable), variable)
+    for path, table in files:
+        if name in table:
+            return Setting(_checked(name, table[name], str(path)), str(path))
+    return Setting(DEFAULTS[name], "default")
+
+
+def _checked(name: str, value: Any, origin: str) -> Any:
+    default = DEFAULTS[name]
+    if isinstance(default, bool):
+        words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+        known = words.get(str(value).lower())
+        if known is None:
+            raise BadConfig(f"{name} is {value!r} ({origin}), which is neither true nor false", setting=name, origin=origin)
+        return known
+    if isinstance(default, float):
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = float("nan")
+        low = 0.0 if name != "lease" else 0.05
+        if not number >= low:
+            raise BadConfig(
+                f"{name} is {value!r} ({origin}); it is a number of seconds, at least {low:g}", setting=name, origin=origin
+            )
+        return number
+    if not isinstance(value, str):
+        raise BadConfig(f"{name} is {value!r} ({origin}), which is no text", setting=name, origin=origin)
+    if name in CHOICES and value not in CHOICES[name]:
+        raise BadConfig(
+            f"{name} is {value!r} ({origin}); it is one of {', '.join(CHOICES[name])}", setting=name, origin=origin
+        )
+    return value
+
+
+def _files() -> list[tuple[Path, dict[str, Any]]]:
+    """The nearest ``amends.toml`` upwards, then the nearest ``pyproject.toml`` that has ``[tool.amends]``."""
+    found: list[tuple[Path, dict[str, Any]]] = []
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        path = folder / "amends.toml"
+        if path.is_file():
+            found.append((path, _table(path)))
+            break
+    for folder in (here, *here.parents):
+        path = folder / "pyproject.toml"
+        if path.is_file():
+            table = _table(path).get("tool", {}).get("amends")
+            found += [(path, table)] if isinstance(table, dict) else [(path, {})]
+            break
+    return found
+
+
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadConfig(f"{path} cannot be read: {error}", setting="", origin=str(path)) from error
+
+
+def _placed(url: Setting, files: list[tuple[Path, dict[str, Any]]]) -> Setting:
+    """The URL with an absolute path: from a file relative to that file, else to the working directory.
+
+    Never a temporary or per-user folder: a second, empty ledger is how an agent pays twice.
+    """
+    if url.value is None:
+        folder = files[0][0].parent if files else Path.cwd()
+        return Setting(f"sqlite:///{folder / 'amends.db'}", "default")
+    text = str(url.value)
+    if not text.startswith("sqlite:///"):
+        return url
+    path, _, query = text.removeprefix("sqlite:///").partition("?")
+    base = Path.cwd() if url.origin in ("argument", "AMENDS_URL") else Path(url.origin).parent
+    absolute = base / path
+    return Setting(f"sqlite:///{absolute}" + (f"?{query}" if query else ""), url.origin)

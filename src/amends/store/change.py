@@ -1,0 +1,113 @@
+"""Every change of state goes through here: guarded by the table, with its event, in one transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from amends.errors import LeaseLost, TransitionRefused
+from amends.rows import AddEvent, CallRow, FindCall, FindRun, RunRow, UpdateCall, UpdateRun
+from amends.states import call_may, run_may
+
+
+async def owned(root_uid: str, owner: str, epoch: int) -> RunRow:
+    """The root, if this owner and epoch still hold it; an old epoch is admitted nothing."""
+    root = await find_run(root_uid)
+    if not holds(root, owner, epoch):
+        raise LeaseLost(
+            f"run {root.id} is owned by somebody else now (epoch {root.epoch}, not {epoch}); nothing was started",
+            hint="another worker goes on with it",
+            run_id=root.id,
+        )
+    return root
+
+
+def holds(root: RunRow, owner: str, epoch: int) -> bool:
+    """Whether this owner's epoch is the one in force."""
+    return root.epoch == epoch and root.owner == owner
+
+
+async def find_run(uid: str) -> RunRow:
+    """The run of this uid, which must exist."""
+    row = await FindRun(uid)
+    assert row is not None, f"the ledger names a run that it does not have: {uid}"
+    return row
+
+
+async def note(
+    run: RunRow, what: str, *, at: float, by: str, epoch: int, call: str = "", frm: str = "", to: str = "", **facts: Any
+) -> int:
+    """Write an event; returns its place in the ledger."""
+    kept = {name: value for name, value in facts.items() if value not in (None, "", ())}
+    return await AddEvent(
+        at=at,
+        root=run.root,
+        run=run.uid,
+        run_id=run.id,
+        tenant=run.tenant,
+        call=call,
+        what=what,
+        frm=frm,
+        to_state=to,
+        by_whom=by,
+        epoch=epoch,
+        facts=json.dumps(kept, ensure_ascii=False, default=str) if kept else "{}",
+    )
+
+
+async def move_call(
+    run: RunRow,
+    call: CallRow,
+    to: str,
+    *,
+    at: float,
+    by: str,
+    epoch: int,
+    facts: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> CallRow:
+    """Move a call, write the event, and give it its place among the settled."""
+    if not call_may(call.state, to):
+        raise TransitionRefused(
+            f"call {call.id} ({call.tool}) is {call.state} and cannot become {to}", frm=call.state, to=to
+        )
+    seq = await note(run, "call", at=at, by=by, epoch=epoch, call=call.id, frm=call.state, to=to, **(facts or {}))
+    if to in ("succeeded", "in_doubt") and call.state not in ("failed", "compensated"):
+        changes["settled_seq"] = seq
+    elif to == "succeeded":
+        changes["settled_seq"] = seq
+        changes["late"] = 1
+    return await UpdateCall(call, {"state": to, **changes})
+
+
+async def move_run(
+    run: RunRow, to: str, *, at: float, by: str, epoch: int, facts: Mapping[str, Any] | None = None, **changes: Any
+) -> RunRow:
+    """Move a run and write the event; a final root has no owner and nothing wakes it."""
+    if not run_may(run.state, to):
+        raise TransitionRefused(f"run {run.id} is {run.state} and cannot become {to}", frm=run.state, to=to)
+    await note(run, "run", at=at, by=by, epoch=epoch, frm=run.state, to=to, **(facts or {}))
+    if to in ("committed", "rolled_back", "abandoned"):
+        changes |= {"closed_at": at, "owner": "", "lease_until": 0.0, "wake_at": None, "suspended": 0, "causes": "[]"}
+    return await UpdateRun(run, {"state": to, **changes})
+
+
+async def count_replays(replays: Mapping[str, int]) -> None:
+    """Add up how often calls were answered from the record; counted in memory until the run is left."""
+    for call_id, count in replays.items():
+        call = await FindCall(call_id)
+        if call is not None and call.replays < count:
+            await UpdateCall(call, {"replays": count})
+
+
+async def unblock(run: RunRow, *, at: float, by: str, epoch: int) -> RunRow:
+    """A cause was removed: the run goes back to where it stood and a worker may look at it now."""
+    if run.state == "blocked":
+        run = await move_run(run, run.came_from, at=at, by=by, epoch=epoch, came_from="", causes="[]")
+    root = run if run.uid == run.root else await find_run(run.root)
+    if root.uid != run.uid and root.state == "blocked":
+        root = await move_run(root, root.came_from, at=at, by=by, epoch=epoch, came_from="", causes="[]")
+    if not root.owner and root.closed_at is None:
+        root = await UpdateRun(root, {"wake_at": at, "suspended": 0})
+    return root if root.uid == run.uid else run

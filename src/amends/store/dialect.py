@@ -1,0 +1,33 @@
+"""What differs between the databases. Everything else is said once, in ``sql.py``.
+
+No row operation needs an upsert, a stored procedure or a type of its own: that is on purpose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one database spells things."""
+
+    name: str
+    """Also the folder of its migrations."""
+    mark: str
+    """Where a parameter goes."""
+    quote: str
+    """Around names: ``key`` and ``call`` are reserved words in some databases."""
+    lock: str
+    """Ends a select whose rows nobody else may change before the transaction ends."""
+    new_id: str
+    """Ends the insert of an event, where only the statement itself tells the id it made."""
+
+    def name_of(self, column: str) -> str:
+        """A column or table, safe from the reserved words."""
+        return f"{self.quote}{column}{self.quote}"
+
+
+# One writer at a time (BEGIN IMMEDIATE): there is nobody to lock a row against.
+SQLITE: Final = Dialect("sqlite", mark="?", quote='"', lock="", new_id="")

@@ -1,0 +1,300 @@
+"""Ending: going back, going forward, closing."""
+
+from __future__ import annotations
+
+import json
+
+from amends.errors import TransitionRefused
+from amends.ops import (
+    AbandonRun,
+    BeginCompensation,
+    BeginRollback,
+    CloseRun,
+    DecideCommit,
+    Decision,
+    FinishRun,
+    Rollback,
+    SettleCompensation,
+    Settled,
+)
+from amends.rows import CallRow, FindCall, FindRun, ListCalls, ListTree, Now, RunRow, UpdateCall, UpdateRun
+from amends.states import RUN_FINAL, STANDING, UNSETTLED
+from amends.store.admission import promote, within
+from amends.store.change import count_replays, find_run, holds, move_call, move_run, note, owned, unblock
+
+# ---- backward -----------------------------------------------------------------------------
+
+
+async def begin_rollback(op: BeginRollback) -> Rollback:
+    """See ``BeginRollback``. Over a pivot in flight the goal waits; over one that passed it is refused."""
+    run = await find_run(op.run)
+    root = await find_run(run.root)
+    if op.epoch is not None:
+        root = await owned(run.root, op.owner, op.epoch)
+    if run.phase == "pivoted":
+        return Rollback("refused", run)
+    if run.state in RUN_FINAL:
+        return Rollback("ended", run)
+    now = await Now()
+    if run.goal != "rollback":
+        await note(run, "goal", at=now, by=op.by, epoch=root.epoch, to="rollback", why=op.why)
+        changes = {"goal": "rollback", "goal_by": "person" if op.person else "self", "goal_why": op.why}
+        run = await UpdateRun(run, changes)
+    if op.epoch is None:
+        await unblock(run, at=now, by=op.by, epoch=root.epoch)
+        return Rollback("deferred", await find_run(op.run))
+    if run.pivot:
+        return Rollback("deferred", run)
+    return Rollback("rolling", await _turn_back(run, op, root.epoch, now))
+
+
+async def _turn_back(run: RunRow, op: BeginRollback, epoch: int, now: float) -> RunRow:
+    """Close the subtree: nothing held starts any more, nothing that backs off is tried again."""
+    turning = await _subtree(run)
+    back: set[str] = set()
+    for one in turning:
+        if one.uid != run.uid and (one.phase == "pivoted" or one.pivot or one.parent not in back):
+            continue  # a child's pivot stands, or may: it is residue, or a doubt to settle first
+        if one.state == "blocked" and one.came_from in ("open", "rolling_back"):
+            one = await move_run(one, one.came_from, at=now, by=op.by, epoch=epoch, came_from="", causes="[]")
+        if one.state in ("open", "committed"):
+            one = await move_run(one, "rolling_back", at=now, by=op.by, epoch=epoch, goal="rollback", closed_at=None)
+        if one.state in ("rolling_back", "rolled_back"):
+            back.add(one.uid)
+    for call in await ListCalls(run.root, ("held", "ready", "backing_off")):
+        if call.run in back:
+            to = "failed" if call.state == "backing_off" else "dropped"
+            owner_run = await find_run(call.run)
+            await move_call(owner_run, call, to, at=now, by=op.by, epoch=epoch, settled_at=now)
+    return await find_run(run.uid)
+
+
+async def _subtree(run: RunRow) -> list[RunRow]:
+    inside = {run.uid}
+    rows = [run]
+    for row in await ListTree(run.root):
+        if row.parent in inside and row.uid not in inside:
+            inside.add(row.uid)
+            rows.append(row)
+    return rows
+
+
+async def begin_compensation(op: BeginCompensation) -> CallRow | None:
+    """See ``BeginCompensation``. Order: reverse of settling; none while a call of the tree is started."""
+    call = await FindCall(op.call_id)
+    assert call is not None, "a compensation is begun for a call of the ledger"
+    root = await owned(call.root, op.owner, op.epoch)
+    if op.repeated and call.state == "compensating" and call.comp_attempt == op.attempt:
+        return call
+    run = await find_run(call.run)
+    allowed = {"succeeded", "compensation_failed", "compensation_in_doubt"} | ({"in_doubt"} if op.from_doubt else set())
+    if run.state != "rolling_back" or call.state not in allowed or call.comp_attempt != op.attempt - 1:
+        return None
+    for other in await ListCalls(call.root, ("started", "succeeded", "compensating")):
+        if _comes_first(other, call) and other.run in {row.uid for row in await _subtree(run)} | {call.run}:
+            return None
+    now = await Now()
+    return await move_call(
+        run, call, "compensating", at=now, by=op.owner, epoch=root.epoch, facts={"attempt": op.attempt},
+        comp_attempt=op.attempt, comp_at=now, comp_settled_at=None, comp_retry_at=None, comp_error="",
+        comp_boot="", comp_mono=None,
+    )  # fmt: skip
+
+
+def _comes_first(other: CallRow, call: CallRow) -> bool:
+    if other.id == call.id or other.kind == "read":
+        return False
+    if other.state == "started":
+        return True
+    side_by_side = bool(call.grp) and other.grp == call.grp
+    later = other.settled_seq > call.settled_seq and not side_by_side
+    return later and (other.state == "compensating" or bool(other.undoable))
+
+
+async def settle_compensation(op: SettleCompensation) -> Settled:
+    """See ``SettleCompensation``."""
+    call = await FindCall(op.call_id)
+    assert call is not None, "a compensation is settled for a call of the ledger"
+    root = await find_run(call.root)
+    run = await find_run(call.run)
+    now = await Now()
+    if op.repeated and call.state == op.to and call.comp_attempt == op.attempt:
+        return Settled(call)
+    if not holds(root, op.owner, op.epoch) or call.comp_attempt != op.attempt or call.state != "compensating":
+        await note(
+            run, "evidence", at=now, by="fenced", epoch=root.epoch, call=call.id, attempt=op.attempt,
+            compensation=op.to, error=op.error,
+        )  # fmt: skip
+        return Settled(call, fenced=True)
+    moved = await move_call(
+        run, call, op.to, at=now, by=op.owner, epoch=root.epoch, facts={"attempt": op.attempt, "error": op.error},
+        comp_error=op.error, comp_settled_at=now, comp_gave_up=int(op.gave_up),
+        comp_retry_at=None if op.retry_s is None else now + op.retry_s, comp_boot=op.boot, comp_mono=op.mono,
+    )  # fmt: skip
+    return Settled(moved)
+
+
+# ---- forward ------------------------------------------------------------------------------
+
+
+async def decide_commit(op: DecideCommit) -> Decision:
+    """See ``DecideCommit``. The decision, if it can be made, is made in this transaction."""
+    run = await find_run(op.run)
+    root = await owned(run.root, op.owner, op.epoch) if run.state not in RUN_FINAL else run
+    now = await Now()
+    if run.state in RUN_FINAL:
+        return Decision("ended", run)
+    late = root.deadline_at is not None and now > root.deadline_at and run.phase == "open" and not run.pivot
+    if run.phase == "rolling_back" or (run.phase == "open" and (run.goal == "rollback" or late)):
+        return Decision("rollback", run)
+    await count_replays(op.replays)
+    if run.goal != "commit" or op.output is not None:
+        if run.goal != "commit":
+            await note(run, "goal", at=now, by=op.owner, epoch=op.epoch, to="commit")
+        output = run.output if op.output is None else op.output
+        run = await UpdateRun(run, {"goal": "commit", "goal_by": "self", "output": output})
+    calls, children = await within(run)
+    mine = [call for call in calls if call.run == run.uid]
+    unsettled = [call for call in calls if call.state in UNSETTLED and not call.is_staged]
+    if unsettled or children:
+        return Decision("unsettled", run, tuple(unsettled), tuple(children))
+    staged = tuple(call for call in mine if call.is_staged)
+    return await _decide_settled(run, staged, op, now)
+
+
+async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCommit, now: float) -> Decision:
+    if run.state == "blocked":
+        run = await move_run(run, run.came_from, at=now, by=op.owner, epoch=op.epoch, came_from="", causes="[]")
+    if run.phase == "open" and run.staged_pivot:
+        pivot = next(call for call in staged if call.id == run.staged_pivot)
+        run = await UpdateRun(run, {"pivot": pivot.id})
+        pivot = await promote(run, pivot, at=now, by=op.owner, epoch=op.epoch)
+        pivot = await move_call(
+            run, pivot, "started", at=now, by=op.owner, epoch=op.epoch, facts={"attempt": 1},
+            attempt=1, first_at=now, started_at=now,
+        )  # fmt: skip
+        return Decision("pivot", run, (pivot,))
+    if run.phase == "open" and staged and run.parent:
+        for call in staged:  # the parent may still take the child back: its outbox becomes the parent's
+            await note(run, "passed to parent", at=now, by=op.owner, epoch=op.epoch, call=call.id)
+            await UpdateCall(call, {"run": run.parent})
+        staged = ()
+    if staged:
+        if run.phase == "open":
+            run = await move_run(run, "pivoted", at=now, by=op.owner, epoch=op.epoch, facts={"pivot": "commit"})
+        return Decision("forward", run, staged)
+    return Decision("committed", await move_run(run, "committed", at=now, by=op.owner, epoch=op.epoch))
+
+
+# ---- closing ------------------------------------------------------------------------------
+
+
+async def close_run(op: CloseRun) -> RunRow:
+    """See ``CloseRun``. ``rolled_back`` never has residue: the calls are looked at once more here."""
+    run = await find_run(op.run)
+    if op.repeated and run.state == op.to:
+        return run
+    root = await owned(run.root, op.owner, op.epoch)
+    now = await Now()
+    if op.to == "rolled_back":
+        return await _close_rolled_back(run, op, now)
+    if op.to == "committed":
+        calls, children = await within(run)
+        left = [call.tool for call in calls if call.run == run.uid and call.state in UNSETTLED]
+        if left or children:
+            raise TransitionRefused(f"run {run.id} has unsettled calls: {left}", frm=run.state, to="committed")
+        return await move_run(run, "committed", at=now, by=op.owner, epoch=root.epoch)
+    assert op.to == "blocked", f"a run is not closed as {op.to}"
+    causes = json.dumps(op.causes, ensure_ascii=False)
+    wake = None if op.wake_s is None else now + op.wake_s
+    if run.state == "blocked":
+        run = await UpdateRun(run, {"causes": causes, "interrupted": int(op.interrupted)})
+    else:
+        run = await move_run(
+            run, "blocked", at=now, by=op.owner, epoch=root.epoch, facts={"causes": op.causes},
+            came_from=run.state, causes=causes, interrupted=int(op.interrupted),
+        )  # fmt: skip
+    if run.uid == run.root:
+        run = await UpdateRun(run, {"owner": "", "lease_until": 0.0, "wake_at": wake})
+    return run
+
+
+async def _close_rolled_back(run: RunRow, op: CloseRun, now: float) -> RunRow:
+    everything = await _subtree(run)
+    kept = [row.id for row in everything if row.state not in ("rolling_back", "rolled_back")]
+    if kept:
+        raise TransitionRefused(f"run {run.id} is not rolled back: {kept} stand", frm=run.state, to="rolled_back")
+    subtree = [row for row in everything if row.state == "rolling_back"]
+    inside = {row.uid for row in subtree}
+    for call in await ListCalls(run.root):
+        if call.run in inside and call.kind != "read" and (call.state in STANDING or call.state in UNSETTLED):
+            raise TransitionRefused(
+                f"run {run.id} is not rolled back: {call.tool} is {call.state}", frm=run.state, to="rolled_back"
+            )
+    for row in reversed(subtree):
+        closed = await move_run(row, "rolled_back", at=now, by=op.owner, epoch=op.epoch)
+        run = closed if row.uid == run.uid else run
+    return run
+
+
+async def abandon_run(op: AbandonRun) -> RunRow:
+    """See ``AbandonRun``. Whoever owned it is fenced off."""
+    root = await FindRun(op.run)
+    assert root is not None, "the runtime found this run a moment ago"
+    if root.state in RUN_FINAL:
+        raise TransitionRefused(f"run {root.id} is {root.state} already", frm=root.state, to="abandoned")
+    calls = await ListCalls(root.uid)
+    live = [call.tool for call in calls if call.state in ("started", "compensating")]
+    if live:
+        raise TransitionRefused(
+            f"run {root.id} has calls in flight ({', '.join(live)}); wait for them, or for their owner's lease",
+            frm=root.state,
+            to="abandoned",
+        )
+    now = await Now()
+    epoch = root.epoch + 1
+    forward = root.phase == "pivoted"
+    for call in calls:
+        await _leave_standing(call, op, epoch, now, forward=forward)
+    for row in reversed(await ListTree(root.uid)):
+        if row.state not in RUN_FINAL:
+            closed = await move_run(row, "abandoned", at=now, by=op.by, epoch=epoch, facts={"why": op.why})
+            root = closed if row.uid == root.uid else root
+    return await UpdateRun(root, {"epoch": epoch, "goal_by": "person", "goal_why": op.why})
+
+
+async def _leave_standing(call: CallRow, op: AbandonRun, epoch: int, now: float, *, forward: bool) -> None:
+    run = await find_run(call.run)
+    if call.kind == "read":
+        return
+    if call.state == "compensation_in_doubt":
+        call = await move_call(run, call, "compensation_failed", at=now, by=op.by, epoch=epoch)
+    to = {"held": "dropped", "ready": "dropped", "backing_off": "failed", "in_doubt": "residue"}.get(call.state, "")
+    if call.state == "compensation_failed" or (call.state == "succeeded" and not forward and not _kept(run)):
+        to = "residue"
+    if to:
+        await move_call(run, call, to, at=now, by=op.by, epoch=epoch, facts={"why": op.why}, why=op.why)
+
+
+def _kept(run: RunRow) -> bool:
+    """A child that pivoted keeps what it did: that is its outcome, not something left behind."""
+    return bool(run.pivot) and run.phase in ("pivoted", "committed")
+
+
+async def finish_run(op: FinishRun) -> RunRow:
+    """See ``FinishRun``."""
+    run = await find_run(op.run)
+    if run.state != "blocked" or run.came_from != "pivoted":
+        raise TransitionRefused(
+            f"run {run.id} is {run.state}: only a run that was interrupted after its pivot is finished by hand",
+            frm=run.state,
+            to="committed",
+        )
+    calls, children = await within(run)
+    left = [call.tool for call in calls if call.state in UNSETTLED]
+    if left or children:
+        raise TransitionRefused(f"run {run.id} still has unsettled calls: {left}", frm=run.state, to="committed")
+    now = await Now()
+    root = await find_run(run.root)
+    run = await move_run(run, "pivoted", at=now, by=op.by, epoch=root.epoch, came_from="", causes="[]")
+    return await move_run(run, "committed", at=now, by=op.by, epoch=root.epoch, facts={"why": op.why})

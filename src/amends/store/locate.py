@@ -1,0 +1,3 @@
+from amends.store.memory import MemoryStore
+def store_for(url):
+    return MemoryStore()

@@ -1,0 +1,222 @@
+"""A ledger in dicts: the fastest, the simulator's, and gone with the process."""
+
+from __future__ import annotations
+
+import bisect
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from amends.flow import run_flow
+from amends.ops import StoreOp
+from amends.rows import (
+    AddEvent,
+    CallRow,
+    EventRow,
+    FindCall,
+    FindKey,
+    FindRun,
+    FindRunById,
+    InsertCall,
+    InsertRun,
+    ListCalls,
+    ListDue,
+    ListGenerations,
+    ListOwned,
+    ListTree,
+    Now,
+    PageCalls,
+    PageEvents,
+    PageRuns,
+    RunRow,
+    UpdateCall,
+    UpdateRun,
+)
+from amends.store.intents import intent
+
+T = TypeVar("T")
+
+
+class MemoryStore:
+    """Atomic by a lock and an undo list; nothing is ever evicted."""
+
+    url = "memory:"
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._undo: list[Callable[[], object]] = []
+        self.runs: dict[str, RunRow] = {}
+        self.calls: dict[str, CallRow] = {}
+        self.events: list[EventRow] = []
+        self._ids: dict[tuple[str, str], list[str]] = {}
+        self._trees: dict[str, list[str]] = {}
+        self._keys: dict[str, list[str]] = {}
+        self._calls_of: dict[str, list[str]] = {}
+
+    def open(self, *, create: bool) -> bool:
+        """Always there; new with every process."""
+        return not self.events
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def perform(self, op: StoreOp[T]) -> T:
+        """Carry out one operation, wholly or not at all."""
+        with self._lock:
+            try:
+                answer: T = run_flow(intent(op), self._row)
+            except BaseException:
+                for back in reversed(self._undo):
+                    back()
+                raise
+            finally:
+                self._undo.clear()
+            return answer
+
+    async def perform_async(self, op: StoreOp[T]) -> T:
+        """The same: it never blocks for long."""
+        return self.perform(op)
+
+    # ---- rows -----------------------------------------------------------------------------
+
+    def _row(self, op: Any) -> Any:
+        return _ROWS[type(op)](self, op)
+
+    def _now(self, op: Now) -> float:
+        newest = self.events[-1].at if self.events else 0.0
+        return max(self._clock(), newest)
+
+    def _find_run(self, op: FindRun) -> RunRow | None:
+        return self.runs.get(op.uid)
+
+    def _find_run_by_id(self, op: FindRunById) -> RunRow | None:
+        uids = self._ids.get((op.tenant, op.id))
+        return self.runs[uids[-1]] if uids else None
+
+    def _list_tree(self, op: ListTree) -> list[RunRow]:
+        return [self.runs[uid] for uid in self._trees.get(op.root, ())]
+
+    def _list_due(self, op: ListDue) -> list[RunRow]:
+        due = [r for r in self.runs.values() if r.wake_at is not None and r.wake_at <= op.now and _of(r, op.tenant)]
+        return sorted(due, key=lambda run: run.wake_at or 0.0)[: op.limit]
+
+    def _list_owned(self, op: ListOwned) -> list[RunRow]:
+        return [run for run in self.runs.values() if run.owner and _of(run, op.tenant)][: op.limit]
+
+    def _page_runs(self, op: PageRuns) -> list[RunRow]:
+        found = [r for r in self.runs.values() if _of(r, op.tenant) and (not op.states or r.state in op.states)]
+        found.sort(key=lambda run: (run.created_at, run.uid), reverse=True)
+        if op.before is not None:
+            found = [run for run in found if (run.created_at, run.uid) < op.before]
+        return found[: op.limit]
+
+    def _insert_run(self, op: InsertRun) -> None:
+        row = op.row
+        self.runs[row.uid] = row
+        self._undo.append(lambda: self.runs.pop(row.uid))
+        self._index(self._ids, (row.tenant, row.id), row.uid)
+        self._index(self._trees, row.root, row.uid)
+
+    def _update_run(self, op: UpdateRun) -> RunRow:
+        old = self.runs[op.row.uid]
+        assert old.state == op.row.state, "a run is changed from the state that was read"
+        new = replace(old, **op.changes)
+        self.runs[new.uid] = new
+        self._undo.append(lambda: self.runs.__setitem__(old.uid, old))
+        return new
+
+    def _find_call(self, op: FindCall) -> CallRow | None:
+        return self.calls.get(op.id)
+
+    def _find_key(self, op: FindKey) -> CallRow | None:
+        ids = self._keys.get(op.key)
+        return self.calls[ids[-1]] if ids else None
+
+    def _list_generations(self, op: ListGenerations) -> list[CallRow]:
+        return [self.calls[id] for id in self._keys.get(op.key, ())]
+
+    def _list_calls(self, op: ListCalls) -> list[CallRow]:
+        found = [self.calls[id] for id in self._calls_of.get(op.root, ())]
+        return [call for call in found if call.state in op.states] if op.states else found
+
+    def _page_calls(self, op: PageCalls) -> list[CallRow]:
+        found = [
+            call
+            for call in self.calls.values()
+            if _of(call, op.tenant)
+            and (not op.states or call.state in op.states)
+            and (op.before is None or call.seq < op.before)
+        ]
+        return sorted(found, key=lambda call: -call.seq)[: op.limit]
+
+    def _insert_call(self, op: InsertCall) -> None:
+        row = op.row
+        generations = self._keys.get(row.key, [])
+        assert len(generations) == row.generation - 1, "a key's generations are counted without a gap"
+        assert row.id not in self.calls, "a call's id is new"
+        self.calls[row.id] = row
+        self._undo.append(lambda: self.calls.pop(row.id))
+        self._index(self._keys, row.key, row.id)
+        self._index(self._calls_of, row.root, row.id)
+
+    def _update_call(self, op: UpdateCall) -> CallRow:
+        old = self.calls[op.row.id]
+        assert old.state == op.row.state, "a call is changed from the state that was read"
+        new = replace(old, **op.changes)
+        self.calls[new.id] = new
+        self._undo.append(lambda: self.calls.__setitem__(old.id, old))
+        return new
+
+    def _add_event(self, op: AddEvent) -> int:
+        seq = len(self.events) + 1
+        self.events.append(
+            EventRow(
+                seq, op.at, op.root, op.run, op.run_id, op.tenant, op.call, op.what, op.frm, op.to_state, op.by_whom,
+                op.epoch, op.facts,
+            )  # fmt: skip
+        )
+        self._undo.append(self.events.pop)
+        return seq
+
+    def _page_events(self, op: PageEvents) -> list[EventRow]:
+        start = bisect.bisect_right(self.events, op.after, key=lambda event: event.seq)
+        found: list[EventRow] = []
+        for event in self.events[start:]:
+            if (op.root is None or event.root == op.root) and _of(event, op.tenant):
+                found.append(event)
+                if len(found) == op.limit:
+                    break
+        return found
+
+    def _index(self, index: dict[Any, list[str]], key: object, value: str) -> None:
+        index.setdefault(key, []).append(value)
+        self._undo.append(index[key].pop)
+
+
+def _of(row: RunRow | CallRow | EventRow, tenant: str | None) -> bool:
+    return tenant is None or row.tenant == tenant
+
+
+_ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
+    Now: MemoryStore._now,
+    FindRun: MemoryStore._find_run,
+    FindRunById: MemoryStore._find_run_by_id,
+    ListTree: MemoryStore._list_tree,
+    ListDue: MemoryStore._list_due,
+    ListOwned: MemoryStore._list_owned,
+    PageRuns: MemoryStore._page_runs,
+    InsertRun: MemoryStore._insert_run,
+    UpdateRun: MemoryStore._update_run,
+    FindCall: MemoryStore._find_call,
+    FindKey: MemoryStore._find_key,
+    ListGenerations: MemoryStore._list_generations,
+    ListCalls: MemoryStore._list_calls,
+    PageCalls: MemoryStore._page_calls,
+    InsertCall: MemoryStore._insert_call,
+    UpdateCall: MemoryStore._update_call,
+    AddEvent: MemoryStore._add_event,
+    PageEvents: MemoryStore._page_events,
+}

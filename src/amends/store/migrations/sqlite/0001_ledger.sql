@@ -1,0 +1,156 @@
+-- The ledger. Columns are the fields of rows.py, in their order; tests/store/test_schema.py compares.
+-- Needs SQLite 3.37 (strict tables).
+
+create table amends_schema (
+    version integer primary key,
+    applied_at real not null
+) strict;
+
+-- place: the order of creation, parents before children; no field of a row.
+create table runs (
+    place integer primary key,
+    uid text not null unique,
+    id text not null,
+    tenant text not null,
+    generation integer not null,
+    root text not null,
+    parent text not null,
+    state text not null,
+    created_at real not null,
+    came_from text not null,
+    goal text not null,
+    goal_by text not null,
+    goal_why text not null,
+    policy text not null,
+    order_mode text not null,
+    agent text not null,
+    principal text not null,
+    input text not null,
+    input_digest text not null,
+    output text not null,
+    tags text not null,
+    deadline_at real,
+    owner text not null,
+    opener text not null,
+    epoch integer not null,
+    lease_s real not null,
+    lease_until real not null,
+    wake_at real,
+    suspended integer not null,
+    history integer not null,
+    interrupted integer not null,
+    pivot text not null,
+    staged_pivot text not null,
+    causes text not null,
+    closed_at real,
+    check (state in (
+        'open', 'pivoted', 'committed', 'rolling_back', 'rolled_back', 'blocked', 'abandoned'
+    ))
+) strict;
+
+create unique index runs_id on runs (tenant, id, generation);
+
+create index runs_root on runs (root);
+
+create index runs_created on runs (created_at, uid);
+
+create index runs_wake on runs (wake_at) where wake_at is not null;
+
+create index runs_owned on runs (owner) where owner <> '';
+
+-- seq, the place of the call's first event, is the row's own number here: its index costs nothing.
+create table calls (
+    id text not null unique,
+    seq integer primary key,
+    run text not null,
+    root text not null,
+    run_id text not null,
+    tenant text not null,
+    tool text not null,
+    version text not null,
+    kind text not null,
+    "key" text not null,
+    generation integer not null,
+    ident text not null,
+    digest text not null,
+    args text not null,
+    state text not null,
+    created_at real not null,
+    created_epoch integer not null,
+    asked_epoch integer not null,
+    scope text not null,
+    declared integer not null,
+    again text not null,
+    call_ref text not null,
+    parent text not null,
+    grp text not null,
+    reason text not null,
+    twin text not null,
+    alias text not null,
+    at_commit integer not null,
+    undoable integer not null,
+    violation text not null,
+    attempt integer not null,
+    result text,
+    loss text not null,
+    error text not null,
+    why text not null,
+    evidence text not null,
+    late integer not null,
+    first_at real,
+    started_at real,
+    settled_at real,
+    settled_seq integer not null,
+    retry_at real,
+    tries_from integer not null,
+    quiet_boot text not null,
+    quiet_mono real,
+    probes integer not null,
+    probe_at real,
+    agent text not null,
+    principal text not null,
+    replays integer not null,
+    comp_attempt integer not null,
+    comp_from integer not null,
+    comp_error text not null,
+    comp_gave_up integer not null,
+    comp_at real,
+    comp_settled_at real,
+    comp_retry_at real,
+    comp_boot text not null,
+    comp_mono real,
+    check (state in (
+        'held', 'ready', 'started', 'succeeded', 'failed', 'backing_off', 'in_doubt', 'compensating',
+        'compensated', 'compensation_failed', 'compensation_in_doubt', 'refused', 'dropped', 'residue'
+    ))
+) strict;
+
+create unique index calls_key on calls ("key", generation);
+
+-- Ordered by seq within a root: every index here ends in the row's own number.
+create index calls_root on calls (root);
+
+-- What somebody has to look at. States that every call passes through are left out: they would cost each call twice.
+create index calls_open on calls (state) where state in (
+    'held', 'ready', 'backing_off', 'in_doubt', 'compensation_failed', 'compensation_in_doubt'
+);
+
+-- Not AUTOINCREMENT: no event is ever deleted, and its counter would be one more page in every commit.
+create table events (
+    seq integer primary key,
+    at real not null,
+    root text not null,
+    run text not null,
+    run_id text not null,
+    tenant text not null,
+    "call" text not null,
+    what text not null,
+    frm text not null,
+    to_state text not null,
+    by_whom text not null,
+    epoch integer not null,
+    facts text not null
+) strict;
+
+-- Ordered by seq within a root, as above.
+create index events_root on events (root);

@@ -1,0 +1,246 @@
+"""Opening, taking over, renewing and letting go: who owns a run tree."""
+
+from __future__ import annotations
+
+from amends.errors import RunEnded
+from amends.ops import (
+    ClaimRun,
+    DueRuns,
+    LetGo,
+    OpenChild,
+    Opened,
+    OpenRun,
+    Renewed,
+    RenewLeases,
+)
+from amends.rows import (
+    CallRow,
+    FindRun,
+    FindRunById,
+    InsertRun,
+    ListCalls,
+    ListDue,
+    ListOwned,
+    Now,
+    RunRow,
+    UpdateCall,
+    UpdateRun,
+)
+from amends.store.change import count_replays, find_run, holds, move_call, move_run, note, owned
+
+
+async def open_run(op: OpenRun) -> Opened:
+    """See ``OpenRun``. A resumed run's started calls are in doubt when this returns."""
+    now = await Now()
+    row = await FindRunById(op.tenant, op.id)
+    if row is None:
+        return Opened("fresh", await _create(op, 1, now), now)
+    if op.repeated and row.opener == op.opener:
+        return Opened("fresh" if row.epoch == 1 else "resumed", row, now)
+    if row.parent:
+        return Opened("refused", row, now)
+    if op.input and row.input_digest != op.input_digest:
+        return Opened("conflict", row, now)
+    if row.state == "rolled_back" and row.goal_by != "person" and op.if_rolled_back == "again":
+        return Opened("fresh", await _create(op, row.generation + 1, now), now)
+    if row.state in ("rolled_back", "abandoned"):
+        return Opened("refused", row, now)
+    if row.state == "committed":
+        return Opened("ended", row, now)
+    if row.owner and row.owner != op.dead_owner and row.lease_until > now:
+        return Opened("busy", row, now)
+    row = await _take_over(row, op, now, history=int(op.history))
+    if row.state == "blocked" and row.interrupted:
+        row = await move_run(row, row.came_from, at=now, by=op.owner, epoch=row.epoch, causes="[]", interrupted=0)
+    return Opened("resumed", row, now)
+
+
+async def _create(op: OpenRun, generation: int, now: float) -> RunRow:
+    row = RunRow(
+        uid=op.uid,
+        id=op.id,
+        tenant=op.tenant,
+        generation=generation,
+        root=op.uid,
+        parent="",
+        state="open",
+        created_at=now,
+        policy=op.policy,
+        order_mode=op.order_mode,
+        agent=op.agent,
+        principal=op.principal,
+        input=op.input,
+        input_digest=op.input_digest,
+        tags=op.tags,
+        deadline_at=None if op.deadline_s is None else now + op.deadline_s,
+        owner=op.owner,
+        opener=op.opener,
+        epoch=1,
+        lease_s=op.lease_s,
+        lease_until=now + op.lease_s,
+        wake_at=now + op.lease_s,
+    )
+    await InsertRun(row)
+    await note(row, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=generation)
+    return row
+
+
+async def open_child(op: OpenChild) -> Opened:
+    """See ``OpenChild``. The same request finds the same child."""
+    parent = await find_run(op.parent)
+    root = await owned(parent.root, op.owner, op.epoch)
+    now = await Now()
+    row = await FindRunById(parent.tenant, op.id)
+    mine = row is not None and row.root == parent.root
+    if row is not None and mine:
+        if op.input and row.input_digest != op.input_digest:
+            return Opened("conflict", row, now)
+        if row.state in ("committed", "abandoned"):
+            return Opened("ended" if row.state == "committed" else "refused", row, now)
+        if row.state != "rolled_back":
+            if row.state == "blocked" and row.interrupted:
+                row = await move_run(row, row.came_from, at=now, by=op.owner, epoch=op.epoch, interrupted=0)
+            return Opened("fresh" if op.repeated else "resumed", row, now)
+    _may_have_children(parent, root)
+    child = RunRow(
+        uid=op.uid,
+        id=op.id,
+        tenant=parent.tenant,
+        generation=1 if row is None else row.generation + 1,
+        root=parent.root,
+        parent=parent.uid,
+        state="open",
+        created_at=now,
+        policy=parent.policy,
+        order_mode=parent.order_mode,
+        agent=parent.agent,
+        principal=parent.principal,
+        input=op.input,
+        input_digest=op.input_digest,
+        epoch=op.epoch,
+    )
+    await InsertRun(child)
+    await note(child, "run", at=now, by=op.owner, epoch=op.epoch, frm="(new)", to="open", parent=parent.id)
+    return Opened("fresh", child, now)
+
+
+def _may_have_children(parent: RunRow, root: RunRow) -> None:
+    for run in (parent, root):
+        in_flight = bool(run.pivot) and run.phase == "open"
+        if run.phase not in ("open", "pivoted") or run.goal or in_flight:
+            why = "its pivot is in flight" if in_flight else f"it is {run.state}, on its way to {run.goal or 'its end'}"
+            raise RunEnded(f"run {run.id} takes no new child: {why}", state=run.state, run_id=run.id)
+
+
+async def claim_run(op: ClaimRun) -> RunRow | None:
+    """See ``ClaimRun``. Every started call of a claimed tree is in doubt in the same transaction."""
+    now = await Now()
+    root = await FindRun(op.root)
+    if root is None or root.closed_at is not None:
+        return None
+    if op.repeated and root.opener == op.opener:
+        return root
+    alive = bool(root.owner) and root.owner != op.dead_owner and root.lease_until > now
+    due = root.wake_at is not None and root.wake_at <= now
+    dead = bool(op.dead_owner) and root.owner == op.dead_owner
+    if alive or not (due or dead or op.force):
+        return None
+    return await _take_over(root, op, now, history=root.history)
+
+
+async def _take_over(root: RunRow, op: OpenRun | ClaimRun, now: float, *, history: int) -> RunRow:
+    epoch = root.epoch + 1
+    # What the old owner may still send: nothing if it is certainly dead or gave the run back; else it may send
+    # until its own monotonic clock ends its lease, which it can last have renewed just now.
+    certain = root.owner in ("", op.dead_owner)
+    quiet = op.mono if certain else op.mono + root.lease_s
+    for call in await ListCalls(root.uid, ("started", "compensating", "in_doubt", "compensation_in_doubt")):
+        run = await find_run(call.run)
+        # A body that outlived its timeout may live on in a process that gave the run back.
+        in_flight = not root.owner and call.quiet_mono is None and call.comp_mono is None
+        await _lose(run, call, op, epoch, now=now, quiet=op.mono + root.lease_s if in_flight else quiet)
+    await note(root, "taken over", at=now, by=op.owner, epoch=epoch, from_owner=root.owner, certain=certain)
+    return await UpdateRun(
+        root,
+        {
+            "owner": op.owner,
+            "opener": op.opener,
+            "epoch": epoch,
+            "lease_s": op.lease_s,
+            "lease_until": now + op.lease_s,
+            "wake_at": now + op.lease_s,
+            "suspended": 0,
+            "history": history,
+        },
+    )
+
+
+async def _lose(run: RunRow, call: CallRow, op: OpenRun | ClaimRun, epoch: int, *, now: float, quiet: float) -> None:
+    if call.state == "started" and call.kind == "read":
+        await move_call(run, call, "failed", at=now, by=op.owner, epoch=epoch, why="lost", settled_at=now)
+    elif call.state == "started":
+        await move_call(
+            run, call, "in_doubt", at=now, by=op.owner, epoch=epoch, why="lost", quiet_boot=op.boot, quiet_mono=quiet
+        )
+    elif call.state == "compensating":
+        await move_call(
+            run, call, "compensation_in_doubt", at=now, by=op.owner, epoch=epoch, comp_boot=op.boot, comp_mono=quiet
+        )
+    elif call.state == "in_doubt" and call.quiet_mono is None:
+        await UpdateCall(call, {"quiet_boot": op.boot, "quiet_mono": quiet})
+    elif call.state == "compensation_in_doubt" and call.comp_mono is None:
+        await UpdateCall(call, {"comp_boot": op.boot, "comp_mono": quiet})
+
+
+async def renew_leases(op: RenewLeases) -> Renewed:
+    """See ``RenewLeases``."""
+    now = await Now()
+    goals: dict[str, str] = {}
+    for uid, epoch in op.epochs.items():
+        root = await FindRun(uid)
+        if root is None or not holds(root, op.owner, epoch):
+            continue
+        until = now + op.lease_s
+        await UpdateRun(root, {"lease_until": until, "wake_at": until, "lease_s": op.lease_s})
+        goals[uid] = root.goal if root.goal_by in ("person", "deadline") else ""
+    return Renewed(goals)
+
+
+async def let_go(op: LetGo) -> RunRow:
+    """See ``LetGo``. An unfinished call of a run that nobody holds would be nobody's: there is none."""
+    root = await find_run(op.root)
+    if not holds(root, op.owner, op.epoch):
+        return root  # already taken over, or a repeated answer: nothing of ours is left to give
+    now = await Now()
+    await count_replays(op.replays)
+    if root.closed_at is not None:
+        return root
+    await note(root, "let go", at=now, by=op.owner, epoch=op.epoch, suspended=op.suspended)
+    return await UpdateRun(
+        root,
+        {
+            "owner": "",
+            "lease_until": 0.0,
+            "wake_at": None if op.wake_s is None else now + op.wake_s,
+            "suspended": int(op.suspended),
+        },
+    )
+
+
+async def due_runs(op: DueRuns) -> list[tuple[RunRow, tuple[str, ...]]]:
+    """See ``DueRuns``."""
+    now = await Now()
+    due = await ListDue(now, op.tenant, op.limit)
+    seen = {root.uid for root in due}
+    others = [root for root in await ListOwned(op.tenant, op.limit) if root.uid not in seen]
+    found: list[tuple[RunRow, tuple[str, ...]]] = []
+    for root in [*due, *others]:
+        calls = await ListCalls(root.uid)
+        found.append((root, tuple(sorted({call.tool for call in calls if _needs_tool(root, call)}))))
+    return found
+
+
+def _needs_tool(root: RunRow, call: CallRow) -> bool:
+    if call.kind == "read" or call.state in ("failed", "compensated", "refused", "dropped", "residue"):
+        return False
+    return call.state != "succeeded" or (root.phase != "pivoted" and root.goal != "commit")

@@ -1,0 +1,274 @@
+"""Settling: how an attempt ended, what was learned later, and what a probe or a person says of a doubt."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from amends.errors import TransitionRefused
+from amends.ops import (
+    DecideCall,
+    NoteEvidence,
+    NoteProbe,
+    ResolveCall,
+    RetryCall,
+    SettleCall,
+    Settled,
+    StartCall,
+    WatchDoubt,
+)
+from amends.rows import CallRow, FindCall, Now, RunRow, UpdateCall, UpdateRun
+from amends.store.admission import promote
+from amends.store.change import find_run, holds, move_call, move_run, note, owned, unblock
+
+
+async def start_call(op: StartCall) -> CallRow | None:
+    """See ``StartCall``."""
+    call = await _find(op.call_id)
+    run = await find_run(call.run)
+    await owned(call.root, op.owner, op.epoch)
+    if op.repeated and call.state == "started" and call.attempt == op.attempt:
+        return call
+    if call.attempt != op.attempt - 1 or not _startable(run, call):
+        return None
+    now = await Now()
+    call = await promote(run, call, at=now, by=op.owner, epoch=op.epoch)
+    if call.kind == "pivot" and not call.violation:
+        run = await UpdateRun(run, {"pivot": call.id})
+    return await move_call(
+        run, call, "started", at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt},
+        attempt=op.attempt, first_at=call.first_at or now, started_at=now, settled_at=None, retry_at=None,
+        quiet_boot="", quiet_mono=None, why="", evidence="", probe_at=None,
+    )  # fmt: skip
+
+
+def _startable(run: RunRow, call: CallRow) -> bool:
+    if run.phase not in ("open", "pivoted") or (run.goal == "rollback" and run.phase == "open"):
+        # Learning the result of an idempotent call that is in doubt is allowed on the way back, nothing else.
+        return call.state == "in_doubt" and run.phase in ("rolling_back", "open")
+    if call.is_staged:
+        return run.phase == "pivoted"
+    return call.state in ("ready", "backing_off", "in_doubt")
+
+
+async def settle_call(op: SettleCall) -> Settled:
+    """See ``SettleCall``."""
+    call = await _find(op.call_id)
+    root = await find_run(call.root)
+    if op.repeated and call.state == op.to and call.attempt == op.attempt:
+        return Settled(call)
+    if not holds(root, op.owner, op.epoch) or call.attempt != op.attempt or call.state != "started":
+        happened = op.to == "succeeded"
+        certain = op.to in ("failed", "backing_off")
+        kept = await _keep_evidence(
+            call, op.attempt, happened=happened, certain=certain, result=op.result, error=op.error,
+            source="fenced", boot=op.boot, mono=op.mono,
+        )  # fmt: skip
+        return Settled(kept, fenced=True)
+    now = await Now()
+    run = await find_run(call.run)
+    settled = await move_call(
+        run, call, op.to, at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt, "why": op.why},
+        result=op.result, loss=op.loss, error=op.error, why=op.why, settled_at=now,
+        retry_at=None if op.retry_s is None else now + op.retry_s, quiet_boot=op.boot, quiet_mono=op.mono,
+    )  # fmt: skip
+    await _after_settling(run, settled, now, op.owner, root.epoch, doom=op.doom)
+    return Settled(settled)
+
+
+async def _after_settling(
+    run: RunRow, call: CallRow, now: float, by: str, epoch: int, *, doom: bool = False
+) -> RunRow:
+    """What a settled call means for its run, in the same transaction."""
+    if call.kind == "pivot" and run.pivot == call.id and run.phase == "open":
+        if call.state == "succeeded":
+            if run.state == "blocked":
+                run = await move_run(run, "open", at=now, by=by, epoch=epoch, came_from="", causes="[]")
+            void = {"goal": "", "goal_by": "", "goal_why": ""} if run.goal == "rollback" else {}
+            run = await move_run(run, "pivoted", at=now, by=by, epoch=epoch, facts={"pivot": call.tool}, **void)
+        elif call.state in ("failed", "residue"):
+            staged = "" if run.staged_pivot == call.id else run.staged_pivot
+            run = await UpdateRun(run, {"pivot": "", "staged_pivot": staged})
+    if doom and run.phase == "open" and run.goal != "rollback":
+        await note(run, "goal", at=now, by=by, epoch=epoch, to="rollback", call=call.id)
+        run = await UpdateRun(
+            run, {"goal": "rollback", "goal_by": "self", "goal_why": f"{call.tool} failed and says that the run fails"}
+        )
+    return run
+
+
+# ---- evidence -----------------------------------------------------------------------------
+
+
+async def note_evidence(op: NoteEvidence) -> CallRow | None:
+    """See ``NoteEvidence``."""
+    call = await FindCall(op.call_id)
+    if call is None:
+        return None
+    return await _keep_evidence(
+        call, op.attempt, happened=op.happened, certain=not op.happened, result=op.result, error=op.error,
+        source=op.source, boot=op.boot, mono=op.mono,
+    )  # fmt: skip
+
+
+async def _keep_evidence(
+    call: CallRow, attempt: int, *, happened: bool, certain: bool, result: str | None, error: str, source: str,
+    boot: str, mono: float | None,
+) -> CallRow:  # fmt: skip
+    now = await Now()
+    run = await find_run(call.run)
+    root = await find_run(call.root)
+    text = json.dumps(
+        {"attempt": attempt, "happened": happened, "certain": certain, "result": result, "error": error}
+    )
+    await note(
+        run, "evidence", at=now, by=source, epoch=root.epoch, call=call.id, attempt=attempt, happened=happened,
+        error=error,
+    )  # fmt: skip
+    changes: dict[str, Any] = {}
+    if happened or not call.evidence:
+        changes["evidence"] = text
+    if call.state == "in_doubt" and call.attempt == attempt and call.quiet_mono is None and mono is not None:
+        changes |= {"quiet_boot": boot, "quiet_mono": mono, "probe_at": None}  # the body has returned
+    call = await UpdateCall(call, changes) if changes else call
+    if call.state in ("in_doubt", "compensation_in_doubt"):
+        await unblock(run, at=now, by=source, epoch=root.epoch)
+    if happened and call.state in ("failed", "compensated", "backing_off"):
+        call = await _reopen(run, call, result, now, source, root.epoch)
+    return call
+
+
+async def _reopen(run: RunRow, call: CallRow, result: str | None, now: float, by: str, epoch: int) -> CallRow:
+    """An effect that was thought absent or undone is there after all."""
+    if call.state == "backing_off":
+        call = await move_call(run, call, "failed", at=now, by=by, epoch=epoch, settled_at=now)
+    kept = result if result is not None else call.result
+    call = await move_call(
+        run, call, "succeeded", at=now, by=by, epoch=epoch, facts={"late": True}, result=kept, settled_at=now,
+        comp_from=call.comp_attempt, comp_gave_up=0,
+    )  # fmt: skip
+    root = await find_run(run.root)
+    for one in {run.uid: run, root.uid: root}.values():
+        if one.state == "rolled_back":
+            one = await move_run(one, "rolling_back", at=now, by=by, epoch=epoch, closed_at=None, goal="rollback")
+        if one.uid == one.root and one.phase == "rolling_back" and not one.owner:
+            if one.state == "blocked":
+                one = await move_run(one, one.came_from, at=now, by=by, epoch=epoch, came_from="", causes="[]")
+            await UpdateRun(one, {"wake_at": now})
+    return call
+
+
+async def note_probe(op: NoteProbe) -> CallRow:
+    """See ``NoteProbe``."""
+    call = await _find(op.call_id)
+    now = await Now()
+    run = await find_run(call.run)
+    root = await find_run(call.root)
+    await note(
+        run, "probed", at=now, by="probe", epoch=root.epoch, call=call.id, answer=op.answer, why=op.why
+    )
+    at = None if op.next_s is None else now + op.next_s
+    return await UpdateCall(call, {"probes": call.probes + 1, "probe_at": at})
+
+
+async def watch_doubt(op: WatchDoubt) -> CallRow:
+    """See ``WatchDoubt``."""
+    call = await _find(op.call_id)
+    if call.state == "in_doubt":
+        return await UpdateCall(call, {"quiet_boot": op.boot, "quiet_mono": op.mono})
+    return await UpdateCall(call, {"comp_boot": op.boot, "comp_mono": op.mono})
+
+
+# ---- the probe's word, and a person's -----------------------------------------------------
+
+
+async def resolve_call(op: ResolveCall) -> CallRow:
+    """See ``ResolveCall``. Under the lease it is a probe's answer; without an epoch a person's."""
+    call = await _find(op.call_id)
+    root = await find_run(call.root)
+    if op.repeated and call.state == op.to:
+        return call
+    if op.epoch is not None:
+        await owned(call.root, op.owner, op.epoch)
+    given_up = call.state == "backing_off" and op.to == "failed"
+    if call.state not in ("in_doubt", "compensation_in_doubt", "compensation_failed") and not given_up:
+        if op.epoch is not None:
+            return call  # somebody settled it meanwhile
+        raise TransitionRefused(
+            f"call {call.id} ({call.tool}) is {call.state}: there is no doubt to resolve", frm=call.state, to=op.to
+        )
+    now = await Now()
+    run = await find_run(call.run)
+    if op.to == "residue" and call.state == "compensation_in_doubt":
+        call = await move_call(run, call, "compensation_failed", at=now, by=op.by, epoch=root.epoch)
+    changes: dict[str, Any] = {"why": op.why, "probe_at": None}
+    if op.to in ("compensated", "compensation_failed"):
+        changes = {"comp_settled_at": now, "comp_gave_up": 0, "comp_from": call.comp_attempt}
+    elif op.to != "residue":
+        changes |= {"settled_at": now, "retry_at": None if op.retry_s is None else now + op.retry_s}
+    if op.to == "succeeded":
+        changes |= {"result": op.result, "loss": op.loss}
+    call = await move_call(
+        run, call, op.to, at=now, by=op.by, epoch=root.epoch, facts={"why": op.why, "resolved": True}, **changes
+    )
+    run = await _after_settling(run, call, now, op.by, root.epoch)
+    await unblock(run, at=now, by=op.by, epoch=root.epoch)
+    return call
+
+
+async def decide_call(op: DecideCall) -> CallRow:
+    """See ``DecideCall``. A replay makes the held key an alias of its twin."""
+    call = await _find(op.call_id)
+    if call.state != "held" or call.reason not in ("duplicate", "conflict"):
+        raise TransitionRefused(
+            f"call {call.id} ({call.tool}) is {call.state}: nobody is asked about it", frm=call.state, to=op.decision
+        )
+    now = await Now()
+    run = await find_run(call.run)
+    root = await find_run(call.root)
+    facts = {"decision": op.decision, "why": op.why}
+    if op.decision == "run":
+        call = await move_call(run, call, "ready", at=now, by=op.by, epoch=root.epoch, facts=facts)
+    elif op.decision == "refuse":
+        call = await move_call(
+            run, call, "refused", at=now, by=op.by, epoch=root.epoch, facts=facts, why=op.why, error=op.by
+        )
+    else:
+        call = await move_call(
+            run, call, "dropped", at=now, by=op.by, epoch=root.epoch, facts=facts, why=op.why, alias=call.twin
+        )
+    await unblock(run, at=now, by=op.by, epoch=root.epoch)
+    return call
+
+
+async def retry_call(op: RetryCall) -> CallRow:
+    """See ``RetryCall``."""
+    call = await _find(op.call_id)
+    if call.state not in ("backing_off", "compensation_failed"):
+        raise TransitionRefused(
+            f"call {call.id} ({call.tool}) is {call.state}: there is nothing to try again", frm=call.state, to="started"
+        )
+    now = await Now()
+    run = await find_run(call.run)
+    root = await find_run(call.root)
+    await note(run, "retry asked", at=now, by=op.by, epoch=root.epoch, call=call.id, why=op.why)
+    call = await UpdateCall(
+        call,
+        {
+            "tries_from": call.attempt,
+            "retry_at": now if call.state == "backing_off" else call.retry_at,
+            "comp_from": call.comp_attempt,
+            "comp_gave_up": 0,
+            "comp_retry_at": None,
+            "why": "" if call.state == "backing_off" else call.why,
+        },
+    )
+    await unblock(run, at=now, by=op.by, epoch=root.epoch)
+    return call
+
+
+async def _find(call_id: str) -> CallRow:
+    call = await FindCall(call_id)
+    if call is None:
+        raise LookupError(f"there is no call {call_id!r} in this ledger")
+    return call

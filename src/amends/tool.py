@@ -1,0 +1,341 @@
+"""Declaring tools: the decorator, the static type of what it returns, and how a direct call finds its run.
+
+At run time a tool is a real function, since frameworks refuse or misread callable objects; ``Tool`` is its
+static type, and lends the function its methods.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from types import FrameType, MethodType, ModuleType
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypeAlias, TypeVar, Unpack, overload
+
+from amends.check import bad, check_seconds
+from amends.declare import declare, declared_target, specs_of
+from amends.errors import NoRun, WrongColour
+from amends.model import Kind, Probed, Retry, Staged
+from amends.signature import is_async_function
+from amends.spec import (
+    ClassOptions,
+    CommitOptions,
+    Declaration,
+    DirectOptions,
+    LazySchema,
+    ProbeSpec,
+    RetriableOptions,
+    Spec,
+    Twin,
+    TwinLike,
+    TwinSaid,
+    schemas,
+    twin_kwargs,
+)
+
+__all__ = [
+    "Caller",
+    "Declaration",
+    "Declared",
+    "Options",
+    "ProbeSpec",
+    "Spec",
+    "Tool",
+    "Twin",
+    "current_caller",
+    "declare",
+    "schemas",
+    "specs_of",
+    "tool",
+    "twin_kwargs",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., object])
+PF = TypeVar("PF", bound=Callable[..., Probed[Any] | Coroutine[Any, Any, Probed[Any]]])
+CC = TypeVar("CC", bound=type[Any])
+
+
+# ---- how a direct call finds its run ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What ``with_options`` says of one call."""
+
+    again: str | None = None
+    timeout: float | None = None
+    connection: object | None = None
+
+
+class Caller(Protocol):
+    """What a run gives to the tools that are called inside it."""
+
+    is_async: bool
+
+    def direct(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Do this call; an async run returns an awaitable."""
+
+
+current_caller: ContextVar[Caller | None] = ContextVar("amends.current_caller", default=None)
+
+
+# ---- the static type ----------------------------------------------------------------------
+
+
+class _BindFirst:
+    """Not callable: a tool is declared on a bound method, ``tool(shop.pay)``, never inside the class body."""
+
+
+class Tool(Generic[P, R_co]):
+    """A declared tool. Static only: at run time it is a function, so ``isinstance`` says no."""
+
+    name: str
+    kind: Kind
+    version: str
+    schema: Mapping[str, Any]
+    """JSON schema of the arguments, for a model."""
+    fn: Callable[..., object]
+    """The body alone, unguarded: for unit tests."""
+    __amends__: Declaration
+    __name__: str
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Do it once in the current run and return its result."""
+        raise NotImplementedError("tools are functions at run time")
+
+    @overload
+    def compensate(
+        self,
+        fn: F,
+        /,
+        *,
+        idempotent: bool = ...,
+        absent_ok: bool = ...,
+        wins: bool = ...,
+        retry: Retry | int = ...,
+        timeout: float = ...,
+        probe: TwinLike = ...,
+    ) -> F: ...
+    @overload
+    def compensate(
+        self,
+        fn: None = None,
+        /,
+        *,
+        idempotent: bool = ...,
+        absent_ok: bool = ...,
+        wins: bool = ...,
+        retry: Retry | int = ...,
+        timeout: float = ...,
+        probe: TwinLike = ...,
+    ) -> Callable[[F], F]: ...
+    def compensate(self, fn: Any = None, /, **options: Any) -> Any:
+        """Name the twin that takes a call back; it asks by name for ``result``, ``call`` or the tool's arguments.
+
+        Nothing is implied. ``idempotent``: its destination deduplicates on ``current_call().key``. ``absent_ok``:
+        it may be started although nobody knows whether there is something to take back. ``wins``: after it the
+        destination refuses the late effect. ``probe``: asks whether the compensation itself took effect.
+        """
+
+        def attach(fn: Any) -> Any:
+            self.__amends__.compensate = TwinSaid(fn, **options)
+            return fn
+
+        return attach if fn is None else attach(fn)
+
+    @overload
+    def probe(self, fn: PF, /, *, settle: float = ...) -> PF: ...
+    @overload
+    def probe(self, fn: None = None, /, *, settle: float = ...) -> Callable[[PF], PF]: ...
+    def probe(self, fn: Any = None, /, *, settle: float | None = None) -> Any:
+        """Name the function that asks the world whether a call took effect.
+
+        ``settle``: seconds after the last possible send in which an effect may still land; at least the timeout.
+        """
+
+        def attach(fn: Any) -> Any:
+            self.__amends__.probe = fn
+            if settle is not None:
+                self.__amends__.settle = settle
+            return fn
+
+        return attach if fn is None else attach(fn)
+
+    def guard(self, fn: F, /) -> F:
+        """Name the check read before a compensation: False leaves the effect as residue."""
+        self.__amends__.guard = fn
+        return fn
+
+    def list_effects(self, fn: F, /) -> F:
+        """Name the listing that ``rt.reconcile`` compares the ledger with."""
+        self.__amends__.list_effects = fn
+        return fn
+
+    def with_options(
+        self, *, again: str | None = None, connection: object | None = None, timeout: float | None = None
+    ) -> Self:
+        """The same tool for one call: a deliberate repeat, the caller's connection, another timeout."""
+        declared = self.__amends__
+        if again is not None and not again.strip():
+            bad(declared, f"{declared.name}: again= says why it is done a second time; it is empty")
+        check_seconds(declared, "timeout", timeout, positive=True)
+        given: dict[str, Any] = {"again": again, "connection": connection, "timeout": timeout}
+        options: Options = getattr(self, "__amends_options__", Options())
+        made: Self = _function(declared, replace(options, **{k: v for k, v in given.items() if v is not None}))
+        return made
+
+    @overload
+    def __get__(self, instance: None, owner: type, /) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None, /) -> _BindFirst: ...
+    def __get__(self, instance: object, owner: type | None = None, /) -> Any:
+        """For type checkers: a tool in a class body cannot be called on an instance."""
+        return self
+
+
+Declared: TypeAlias = Tool[..., Any] | type[Any] | Declaration | ModuleType
+"""What ``Runtime(tools=[...])`` takes."""
+
+
+class _Executes(Protocol[P, R_co]):
+    def execute(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+class _Declares(Protocol):
+    @overload
+    def __call__(self, target: CC, /) -> CC: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, target: Callable[P, R], /) -> Tool[P, R]: ...
+
+
+class _Stages(Protocol):
+    @overload
+    def __call__(self, target: CC, /) -> CC: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+        self, target: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> Tool[P, Coroutine[Any, Any, Staged[T]]]: ...
+    @overload
+    def __call__(self, target: Callable[P, R], /) -> Tool[P, Staged[R]]: ...
+
+
+# ---- the decorator ------------------------------------------------------------------------
+
+
+@overload
+def tool(target: CC, /, **options: Unpack[ClassOptions]) -> CC: ...  # type: ignore[overload-overlap]
+# Staged: an instance or a function, async or not, for each of the two ways to say so.
+@overload
+def tool(  # type: ignore[overload-overlap]
+    target: _Executes[P, Coroutine[Any, Any, T]], /, **options: Unpack[RetriableOptions]
+) -> Tool[P, Coroutine[Any, Any, Staged[T]]]: ...
+@overload
+def tool(target: _Executes[P, R], /, **options: Unpack[RetriableOptions]) -> Tool[P, Staged[R]]: ...
+@overload
+def tool(  # type: ignore[overload-overlap]
+    target: Callable[P, Coroutine[Any, Any, T]], /, **options: Unpack[RetriableOptions]
+) -> Tool[P, Coroutine[Any, Any, Staged[T]]]: ...
+@overload
+def tool(target: Callable[P, R], /, **options: Unpack[RetriableOptions]) -> Tool[P, Staged[R]]: ...
+@overload
+def tool(  # type: ignore[overload-overlap]
+    target: _Executes[P, Coroutine[Any, Any, T]], /, **options: Unpack[CommitOptions]
+) -> Tool[P, Coroutine[Any, Any, Staged[T]]]: ...
+@overload
+def tool(target: _Executes[P, R], /, **options: Unpack[CommitOptions]) -> Tool[P, Staged[R]]: ...
+@overload
+def tool(  # type: ignore[overload-overlap]
+    target: Callable[P, Coroutine[Any, Any, T]], /, **options: Unpack[CommitOptions]
+) -> Tool[P, Coroutine[Any, Any, Staged[T]]]: ...
+@overload
+def tool(target: Callable[P, R], /, **options: Unpack[CommitOptions]) -> Tool[P, Staged[R]]: ...
+# Not staged: the body's own result.
+@overload
+def tool(target: _Executes[P, R], /, **options: Unpack[DirectOptions]) -> Tool[P, R]: ...
+@overload
+def tool(target: Callable[P, R], /, **options: Unpack[DirectOptions]) -> Tool[P, R]: ...
+# The decorator with options.
+@overload
+def tool(**options: Unpack[RetriableOptions]) -> _Stages: ...
+@overload
+def tool(**options: Unpack[CommitOptions]) -> _Stages: ...
+@overload
+def tool(**options: Unpack[DirectOptions]) -> _Declares: ...
+def tool(target: Any = None, /, **options: Any) -> Any:
+    """Declare a function, a class with ``execute``, an instance, or a bound method to amends.
+
+    The options are those of ``amends.spec.ClassOptions``. Declarations are checked when a runtime is built.
+    """
+    if target is not None:
+        return _declared(target, options, sys._getframe(1))
+
+    def decorate(target: Any) -> Any:
+        return _declared(target, options, sys._getframe(1))
+
+    return decorate
+
+
+def _declared(target: Any, options: dict[str, Any], frame: FrameType) -> Any:
+    declared = declared_target(target, options, frame)
+    if isinstance(target, type):
+        target.__amends__ = declared  # type: ignore[attr-defined]
+        return target
+    return _function(declared, Options())
+
+
+# ---- the function that a tool is ----------------------------------------------------------
+
+
+def _function(declared: Declaration, options: Options) -> Any:
+    fn = declared.fn
+    assert fn is not None, "only a tool with a body is a function"
+    call: Any = _async_call(declared, options, fn) if is_async_function(fn) else _blocking_call(declared, options, fn)
+    functools.update_wrapper(call, fn)
+    if declared.cls is not None:  # frameworks read these: the tool is the class, not one of many called execute
+        call.__name__, call.__qualname__ = declared.cls.__name__, declared.cls.__qualname__
+        call.__doc__ = fn.__doc__ or declared.cls.__doc__
+    elif not hasattr(fn, "__name__"):
+        call.__name__ = call.__qualname__ = declared.name
+    call.__amends__, call.__amends_options__ = declared, options
+    call.name, call.kind, call.version = declared.name, declared.kind or "compensatable", declared.version
+    call.fn, call.schema = fn, LazySchema(declared)
+    for method in ("compensate", "probe", "guard", "list_effects", "with_options"):
+        setattr(call, method, MethodType(getattr(Tool, method), call))
+    return call
+
+
+def _blocking_call(declared: Declaration, options: Options, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        caller = current_caller.get()
+        if caller is None or caller.is_async:
+            raise _misplaced(declared, fn, caller)
+        return caller.direct(declared, options, args, kwargs)
+
+    return call
+
+
+def _async_call(declared: Declaration, options: Options, fn: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        caller = current_caller.get()
+        if caller is None or not caller.is_async:
+            raise _misplaced(declared, fn, caller)
+        return await caller.direct(declared, options, args, kwargs)
+
+    return call
+
+
+def _misplaced(declared: Declaration, fn: Callable[..., Any], caller: Caller | None) -> NoRun | WrongColour:
+    if caller is None:
+        return NoRun(f"{declared.name} was called outside a run", tool=declared.name)
+    spelled = f"run.call({declared.name if declared.cls else getattr(fn, '__name__', declared.name)}, …)"
+    if caller.is_async:
+        message, cure = f"{declared.name} blocks, and this run is async", f"await {spelled}"
+    else:
+        message, cure = f"{declared.name} is async, and this run is blocking", spelled
+    return WrongColour(f"{message}: say `{cure}`", tool=declared.name, hint=cure)

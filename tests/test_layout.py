@@ -1,0 +1,375 @@
+"""The shape of src/amends, kept by reading the source: who may import whom, how long, which words.
+
+Every import counts: at the top, inside a function, under TYPE_CHECKING. A type that points upward is a dependency too.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src" / "amends"
+PAGE = "docs/explanation/architecture.md"
+
+# ---- the rule, as a table -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the layout: its members, what they may import beside their own row, and why."""
+
+    members: tuple[str, ...]
+    may_import: tuple[str, ...]
+    why: str
+
+
+ROWS: dict[str, Row] = {
+    "words": Row(
+        ("errors", "model", "states", "canonical"),
+        (),
+        "the words that everything else is said in depend on nothing",
+    ),
+    "tools": Row(
+        ("tool", "spec", "signature", "declare", "check", "flow", "rows", "ops"),
+        ("words",),
+        "a declaration and an operation are data: whoever performs them comes later",
+    ),
+    "engine": Row(
+        ("engine",),
+        ("words", "tools"),
+        "engine/ performs nothing: await an operation object instead, and let a driver perform it",
+    ),
+    "drive": Row(
+        ("drive",),
+        ("words", "tools", "engine"),
+        "a driver performs operations for any engine and any store: it may not know which store",
+    ),
+    "store": Row(
+        ("store",),
+        ("words", "tools", "drive"),
+        "a store keeps the record and runs no tool: engine and store meet in the runtime only",
+    ),
+    "runtime": Row(
+        ("", "runtime", "aio", "worker", "testing"),
+        ("words", "tools", "engine", "drive", "store"),
+        "the runtime serves every edge, so it may know none of them",
+    ),
+}
+EDGES = ("llm", "adapters", "gateway", "http", "console", "cli", "engines")
+PUBLIC = ("", "errors", "testing")
+EDGE_WHY = "an edge stands on amends, amends.errors and amends.testing alone, so that each can be removed"
+
+# Third-party packages, by member; an edge brings its own as an extra, the CLI's are always there.
+THIRD_PARTY: dict[str, frozenset[str]] = {
+    "canonical": frozenset({"pydantic", "pydantic_core"}),
+    "tool": frozenset({"pydantic", "pydantic_core"}),
+    "signature": frozenset({"pydantic", "pydantic_core"}),
+    "declare": frozenset({"pydantic", "pydantic_core"}),
+    "store.postgres": frozenset({"psycopg", "psycopg_pool"}),
+    "store.mysql": frozenset({"pymysql"}),
+    "cli": frozenset({"typer", "click", "rich"}),
+}
+
+# What engine/ may not have: every clock, die, thread, file, process and database of the standard library.
+PERFORMING = frozenset(
+    """
+    asyncio concurrent ctypes fcntl glob http io logging mmap multiprocessing os pathlib queue random sched secrets
+    select selectors shelve shutil signal socket socketserver sqlite3 ssl subprocess tempfile threading time urllib
+    """.split()  # noqa: SIM905 (a list of words reads better as words)
+)
+PERFORMING_CALLS = frozenset({"now", "utcnow", "today", "uuid1", "uuid4", "open", "print", "input", "sleep"})
+
+# ---- the limits, with a ratchet -----------------------------------------------------------
+
+FILE_LINES, FILE_LINES_MAX = 400, 500
+FUNCTION_LINES, FUNCTION_LINES_MAX = 50, 60
+
+# Longer than the first limit, each with its reason. A number here may only fall; nothing may pass the second limit.
+LONG_FILES: dict[str, int] = {
+    "errors.py": 480,  # one tree, read on one page
+}
+LONG_FUNCTIONS: dict[str, int] = {}
+
+WORDS = frozenset({"step", "task", "job", "action", "workflow", "effect id"})
+FOREIGN_WORDS = frozenset({"create_task", "current_task"})  # asyncio's own names
+EMPTY_NAMES = frozenset({"util", "utils", "helper", "helpers", "common", "base", "manager", "core", "misc"})
+
+
+# ---- reading the source -------------------------------------------------------------------
+
+
+def modules() -> dict[str, ast.Module]:
+    """Every module of src/amends by its name below ``amends``; "" is the package itself."""
+    return {_name(path): parsed(path) for path in sorted(SRC.rglob("*.py"))}
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def _name(path: Path) -> str:
+    parts = path.relative_to(SRC).with_suffix("").parts
+    if parts == ("__main__",):
+        return "cli.__main__"  # `python -m amends` is the CLI
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def row_of(module: str) -> str | None:
+    """The row or edge that a module belongs to; None where the table does not have it."""
+    member = module.partition(".")[0]
+    if member in EDGES:
+        return member
+    return next((name for name, row in ROWS.items() if member in row.members), None)
+
+
+def imports(tree: ast.Module, known: frozenset[str]) -> Iterator[tuple[int, str]]:
+    """Line and full name of whatever a module imports, wherever in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            origin = "." * node.level + (node.module or "")
+            for alias in node.names:
+                is_module = origin == "amends" and alias.name in known
+                yield node.lineno, f"{origin}.{alias.name}" if is_module else origin
+
+
+def broken_imports(module: str, tree: ast.Module, known: frozenset[str] = frozenset()) -> list[str]:
+    """Each import that the table does not allow, with the reason."""
+    row = row_of(module)
+    shown = f"amends.{module}".rstrip(".")
+    if row is None:
+        return [f"{shown}: in no row of the layout; give it one in ROWS ({PAGE})"]
+    found = dict.fromkeys(imports(tree, known))
+    return [
+        f"{shown}:{line} imports {target}: {reason}; see {PAGE}"
+        for line, target in found
+        if (reason := _refusal(module, row, target))
+    ]
+
+
+def _refusal(module: str, row: str, target: str) -> str | None:
+    top, _, below = target.partition(".")
+    if top == "":
+        return "a relative import hides where it points; say it in full"
+    if top == "amends":
+        return _refusal_edge(module, below) if row in EDGES else _refusal_inside(row, below)
+    if row == "engine" and top in PERFORMING:
+        return ROWS["engine"].why
+    if top in sys.stdlib_module_names or (row in EDGES and row != "cli"):
+        return None
+    allowed = THIRD_PARTY.get(module) or THIRD_PARTY.get(module.partition(".")[0]) or frozenset()
+    return None if top in allowed else "this module uses the standard library only (THIRD_PARTY lists who may use more)"
+
+
+def _refusal_inside(row: str, below: str) -> str | None:
+    target_row = row_of(below)
+    if target_row == row or target_row in ROWS[row].may_import:
+        return None
+    return ROWS[row].why
+
+
+def _refusal_edge(module: str, below: str) -> str | None:
+    if below in PUBLIC:
+        return None
+    own = module.split(".")
+    # One framework's adapter is an edge of its own: adapters.a may not see adapters.b.
+    mine = ".".join(own[:2]) if own[0] == "adapters" and len(own) > 1 else own[0]
+    return None if below == mine or below.startswith(mine + ".") or own[0] == below else EDGE_WHY
+
+
+# ---- the rule holds -----------------------------------------------------------------------
+
+
+def test_every_import_points_up_the_table() -> None:
+    trees = modules()
+    known = frozenset(trees)
+    # `from amends import tool` in an edge means the name that the package exports, not the module behind it.
+    exported = _bound_names(trees.get("", ast.Module([], [])))
+    problems: list[str] = []
+    for name, tree in trees.items():
+        problems += broken_imports(name, tree, known - exported if row_of(name) in EDGES else known)
+    assert problems == [], "\n" + "\n".join(problems)
+
+
+def _bound_names(tree: ast.Module) -> frozenset[str]:
+    names = {alias.asname or alias.name for n in tree.body if isinstance(n, ast.ImportFrom) for alias in n.names}
+    return frozenset(names)
+
+
+@pytest.mark.parametrize(
+    "module, source, is_lawful",
+    [
+        ("engine.call", "import asyncio", False),
+        ("engine.call", "def f():\n    import time", False),
+        ("engine.call", "from concurrent.futures import Future", False),
+        ("engine.call", "from amends.store.memory import Memory", False),
+        ("engine.call", "if TYPE_CHECKING:\n    from amends.runtime import Run", False),
+        ("engine.call", "from amends import Runtime", False),
+        ("engine.call", "from ..runtime import Run", False),
+        ("engine.call", "import pydantic", False),
+        ("engine.call", "from amends.ops import Invoke\nfrom amends.engine.law import Law\nimport hashlib", True),
+        ("states", "from amends.tool import Tool", False),
+        ("model", "from amends.states import CallState", True),
+        ("model", "import pydantic", False),
+        ("canonical", "import pydantic", True),
+        ("store.memory", "from amends.engine.call import guarded", False),
+        ("store.sqlite", "import sqlite3\nfrom amends.store.protocol import Store", True),
+        ("store.sqlite", "import psycopg", False),
+        ("drive", "from amends.store.memory import Memory", False),
+        ("runtime", "from amends.cli import main", False),
+        ("runtime", "import typer", False),
+        ("runtime", "from amends.store.sqlite import connect\nimport threading", True),
+        ("cli.main", "from amends import Runtime\nfrom amends.errors import Busy\nimport typer", True),
+        ("cli.main", "from amends.cli.demo import demo", True),
+        ("cli.main", "from amends.engine.call import guarded", False),
+        ("cli.main", "from amends.console import app", False),
+        ("cli.main", "import httpx", False),
+        ("adapters.langgraph", "from amends.adapters.openai import guarded", False),
+        ("adapters.langgraph", "import langgraph\nfrom amends import Runtime", True),
+        ("leftover", "import json", False),
+    ],
+)
+def test_the_import_rule_sees_what_it_forbids(module: str, source: str, is_lawful: bool) -> None:
+    known = frozenset({"runtime", "store.memory", "engine.call"})
+    assert is_lawful == (broken_imports(module, ast.parse(source), known) == [])
+
+
+def test_importing_amends_leaves_the_cli_packages_alone() -> None:
+    """A library user pays for neither typer nor rich."""
+    code = "import sys, amends; print(*sorted({'typer', 'click', 'rich'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+# ---- engine/ ------------------------------------------------------------------------------
+
+
+def broken_engine_rules(tree: ast.Module) -> Iterator[str]:
+    """Where a flow performs something itself, hides a type, or would act after a crash."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in PERFORMING_CALLS:
+                yield f"{node.lineno}: {name}() asks the world; await an operation object instead"
+            case ast.ImportFrom(module="typing", names=names) if any(alias.name == "cast" for alias in names):
+                yield f"{node.lineno}: no cast in engine/: a wrong type there is a wrong effect"
+            case ast.Attribute(value=ast.Name(id="typing"), attr="cast"):
+                yield f"{node.lineno}: no cast in engine/: a wrong type there is a wrong effect"
+            case ast.ExceptHandler(type=None) | ast.ExceptHandler(type=ast.Name(id="BaseException")):
+                yield f"{node.lineno}: a crash and a cancellation must pass: except Exception only"
+            case ast.Try(finalbody=final) if any(isinstance(n, ast.Await) for part in final for n in ast.walk(part)):
+                yield f"{node.lineno}: a flow that was stopped must emit nothing more: no await in finally"
+
+
+def test_engine_performs_nothing() -> None:
+    problems = [
+        f"amends.{name}:{problem}; see {PAGE}"
+        for name, tree in modules().items()
+        if row_of(name) == "engine"
+        for problem in broken_engine_rules(tree)
+    ]
+    assert problems == [], "\n" + "\n".join(problems)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "datetime.now(UTC)",
+        "print('x')",
+        "from typing import cast",
+        "import typing\ntyping.cast(int, 1)",
+        "try: ...\nexcept BaseException: ...",
+        "try: ...\nexcept: ...",
+        "async def f():\n try: ...\n finally:\n  await op",
+    ],
+)
+def test_the_engine_rules_see_what_they_forbid(source: str) -> None:
+    assert len(list(broken_engine_rules(ast.parse(source)))) == 1
+
+
+# ---- size ---------------------------------------------------------------------------------
+
+
+def test_files_stay_readable() -> None:
+    files = {path.relative_to(SRC).as_posix(): path.read_text(encoding="utf-8") for path in SRC.rglob("*.py")}
+    lengths = {place: len(text.splitlines()) for place, text in files.items()}
+    _assert_within(lengths, FILE_LINES, FILE_LINES_MAX, LONG_FILES)
+
+
+def test_functions_stay_readable() -> None:
+    lengths: dict[str, int] = {}
+    for path in SRC.rglob("*.py"):
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                place = f"{path.relative_to(SRC).as_posix()}:{node.name}"
+                lengths[place] = max(_lines(node), lengths.get(place, 0))
+    _assert_within(lengths, FUNCTION_LINES, FUNCTION_LINES_MAX, LONG_FUNCTIONS)
+
+
+def _lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Signature and body; the docstring is free, nobody shall save on it."""
+    first = node.body[0]
+    docstring = (first.end_lineno or 0) - first.lineno + 1 if ast.get_docstring(node, clean=False) is not None else 0
+    return (node.end_lineno or 0) - node.lineno + 1 - docstring
+
+
+def _assert_within(lengths: dict[str, int], limit: int, hard: int, ratchet: dict[str, int]) -> None:
+    too_long = [
+        f"{place}: {n} lines, allowed {ratchet.get(place, limit)}: split it where a reader would pause"
+        for place, n in lengths.items()
+        if n > ratchet.get(place, limit)
+    ]
+    loose = [
+        f"{place}: is listed as long and is not; take it off the list"
+        for place in ratchet
+        if lengths.get(place, 0) <= limit
+    ]
+    assert too_long + loose == []
+    assert all(allowed <= hard for allowed in ratchet.values()), f"the ratchet ends at {hard}"
+
+
+# ---- words --------------------------------------------------------------------------------
+
+
+def words_of(name: str) -> list[str]:
+    """The words in an identifier of either spelling, singular."""
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|_", " ", name)
+    words = [word.lower().removesuffix("s") for word in spaced.split()]
+    return [*words, *(f"{a} {b}" for a, b in pairwise(words))]
+
+
+def test_one_word_per_idea() -> None:
+    problems = []
+    for module, tree in modules().items():
+        names = dict.fromkeys(module.split("."), 1)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                names.setdefault(node.name, node.lineno)
+        problems += [
+            f"amends.{module}:{line} {name}: {', '.join(sorted(bad))} means nothing here; say tool, run, call, attempt"
+            for name, line in names.items()
+            if name not in FOREIGN_WORDS and (bad := WORDS.intersection(words_of(name)))
+        ]
+    assert problems == [], "\n" + "\n".join(problems)
+
+
+@pytest.mark.parametrize("name", ["Workflow", "run_job", "JobState", "next_steps", "_HTTPAction", "effect_id"])
+def test_the_word_rule_sees_what_it_forbids(name: str) -> None:
+    assert WORDS.intersection(words_of(name))
+
+
+@pytest.mark.parametrize("name", ["transaction", "jobless", "stepwise", "multitasking", "reaction"])
+def test_the_word_rule_forbids_words_not_letters(name: str) -> None:
+    assert not WORDS.intersection(words_of(name))
+
+
+def test_every_module_is_named_after_what_it_is() -> None:
+    empty = [name for name in modules() if EMPTY_NAMES.intersection(name.split("."))]
+    assert empty == [], "a name like utils says nothing: name the module after the thing in it"

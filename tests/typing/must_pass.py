@@ -1,0 +1,164 @@
+# pyright: strict
+# Both checkers must find nothing here; see tests/test_typing.py.
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, assert_type
+from amends import (
+    Absent, AsyncRuntime, Call, Happened, Probed, Retry, Runtime, Staged, Tool, Unknown, current_call, declare, tool,
+)
+
+@dataclass
+class Receipt:
+    id: str
+
+@tool
+def plain(order_id: str, cents: int = 1) -> Receipt: return Receipt("1")
+
+@tool(key=("order_id",))
+def charge(order_id: str, cents: int) -> Receipt: return Receipt(current_call().key)
+
+@charge.compensate
+def refund(result: Receipt) -> None: ...
+
+@charge.probe
+def find(order_id: str) -> Probed[Receipt]:
+    if order_id == "x": return Absent()
+    return Happened(Receipt("1")) if order_id else Unknown("no")
+
+@tool(kind="retriable")
+def send_mail(to: str) -> str: return "id"
+
+@tool(kind="pivot", needs_approval=lambda call: call.args["cents"] > 100_00)
+def wire(cents: int) -> str: return "w"
+
+@tool(kind="pivot", at="commit")
+def late_wire(cents: int) -> str: return "w"
+
+@tool
+async def acharge(order_id: str) -> Receipt: return Receipt("1")
+
+@tool(key="order_id")
+async def acharge2(order_id: str) -> Receipt: return Receipt("1")
+
+@tool(kind="retriable")
+async def amail(to: str) -> str: return "id"
+
+@tool
+class Payment:
+    def execute(self, order_id: str) -> Receipt: return Receipt("1")
+    def compensate(self, result: Receipt) -> None: ...
+
+@tool(key="order_id")
+class Payment2:
+    def execute(self, order_id: str) -> Receipt: return Receipt("1")
+    def compensate(self, result: Receipt) -> None: ...
+
+@tool
+class APayment:
+    async def execute(self, order_id: str) -> Receipt: return Receipt("1")
+    async def compensate(self, result: Receipt) -> None: ...
+
+class Gateway:
+    def __init__(self, url: str) -> None: ...
+    def execute(self, order_id: str) -> Receipt: return Receipt("1")
+    def compensate(self, result: Receipt) -> None: ...
+    def charge(self, order_id: str, cents: int) -> Receipt: return Receipt("1")
+    def refund(self, result: Receipt) -> None: ...
+
+inst = tool(Gateway("u"))
+gw = Gateway("u")
+bound = tool(gw.charge, compensate=gw.refund)
+
+assert_type(plain("1"), Receipt)
+assert_type(charge(order_id="1", cents=2), Receipt)
+assert_type(send_mail(to="a"), Staged[str])
+assert_type(wire(cents=1), str)
+assert_type(late_wire(cents=1), Staged[str])
+payment = tool(Payment())
+assert_type(payment(order_id="1"), Receipt)
+apayment = tool(APayment())
+assert_type(inst(order_id="1"), Receipt)
+assert_type(bound(order_id="1", cents=1), Receipt)
+assert_type(charge.with_options(again="second box")(order_id="1", cents=2), Receipt)
+assert_type(refund(Receipt("1")), None)
+
+rt = Runtime("sqlite:///x.db", tools=[plain, charge, send_mail, wire, late_wire, acharge, amail, Payment, APayment, inst, bound])
+with rt.run("a") as run:
+    r = run.call(charge, order_id="1", cents=2)
+    assert_type(r, Receipt)
+    assert_type(run.call(acharge, order_id="1"), Receipt)
+    assert_type(run.call(amail, to="1"), Staged[str])
+    assert_type(run.call(apayment, order_id="1"), Receipt)
+    assert_type(run.once("k", Receipt, "1"), Receipt)
+after = r.id   # not possibly-unbound
+
+async def main() -> None:
+    art = AsyncRuntime(tools=[charge, acharge])
+    async with art.run("a") as run:
+        assert_type(await acharge(order_id="1"), Receipt)
+        assert_type(await amail(to="x"), Staged[str])
+        assert_type(await run.call(charge, order_id="1", cents=2), Receipt)
+        assert_type(await run.call(acharge, order_id="1"), Receipt)
+        a, b = await asyncio.gather(acharge(order_id="1"), run.call(charge, order_id="1", cents=1))
+        assert_type(a, Receipt); assert_type(b, Receipt)
+
+# ---- the call form ------------------------------------------------------------------------
+
+def mail(to: str, urgent: bool = False) -> str: return "id"
+async def async_mail(to: str) -> str: return "id"
+
+class Mailer:
+    def execute(self, to: str) -> str: return "id"
+
+class AsyncMailer:
+    async def execute(self, to: str) -> str: return "id"
+
+assert_type(tool(mail, kind="retriable", idempotent=True)(to="a"), Staged[str])
+assert_type(tool(mail, kind="retriable", idempotent="24h", name="send")("a", urgent=True), Staged[str])
+assert_type(tool(mail, kind="pivot", at="commit", after=["charge"])(to="a"), Staged[str])
+assert_type(tool(mail, kind="pivot", after="charge", at="call")(to="a"), str)
+assert_type(tool(mail, kind="read", retry=3, timeout=2, scope="run")(to="a"), str)
+assert_type(tool(Mailer(), kind="retriable", idempotent=True)(to="a"), Staged[str])
+assert_type(tool(Mailer(), kind="pivot", at="commit")(to="a"), Staged[str])
+assert_type(tool(gw.charge, key=lambda call: call.args["order_id"], ignore="rest", compensate=gw.refund)("1", 2), Receipt)
+assert_type(tool(Payment, version="2"), type[Payment])
+
+async def call_forms() -> None:
+    assert_type(await tool(async_mail, kind="retriable", idempotent=True)(to="a"), Staged[str])
+    assert_type(await tool(async_mail, kind="pivot", at="commit")(to="a"), Staged[str])
+    assert_type(await tool(async_mail, kind="pivot")(to="a"), str)
+    assert_type(await tool(AsyncMailer(), kind="retriable", idempotent=True)(to="a"), Staged[str])
+    assert_type(await tool(AsyncMailer(), kind="pivot", at="commit")(to="a"), Staged[str])
+
+# ---- every option, and the twins with theirs ----------------------------------------------
+
+@tool(
+    name="bank.pay", kind="compensatable", version="2", key=("a",), ignore=("note",), scope="ledger", on_conflict="hold",
+    on_failure="rollback", at="call", needs_approval=lambda call: call.args["cents"] > 5, retry=Retry(attempts=2, on=KeyError),
+    timeout=3.0, idempotent="24h", doubt=(OSError,), cost=lambda call: call.args["cents"] / 100,
+    locks=lambda call: [call.args["a"]], redact=("card",), order="advise", settle=30,
+)
+def pay(a: str, cents: int, card: str, note: str = "") -> Receipt: return Receipt(a)
+
+@pay.compensate(idempotent=True, absent_ok=True, wins=True, retry=Retry(attempts=9), timeout=5, probe=find)
+def unpay(result: Receipt, call: Call) -> None: ...
+
+@pay.probe(settle=60)
+async def look(call: Call) -> Probed[Receipt]: return Absent()
+
+@pay.guard
+def untouched(result: Receipt) -> bool: return True
+
+@pay.list_effects
+def listing() -> list[str]: return []
+
+assert_type(untouched(Receipt("1")), bool)
+assert_type(pay.fn, Callable[..., object])
+assert_type(pay.name, str)
+pay.compensate(unpay, idempotent=True)
+elsewhere = declare("search", kind="read", key="q", cost=0.5)
+more = Runtime(tools=[pay, elsewhere, Payment])
+
+def generic(tools: list[Tool[..., Any]]) -> None: ...
+generic([pay, acharge])
