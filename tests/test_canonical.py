@@ -243,6 +243,8 @@ def test_different_parts_never_share_a_digest(one: list[Any], other: list[Any]) 
 def test_moving_the_border_between_parts_changes_the_digest(text: str, one: int, other: int) -> None:
     pairs = [(text[:cut], text[cut:]) for cut in (one, other)]
     assert (digest(*pairs[0]) == digest(*pairs[1])) == (pairs[0] == pairs[1])
+    for glue in ("", "|", "str", "str|", "str:", f"str{len(text)}:"):
+        assert digest(text, text) != digest(text + glue + text)
 
 
 def test_a_digest_tells_types_apart() -> None:
@@ -381,7 +383,12 @@ def test_a_stored_value_comes_back_the_same(value: object) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.recursive(st.text() | st.booleans() | st.none(), lambda v: st.lists(v) | st.dictionaries(st.text("ab"), v)))
+@given(
+    st.recursive(
+        st.text(max_size=9) | st.booleans() | st.none(),
+        lambda v: st.lists(v, max_size=3) | st.dictionaries(st.text("$a", max_size=2).map("a".__add__), v, max_size=3),
+    )
+)
 def test_plain_json_is_stored_as_plain_json(value: object) -> None:
     assert json.loads(encode(value, path="result")) == value
 

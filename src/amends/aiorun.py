@@ -18,7 +18,7 @@ from amends.engine import ending, leaving, opening, plan
 from amends.engine.call import Done, guarded_call
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.telling import answer_done, answer_error, info_of, report_of
-from amends.errors import LedgerError, RolledBack, UsageError
+from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask
 from amends.model import Answer, Call, Staged
@@ -149,7 +149,8 @@ class AsyncRun:
 
     async def commit(self) -> None:
         """End the run: everything it did stands."""
-        await self._leave_clean()
+        if not self._over:
+            await self._leave_by(None)
         self._release()
 
     async def rollback(self, why: str) -> NoReturn:
@@ -210,32 +211,11 @@ class AsyncRun:
         return AsyncRun(self._hub, self._driver, session, opened.run, over=is_over(opened) or session.state == "committed")
 
     async def _leave_child(self, error: BaseException | None) -> None:
-        if self._over:
-            return
-        if error is None:
-            await self._leave_clean()
-        elif not leaving.is_waiting(error) and not leaving.is_ledger(error):
-            await self._leave_raised(error)
-
-    async def _leave_clean(self) -> None:
-        if self._over:
-            return
-        output = None if self.output is self._output_was else encode(self.output, path="output")
-        await self._flow(leaving.leave_clean(self._session, output))
-
-    async def _leave_raised(self, error: BaseException) -> None:
-        try:
-            back = await self._flow(leaving.leave_raised(self._session, error))
-        except LedgerError as broken:
-            error.add_note(f"amends: run {self.id} could not be taken back here ({broken}); a worker will")
-            return
-        error.add_note(leaving.note_of(self._session, back))
-        if back.run.state == "blocked" and back.run.phase == "rolling_back":
-            ending.raise_blocked(self._session, back.tree, error)
+        if not self._over:
+            await self._leave_by(error)
 
     async def _leave(self, error: BaseException | None) -> None:
-        """The nine ways out of a block."""
-        if self._over or (isinstance(error, RolledBack) and error.run_id == self.id):
+        if self._over:
             return
         try:
             await self._leave_by(error)
@@ -244,21 +224,10 @@ class AsyncRun:
                 await self._look()
 
     async def _leave_by(self, error: BaseException | None) -> None:
-        if error is None:
-            await self._leave_clean()
-        elif leaving.is_waiting(error):
-            await self._flow(leaving.leave_waiting(self._session))
-        elif leaving.is_ledger(error):
-            return
-        elif isinstance(error, Exception) or await self._goes_back_when_stopped():
-            await self._leave_raised(error)
-        else:
-            with contextlib.suppress(LedgerError):
-                await self._flow(ending.let_go(self._session))
-
-    async def _goes_back_when_stopped(self) -> bool:
-        row = (await self._tree()).run
-        return row.policy == "rollback" and row.phase in ("open", "rolling_back")
+        output = None if self.output is self._output_was else encode(self.output, path="output")
+        note = await self._flow(leaving.leave(self._session, error, output))
+        if error is not None and note:
+            error.add_note(note)
 
     def _release(self) -> None:
         self._hub.keeper.forget(self._session.lease)

@@ -12,6 +12,32 @@ from amends.ops import Ended, ReadCall
 from amends.rows import CallRow, RunRow
 
 
+async def leave(session: Session, error: BaseException | None, output: str | None) -> str:
+    """The nine ways out of a block; returns what is to be noted on the error. Never swallows one."""
+    if error is None:
+        await leave_clean(session, output)
+        return ""
+    if isinstance(error, LedgerError) or (isinstance(error, RolledBack) and error.run_id == session.id):
+        return ""  # nothing can be written down here; or nothing is left to do
+    if isinstance(error, Waiting):
+        if session.uid == session.root:
+            await leave_waiting(session)
+        return ""
+    if not isinstance(error, Exception):
+        run = (await read_tree(session)).run
+        if run.policy != "rollback" or run.phase not in ("open", "rolling_back"):
+            if session.uid == session.root:
+                await let_go(session)
+            return f"amends: run {session.id} was let go as it is ({run.phase}); open it again, or a worker goes on"
+    try:
+        back = await leave_raised(session, error)
+    except LedgerError as broken:
+        return f"amends: run {session.id} could not be taken back here ({broken}); a worker will"
+    if back.run.state == "blocked" and back.run.phase == "rolling_back":
+        raise_blocked(session, back.tree, error)
+    return note_of(session, back)
+
+
 async def leave_clean(session: Session, output: str | None) -> RunRow:
     """The block ended: commit. Raises what stands in the way, or ``RolledBack`` when the goal was to go back."""
     run = await commit(session, output=output)
@@ -91,13 +117,3 @@ async def doubt_by_hand(session: Session, ask: Ask, row: CallRow) -> CallRow:
         return newest
     silence = TimeoutError("the attempt ended without succeed() or fail()")
     return await end_by_hand(session, ask, row, Ended(error=silence))
-
-
-def is_waiting(error: BaseException) -> bool:
-    """Whether leaving with this error gives the run back instead of taking it back."""
-    return isinstance(error, Waiting)
-
-
-def is_ledger(error: BaseException) -> bool:
-    """Whether leaving with this error means that nothing can be written down here."""
-    return isinstance(error, LedgerError)

@@ -121,7 +121,8 @@ class GroupCommit:
                 return True
             if len(self.line) >= LINE_MAX:
                 raise LedgerUnavailable(
-                    f"{LINE_MAX} operations wait for the ledger already", hint="ask for less at once, or use a faster disk"
+                    f"{LINE_MAX} operations wait for the ledger already",
+                    hint="ask for less at once, or use a faster disk",
                 )
             ticket.gate.acquire()
             self.line.append(ticket)

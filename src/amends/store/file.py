@@ -102,10 +102,11 @@ def _check_place(path: Path, *, create: bool) -> None:
             f"this Python has SQLite {sqlite3.sqlite_version}; the ledger needs {needed} or newer",
             hint="use a newer Python or operating system, or another ledger",
         )
-    if not path.exists():
+    # os.path and not Path: a directory that may not be entered answers no, and SQLite says the rest.
+    if not os.path.exists(path):  # noqa: PTH110
         if not create:
             raise _missing(path, "there is no file")
-        if not path.parent.is_dir():
+        if not os.path.isdir(path.parent):  # noqa: PTH112
             raise LedgerUnavailable(
                 f"cannot make a ledger at {path}: the directory {path.parent} does not exist", hint="make the directory"
             )
@@ -187,9 +188,9 @@ def is_busy(error: sqlite3.Error) -> bool:
     return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def is_total(error: Exception) -> bool:
+def is_total(error: sqlite3.Error) -> bool:
     """Whether the whole transaction is lost, not only one statement of it."""
-    return isinstance(error, sqlite3.OperationalError) or type(error) in (sqlite3.DatabaseError, sqlite3.ProgrammingError)
+    return isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError or _is_closed(error)
 
 
 def explained(error: sqlite3.Error, path: Path) -> LedgerError:
@@ -208,7 +209,8 @@ def explained(error: sqlite3.Error, path: Path) -> LedgerError:
             )
         case sqlite3.SQLITE_CANTOPEN:
             return LedgerUnavailable(
-                f"the ledger at {path} cannot be opened: {error}", hint="check that the file is there and may be written"
+                f"the ledger at {path} cannot be opened: {error}",
+                hint="check that the file is there and may be written",
             )
         case sqlite3.SQLITE_NOTADB:
             return LedgerCorrupt(f"{path} is no ledger: {error}", hint="check the path; the file was not touched")
@@ -221,9 +223,13 @@ def explained(error: sqlite3.Error, path: Path) -> LedgerError:
             return LedgerUnavailable(
                 f"the disk failed under the ledger at {path}: {error}", hint="look into the system's log"
             )
-    if isinstance(error, sqlite3.ProgrammingError):
+    if _is_closed(error):
         return LedgerUnavailable(f"the ledger at {path} is closed", hint="make a new runtime")
     return LedgerUnavailable(f"the ledger at {path} does not answer: {error}")
+
+
+def _is_closed(error: sqlite3.Error) -> bool:
+    return isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error)
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -1,3 +1,79 @@
-from amends.store.memory import MemoryStore
-def store_for(url):
+"""From a URL to a store. A store's module is imported when it is asked for, so that nobody pays for the others."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+from urllib.parse import parse_qsl
+
+from amends.errors import BadConfig
+from amends.store.protocol import Store
+
+FORMS: Final = "memory:, sqlite:///relative.db, sqlite:////absolute.db"
+
+NOT_BUILT: Final = {
+    "postgresql": "postgres",
+    "postgres": "postgres",
+    "mysql": "mysql",
+    "mariadb": "mysql",
+}
+"""Schemes that are known, each with the extra that will bring it."""
+
+
+def store_for(url: str) -> Store:
+    """The store that this URL names, not yet opened. Raises ``BadConfig`` for what cannot be used."""
+    scheme, colon, rest = url.partition(":")
+    scheme = scheme.partition("+")[0].lower()
+    # A password may stand in a URL of a database server: only its scheme is ever shown.
+    if not colon or len(scheme) == 1:  # one letter: a drive
+        raise _bad(f"{url!r} is no URL", hint=f"a file is written as sqlite:///{url}")
+    if scheme == "memory":
+        return _memory(rest)
+    if scheme == "sqlite":
+        return _sqlite(rest)
+    if scheme in NOT_BUILT:
+        extra = NOT_BUILT[scheme]
+        raise _bad(
+            f"a ledger at {scheme}: needs the extra '{extra}', which is not built yet",
+            hint=f"this version keeps its ledger at {FORMS}",
+        )
+    raise _bad(f"there is no ledger for {scheme}:", hint=f"use one of {FORMS}")
+
+
+def _memory(rest: str) -> Store:
+    from amends.store.memory import MemoryStore
+
+    if rest.strip("/"):
+        raise _bad("memory: has no name and no options", hint="every runtime has a memory of its own")
     return MemoryStore()
+
+
+def _sqlite(rest: str) -> Store:
+    from amends.store.sqlite import SqliteStore
+
+    place, _, query = rest.partition("?")
+    path = place.removeprefix("///")
+    if not place.startswith("///") or path in ("", "/") or path.endswith(("/", "\\")):
+        raise _bad(f"sqlite:{rest} names no file", hint="use sqlite:///relative.db or sqlite:////absolute.db")
+    if path == ":memory:":
+        raise _bad("sqlite:///:memory: is no ledger: every connection would see its own", hint="use memory:")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    synchronous = _synchronous(options.pop("synchronous", "full"))
+    if options:
+        raise _bad(f"sqlite: has no option {', '.join(sorted(options))}", hint="it has: synchronous=full, =normal")
+    return SqliteStore(path, synchronous)
+
+
+def _synchronous(value: str) -> Literal["FULL", "NORMAL"]:
+    match value.lower():
+        case "full":
+            return "FULL"
+        case "normal":
+            return "NORMAL"
+    raise _bad(
+        f"synchronous={value} would lose what was promised to be written down",
+        hint="full survives the loss of power, normal the death of the process",
+    )
+
+
+def _bad(message: str, *, hint: str) -> BadConfig:
+    return BadConfig(message, setting="ledger", hint=hint)

@@ -166,10 +166,10 @@ async def transaction(intent: Flow[T], desk: Desk) -> T:
 # ---- one row ------------------------------------------------------------------------------
 
 
-async def _now(desk: Desk, op: rows.Now) -> float:
-    found, _, _ = await Execute(desk.statements.newest, ())
+async def _now(desk: Desk, _: rows.Now) -> float:
+    newest, *_ = await Execute(desk.statements.newest, ())
     clock = desk.clock()
-    return max(clock, found[0][0]) if found else clock
+    return max(clock, newest[0][0]) if newest else clock
 
 
 async def _find_run(desk: Desk, op: rows.FindRun) -> RunRow | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import threading
@@ -27,6 +28,8 @@ T = TypeVar("T")
 
 LOCK_WAIT_S: Final = 30.0
 """How long another process may keep the file before an operation gives up."""
+FORK_WAIT_S: Final = LOCK_WAIT_S + 5.0
+"""How long a fork waits for transactions that other threads have begun."""
 THREADS_MAX: Final = 4
 """Threads for event loops: one writes, the others read."""
 READERS_MAX: Final = 4
@@ -88,8 +91,7 @@ class SqliteStore:
         """Connect and bring the schema up to date; True when this call made the ledger."""
         with self._opening:
             self._create = create
-            if self._closed:
-                raise LedgerUnavailable(f"the ledger at {self.path} is closed", hint="make a new runtime")
+            self._check_open()
             if self._writer is not None:
                 return False
             raw, made = establish(
@@ -112,6 +114,7 @@ class SqliteStore:
     async def perform_async(self, op: StoreOp[T]) -> T:
         """The same from an event loop; a cancellation is raised when the operation is over."""
         if type(op) in READS:
+            self._check_open()
             return await asyncio.get_running_loop().run_in_executor(self._threads(), self._read, op)
         answer: T = await self._commits.perform_async(op)
         return answer
@@ -139,21 +142,14 @@ class SqliteStore:
             if not self._carry_out(batch[0], writer):
                 writer.cursor.execute("rollback")
                 return
-            place = 1
-            self._commits.join(batch)
-            while place < len(batch):
-                self._carry_out_apart(batch[place], writer)
-                place += 1
-                if place == len(batch):
-                    self._commits.join(batch)
+            self._carry_out_others(batch, writer)
             committing = True
             writer.cursor.execute("commit")
-        except (LedgerError, sqlite3.Error) as error:
+        except Exception as error:
             self._fail(batch, error)
-        except BaseException:  # an interrupt of this very thread
-            in_doubt = self._writer is not None and self._writer.raw.in_transaction
-            if in_doubt or not committing:
-                self._fail(batch, LedgerUnavailable("the writing thread was interrupted; nothing was written"))
+        except BaseException:  # an interrupt of this very thread; SQLite knows how far we came
+            if not committing or (self._writer is not None and self._writer.raw.in_transaction):
+                self._fail(batch, LedgerUnavailable("the thread that wrote was interrupted; nothing was written"))
             raise
 
     def _begin(self, writer: Line) -> None:
@@ -165,41 +161,52 @@ class SqliteStore:
             patiently(self.path, self._lock_wait_s, lambda: writer.cursor.execute("begin immediate"))
 
     def _carry_out(self, ticket: Ticket, line: Line) -> bool:
-        """Run the operation's flow; its own errors are its own, those of the file are everybody's."""
+        """Run the operation's flow. Its own errors are its own; those of the file are everybody's."""
         try:
             ticket.answer = run_flow(transaction(intent(ticket.op), Desk(STATEMENTS, self._clock)), line.execute)
             return True
-        except sqlite3.IntegrityError as error:
-            ticket.error = AssertionError(f"{type(ticket.op).__name__} breaks a rule of the schema: {error}")
-        except Exception as error:
+        except sqlite3.Error as error:
             if is_total(error):
                 raise
+            ticket.error = AssertionError(f"{type(ticket.op).__name__} breaks a rule of the schema: {error}")
+            ticket.error.__cause__ = error
+        except Exception as error:
             ticket.error = error
         return False
 
-    def _carry_out_apart(self, ticket: Ticket, writer: Line) -> None:
-        writer.cursor.execute("savepoint op")
-        if not self._carry_out(ticket, writer):
-            writer.cursor.execute("rollback to op")
-        writer.cursor.execute("release op")
+    def _carry_out_others(self, batch: list[Ticket], writer: Line) -> None:
+        """Take along whoever is in line by now, and whoever comes while we do."""
+        place = 1
+        self._commits.join(batch)
+        while place < len(batch):
+            writer.cursor.execute("savepoint op")
+            if not self._carry_out(batch[place], writer):
+                writer.cursor.execute("rollback to op")
+            writer.cursor.execute("release op")
+            place += 1
+            if place == len(batch):
+                self._commits.join(batch)
 
     def _fail(self, batch: list[Ticket], error: Exception) -> None:
         """Nothing of the batch happened, or nobody knows: each is told so, with an error of its own."""
-        try:
+        with contextlib.suppress(sqlite3.Error):
             if self._writer is not None and self._writer.raw.in_transaction:
                 self._writer.cursor.execute("rollback")
-        except sqlite3.Error:
-            self._drop_writer()
+        if isinstance(error, sqlite3.Error) and not is_busy(error):
+            self._drop_writer()  # a connection that has seen such an error is not trusted again
         for ticket in batch:
             ticket.answer = None
-            ticket.error = self._explained(error)
-            ticket.error.__cause__ = error
+            ticket.error = self._said(error)
 
-    def _explained(self, error: Exception) -> Exception:
+    def _said(self, error: Exception) -> Exception:
         if isinstance(error, sqlite3.Error):
-            return explained(error, self.path)
-        assert isinstance(error, LedgerError), "only errors of the ledger end a batch"
-        return type(error)(str(error), hint=error.hint)
+            own: Exception = explained(error, self.path)
+        elif isinstance(error, LedgerError):
+            own = type(error)(str(error), hint=error.hint)
+        else:
+            own = LedgerUnavailable(f"the ledger at {self.path} cannot be written: {error!r}")
+        own.__cause__ = error
+        return own
 
     def _ready_writer(self) -> Line:
         if self._writer is None:
@@ -212,31 +219,143 @@ class SqliteStore:
         if writer is not None:
             writer.raw.close()
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LedgerUnavailable(f"the ledger at {self.path} is closed", hint="make a new runtime")
+
+    def _threads(self) -> ThreadPoolExecutor:
+        with self._opening:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="amends-ledger")
+            return self._pool
+
     # ---- reading --------------------------------------------------------------------------
 
     def _read(self, op: StoreOp[T]) -> T:
         """Answer from a snapshot, without waiting for whoever writes."""
+        self._check_open()
         ticket = Ticket(op)
         try:
-            line = self._readers.take()
-            try:
-                line.cursor.execute("begin")
-                try:
-                    self._carry_out(ticket, line)
-                finally:
-                    line.cursor.execute("rollback")
-            finally:
-                self._readers.give(line)
+            patiently(self.path, self._lock_wait_s, lambda: self._read_once(ticket))
         except sqlite3.Error as error:
             raise explained(error, self.path) from error
         answer: T = ticket.outcome()
         return answer
 
+    def _read_once(self, ticket: Ticket) -> None:
+        line = self._readers.take()
+        try:
+            line.cursor.execute("begin")
+            try:
+                self._carry_out(ticket, line)
+            finally:
+                if line.raw.in_transaction:
+                    line.cursor.execute("rollback")
+        finally:
+            self._readers.give(line)
+
     def _open_reader(self) -> Line:
-        if self._closed:
-            raise LedgerUnavailable(f"the ledger at {self.path} is closed", hint="make a new runtime")
         with self._opening:
             self._ready_writer()
         raw = connect(self.path, create=False, synchronous=self._synchronous, wait_s=self._lock_wait_s)
         raw.execute("pragma query_only = 1")
         return Line(raw, raw.cursor())
+
+    # ---- forking --------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """Finish and disconnect. SQLite keeps its locks per process: a child that inherits a connection believes
+        in locks that it does not have, even for connections that it opens itself.
+        """
+        if self._opening.acquire(timeout=FORK_WAIT_S):
+            if self._commits.hold(FORK_WAIT_S) and self._readers.hold(FORK_WAIT_S):
+                self._drop_writer()
+            self._opening.release()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on; connections are opened again when needed."""
+        self._readers.release()
+        self._commits.release()
+
+    def after_fork_in_child(self) -> None:
+        """Start with nothing of the parent's: neither its threads nor those who waited in line exist here."""
+        if self._writer is not None:  # it could not be closed in time: using it or closing it would do harm
+            _LEFT_ALONE.append((self._writer, self._readers))
+            self._writer = None
+        self._begin_anew()
+
+
+class Readers:
+    """Connections for reading: as many as there are readers at once, of which a few are kept."""
+
+    def __init__(self, connect: Callable[[], Line]) -> None:
+        self._connect = connect
+        self._change = threading.Condition()
+        self._idle: list[Line] = []
+        self._out = 0
+        self._held = False
+        self._closed = False
+
+    def take(self) -> Line:
+        """A connection for this reader alone."""
+        with self._change:
+            self._change.wait_for(lambda: not self._held)
+            self._out += 1
+            line = self._idle.pop() if self._idle else None
+        try:
+            return line or self._connect()
+        except BaseException:
+            self.give(None)
+            raise
+
+    def give(self, line: Line | None) -> None:
+        """Take it back."""
+        keep = line is not None and not self._closed and len(self._idle) < READERS_MAX
+        if line is not None and not keep:
+            line.raw.close()
+        with self._change:
+            if line is not None and keep:
+                self._idle.append(line)
+            self._out -= 1
+            self._change.notify_all()
+
+    def hold(self, timeout_s: float) -> bool:
+        """Disconnect all and let nobody read until ``release``; False when a reader is not done in time."""
+        with self._change:
+            self._held = True
+            done = self._change.wait_for(lambda: self._out == 0, timeout_s)
+            while done and self._idle:
+                self._idle.pop().raw.close()
+            return done
+
+    def release(self) -> None:
+        """Go on after ``hold``."""
+        with self._change:
+            self._held = False
+            self._change.notify_all()
+
+    def close(self) -> None:
+        """Disconnect all, for good."""
+        self._closed = True
+        self.hold(LOCK_WAIT_S)
+        self.release()
+
+
+_STORES: Final[weakref.WeakSet[SqliteStore]] = weakref.WeakSet()
+_LEFT_ALONE: Final[list[Any]] = []
+
+
+def _each(act: Callable[[SqliteStore], None]) -> Callable[[], None]:
+    def all_of_them() -> None:
+        for store in list(_STORES):
+            act(store)
+
+    return all_of_them
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_each(SqliteStore.before_fork),
+        after_in_parent=_each(SqliteStore.after_fork_in_parent),
+        after_in_child=_each(SqliteStore.after_fork_in_child),
+    )
