@@ -123,10 +123,10 @@ class AsyncRun:
         self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Task[R]:
         """Start ``fn`` as a task that has this run; leaving the block waits for it."""
-        live, root = self._hub.live, self._session.root
-        live.enter(root)
+        live, lineage = self._hub.live, self._session.lineage
+        live.enter(lineage)
         task = asyncio.ensure_future(self.bind(fn)(*args, **kwargs))
-        task.add_done_callback(lambda _: live.leave(root))
+        task.add_done_callback(lambda _: live.leave(lineage))
         return task
 
     def bind(self, fn: Callable[P, R], /) -> Callable[P, R]:
@@ -149,12 +149,14 @@ class AsyncRun:
 
     async def commit(self) -> None:
         """End the run: everything it did stands."""
+        people.refuse_in_body(self.id, "committed")
         if not self._over:
             await self._leave_by(None)
         self._release()
 
     async def rollback(self, why: str) -> NoReturn:
         """Compensate everything, then raise ``RolledBack``."""
+        people.refuse_in_body(self.id, "rolled back")
         try:
             await self._flow(leaving.take_back(self._session, why=why))
         finally:
@@ -178,8 +180,8 @@ class AsyncRun:
 
     async def _do(self, ask: Ask) -> Done:
         """One call: live while it runs, doubt if it is stopped."""
-        live, root = self._hub.live, self._session.root
-        live.enter(root)
+        live, lineage = self._hub.live, self._session.lineage
+        live.enter(lineage)
         try:
             done = await self._flow(guarded_call(self._session, ask))
             if done.row.kind == "pivot" and done.row.state == "succeeded" and not done.replayed:
@@ -192,7 +194,7 @@ class AsyncRun:
                 await _shielded(self._flow(ending.stop_call(self._session, ask.flight)))
             raise
         finally:
-            live.leave(root)
+            live.leave(lineage)
 
     def _value(self, done: Done) -> Any:
         spec = self._session.spec(done.row.tool)
@@ -224,13 +226,20 @@ class AsyncRun:
                 await self._look()
 
     async def _leave_by(self, error: BaseException | None) -> None:
-        output = None if self.output is self._output_was else encode(self.output, path="output")
+        output = None
+        if error is None and self.output is not self._output_was:
+            try:
+                output = encode(self.output, path="output")
+            except UsageError as unstorable:  # the caller's mistake, and so the run's failure
+                await self._leave_by(unstorable)
+                raise
         note = await self._flow(leaving.leave(self._session, error, output))
         if error is not None and note:
             error.add_note(note)
 
     def _release(self) -> None:
-        self._hub.keeper.forget(self._session.lease)
+        if not self._session.above:  # a child's lease is its root's, which goes on
+            self._hub.keeper.forget(self._session.lease)
         self._over = True
 
 

@@ -36,6 +36,12 @@ def parent_call() -> str:
     return "" if call is None else call.id
 
 
+def calling_run() -> str:
+    """The id of the run whose call's body this is, if any."""
+    call = _call.get()
+    return "" if call is None else call.run_id
+
+
 class _Nowhere:
     """The caller inside a probe or a compensation: nothing may be started from there."""
 

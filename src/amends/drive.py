@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, Final, TypeVar
@@ -44,29 +44,31 @@ TRIES_MAX: Final = 3
 
 
 class Live:
-    """How many flows of each tree are under way in this process."""
+    """How many flows of each run are under way in this process; those of a child count for its parents too."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def count(self, root: str) -> int:
-        """Flows of this tree that have not ended."""
-        return self._counts.get(root, 0)
+    def count(self, run: str) -> int:
+        """Flows of this run that have not ended."""
+        return self._counts.get(run, 0)
 
-    def enter(self, root: str) -> None:
-        """A flow of this tree begins."""
+    def enter(self, lineage: Sequence[str]) -> None:
+        """A flow of this run, and so of those around it, begins."""
         with self._lock:
-            self._counts[root] = self._counts.get(root, 0) + 1
+            for run in lineage:
+                self._counts[run] = self._counts.get(run, 0) + 1
 
-    def leave(self, root: str) -> None:
-        """A flow of this tree has ended."""
+    def leave(self, lineage: Sequence[str]) -> None:
+        """A flow of this run has ended."""
         with self._lock:
-            left = self._counts[root] - 1
-            if left:
-                self._counts[root] = left
-            else:
-                del self._counts[root]
+            for run in lineage:
+                left = self._counts[run] - 1
+                if left:
+                    self._counts[run] = left
+                else:
+                    del self._counts[run]
 
 
 class Patience:
@@ -186,7 +188,7 @@ _WORLD: Final[dict[type[Any], Callable[[Driver, Any], Any]]] = {
     Luck: lambda _, op: process.luck(),
     Sleep: lambda _, op: time.sleep(max(0.0, op.seconds)),
     IsDead: lambda _, op: process.is_dead(op.owner),
-    LiveCalls: lambda driver, op: driver.live.count(op.root),
+    LiveCalls: lambda driver, op: driver.live.count(op.run),
 }
 
 

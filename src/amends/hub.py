@@ -308,6 +308,11 @@ def _is_async(fn: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))
 
 
+def is_settled(row: RunRow) -> bool:
+    """Whether a run that was opened again owes its caller nothing: closed, or going forward without it."""
+    return row.closed_at is not None or not row.owner
+
+
 def is_over(opened: Opened) -> bool:
     """Whether the run only answers from its record."""
     return opened.how == "ended" or opened.run.state in ("committed", "rolled_back", "abandoned")

@@ -130,9 +130,12 @@ class Together(Op[list[Any]]):
 
 @dataclass(frozen=True, slots=True)
 class LiveCalls(Op[int]):
-    """How many bodies of this tree still run in this process, other threads and tasks included."""
+    """How many flows of this run and of those inside it are under way here, other threads and tasks included.
 
-    root: str
+    Not of the whole tree: a body that has a run of its own inside it would wait for itself.
+    """
+
+    run: str
 
 
 # ---- the ledger ---------------------------------------------------------------------------

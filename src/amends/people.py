@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from amends.canonical import canonical, digest, encode, store_result
-from amends.context import parent_call
+from amends.context import calling_run, parent_call
 from amends.engine import recovery
 from amends.engine.doubt import ask_probe
 from amends.engine.recovery import Found, recover_tree
@@ -69,6 +69,15 @@ def check_options(options: Mapping[str, Any]) -> None:
         value = options[name]
         if value is not None and not (isinstance(value, int | float) and value >= 0):
             raise UsageError(f"{name} is {value!r}; it is a number of seconds")
+
+
+def refuse_in_body(run_id: str, what: str) -> None:
+    """A body that ends its run would wait for itself; amends could not say what became of it."""
+    if calling_run() == run_id:
+        raise UsageError(
+            f"run {run_id} cannot be {what} inside the body of a tool: that call has no result yet",
+            hint="return or raise, and end the run where it was opened",
+        )
 
 
 def log_for(error: Exception, tool: str) -> None:

@@ -122,10 +122,10 @@ class Run:
         """Run ``fn`` in a thread that has this run; leaving the block waits for it."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix=f"amends-run-{self.id}")
-        live, root = self._hub.live, self._session.root
-        live.enter(root)
+        live, lineage = self._hub.live, self._session.lineage
+        live.enter(lineage)
         future = self._pool.submit(self.bind(fn), *args, **kwargs)
-        future.add_done_callback(lambda _: live.leave(root))
+        future.add_done_callback(lambda _: live.leave(lineage))
         return future
 
     def bind(self, fn: Callable[P, R], /) -> Callable[P, R]:
@@ -142,12 +142,14 @@ class Run:
 
     def commit(self) -> None:
         """End the run: everything it did stands."""
+        people.refuse_in_body(self.id, "committed")
         if not self._over:
             self._leave_by(None)
         self._release()
 
     def rollback(self, why: str) -> NoReturn:
         """Compensate everything, then raise ``RolledBack``."""
+        people.refuse_in_body(self.id, "rolled back")
         try:
             self._flow(leaving.take_back(self._session, why=why))
         finally:
@@ -168,8 +170,8 @@ class Run:
 
     def _do(self, ask: Ask) -> Done:
         """One call: live while it runs, doubt if it is stopped."""
-        live, root = self._hub.live, self._session.root
-        live.enter(root)
+        live, lineage = self._hub.live, self._session.lineage
+        live.enter(lineage)
         try:
             return self._flow(guarded_call(self._session, ask))
         except Exception:
@@ -179,7 +181,7 @@ class Run:
                 self._flow(ending.stop_call(self._session, ask.flight))
             raise
         finally:
-            live.leave(root)
+            live.leave(lineage)
 
     def _value(self, done: Done) -> Any:
         spec = self._session.spec(done.row.tool)
@@ -208,13 +210,20 @@ class Run:
             self._leave_by(error)
 
     def _leave_by(self, error: BaseException | None) -> None:
-        output = None if self.output is self._output_was else encode(self.output, path="output")
+        output = None
+        if error is None and self.output is not self._output_was:
+            try:
+                output = encode(self.output, path="output")
+            except UsageError as unstorable:  # the caller's mistake, and so the run's failure
+                self._leave_by(unstorable)
+                raise
         note = self._flow(leaving.leave(self._session, error, output))
         if error is not None and note:
             error.add_note(note)
 
     def _release(self) -> None:
-        self._hub.keeper.forget(self._session.lease)
+        if not self._session.above:  # a child's lease is its root's, which goes on
+            self._hub.keeper.forget(self._session.lease)
         self._over = True
 
 

@@ -14,7 +14,7 @@ from amends.engine.session import Session
 from amends.engine.telling import report_of
 from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
-from amends.hub import Hub, View, once_ask, refuse_nested
+from amends.hub import Hub, View, is_settled, once_ask, refuse_nested
 from amends.model import Call, Event, Order, Policy, Probed, RunInfo
 from amends.report import Report
 from amends.rows import RunRow
@@ -134,7 +134,7 @@ class Runtime:
                 if row.state == "rolled_back":
                     self._hub.keeper.forget(lease)
                     continue  # opened again as its next generation, or refused
-            return Run(self._hub, self._driver, session, row, over=row.state in ("committed", "abandoned"))
+            return Run(self._hub, self._driver, session, row, over=is_settled(row))
 
     def _owing(self, session: Session, row: RunRow) -> RunRow:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from amends.engine.call import run_attempts
@@ -38,7 +40,7 @@ async def commit(session: Session, *, output: str | None = None) -> RunRow:
             case "committed" | "ended":
                 return decision.run
             case "rollback":
-                return decision.run
+                return replace(decision.run, goal="rollback")  # said, where only the deadline has decided it
             case "pivot":
                 await _run_pivot(session, decision.calls[0])
             case "forward":
@@ -159,7 +161,7 @@ async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
     tree = await read_tree(session)
     blocking = obstacles(session, tree)
     waiting = [row for row in tree.calls if row.state == "backing_off" and row.retry_at is not None]
-    if waiting and tree.run.phase == "pivoted":
+    if waiting:  # of this run or of a child that pivoted: it is due later
         return await _pause_forward(session, tuple(waiting))
     if blocking:
         await _block(session, tree, blocking, again_s=later)
@@ -183,7 +185,8 @@ async def _close_child(session: Session, child: RunRow) -> None:
     """A child that was left open never finished: it goes back; one that pivoted goes forward."""
     inner = session.child(child.uid, child.id, generation=child.generation, resumed=True, state=child.state)
     if child.phase == "pivoted" or child.goal == "commit":
-        await commit(inner)
+        with suppress(RunBlocked):  # what blocks it blocks us: it is found, and named, with our own obstacles
+            await commit(inner)
     else:
         await roll_back(inner, by=session.lease.owner, why="its block was never finished")
 
@@ -275,6 +278,7 @@ async def let_go(session: Session) -> RunRow:
 
 async def go_back(session: Session, *, by: str, why: str) -> Back:
     """The rollback of a block that raised; after the pivot it goes forward instead."""
+    await wait_for_live(session, patient=True)
     back = await roll_back(session, by=by, why=why)
     if back.run.phase == "pivoted" and back.run.state == "pivoted":
         run = await interrupted(session)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from amends.engine.call import Done, conclude, guarded_admission
 from amends.engine.ending import commit, go_back, let_go, let_go_held, raise_blocked
-from amends.engine.rollback import Back, read_tree
+from amends.engine.rollback import Back, read_tree, wait_for_live
 from amends.engine.session import Ask, Session
 from amends.engine.telling import report_of
-from amends.errors import LedgerError, RolledBack, Waiting
+from amends.errors import LedgerError, RolledBack, RunEnded, Waiting
 from amends.ops import Ended, ReadCall
 from amends.rows import CallRow, RunRow
 
@@ -33,17 +33,24 @@ async def leave(session: Session, error: BaseException | None, output: str | Non
         back = await leave_raised(session, error)
     except LedgerError as broken:
         return f"amends: run {session.id} could not be taken back here ({broken}); a worker will"
-    if back.run.state == "blocked" and back.run.phase == "rolling_back":
+    if back.run.state == "blocked" and back.run.phase != "pivoted":
         raise_blocked(session, back.tree, error)
     return note_of(session, back)
 
 
 async def leave_clean(session: Session, output: str | None) -> RunRow:
     """The block ended: commit. Raises what stands in the way, or ``RolledBack`` when the goal was to go back."""
+    await wait_for_live(session, patient=True)
     run = await commit(session, output=output)
     tree = await read_tree(session)
     raise_blocked(session, tree, None)
-    if run.phase == "open":
+    if run.state in ("abandoned", "rolled_back"):
+        raise RunEnded(
+            f"run {session.id} was {run.state.replace('_', ' ')} meanwhile: it is not committed",
+            state=run.state,
+            run_id=session.id,
+        )
+    if run.phase == "open" and run.goal == "rollback":
         await take_back(session, why=run.goal_why or "the deadline passed")
     return tree.run
 

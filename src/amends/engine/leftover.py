@@ -70,8 +70,14 @@ def _accept(row: CallRow, what: str) -> str:
 def obstacles(session: Session, tree: Tree) -> list[Leftover]:
     """Everything that keeps a run from committing and needs a person."""
     found = []
+    runs = {run.uid: run for run in tree.runs}
     for row in tree.calls:
-        if row.state not in UNSETTLED or row.is_staged and row.run == tree.run.uid:
+        left = None
+        if row.run != tree.run.uid and runs[row.run].phase == "rolling_back":
+            left = _leftover(session, row, runs[row.run], inside=True)  # a child that cannot be taken back
+        if left is not None:
+            found.append(left)
+        if left is not None or row.state not in UNSETTLED or (row.is_staged and row.run == tree.run.uid):
             continue
         if row.state == "in_doubt":
             found.append(Leftover(row, "it may have happened", unclear(call_of(row, session.spec(row.tool))), doubtful=True))

@@ -210,8 +210,10 @@ async def run_plan(session: Session, plan: Sequence[object], *, parent: str = ""
         raise problems[0] if len(problems) == 1 else _all_of(problems)
     results: dict[str, Any] = {}
     answers: list[Answer] = []
-    for number, group in enumerate(groups):
-        asks = [_ask(session, call, results, parent, f"{session.uid}:{number}" if len(group) > 1 else "") for call in group]
+    for group in groups:
+        # A name of its own: two plans of one run are not side by side with each other.
+        grp = session.new_id("grp") if len(group) > 1 else ""
+        asks = [_ask(session, call, results, parent, grp) for call in group]
         ends = await _side_by_side(session, asks)
         failed: Exception | None = None
         for call, end in zip(group, ends, strict=True):

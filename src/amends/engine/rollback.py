@@ -72,13 +72,16 @@ async def roll_back(session: Session, *, by: str, why: str, person: bool = False
     raise AssertionError(f"the rollback of run {session.id} does not end")
 
 
-async def wait_for_live(session: Session) -> None:
-    """Let the calls that other threads and tasks of this process still run land first."""
+async def wait_for_live(session: Session, *, patient: bool = False) -> None:
+    """Let the calls that other threads and tasks of this process still run land first.
+
+    ``patient``: however long they take, as leaving a block does. A body that must not is given a timeout.
+    """
     waited, pause = 0.0, POLL_S_MIN
-    while await LiveCalls(session.root) and waited < session.wait_s:
+    while await LiveCalls(session.uid) and (patient or waited < session.wait_s):
         await Sleep(pause)
         waited, pause = waited + pause, min(pause * 2, POLL_S_MAX)
-    if await LiveCalls(session.root):
+    if await LiveCalls(session.uid):
         return
     # No flow is left behind these: one was stopped (an interrupt, a cancellation) and could not settle its call.
     clocks = await ReadClocks()

@@ -40,6 +40,8 @@ class Session:
     state: str = "open"
     run: Any = None
     replays: dict[str, int] = field(default_factory=dict)
+    above: tuple[str, ...] = ()
+    """The runs that this one is inside of."""
 
     def spec(self, tool: str) -> Spec | None:
         """The declaration of a recorded call's tool, if this process has it."""
@@ -47,7 +49,14 @@ class Session:
 
     def child(self, uid: str, id: str, *, generation: int, resumed: bool, state: str) -> Session:
         """The session of a run inside this one."""
-        return replace(self, uid=uid, id=id, generation=generation, resumed=resumed, state=state, run=None)
+        return replace(
+            self, uid=uid, id=id, generation=generation, resumed=resumed, state=state, run=None, above=self.lineage
+        )
+
+    @property
+    def lineage(self) -> tuple[str, ...]:
+        """This run and those it is inside of: a call under way keeps each of them from ending."""
+        return (self.uid, *self.above)
 
     def advises(self, spec: Spec) -> bool:
         """Whether the ordering law is only recorded for this tool."""

@@ -75,8 +75,9 @@ def _report(
     children = tuple(
         _report(session, tree, child, by_parent, (), "", ()) for child in by_parent.get(run.uid, [])
     )
+    parent = next((one.id for one in tree.runs if one.uid == run.parent), "")
     doubts = tuple(call for call in calls if call.state in ("in_doubt", "compensation_in_doubt"))
-    return Report(info_of(run), calls, residue, doubts, children, ledger=ledger, skipped=skipped)
+    return Report(info_of(run, parent), calls, residue, doubts, children, ledger=ledger, skipped=skipped)
 
 
 def _residue(session: Session, tree: Tree) -> tuple[Residue, ...]:

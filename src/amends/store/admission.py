@@ -28,7 +28,7 @@ GENERATIONS_MAX: Final = 100
 async def admit_call(op: AdmitCall) -> Admission:
     """See ``AdmitCall``."""
     root = await find_run(op.root)
-    if root.closed_at is None:  # a closed run starts nothing for anybody and answers everybody from its record
+    if not _is_record(root):  # a record starts nothing for anybody and answers everybody
         root = await owned(op.root, op.owner, op.epoch)
     run = root if op.run == op.root else await find_run(op.run)
     now = await Now()
@@ -54,6 +54,11 @@ async def admit_call(op: AdmitCall) -> Admission:
     return await _admit_by_law(op, run, root, now, 1 if known is None else known.generation + 1)
 
 
+def _is_record(root: RunRow) -> bool:
+    """Whether the run is over for its callers: closed, or decided and given to whoever goes forward with it."""
+    return root.closed_at is not None or (root.goal == "commit" and not root.owner)
+
+
 def _first_answer(mine: CallRow, run: RunRow) -> Admission:
     if mine.state == "held":
         return Admission("staged" if mine.is_staged else "held", mine, run=run)
@@ -63,7 +68,7 @@ def _first_answer(mine: CallRow, run: RunRow) -> Admission:
 async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission:
     # Reads are recorded, never deduplicated: the call's own id keeps their keys apart.
     closed = await _closed(op, run, root, now)
-    if closed is not None and root.state == "committed":
+    if closed is not None and (root.state == "committed" or root.goal == "commit"):
         recorded = [call for call in await ListCalls(root.uid, ("succeeded",)) if call.key.startswith(f"{op.key}:")]
         return Admission("replay", recorded[-1], run=run) if recorded else closed
     if closed is not None:
@@ -82,7 +87,7 @@ async def _closed(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admis
     for one in (run, root):
         if one.state in RUN_FINAL or one.phase == "rolling_back" or (one.goal == "rollback" and one.phase == "open"):
             return Admission("ended", run=one)
-    if op.kind != "read" and run.goal == "commit":
+    if run.goal == "commit" and (op.kind != "read" or _is_record(root)):
         return Admission("ended", run=run)
     return None
 
@@ -111,13 +116,15 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
             return Admission("replay", known, run=run)
         case "started" | "compensating":
             return Admission("wait", known, run=run)
+        case "in_doubt" | "backing_off" if _is_record(root) or (known.kind, known.state) == ("retriable", "backing_off"):
+            return Admission("staged", known, run=run)  # whoever goes forward with the run starts it when it is due
         case "in_doubt" | "compensation_in_doubt" | "compensation_failed" | "residue":
             return Admission("doubt", known, run=run)
         case "backing_off":
             return Admission("retry", known, run=run)
         case "held" | "ready":
             return Admission("staged" if known.is_staged else "held", known, run=run)
-        case "failed" if asked_now and known.ident == op.ident:
+        case "failed" if (asked_now or _is_record(root)) and known.ident == op.ident:
             return Admission("failed", known, run=run)
         case "refused" if known.ident == op.ident:
             return Admission("rejected", known, run=run)
@@ -131,9 +138,15 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
 async def _next_unasked(op: AdmitCall, root: RunRow) -> CallRow:
     """In a resumed run the nth request gets the nth recorded generation first."""
     generations = await ListGenerations(op.key)
-    unasked = [call for call in generations if call.asked_epoch < root.epoch and call.state != "dropped"]
-    chosen = unasked[0] if unasked else generations[-1]
+    chosen = next((call for call in generations if _answers(call, op, root)), generations[-1])
     return await UpdateCall(chosen, {"asked_epoch": root.epoch})
+
+
+def _answers(call: CallRow, op: AdmitCall, root: RunRow) -> bool:
+    """Whether this generation is an answer to the request. One that freed the key answers only its own words."""
+    if call.root != root.uid or call.asked_epoch >= root.epoch or call.state in ("dropped", "compensated"):
+        return False
+    return call.state not in FREES_KEY or call.ident == op.ident
 
 
 async def _answer_other_run(op: AdmitCall, run: RunRow, known: CallRow, now: float) -> Admission | None:

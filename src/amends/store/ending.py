@@ -90,8 +90,10 @@ async def begin_compensation(op: BeginCompensation) -> CallRow | None:
     allowed = {"succeeded", "compensation_failed", "compensation_in_doubt"} | ({"in_doubt"} if op.from_doubt else set())
     if run.state != "rolling_back" or call.state not in allowed or call.comp_attempt != op.attempt - 1:
         return None
+    # What a child that pivoted did stays: it is not in the way of what is taken back.
+    turning = {row.uid for row in await _subtree(run) if row.uid == run.uid or not _kept(row)}
     for other in await ListCalls(call.root, ("started", "succeeded", "compensating")):
-        if _comes_first(other, call) and other.run in {row.uid for row in await _subtree(run)} | {call.run}:
+        if other.run in turning and _comes_first(other, call):
             return None
     now = await Now()
     return await move_call(

@@ -25,7 +25,9 @@ BUSY_S_MAX: Final = 2.0
 """How long SQLite itself waits for a lock before we look at the clock."""
 STATEMENTS_MAX: Final = 256
 """Prepared statements kept per connection; there are about 60 shapes."""
-WAL_PAGES: Final = 4000
+PAGE_BYTES: Final = 2048
+"""Half the usual: a commit writes some six pages to the log, whole, and a row of the ledger is small."""
+WAL_PAGES: Final = 8000
 """The log is copied into the database when it has grown to this (16 MB): four times rarer than by default."""
 
 # The log's index is memory shared by all processes that use the file: two hosts do not share memory.
@@ -73,6 +75,7 @@ def connect(path: Path, *, create: bool, synchronous: str, wait_s: float) -> sql
         cached_statements=STATEMENTS_MAX,
         timeout=min(BUSY_S_MAX, wait_s),
     )
+    connection.execute(f"pragma page_size = {PAGE_BYTES}")  # of a new file; an old one keeps its own
     connection.execute(f"pragma synchronous = {synchronous}")
     connection.execute(f"pragma wal_autocheckpoint = {WAL_PAGES}")
     if synchronous == "FULL":

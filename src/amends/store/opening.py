@@ -88,7 +88,9 @@ async def _create(op: OpenRun, generation: int, now: float) -> RunRow:
 async def open_child(op: OpenChild) -> Opened:
     """See ``OpenChild``. The same request finds the same child."""
     parent = await find_run(op.parent)
-    root = await owned(parent.root, op.owner, op.epoch)
+    root = await find_run(parent.root)
+    if root.closed_at is None:  # a closed run opens nothing, and shows the children that it had
+        root = await owned(parent.root, op.owner, op.epoch)
     now = await Now()
     row = await FindRunById(parent.tenant, op.id)
     mine = row is not None and row.root == parent.root
@@ -243,4 +245,6 @@ async def due_runs(op: DueRuns) -> list[tuple[RunRow, tuple[str, ...]]]:
 def _needs_tool(root: RunRow, call: CallRow) -> bool:
     if call.kind == "read" or call.state in ("failed", "compensated", "refused", "dropped", "residue"):
         return False
+    if call.state == "succeeded" and call.kind == "pivot":
+        return False  # it stands whatever happens: no body of it is ever needed again
     return call.state != "succeeded" or (root.phase != "pivoted" and root.goal != "commit")

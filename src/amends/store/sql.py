@@ -8,7 +8,7 @@ shape: building them is slower than running them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
@@ -50,7 +50,7 @@ class Table(Generic[Row]):
     at: dict[str, int]
 
     def changed(self, row: Row, changes: Changes) -> Row:
-        """``dataclasses.replace``, five times as fast."""
+        """``dataclasses.replace``, many times faster."""
         values = list(self.values(row))
         at = self.at
         for name, value in changes.items():
@@ -58,13 +58,31 @@ class Table(Generic[Row]):
         return self.make(*values)
 
 
-RUNS: Final = Table(
-    "runs", "uid", RUN_COLUMNS, RunRow, attrgetter(*RUN_COLUMNS), run_sources, {c: i for i, c in enumerate(RUN_COLUMNS)}
-)
-CALLS: Final = Table(
-    "calls", "id", CALL_COLUMNS, CallRow, attrgetter(*CALL_COLUMNS), call_sources,
-    {c: i for i, c in enumerate(CALL_COLUMNS)},
-)  # fmt: skip
+def _table(
+    name: str, key: str, columns: tuple[str, ...], *, kind: type[Row], sources: Callable[[Any], tuple[str, ...]]
+) -> Table[Row]:
+    at = {column: place for place, column in enumerate(columns)}
+    return Table(name, key, columns, _maker(kind, columns), attrgetter(*columns), sources, at)
+
+
+def _maker(kind: type[Row], columns: tuple[str, ...]) -> Callable[..., Row]:
+    """The constructor of a frozen row, without its price.
+
+    A frozen dataclass sets each field through a function call: 6 us for a call's row, and 0.8 this way.
+    """
+    bare = make_dataclass("bare", columns, slots=True)
+
+    def make(*values: Any) -> Row:
+        row: Any = bare(*values)
+        row.__class__ = kind
+        made: Row = row
+        return made
+
+    return make
+
+
+RUNS: Final = _table("runs", "uid", RUN_COLUMNS, kind=RunRow, sources=run_sources)
+CALLS: Final = _table("calls", "id", CALL_COLUMNS, kind=CallRow, sources=call_sources)
 EVENT_VALUES: Final = attrgetter(*EVENT_COLUMNS[1:])
 
 
@@ -99,8 +117,7 @@ class Statements:
         if text is None:
             name, mark = self._dialect.name_of, self._dialect.mark
             sets = ", ".join(f"{name(column)} = {mark}" for column in changes)
-            sources = () if to is None else (state for state in table.sources(to) if state != NEW)
-            guard = "" if to is None else f" and state in ({_literals(sources)})"
+            guard = "" if to is None else f" and {_among(state for state in table.sources(to) if state != NEW)}"
             text = f"update {table.name} set {sets} where {table.key} = {mark} and state = {mark}{guard}"
             self._shapes[shape] = text
         return text
@@ -167,7 +184,7 @@ async def transaction(intent: Flow[T], desk: Desk) -> T:
 
 
 async def _now(desk: Desk, _: rows.Now) -> float:
-    newest, *_ = await Execute(desk.statements.newest, ())
+    newest = (await Execute(desk.statements.newest, ()))[0]
     clock = desk.clock()
     return max(clock, newest[0][0]) if newest else clock
 
@@ -177,12 +194,12 @@ async def _find_run(desk: Desk, op: rows.FindRun) -> RunRow | None:
     if seen is not None:
         return seen
     found, _, _ = await Execute(desk.statements.find_run, (op.uid,))
-    return _remembered(desk.runs, op.uid, RunRow(*found[0])) if found else None
+    return _remembered(desk.runs, op.uid, RUNS.make(*found[0])) if found else None
 
 
 async def _find_run_by_id(desk: Desk, op: rows.FindRunById) -> RunRow | None:
     found, _, _ = await Execute(desk.statements.find_run_by_id, (op.tenant, op.id))
-    return _remembered(desk.runs, found[0][0], RunRow(*found[0])) if found else None
+    return _remembered(desk.runs, found[0][0], RUNS.make(*found[0])) if found else None
 
 
 async def _find_call(desk: Desk, op: rows.FindCall) -> CallRow | None:
@@ -190,12 +207,12 @@ async def _find_call(desk: Desk, op: rows.FindCall) -> CallRow | None:
     if seen is not None:
         return seen
     found, _, _ = await Execute(desk.statements.find_call, (op.id,))
-    return _remembered(desk.calls, op.id, CallRow(*found[0])) if found else None
+    return _remembered(desk.calls, op.id, CALLS.make(*found[0])) if found else None
 
 
 async def _find_key(desk: Desk, op: rows.FindKey) -> CallRow | None:
     found, _, _ = await Execute(desk.statements.find_key, (op.key,))
-    return _remembered(desk.calls, found[0][0], CallRow(*found[0])) if found else None
+    return _remembered(desk.calls, found[0][0], CALLS.make(*found[0])) if found else None
 
 
 async def _insert_run(desk: Desk, op: rows.InsertRun) -> None:
@@ -247,13 +264,13 @@ def _remembered(seen: dict[str, Row], key: str, row: Row) -> Row:
 
 async def _list_tree(desk: Desk, op: rows.ListTree) -> list[RunRow]:
     found, _, _ = await Execute(desk.statements.list_tree, (op.root,))
-    return [RunRow(*row) for row in found]
+    return [RUNS.make(*row) for row in found]
 
 
 async def _list_due(desk: Desk, op: rows.ListDue) -> list[RunRow]:
     terms, params = _where((("wake_at <= ?", op.now), ("tenant = ?", op.tenant)))
     found, _, _ = await Execute(desk.statements.page("runs", terms, "wake_at, place"), (*params, op.limit))
-    return [RunRow(*row) for row in found]
+    return [RUNS.make(*row) for row in found]
 
 
 async def _list_owned(desk: Desk, op: rows.ListOwned) -> list[RunRow]:
@@ -261,7 +278,7 @@ async def _list_owned(desk: Desk, op: rows.ListOwned) -> list[RunRow]:
     # Ordered as its index is, so that no planner prefers to walk through all runs by place.
     sql = desk.statements.page("runs", ("owner <> ''", *terms), "owner, place")
     found, _, _ = await Execute(sql, (*params, op.limit))
-    return [RunRow(*row) for row in found]
+    return [RUNS.make(*row) for row in found]
 
 
 async def _page_runs(desk: Desk, op: rows.PageRuns) -> list[RunRow]:
@@ -275,17 +292,17 @@ async def _page_runs(desk: Desk, op: rows.PageRuns) -> list[RunRow]:
         terms, params = (*terms, "(created_at, uid) < (?, ?)"), (*params, *op.before)
     sql = desk.statements.page("runs", terms, "created_at desc, uid desc")
     found, _, _ = await Execute(sql, (*params, op.limit))
-    return [RunRow(*row) for row in found]
+    return [RUNS.make(*row) for row in found]
 
 
 async def _list_generations(desk: Desk, op: rows.ListGenerations) -> list[CallRow]:
     found, _, _ = await Execute(desk.statements.list_generations, (op.key,))
-    return [CallRow(*row) for row in found]
+    return [CALLS.make(*row) for row in found]
 
 
 async def _list_calls(desk: Desk, op: rows.ListCalls) -> list[CallRow]:
     found, _, _ = await Execute(desk.statements.list_calls(len(op.states)), (op.root, *op.states))
-    return [CallRow(*row) for row in found]
+    return [CALLS.make(*row) for row in found]
 
 
 async def _page_calls(desk: Desk, op: rows.PageCalls) -> list[CallRow]:
@@ -296,10 +313,10 @@ async def _page_calls(desk: Desk, op: rows.PageCalls) -> list[CallRow]:
     if states:
         terms, params = (*terms, _is_one_of(len(states))), (*params, *states)
     if states and set(states) <= set(OPEN):
-        terms = (*terms, f"state in ({_literals(OPEN)})")  # a planner takes the index only where it reads this
+        terms = (*terms, _among(OPEN))  # a planner takes the index only where it reads this
     sql = desk.statements.page("calls", terms, "seq desc")
     found, _, _ = await Execute(sql, (*params, op.limit))
-    return [CallRow(*row) for row in found]
+    return [CALLS.make(*row) for row in found]
 
 
 async def _page_events(desk: Desk, op: rows.PageEvents) -> list[EventRow]:
@@ -315,11 +332,16 @@ def _where(terms: Iterable[tuple[str, Any]]) -> tuple[tuple[str, ...], tuple[Any
 
 
 def _is_one_of(count: int) -> str:
-    return f"state in ({', '.join('?' * count)})"
+    return _any(["state = ?"] * count)
 
 
-def _literals(states: Iterable[str]) -> str:
-    return ", ".join(f"'{state}'" for state in states)
+def _among(states: Iterable[str]) -> str:
+    return _any([f"state = '{state}'" for state in states])
+
+
+def _any(terms: list[str]) -> str:
+    # Not IN: SQLite builds a tree of the values for it, which took a third of a settling.
+    return f"({' or '.join(terms)})"
 
 
 _ROWS: Final[dict[type[Any], Callable[[Desk, Any], Flow[Any]]]] = {

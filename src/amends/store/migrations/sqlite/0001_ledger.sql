@@ -1,5 +1,5 @@
 -- The ledger. Columns are the fields of rows.py, in their order; tests/store/test_schema.py compares.
--- Needs SQLite 3.37 (strict tables).
+-- Needs SQLite 3.37 (strict tables). Chains of OR, because SQLite builds a tree of the values for each IN.
 
 create table amends_schema (
     version integer primary key,
@@ -43,9 +43,10 @@ create table runs (
     staged_pivot text not null,
     causes text not null,
     closed_at real,
-    check (state in (
-        'open', 'pivoted', 'committed', 'rolling_back', 'rolled_back', 'blocked', 'abandoned'
-    ))
+    check (
+        state = 'open' or state = 'pivoted' or state = 'committed' or state = 'rolling_back'
+        or state = 'rolled_back' or state = 'blocked' or state = 'abandoned'
+    )
 ) strict;
 
 create unique index runs_id on runs (tenant, id, generation);
@@ -119,10 +120,12 @@ create table calls (
     comp_retry_at real,
     comp_boot text not null,
     comp_mono real,
-    check (state in (
-        'held', 'ready', 'started', 'succeeded', 'failed', 'backing_off', 'in_doubt', 'compensating',
-        'compensated', 'compensation_failed', 'compensation_in_doubt', 'refused', 'dropped', 'residue'
-    ))
+    check (
+        state = 'held' or state = 'ready' or state = 'started' or state = 'succeeded' or state = 'failed'
+        or state = 'backing_off' or state = 'in_doubt' or state = 'compensating' or state = 'compensated'
+        or state = 'compensation_failed' or state = 'compensation_in_doubt' or state = 'refused'
+        or state = 'dropped' or state = 'residue'
+    )
 ) strict;
 
 create unique index calls_key on calls ("key", generation);
@@ -131,8 +134,9 @@ create unique index calls_key on calls ("key", generation);
 create index calls_root on calls (root);
 
 -- What somebody has to look at. States that every call passes through are left out: they would cost each call twice.
-create index calls_open on calls (state) where state in (
-    'held', 'ready', 'backing_off', 'in_doubt', 'compensation_failed', 'compensation_in_doubt'
+create index calls_open on calls (state) where (
+    state = 'held' or state = 'ready' or state = 'backing_off' or state = 'in_doubt'
+    or state = 'compensation_failed' or state = 'compensation_in_doubt'
 );
 
 -- Not AUTOINCREMENT: no event is ever deleted, and its counter would be one more page in every commit.

@@ -1,0 +1,7 @@
+"""``python -m amends``: the command line."""
+
+import sys
+
+from amends.cli import main
+
+sys.exit(main())

@@ -1,0 +1,49 @@
+"""Verbs that go on with what others left: they need the program's tools."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from amends import AsyncRuntime, Report, Runtime
+from amends.cli.load import load_runtime
+from amends.cli.reading import put_report
+from amends.cli.show import put, put_json, say
+from amends.worker import work
+
+BLOCKED = 3
+
+
+def run_worker(place: str, *, once: bool, every: float) -> int:
+    """See ``amends worker``."""
+    rt = load_runtime(place)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    url = rt.settings["url"].value
+    say(f"worker on {url}, " + ("one look" if once else "Ctrl-C ends it after the run at hand"))
+    return _code(work(rt, once=once, every=every)) if once else _until_stopped(rt, every)
+
+
+def _until_stopped(rt: Runtime | AsyncRuntime, every: float) -> int:
+    work(rt, every=every)
+    say("worker stopped")
+    return 0
+
+
+def run_recover(place: str, *, limit: int, as_json: bool) -> int:
+    """See ``amends recover``."""
+    rt = load_runtime(place)
+    reports = work(rt, once=True, limit=limit)
+    for number, report in enumerate(reports):
+        if as_json:
+            put_json(report.to_dict())
+            continue
+        if number:
+            put()
+        put_report(report)
+    if not reports:
+        say(f"nothing to recover in {rt.settings['url'].value}")
+    return _code(reports)
+
+
+def _code(reports: list[Report]) -> int:
+    return BLOCKED if any(report.state == "blocked" for report in reports) else 0

@@ -1,0 +1,270 @@
+"""What must hold at the end of every schedule, each by its name. Always the ledger against the world."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from amends.rows import CallRow, EventRow
+from amends.states import RUN_FINAL, call_may, run_may
+from amends.store.memory import MemoryStore
+from amends.testing.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A promise that a schedule broke."""
+
+    checker: str
+    what: str
+    schedule: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.checker}: {self.what}" + (f"   [{self.schedule}]" if self.schedule else "")
+
+
+Checker = Callable[[MemoryStore, World], Iterator[str]]
+
+
+def effects_once(store: MemoryStore, world: World) -> Iterator[str]:
+    """One effect per call (a key's generation), and one per intent, whatever crashed."""
+    for call_id, count in world.landed_counts("execute").items():
+        if count > 1:
+            yield f"{_name(store, call_id)} took effect {count} times"
+    for (root, tool, args), standing in world.standing_intents(store).items():
+        if standing > 1:
+            yield f"{tool}{args} of {root} stands {standing} times"
+
+
+def compensated_once(store: MemoryStore, world: World) -> Iterator[str]:
+    """A compensation takes effect at most once."""
+    for call_id, count in world.landed_counts("compensate").items():
+        if count > 1:
+            yield f"{_name(store, call_id)} was compensated {count} times"
+
+
+def ledger_against_world(store: MemoryStore, world: World) -> Iterator[str]:
+    """What the ledger says stands, stands; what it says is gone, is gone."""
+    for call in store.calls.values():
+        if call.kind == "read":
+            continue
+        stands = world.stands(call.id)
+        if call.state == "succeeded" and not stands:
+            yield f"{call.tool} {call.id} is succeeded and not in the world"
+        if call.state in ("failed", "compensated", "dropped", "refused", "held") and stands:
+            yield f"{call.tool} {call.id} is {call.state} and stands in the world"
+    for run in store.runs.values():
+        if run.state == "rolled_back":
+            left = [c.tool for c in store.calls.values() if c.run == run.uid and world.stands(c.id)]
+            if left:
+                yield f"run {run.id} is rolled_back and {left} stand"
+
+
+def effects_are_known(store: MemoryStore, world: World) -> Iterator[str]:
+    """No effect without a row; no body before its start is durable."""
+    for call_id in world.landed_counts("execute"):
+        if call_id not in store.calls:
+            yield f"an effect of {call_id} is in the world and not in the ledger"
+    yield from world.unwritten
+
+
+def compensation_order(store: MemoryStore, world: World) -> Iterator[str]:
+    """Reverse of settling; none while a call of the tree is started. Read from the record itself."""
+    state: dict[str, str] = {}
+    settled: dict[str, int] = {}
+    for event in store.events:
+        if event.what != "call":
+            continue
+        call = store.calls.get(event.call)
+        if event.to_state == "compensating" and call is not None and event.frm in ("succeeded", "in_doubt"):
+            yield from _wrong_turn(store, call, state, settled)
+        state[event.call] = event.to_state
+        if event.to_state in ("succeeded", "in_doubt"):
+            settled[event.call] = event.seq
+
+
+def _wrong_turn(store: MemoryStore, call: CallRow, state: dict[str, str], settled: dict[str, int]) -> Iterator[str]:
+    for other_id, now in state.items():
+        other = store.calls.get(other_id)
+        if other is None or other.root != call.root or other_id == call.id or other.kind == "read":
+            continue
+        if now == "started" and _inside(store, other, call):
+            yield f"{call.tool} was compensated while {other.tool} was started"
+        later = settled.get(other_id, 0) > settled.get(call.id, 0)
+        if now == "succeeded" and later and other.undoable and other.grp != (call.grp or None) and _same_end(store, other, call):
+            yield f"{call.tool} was compensated before {other.tool}, which was settled after it"
+
+
+def _inside(store: MemoryStore, other: CallRow, call: CallRow) -> bool:
+    """Whether ``other`` belongs to the run of ``call`` or to one below it."""
+    uid = other.run
+    while uid:
+        if uid == call.run:
+            return True
+        uid = store.runs[uid].parent
+    return False
+
+
+def _same_end(store: MemoryStore, other: CallRow, call: CallRow) -> bool:
+    run = store.runs[other.run]
+    kept = run.phase == "pivoted" or (run.state == "committed" and bool(run.pivot))
+    return not kept and _inside(store, other, call)
+
+
+def world_order(store: MemoryStore, world: World) -> Iterator[str]:
+    """In the world, too, what was done last is undone first (within one tree, where both were simply done)."""
+    undone = [landing.call_id for landing in world.landings if landing.phase == "compensate"]
+    for earlier, later in zip(undone, undone[1:], strict=False):
+        first, second = store.calls.get(earlier), store.calls.get(later)
+        if first is None or second is None or first.root != second.root or (first.grp and first.grp == second.grp):
+            continue
+        clean = first.comp_attempt == second.comp_attempt == 1 and not first.late and not second.late
+        if clean and first.settled_seq < second.settled_seq and first.run == second.run:
+            yield f"{first.tool} was undone before {second.tool}, which was done after it"
+
+
+def pivot_law(store: MemoryStore, world: World) -> Iterator[str]:
+    """One pivot per run; nothing compensatable from its start on; nothing taken back once it stands."""
+    for run in store.runs.values():
+        calls = [c for c in store.calls.values() if c.run == run.uid]
+        pivots = [c for c in calls if c.kind == "pivot" and world.stands(c.id) and not c.violation]
+        if len(pivots) > 1:
+            yield f"run {run.id} made {len(pivots)} irreversible calls"
+        if pivots and any(c.state in ("compensated", "compensating") for c in calls):
+            yield f"run {run.id} was taken back over its pivot {pivots[0].tool}"
+        if pivots and run.state == "rolled_back":
+            yield f"run {run.id} says rolled_back over its pivot {pivots[0].tool}"
+    yield from _after_pivot(store)
+
+
+def _after_pivot(store: MemoryStore) -> Iterator[str]:
+    in_flight: dict[str, str] = {}
+    for event in store.events:
+        call = store.calls.get(event.call)
+        if event.what != "call" or call is None:
+            continue
+        if call.kind == "pivot" and not call.violation:
+            if event.to_state == "started":
+                in_flight[event.run] = call.id
+            elif event.to_state == "failed":
+                in_flight.pop(event.run, None)
+        elif call.kind == "compensatable" and event.to_state == "started" and not call.violation:
+            if event.run in in_flight and event.frm == "(new)":
+                yield f"{call.tool} was started from its pivot's start on"
+        if event.to_state == "compensating" and event.run in in_flight:
+            yield f"{call.tool} was compensated while the pivot was in flight or had passed"
+
+
+def outbox(store: MemoryStore, world: World) -> Iterator[str]:
+    """A staged call starts only after the decision, and never after a rollback."""
+    decided: dict[str, int] = {}
+    for event in store.events:
+        if event.what == "run" and event.to_state == "pivoted":
+            decided[event.run] = event.seq
+        if event.what == "call" and event.to_state == "started":
+            call = store.calls.get(event.call)
+            if call is not None and call.kind == "retriable" and event.run not in decided:
+                yield f"{call.tool} was sent before its run had decided"
+    for call in store.calls.values():
+        if call.state == "dropped" and world.stands(call.id):
+            yield f"{call.tool} was dropped and stands"
+
+
+def event_per_transition(store: MemoryStore, world: World) -> Iterator[str]:
+    """The record, replayed, gives exactly the rows; every move is one that the tables have."""
+    calls: dict[str, str] = {}
+    runs: dict[str, str] = {}
+    for event in store.events:
+        if event.what == "call":
+            yield from _replayed(calls, event.call, event, call_may)
+        elif event.what == "run":
+            yield from _replayed(runs, event.run, event, run_may)
+    for call in store.calls.values():
+        if calls.get(call.id) != call.state:
+            yield f"{call.tool} {call.id} is {call.state}, the record says {calls.get(call.id)}"
+    for run in store.runs.values():
+        if runs.get(run.uid) != run.state:
+            yield f"run {run.id} is {run.state}, the record says {runs.get(run.uid)}"
+
+
+def _replayed(states: dict[str, str], key: str, event: EventRow, may: Callable[[str, str], bool]) -> Iterator[str]:
+    was = states.get(key, "(new)")
+    if event.frm != was:
+        yield f"event {event.seq} moves {key} from {event.frm}, it was {was}"
+    if not may(event.frm, event.to_state):
+        yield f"event {event.seq} moves {key} from {event.frm} to {event.to_state}, which no table has"
+    states[key] = event.to_state
+
+
+def nothing_stuck(store: MemoryStore, world: World) -> Iterator[str]:
+    """Every run is final, waits for a person with a named cause, or waits because it was told to."""
+    for call in store.calls.values():
+        if call.state in ("started", "compensating"):
+            yield f"{call.tool} {call.id} is {call.state} and nobody is behind it"
+    for run in store.runs.values():
+        if run.state in RUN_FINAL or run.uid != run.root:
+            continue
+        if run.state == "blocked":
+            if not json.loads(run.causes):
+                yield f"run {run.id} is blocked and names no cause"
+        elif run.wake_at is None and not run.suspended and not (run.policy == "wait" and not run.goal):
+            yield f"run {run.id} is {run.state}, and nothing will ever wake it"
+        elif run.wake_at is not None and run.owner:
+            yield f"run {run.id} is {run.state} and still owned by {run.owner}"
+
+
+def goal_kept(store: MemoryStore, world: World) -> Iterator[str]:
+    """A run whose block ended cleanly is not rolled back by a policy."""
+    decided = {e.run for e in store.events if e.what == "goal" and e.to_state == "commit"}
+    for run in store.runs.values():
+        failed_pivot = any(c.run == run.uid and c.at_commit and c.state == "failed" for c in store.calls.values())
+        asked = run.goal_by in ("person", "deadline")
+        if run.uid in decided and run.state == "rolled_back" and not failed_pivot and not asked and not run.parent:
+            yield f"run {run.id} had ended cleanly and was rolled back"
+
+
+def answers_true(store: MemoryStore, world: World) -> Iterator[str]:
+    """What the program was told is what the world did."""
+    yield from world.lies
+
+
+def no_stale_body(store: MemoryStore, world: World) -> Iterator[str]:
+    """No body starts in a process whose lease has run out."""
+    yield from world.stale
+
+
+def _name(store: MemoryStore, call_id: str) -> str:
+    call = store.calls.get(call_id)
+    return call_id if call is None else f"{call.tool} {call_id}"
+
+
+CHECKERS: Final[dict[str, Checker]] = {
+    checker.__name__: checker
+    for checker in (
+        effects_once,
+        compensated_once,
+        effects_are_known,
+        ledger_against_world,
+        compensation_order,
+        world_order,
+        pivot_law,
+        outbox,
+        event_per_transition,
+        nothing_stuck,
+        goal_kept,
+        answers_true,
+        no_stale_body,
+    )
+}
+
+
+def check_all(store: MemoryStore, world: World, *, skip: tuple[str, ...] = ()) -> list[Violation]:
+    """Every violation, by the name of its checker."""
+    return [
+        Violation(name, what)
+        for name, checker in CHECKERS.items()
+        if name not in skip
+        for what in checker(store, world)
+    ]

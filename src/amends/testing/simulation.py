@@ -1,0 +1,348 @@
+"""The same flows in a world that dies on purpose.
+
+A *process* runs a program (a flow) one operation at a time. Before and after every operation the simulation may
+kill it, pause it past its lease (a zombie), lose the ledger's answer, or make the outside world misbehave. Time is
+virtual. Everything is decided by the schedule, so a schedule that found a bug finds it again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from amends.context import inside
+from amends.flow import Op
+from amends.ops import (
+    Ended,
+    Invoke,
+    IsDead,
+    Lease,
+    LiveCalls,
+    Luck,
+    ReadClocks,
+    RenewLeases,
+    Sleep,
+    StoreOp,
+    Together,
+)
+from amends.store.memory import MemoryStore
+from amends.testing.clock import Clock
+
+STEPS_MAX: Final = 20_000
+"""A schedule longer than this does not end: that is a finding, not a reason to wait."""
+
+
+class Crash(BaseException):
+    """The process died. Not an Exception: no flow ever sees it or cleans up after it."""
+
+
+class Paused(BaseException):
+    """The process stands still; everything else goes on."""
+
+
+class Cancelled(BaseException):
+    """The caller's task was cancelled: the flow ends, the process lives on."""
+
+
+class Endless(AssertionError):
+    """A schedule did not come to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong, and at which operation of its process (counted from 0)."""
+
+    at: int
+    kind: str
+
+
+@dataclass(slots=True)
+class Process:
+    """One simulated process: its program, its leases, and what will go wrong in it."""
+
+    name: str
+    host: str
+    owner: str
+    program: Coroutine[Any, Any, Any]
+    faults: Mapping[int, str]
+    leases: dict[str, Lease] = field(default_factory=dict)
+    points: int = 0
+    alive: bool = True
+    paused: bool = False
+    done: bool = False
+    ready_at: float = 0.0
+    ended: BaseException | None = None
+    answer: Any = None
+    error: BaseException | None = None
+    trace: list[str] = field(default_factory=list)
+    waiting_op: Op[Any] | None = None
+    in_group: bool = False
+
+
+Watch = Callable[["Simulation", Process, Invoke], None]
+
+
+class Simulation:
+    """A ledger, a clock, and processes that live and die by a schedule."""
+
+    def __init__(self, *, seed: int = 0, lease_s: float = 30.0) -> None:
+        self.clock = Clock()
+        self.store = MemoryStore(clock=lambda: self.clock.wall)
+        self.lease_s = lease_s
+        self.luck = random.Random(seed)  # noqa: S311 - schedules are to be repeated, not to be secret
+        self.processes: list[Process] = []
+        self.before_body: list[Watch] = []
+        self.mode = "ok"
+        """What the outside world does to the body that runs now; tools of the simulation look at it."""
+        self.script: dict[str, list[str]] = {}
+        """Modes by name of function, in order of its invocations; then everything works."""
+        self.current: tuple[Process, Invoke] | None = None
+        self.bodies = 0
+        self._ids = 0
+        self._steps = 0
+
+    def new_id(self, prefix: str) -> str:
+        """Ids in order, so that schedules are the same every time."""
+        self._ids += 1
+        return f"{prefix}_{self._ids:05d}"
+
+    def start(
+        self,
+        name: str,
+        program: Callable[[Process], Coroutine[Any, Any, Any]],
+        *,
+        host: str = "host",
+        faults: tuple[Fault, ...] = (),
+    ) -> Process:
+        """A new process that will run this program."""
+        number = len(self.processes) + 1
+        process = Process(
+            name, host, f"{host}|boot|ns|{number}|0", _never(), {fault.at: fault.kind for fault in faults}
+        )
+        process.program.close()
+        process.program = program(process)
+        self.processes.append(process)
+        return process
+
+    # ---- running --------------------------------------------------------------------------
+
+    def run(self, process: Process) -> None:
+        """Run one process until it ends, dies or stands still."""
+        while not process.done and process.alive and not process.paused:
+            if process.ready_at > self.clock.mono:
+                self.advance(process.ready_at - self.clock.mono)
+            self.step(process)
+
+    def race(self, *processes: Process) -> None:
+        """Interleave processes one operation at a time, in an order fixed by the seed."""
+        while True:
+            runnable = [p for p in processes if not p.done and p.alive and not p.paused]
+            if not runnable:
+                return
+            ready = [p for p in runnable if p.ready_at <= self.clock.mono]
+            if not ready:
+                self.advance(min(p.ready_at for p in runnable) - self.clock.mono)
+                continue
+            self.step(self.luck.choice(ready))
+
+    def step(self, process: Process) -> None:
+        """One operation of one process."""
+        self._steps += 1
+        if self._steps > STEPS_MAX:
+            raise Endless(f"{process.name} does not come to an end: {process.trace[-8:]}")
+        try:
+            op = process.waiting_op
+            process.waiting_op = None
+            if op is None:
+                op = self._next_op(process)
+            self._perform_for(process, op)
+        except StopIteration as stop:
+            process.done, process.answer = True, stop.value
+        except Paused:
+            process.paused = True
+        except Crash:
+            process.alive = False
+        except Exception as error:  # the program itself ended with it
+            process.done, process.ended = True, error
+        except BaseException as error:  # a cancellation that reached the end of the program
+            process.done, process.ended = True, error
+
+    def _next_op(self, process: Process) -> Op[Any]:
+        if process.error is not None:
+            error, process.error = process.error, None
+            op: Op[Any] = process.program.throw(error)
+            return op
+        answer, process.answer = process.answer, None
+        op = process.program.send(answer)
+        return op
+
+    def _perform_for(self, process: Process, op: Op[Any]) -> None:
+        try:
+            process.answer = self.perform(process, op)
+        except _PausedWith as paused:
+            process.answer, process.paused = paused.answer, True
+        except Paused:
+            process.waiting_op, process.paused = op, True
+        except (Exception, Cancelled) as error:
+            process.error = error
+
+    def wake(self, process: Process) -> None:
+        """A paused process goes on as if no time had passed for it."""
+        process.paused = False
+
+    def kill(self, process: Process) -> None:
+        """It dies where it stands."""
+        process.alive = False
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; living processes keep their leases, as their heartbeats would."""
+        self.clock.advance(seconds)
+        for process in self.processes:
+            if process.alive and not process.paused and not process.done:
+                self.renew(process)
+
+    def renew(self, process: Process) -> None:
+        """A heartbeat."""
+        leases = {root: lease for root, lease in process.leases.items() if not lease.lost}
+        if not leases:
+            return
+        epochs = {root: lease.epoch for root, lease in leases.items()}
+        renewed = self.store.perform(RenewLeases(process.owner, epochs, self.lease_s))
+        for root, lease in leases.items():
+            if root in renewed.goals:
+                lease.until = self.clock.mono + self.lease_s
+            else:
+                lease.lost = True
+
+    # ---- one operation --------------------------------------------------------------------
+
+    def perform(self, process: Process, op: Op[Any]) -> Any:
+        """Carry out one operation for a process, with whatever its schedule has in store for it."""
+        if isinstance(op, StoreOp | Invoke):
+            return self._point(process, op)
+        if isinstance(op, ReadClocks):
+            return self.clock.read(process.host)
+        if isinstance(op, Luck):
+            return 0.5
+        if isinstance(op, Sleep):
+            process.ready_at = self.clock.mono + max(0.0, min(op.seconds, 1e6))
+            return None
+        if isinstance(op, IsDead):
+            return self._is_dead(process, op.owner)
+        if isinstance(op, LiveCalls):
+            return 0
+        if isinstance(op, Together):
+            return self._together(process, op)
+        raise TypeError(f"the simulation does not know {type(op).__name__}")
+
+    def _point(self, process: Process, op: StoreOp[Any] | Invoke) -> Any:
+        """An operation at which the world may stop."""
+        fault = process.faults.get(process.points, "")
+        process.points += 1
+        process.trace.append(_named(op) + (f" <{fault}>" if fault else ""))
+        match fault:
+            case "before":
+                raise Crash
+            case "pause before" if not process.in_group:
+                raise Paused
+            case "cancel before" if isinstance(op, Invoke) and not process.in_group:
+                raise Cancelled
+            case "lost" if isinstance(op, StoreOp):
+                self.store.perform(op)  # committed, and nobody heard
+                op.repeated = True
+            case "unsent" if isinstance(op, StoreOp):
+                op.repeated = True  # the answer of an operation that never arrived
+            case "clock back":
+                self.clock.jump(-3_600.0)
+            case "clock forward":
+                self.clock.jump(3_600.0)
+        answer = self._invoke(process, op, fault) if isinstance(op, Invoke) else self.store.perform(op)
+        if fault == "after":
+            raise Crash
+        if fault == "pause after" and not process.in_group:
+            raise _PausedWith(answer)
+        if fault == "cancel after" and isinstance(op, Invoke) and not process.in_group:
+            raise Cancelled
+        return answer
+
+    def _is_dead(self, process: Process, owner: str) -> bool:
+        host = owner.split("|", 1)[0]
+        if host != process.host:
+            return False
+        return any(p.owner == owner and not p.alive for p in self.processes)
+
+    def _invoke(self, process: Process, op: Invoke, fault: str) -> Ended:
+        self.renew(process)
+        if op.lease is not None:
+            op.lease.check(self.clock.mono)
+        for watch in self.before_body:
+            watch(self, process, op)
+        self.bodies += 1
+        if op.flight is not None:
+            op.flight.sent = True
+        scripted = self.script.get(getattr(op.fn, "__name__", ""), [])
+        self.mode = fault.removeprefix("body ") if fault.startswith("body ") else (scripted.pop(0) if scripted else "ok")
+        self.current = (process, op)
+        try:
+            with inside(op.run, op.call, op.phase, is_async=False):
+                return Ended(op.fn(**op.kwargs))
+        except Exception as error:
+            return Ended(error=error)
+        finally:
+            self.mode, self.current = "ok", None
+
+    def _together(self, process: Process, op: Together) -> list[Any]:
+        """Side by side inside one process: one operation each, in an order fixed by the seed."""
+        try:
+            return self._side_by_side(process, op)
+        finally:
+            process.in_group = False
+            for flow in op.flows:
+                flow.close()
+
+    def _side_by_side(self, process: Process, op: Together) -> list[Any]:
+        process.in_group = True
+        ends: dict[int, Any] = {}
+        inbox: dict[int, tuple[Any, Exception | None]] = {n: (None, None) for n in range(len(op.flows))}
+        until: dict[int, float] = dict.fromkeys(inbox, 0.0)
+        while inbox:
+            ready = [n for n in inbox if until[n] <= self.clock.mono]
+            if not ready:
+                self.advance(min(until[n] for n in inbox) - self.clock.mono)
+                continue
+            turn = self.luck.choice(ready)
+            answer, error = inbox.pop(turn)
+            try:
+                asked = op.flows[turn].throw(error) if error is not None else op.flows[turn].send(answer)
+            except StopIteration as stop:
+                ends[turn] = stop.value
+                continue
+            except Exception as failed:
+                ends[turn] = failed
+                continue
+            try:
+                inbox[turn] = (self.perform(process, asked), None)
+                until[turn], process.ready_at = max(until[turn], process.ready_at), 0.0
+            except Exception as failed:
+                inbox[turn] = (None, failed)
+        return [ends[n] for n in sorted(ends)]
+
+
+class _PausedWith(Paused):
+    """Paused after the operation: its answer waits for the process."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+def _named(op: Op[Any]) -> str:
+    if isinstance(op, Invoke):
+        return f"{op.phase} {getattr(op.fn, '__name__', '?')}"
+    return type(op).__name__
+
+
+async def _never() -> None:
+    return None

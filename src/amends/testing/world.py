@@ -1,0 +1,190 @@
+"""The outside world of the simulation: it remembers what really happened to it, and amends cannot undo it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from amends.model import Absent, Happened, NoEffect, Probed, Unknown
+from amends.ops import Invoke
+from amends.store.memory import MemoryStore
+from amends.testing.simulation import Process, Simulation
+
+
+class Broke(Exception):
+    """An ordinary error of a tool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """One thing that happened."""
+
+    call_id: str
+    tool: str
+    key: str
+    phase: str
+    at: float
+    refused: bool = False
+    """It arrived, and the destination turned it away."""
+
+
+@dataclass(slots=True)
+class Traits:
+    """How the destination of a tool behaves."""
+
+    dedups: bool = False
+    comp_dedups: bool = False
+    wins: bool = False
+    settle: float = 0.0
+
+
+@dataclass(slots=True)
+class World:
+    """Effects, in the order in which they landed."""
+
+    sim: Simulation
+    traits: dict[str, Traits] = field(default_factory=dict)
+    landings: list[Landing] = field(default_factory=list)
+    unwritten: list[str] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)
+    lies: list[str] = field(default_factory=list)
+    later: list[tuple[float, Landing]] = field(default_factory=list)
+    unknown_probes: int = 0
+
+    def __post_init__(self) -> None:
+        self.sim.before_body.append(self._watch)
+
+    # ---- what tools do --------------------------------------------------------------------
+
+    def act(self) -> str:
+        """The effect of a tool's body; the schedule says what goes wrong."""
+        _, op = self._now()
+        landing = self._landing(op, "execute")
+        self._happen(landing)
+        return result_of(op.call.key)
+
+    def undo(self) -> None:
+        """The effect of a compensation."""
+        _, op = self._now()
+        self._happen(self._landing(op, "compensate"))
+
+    def probe(self) -> Probed[str]:
+        """What the world says of a call."""
+        _, op = self._now()
+        if self.unknown_probes > 0:
+            self.unknown_probes -= 1
+            return Unknown("not yet")
+        if self.sim.mode == "unknown":
+            return Unknown("no answer")
+        self.settle_late()
+        return Happened(result_of(op.call.key)) if self._in_place(op.call.key) else Absent()
+
+    def _now(self) -> tuple[Process, Invoke]:
+        assert self.sim.current is not None, "the world is touched by bodies only"
+        return self.sim.current
+
+    def _landing(self, op: Invoke, phase: str) -> Landing:
+        return Landing(op.call.id, op.call.tool, op.call.key, phase, self.sim.clock.mono)
+
+    def _happen(self, landing: Landing) -> None:
+        self.settle_late()
+        match self.sim.mode:
+            case "raise":
+                raise Broke("it broke before anything happened")
+            case "no effect":
+                raise NoEffect("certainly nothing")
+            case "request lost":
+                raise TimeoutError("no answer")
+            case "late":
+                settle = self.traits.get(landing.tool, Traits()).settle
+                self.later.append((self.sim.clock.mono + settle * 0.9, landing))
+                raise TimeoutError("no answer")
+        self._land(landing)
+        if self.sim.mode == "answer lost":
+            raise TimeoutError("no answer")
+        if self.sim.mode == "raise after":
+            raise Broke("it broke after it had happened")
+
+    def settle_late(self) -> None:
+        """Let everything land whose time has come."""
+        due = sorted((one for one in self.later if one[0] <= self.sim.clock.mono), key=lambda one: one[0])
+        self.later = [one for one in self.later if one[0] > self.sim.clock.mono]
+        for _, landing in due:
+            self._land(landing)
+
+    def _land(self, landing: Landing) -> None:
+        traits = self.traits.get(landing.tool, Traits())
+        dedups = traits.dedups if landing.phase == "execute" else traits.comp_dedups
+        if dedups and any(one.key == landing.key and one.phase == landing.phase for one in self.landings):
+            return
+        if landing.phase == "execute" and traits.wins and self._taken_back(landing.call_id):
+            return  # the destination remembers the cancellation
+        self.landings.append(landing)
+
+    def _taken_back(self, call_id: str) -> bool:
+        return any(one.call_id == call_id and one.phase == "compensate" for one in self.landings)
+
+    def _in_place(self, key: str) -> bool:
+        call_ids = {one.call_id for one in self.landings if one.key == key and one.phase == "execute"}
+        return any(self.stands(call_id) for call_id in call_ids)
+
+    # ---- what checkers ask ----------------------------------------------------------------
+
+    def stands(self, call_id: str) -> bool:
+        """Whether the effect of this call is in the world now."""
+        there = False
+        for one in self.landings:
+            if one.call_id == call_id:
+                there = one.phase == "execute"
+        return there
+
+    def landed_counts(self, phase: str) -> Counter[str]:
+        """How often each call's effect, or its compensation, landed."""
+        counts: Counter[str] = Counter()
+        for one in self.landings:
+            if one.phase == phase:
+                counts[one.call_id] += 1
+        return counts
+
+    def standing_intents(self, store: MemoryStore) -> Counter[tuple[str, str, str]]:
+        """How often each intent (root, tool, arguments) stands; deliberate repeats are other intents."""
+        counts: Counter[tuple[str, str, str]] = Counter()
+        for call in store.calls.values():
+            if call.kind != "read" and self.stands(call.id) and not call.again:
+                root = "ledger" if call.scope == "ledger" else call.root
+                counts[root, call.tool, call.args] += 1
+        return counts
+
+    def told(self, tool: str, value: object, keys: Callable[[], set[str]]) -> None:
+        """A program was given this value by that tool."""
+        if value not in {result_of(key) for key in keys()}:
+            self.lies.append(f"{tool} answered {value!r}, which no effect in the world gave")
+
+    def _watch(self, sim: Simulation, process: Process, op: Invoke) -> None:
+        row = sim.store.calls.get(op.call.id)
+        if op.phase == "execute" and (row is None or row.state != "started" or row.attempt != op.call.attempt):
+            self.unwritten.append(f"the body of {op.call.tool} started before its start was durable")
+        if op.phase == "compensate" and (row is None or row.state != "compensating"):
+            self.unwritten.append(f"the compensation of {op.call.tool} started before its start was durable")
+        if op.phase != "probe" and row is not None:
+            root = sim.store.runs[row.root]
+            lease = process.leases.get(row.root)
+            if lease is not None and root.epoch != lease.epoch and sim.clock.mono >= lease.until:
+                self.stale.append(f"{op.call.tool} was started by {process.name}, whose lease had ended")
+
+    def to_json(self) -> str:
+        """The landings, for a report."""
+        return json.dumps([(one.tool, one.phase, one.call_id) for one in self.landings])
+
+
+def result_of(key: str) -> str:
+    """What a destination answers for an idempotency key."""
+    return f"r-{key[:8]}"
+
+
+def plain(value: Any) -> Any:
+    """A value as it is; for tools of the simulation that give back what they got."""
+    return value

@@ -1,0 +1,145 @@
+"""A small world to act on: tools of every kind whose effects, failures and delays a test can see and script."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from amends import Absent, Happened, Retry, Runtime, tool
+from amends.store.memory import MemoryStore
+
+FAST = Retry(attempts=3, delay=0.001, max_delay=0.002)
+ONCE = Retry(attempts=1)
+
+
+class World:
+    """What happened outside, in order; ``standing`` is what is there now."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.standing: list[str] = []
+        self.script: dict[str, list[Any]] = {}
+        self.lock = threading.Lock()
+
+    def happen(self, what: str) -> str:
+        """One effect, unless the script of its tool says otherwise for this start."""
+        name = what.partition(":")[0]
+        turns = self.script.get(name, [])
+        turn = turns.pop(0) if turns else None
+        if isinstance(turn, BaseException):
+            raise turn
+        if isinstance(turn, float):
+            time.sleep(turn)
+        with self.lock:
+            self.log.append(what)
+            self.standing.append(what)
+        if isinstance(turn, tuple):  # it happens, and the answer is lost
+            raise turn[0]
+        return what
+
+    def undo(self, what: str) -> None:
+        turns = self.script.get(f"undo {what.partition(':')[0]}", [])
+        turn = turns.pop(0) if turns else None
+        if isinstance(turn, BaseException):
+            raise turn
+        if isinstance(turn, float):
+            time.sleep(turn)
+        with self.lock:
+            self.log.append(f"undo {what}")
+            if what in self.standing:
+                self.standing.remove(what)
+        if isinstance(turn, tuple):
+            raise turn[0]
+
+    def compensatable(self, name: str = "reserve", *, twin: dict[str, Any] | None = None, **options: Any) -> Any:
+        @tool(name=name, **options)
+        def body(x: str = "1", n: int = 0) -> str:
+            return self.happen(f"{name}:{x}")
+
+        @body.compensate(**({"retry": FAST} | (twin or {})))
+        def undo(x: str) -> None:
+            self.undo(f"{name}:{x}")
+
+        return body
+
+    def pivot(self, name: str = "wire", **options: Any) -> Any:
+        @tool(name=name, kind="pivot", **options)
+        def body(x: str = "1") -> str:
+            return self.happen(f"{name}:{x}")
+
+        return body
+
+    def retriable(self, name: str = "mail", **options: Any) -> Any:
+        @tool(name=name, kind="retriable", **({"idempotent": True} | options))
+        def body(x: str = "1") -> str:
+            return self.happen(f"{name}:{x}")
+
+        return body
+
+    def read(self, name: str = "look", **options: Any) -> Any:
+        @tool(name=name, kind="read", **options)
+        def body(x: str = "1") -> int:
+            turns = self.script.get(name, [])
+            turn = turns.pop(0) if turns else None
+            if isinstance(turn, BaseException):
+                raise turn
+            self.log.append(f"{name}:{x}")
+            return len(self.log)
+
+        return body
+
+    def probed(self, one: Any, *, settle: float | None = None) -> Any:
+        """Give a tool a probe that looks at what stands."""
+
+        def look(x: str) -> Any:
+            what = f"{one.name}:{x}"
+            return Happened(what) if what in self.standing else Absent()
+
+        one.probe(look, settle=settle)
+        return one
+
+
+def runtime(*tools: Any, **options: Any) -> Runtime:
+    return Runtime("memory:", **({"tools": tools, "wait": 0.2} | options))
+
+
+def twin_of(store: MemoryStore, *tools: Any, **options: Any) -> Runtime:
+    """Another worker over the same ledger."""
+    return Runtime(store=store, **({"tools": tools, "wait": 0.2, "lease": 0.06} | options))
+
+
+def states(rt: Runtime, run_id: str) -> dict[str, str]:
+    return {call.tool: call.state for call in rt.report(run_id).calls}
+
+
+def die(run: Any) -> None:
+    """What a killed process leaves behind: the lease runs out, nobody settles anything."""
+    run._hub.keeper.forget(run._session.lease)
+    time.sleep(run._hub.lease_s + 0.01)
+
+
+def until(condition: Callable[[], bool], *, seconds: float = 2.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never became true"
+        time.sleep(0.002)
+
+
+def together(fns: Iterable[Callable[[], Any]]) -> list[Any]:
+    """Run all in threads at once; each result, or the exception it ended with."""
+    found: dict[int, Any] = {}
+
+    def run(number: int, fn: Callable[[], Any]) -> None:
+        try:
+            found[number] = fn()
+        except BaseException as error:
+            found[number] = error
+
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(fns)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return [found[number] for number in range(len(threads))]

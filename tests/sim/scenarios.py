@@ -1,0 +1,443 @@
+"""The flows of the simulation, each a small program against tools whose destinations behave in a declared way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from amends.hub import Hub
+from amends.model import Probed, Retry
+from amends.testing.program import Inside, SimulatedRun
+from amends.testing.world import Traits, World
+from amends.tool import tool
+
+SETTLE_S = 5.0
+
+
+class Here:
+    """The world of the schedule that runs now: tools are declared once, worlds come and go."""
+
+    world: World
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """How a tool and its destination behave."""
+
+    probe: bool = False
+    repeat: str = ""  # "", "idempotent", "window"
+    twin: str = ""  # "", "absent_ok", "wins"
+    comp_idempotent: bool = False
+
+    def __str__(self) -> str:
+        parts = ["probe" * self.probe, self.repeat, self.twin, "comp_idem" * self.comp_idempotent]
+        return "+".join(part for part in parts if part) or "plain"
+
+
+VARIANTS = tuple(
+    Variant(probe, repeat, twin, comp)
+    for probe in (False, True)
+    for repeat in ("", "idempotent", "window")
+    for twin in ("", "absent_ok", "wins")
+    for comp in (False, True)
+)
+
+
+def make(name: str, kind: str = "compensatable", variant: Variant = Variant(), **options: Any) -> Any:
+    """A tool of the simulation."""
+
+    def body(n: int = 0, word: str = "") -> str:
+        return Here.world.act()
+
+    def undo() -> None:
+        Here.world.undo()
+
+    def ask() -> Probed[str]:
+        return Here.world.probe()
+
+    body.__name__, undo.__name__, ask.__name__ = name, f"undo_{name}", f"probe_{name}"
+    idempotent: bool | str = {"": False, "idempotent": True, "window": "24h"}[variant.repeat]
+    made = tool(name=name, kind=kind, idempotent=idempotent, **options)(body)  # type: ignore[call-overload]
+    if kind == "compensatable":
+        made.compensate(
+            idempotent=variant.comp_idempotent,
+            absent_ok=variant.twin == "absent_ok",
+            wins=variant.twin == "wins",
+            retry=Retry(attempts=3, delay=0.1, jitter=0.0),
+        )(undo)
+    if variant.probe:
+        made.probe(settle=SETTLE_S)(ask)
+    return made
+
+
+def traits(variant: Variant) -> Traits:
+    return Traits(
+        dedups=bool(variant.repeat), comp_dedups=variant.comp_idempotent, wins=variant.twin == "wins", settle=SETTLE_S
+    )
+
+
+@dataclass(slots=True)
+class Scenario:
+    """A program, its tools, and what is scripted to go wrong in it besides the schedule's faults."""
+
+    name: str
+    program: Callable[[Inside], Coroutine[Any, Any, Any]]
+    tools: list[Any]
+    traits: dict[str, Traits]
+    script: dict[str, list[str]] = field(default_factory=dict)
+    unknown_probes: int = 0
+    policy: str = "rollback"
+    second: Callable[[Inside], Coroutine[Any, Any, Any]] | None = None
+    """Another process at the same ledger, raced with the first."""
+    hub: Hub | None = None
+
+    def prepared(self) -> Hub:
+        if self.hub is None:
+            self.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0}, self.tools)
+        return self.hub
+
+
+async def do(run: SimulatedRun, a_tool: Any, **args: Any) -> Any:
+    """Call, and hold what was answered against the world."""
+    value = await run.call(a_tool, **args)
+    if value is not None and not isinstance(value, dict):
+        world = Here.world
+        world.told(a_tool.name, value, lambda: {one.key for one in world.landings if one.tool == a_tool.name})
+    return value
+
+
+class Fails(Exception):
+    """The agent's own failure."""
+
+
+def _rest(*names: str, variant: Variant) -> dict[str, Traits]:
+    return {name: traits(variant) for name in names}
+
+
+MAIL = Variant(repeat="idempotent")
+
+
+def f1_call(v: Variant, policy: str = "rollback") -> Scenario:
+    a = make("a", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r", recover=policy, agent="agent") as run:
+            await do(run, a, n=1)
+            await do(run, a, n=1)
+
+    return Scenario("F1 call", program, [a], _rest("a", variant=v), policy=policy)
+
+
+def f2_retry(v: Variant) -> Scenario:
+    a = make("a", variant=v, retry=Retry(attempts=3, delay=0.1, jitter=0.0))
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            await do(run, a, n=1)
+
+    return Scenario("F2 retry", program, [a], _rest("a", variant=v), script={"a": ["raise", "no effect"]})
+
+
+def f3_probe_unknown(v: Variant) -> Scenario:
+    a = make("a", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            await do(run, a, n=1)
+
+    lost = {"a": ["answer lost"]}
+    return Scenario("F3 lost answer", program, [a], _rest("a", variant=v), script=lost, unknown_probes=2)
+
+
+def f4_request_lost(v: Variant) -> Scenario:
+    a = make("a", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            await do(run, a, n=1)
+
+    return Scenario("F4 lost request", program, [a], _rest("a", variant=v), script={"a": ["request lost"]})
+
+
+def f5_read(v: Variant) -> Scenario:
+    look, a = make("look", "read"), make("a", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            await run.call(look, n=1)
+            await do(run, a, n=1)
+            await run.call(look, n=1)
+
+    return Scenario("F5 read", program, [look, a], _rest("a", variant=v))
+
+
+def f6_rollback(v: Variant) -> Scenario:
+    tools = [make(name, variant=v) for name in "abc"]
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            for one in tools:
+                await do(run, one, n=1)
+            raise Fails("on purpose")
+
+    return Scenario("F6 rollback", program, tools, _rest("a", "b", "c", variant=v))
+
+
+def f7_compensation(v: Variant, how: str) -> Scenario:
+    tools = [make(name, variant=v) for name in "abc"]
+    modes = {"once": ["raise"], "always": ["raise"] * 9, "lost": ["answer lost"], "unsent": ["request lost"]}
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            for one in tools:
+                await do(run, one, n=1)
+            raise Fails("on purpose")
+
+    return Scenario(
+        f"F7 compensation {how}", program, tools, _rest("a", "b", "c", variant=v), script={"undo_b": modes[how]}
+    )
+
+
+def f8_group(v: Variant) -> Scenario:
+    tools = [make(name, variant=v) for name in "abcd"]
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            await run.execute(
+                [
+                    {"tool": "a", "args": {"n": 1}},
+                    [{"tool": "b", "args": {}}, {"tool": "c", "args": {}}, {"tool": "d", "args": {"n": 2}}],
+                ]
+            )
+
+    script = {"c": ["raise"], "d": ["late" if v.probe else "ok"]}
+    return Scenario("F8 group", program, tools, _rest(*"abcd", variant=v), script=script)
+
+
+def f9_pivot(v: Variant, policy: str = "rollback") -> Scenario:
+    a, p = make("a", variant=v), make("p", "pivot", variant=v, after=["a"])
+    m = make("m", "retriable", variant=MAIL)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r", recover=policy, agent="agent") as run:
+            await do(run, a, n=1)
+            await run.call(m, n=1)
+            await do(run, p, n=1)
+            await run.call(m, n=2)
+
+    rest = {**_rest("a", "p", variant=v), "m": traits(MAIL)}
+    return Scenario("F9 staged, pivot", program, [a, p, m], rest, policy=policy)
+
+
+def f10_outbox(v: Variant) -> Scenario:
+    a, m = make("a", variant=v), make("m", "retriable", variant=MAIL)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            await run.call(m, n=1)
+            await do(run, a, n=1)
+            await run.call(m, n=2)
+
+    return Scenario("F10 outbox", program, [a, m], {**_rest("a", variant=v), "m": traits(MAIL)})
+
+
+def f11_at_commit(v: Variant, how: str) -> Scenario:
+    a, p = make("a", variant=v), make("p", "pivot", variant=v, at="commit", after=["a"])
+    m = make("m", "retriable", variant=MAIL)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            await do(run, a, n=1)
+            await run.call(p, n=1)
+            await run.call(m, n=1)
+
+    rest = {**_rest("a", "p", variant=v), "m": traits(MAIL)}
+    return Scenario(f"F11 at commit, {how}", program, [a, p, m], rest, script={"p": [how]})
+
+
+def f12_outage(v: Variant) -> Scenario:
+    a, p = make("a", variant=v), make("p", "pivot", variant=v)
+    m = make("m", "retriable", variant=MAIL, retry=Retry(attempts=50, delay=60.0, jitter=0.0))
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            await do(run, a, n=1)
+            await do(run, p, n=1)
+            await run.call(m, n=1)
+            await run.call(m, n=2)
+
+    rest = {**_rest("a", "p", variant=v), "m": traits(MAIL)}
+    return Scenario("F12 outage", program, [a, p, m], rest, script={"m": ["raise", "request lost", "raise"]})
+
+
+def f13_raises_after_pivot(v: Variant) -> Scenario:
+    a, p, m = make("a", variant=v), make("p", "pivot", variant=v), make("m", "retriable", variant=MAIL)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            await do(run, a, n=1)
+            await run.call(m, n=1)
+            await do(run, p, n=1)
+            raise Fails("after the pivot")
+
+    return Scenario("F13 raises after pivot", program, [a, p, m], {**_rest("a", "p", variant=v), "m": traits(MAIL)})
+
+
+def f14_child(v: Variant, pivot: bool) -> Scenario:
+    a, b, p = make("a", variant=v), make("b", variant=v), make("p", "pivot", variant=v)
+    m = make("m", "retriable", variant=MAIL)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            await do(run, a, n=1)
+            child = await run.child("inner")
+            if not child.over:
+                await do(child, b, n=1)
+                await child.call(m, n=1)
+                if pivot:
+                    await do(child, p, n=1)
+                await child.leave()
+            raise Fails("the parent")
+
+    rest = {**_rest("a", "b", "p", variant=v), "m": traits(MAIL)}
+    return Scenario(f"F14 child{' with pivot' * pivot}", program, [a, b, p, m], rest)
+
+
+def f16_child_again(v: Variant) -> Scenario:
+    a, b = make("a", variant=v), make("b", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            await do(run, a, n=1)
+            for attempt in range(2):
+                child = await run.child("inner")
+                if child.over:
+                    continue
+                try:
+                    await do(child, b, n=1)
+                    if attempt == 0:
+                        raise Fails("the child")
+                except Fails as error:
+                    await child.leave(error)
+                else:
+                    await child.leave()
+
+    return Scenario("F16 child again", program, [a, b], _rest("a", "b", variant=v))
+
+
+def f17_resume(v: Variant) -> Scenario:
+    a, b, p = make("a", variant=v), make("b", variant=v), make("p", "pivot", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r", recover="resume", agent="agent") as run:
+            await do(run, a, n=1)
+            try:
+                await do(run, b, n=1)
+            except Exception:  # noqa: BLE001 - the agent tries once more, as agents do
+                await do(run, b, n=1)
+            await do(run, p, n=1)
+
+    rest = _rest("a", "b", "p", variant=v)
+    return Scenario("F17 resume", program, [a, b, p], rest, script={"b": ["no effect"]}, policy="resume")
+
+
+def f18_reworded(v: Variant) -> Scenario:
+    a = make("a", variant=v)
+    said = iter(())
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r", recover="resume", agent="agent") as run:
+            word = "first" if not run.session.resumed else "reworded"
+            await do(run, a, n=1, word=word)
+
+    del said
+    return Scenario("F18 reworded", program, [a], _rest("a", variant=v), policy="resume")
+
+
+def f21_twins(v: Variant) -> Scenario:
+    a, b = make("a", variant=v), make("b", variant=v, key="n")
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            await run.execute([[{"tool": "a", "args": {"n": 1}}, {"tool": "a", "args": {"n": 1}}]])
+            await do(run, b, n=1, word="x")
+            try:
+                await do(run, b, n=1, word="y")
+            except Exception:  # noqa: BLE001 - a conflict, told to the model
+                await do(run, b, n=1, word="x")
+
+    return Scenario("F21 twins", program, [a, b], _rest("a", "b", variant=v))
+
+
+def f22_ledger_scope(v: Variant, first: str) -> Scenario:
+    a = make("a", variant=v, scope="ledger", key="n")
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r1") as run:
+            await do(run, a, n=1)
+            if first == "rolls back":
+                raise Fails("r1")
+
+    async def second(inside: Inside) -> None:
+        async with inside.run("r2") as run:
+            await do(run, a, n=1)
+
+    return Scenario(f"F22 ledger scope, {first}", program, [a], _rest("a", variant=v), second=second)
+
+
+def f23_person(v: Variant) -> Scenario:
+    from amends import people
+    from amends.testing.program import NOBODY
+
+    a, b = make("a", variant=v), make("b", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            await do(run, a, n=1)
+            await do(run, b, n=1)
+
+    async def second(inside: Inside) -> None:
+        try:
+            await people.ask_rollback(NOBODY, "r", by="anna", why="stop")
+        except Exception:  # noqa: BLE001 - not there yet, or over already
+            return
+
+    return Scenario("F23 person rolls back", program, [a, b], _rest("a", "b", variant=v), second=second)
+
+
+def f10b_two_openers(v: Variant) -> Scenario:
+    a = make("a", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r", wait=5.0) as run:
+            await do(run, a, n=1)
+
+    return Scenario("X10 two openers", program, [a], _rest("a", variant=v), second=program)
+
+
+def all_scenarios(v: Variant) -> list[Scenario]:
+    """Every flow of the core with this variant of its tools."""
+    return [
+        *(f1_call(v, policy) for policy in ("rollback", "resume", "wait")),
+        f2_retry(v),
+        f3_probe_unknown(v),
+        f4_request_lost(v),
+        f5_read(v),
+        f6_rollback(v),
+        *(f7_compensation(v, how) for how in ("once", "always", "lost", "unsent")),
+        f8_group(v),
+        *(f9_pivot(v, policy) for policy in ("rollback", "resume")),
+        f10_outbox(v),
+        *(f11_at_commit(v, how) for how in ("ok", "no effect", "answer lost", "request lost")),
+        f12_outage(v),
+        f13_raises_after_pivot(v),
+        *(f14_child(v, pivot) for pivot in (False, True)),
+        f16_child_again(v),
+        f17_resume(v),
+        f18_reworded(v),
+        f21_twins(v),
+        *(f22_ledger_scope(v, first) for first in ("commits", "rolls back")),
+        f23_person(v),
+        f10b_two_openers(v),
+    ]

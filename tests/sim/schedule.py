@@ -1,0 +1,249 @@
+"""One schedule: a scenario, its faults, quiescence, the checkers, the persons, the checkers again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from amends import people
+from amends.model import Absent, Happened
+from amends.ops import ReadRun
+from amends.states import RUN_FINAL
+from amends.testing.checkers import Violation, check_all
+from amends.testing.program import NOBODY, Inside
+from amends.testing.simulation import Endless, Fault, Process, Simulation
+from amends.testing.world import World, result_of
+from tests.sim.scenarios import Here, Scenario
+
+ROUNDS_MAX = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What goes wrong and when: in the agent, in the first recovery, in the second process."""
+
+    agent: tuple[Fault, ...] = ()
+    recovery: tuple[Fault, ...] = ()
+    second: tuple[Fault, ...] = ()
+    same_host: bool = True
+    raced: bool = False
+    seed: int = 0
+
+    def __str__(self) -> str:
+        parts = [f"{f.kind} at {f.at}" for f in self.agent]
+        parts += [f"recovery: {f.kind} at {f.at}" for f in self.recovery]
+        parts += [f"second: {f.kind} at {f.at}" for f in self.second]
+        return ", ".join(parts) + f" (host {'same' if self.same_host else 'other'}, seed {self.seed})"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a schedule showed."""
+
+    violations: list[Violation] = field(default_factory=list)
+    agent: Process | None = None
+    recovery_points: int = 0
+    sim: Simulation | None = None
+    world: World | None = None
+
+
+def play(scenario: Scenario, schedule: Schedule) -> Outcome:
+    """Run one schedule to its very end."""
+    sim = Simulation(seed=schedule.seed)
+    world = World(sim, traits=scenario.traits, unknown_probes=scenario.unknown_probes)
+    Here.world = world
+    hub = scenario.prepared()
+    hub.store, hub.new_id = sim.store, sim.new_id
+    sim.script = {name: list(modes) for name, modes in scenario.script.items()}
+    outcome = Outcome(sim=sim, world=world)
+    stage = _Stage(scenario, schedule, sim, world, outcome)
+    try:
+        stage.run()
+    except Endless as endless:
+        outcome.violations.append(Violation("nothing_stuck", str(endless)))
+    except AssertionError as broken:
+        outcome.violations.append(Violation("assertion", str(broken)))
+    for process in sim.processes:
+        process.program.close()
+    named = f"{scenario.name}: {schedule}"
+    outcome.violations = [Violation(v.checker, v.what, named) for v in outcome.violations]
+    return outcome
+
+
+class _Stage:
+    def __init__(self, scenario: Scenario, schedule: Schedule, sim: Simulation, world: World, outcome: Outcome) -> None:
+        self.scenario, self.schedule, self.sim, self.world, self.outcome = scenario, schedule, sim, world, outcome
+        self.hub = scenario.prepared()
+        self.workers = 0
+        self.agents = {"agent": scenario.program}
+
+    def run(self) -> None:
+        sim, scenario, schedule = self.sim, self.scenario, self.schedule
+        agent = sim.start("agent", lambda p: scenario.program(Inside(sim, self.hub, p)), faults=schedule.agent)
+        self.outcome.agent = agent
+        second = None
+        if scenario.second is not None:
+            other = scenario.second
+            second = sim.start("second", lambda p: other(Inside(sim, self.hub, p)), host="other", faults=schedule.second)
+        if second is not None and schedule.raced:
+            sim.race(agent, second)
+        else:
+            sim.run(agent)
+            if second is not None:
+                sim.run(second)
+        self._until_quiet(schedule.recovery)
+        for process in (agent, second):
+            if process is not None and process.paused:
+                sim.wake(process)
+                sim.run(process)
+                self._until_quiet(())
+        self._check()
+        self._nothing_more()
+        self._persons()
+        self._check()
+
+    def _check(self) -> None:
+        self.outcome.violations += check_all(self.sim.store, self.world)
+
+    # ---- rest ----------------------------------------------------------------------------
+
+    def _until_quiet(self, faults: tuple[Fault, ...]) -> None:
+        for _ in range(ROUNDS_MAX):
+            worker = self._recover(faults)
+            faults = ()
+            if not self._wait_for_more() and worker.alive:
+                return
+        raise Endless("the ledger does not come to rest: " + ", ".join(_states(self.sim)))
+
+    def _recover(self, faults: tuple[Fault, ...]) -> Process:
+        self.workers += 1
+        host = "host" if self.schedule.same_host else f"other{self.workers}"
+
+        def program(process: Process) -> Any:
+            return Inside(self.sim, self.hub, process).recover(self.agents)
+
+        worker = self.sim.start(f"worker {self.workers}", program, host=host, faults=faults)
+        self.sim.run(worker)
+        self.world.settle_late()
+        if self.workers == 1:
+            self.outcome.recovery_points = worker.points
+        if worker.paused:
+            # A zombie worker: somebody else goes on, then it wakes.
+            self.sim.advance(self.sim.lease_s * 1.5)
+            self._recover(())
+            self.sim.wake(worker)
+            self.sim.run(worker)
+        if worker.ended is not None:
+            self.outcome.violations.append(Violation("recovery_survives", repr(worker.ended)))
+        return worker
+
+    def _wait_for_more(self) -> bool:
+        """Let time pass until something may happen; False when nothing will."""
+        sim = self.sim
+        newest = sim.store.events[-1].at if sim.store.events else 0.0
+        now = max(sim.clock.wall, newest)
+        wakes = [run.wake_at - now for run in sim.store.runs.values() if run.wake_at is not None]
+        wakes += [at - sim.clock.mono for at, _ in self.world.later]
+        if not wakes:
+            return False
+        behind = max(0.0, newest - sim.clock.wall)  # a clock that was set back must catch up first
+        sim.advance(max(0.0, min(wakes)) + behind + 0.001)
+        self.world.settle_late()
+        return True
+
+    def _nothing_more(self) -> None:
+        """Recovery three times more changes nothing and starts nothing."""
+        before = (dict(self.sim.store.runs), dict(self.sim.store.calls), len(self.sim.store.events), self.sim.bodies)
+        for _ in range(3):
+            self._recover(())
+        after = (dict(self.sim.store.runs), dict(self.sim.store.calls), len(self.sim.store.events), self.sim.bodies)
+        if before != after:
+            changed = [e.what + " " + e.to_state for e in self.sim.store.events[before[2] :]]
+            self.outcome.violations.append(
+                Violation("recovery_changes_nothing", f"it changed {changed[:5]}, {after[3] - before[3]} bodies")
+            )
+
+    # ---- persons -------------------------------------------------------------------------
+
+    def _persons(self) -> None:
+        for round_ in range(6):
+            waiting = [r for r in self.sim.store.runs.values() if r.state not in RUN_FINAL and r.uid == r.root]
+            if not waiting:
+                return
+            for run in waiting:
+                person = self.sim.start(
+                    "person", lambda p, run=run, round_=round_: _decide_all(self.world, self.hub, run.uid, round_)
+                )
+                self.sim.run(person)
+                if person.ended is not None:
+                    self.outcome.violations.append(Violation("persons_may", f"{run.id}: {person.ended!r}"))
+            self._until_quiet(())
+        left = _states(self.sim)
+        if left:
+            self.outcome.violations.append(Violation("persons_end_it", f"after every verb: {left}"))
+
+
+async def _decide_all(world: World, hub: Any, uid: str, round_: int) -> None:
+    """A person who knows the truth says it, about everything that asks for it."""
+    tree = await ReadRun("", uid=uid)
+    assert tree is not None, "the run was there a moment ago"
+    done = 0
+    for row in tree.calls:
+        if row.state == "in_doubt":
+            answer = Happened(result_of(_provider(row))) if world.stands(row.id) else Absent()
+            await people.resolve(hub, row.id, answer, by="anna", why="looked")
+        elif row.state == "compensation_in_doubt":
+            answer = Absent() if world.stands(row.id) else Happened(None)
+            await people.resolve(hub, row.id, answer, by="anna", why="looked")
+        elif row.state == "compensation_failed" or (row.state == "backing_off" and row.retry_at is None):
+            await people.retry(row.id, by="anna", why="mended")
+        elif row.state == "held" and row.reason in ("duplicate", "conflict"):
+            await people.decide(row.id, ("replay", "refuse")[round_ % 2], by="anna", why="looked")
+        else:
+            continue
+        done += 1
+    if done:
+        return
+    if tree.run.state == "blocked" and tree.run.came_from == "pivoted":
+        await people.finish(NOBODY, tree.run.id, by="anna", why="done by hand")
+    elif tree.run.state == "open" and round_ == 0:
+        await people.ask_rollback(NOBODY, tree.run.id, by="anna", why="nobody goes on")
+    else:
+        await people.abandon(NOBODY, tree.run.id, by="anna", why="nothing else helps")
+
+
+def _provider(row: Any) -> str:
+    from amends.engine.session import provider_key
+
+    return provider_key(row)
+
+
+def _states(sim: Simulation) -> list[str]:
+    return [
+        f"{r.id} {r.state} goal={r.goal} wake={r.wake_at} causes={r.causes}"
+        for r in sim.store.runs.values()
+        if r.state not in RUN_FINAL and r.uid == r.root
+    ]
+
+
+# ---- which schedules there are ---------------------------------------------------------------
+
+CRASHES = ("before", "after", "pause before", "pause after")
+LEDGER = ("lost", "unsent")
+CLOCKS = ("clock back", "clock forward")
+BODY = ("body raise", "body no effect", "body request lost", "body answer lost", "cancel before", "cancel after")
+
+
+def kinds_at(trace: str, probed: bool) -> Iterator[str]:
+    """The faults that make sense at an operation."""
+    yield from CRASHES
+    if trace.startswith(("execute", "compensate")):
+        yield from BODY
+        if probed:
+            yield from ("body late", "body raise after")
+    elif trace.startswith("probe"):
+        yield "body unknown"
+    else:
+        yield from LEDGER
+        yield from CLOCKS

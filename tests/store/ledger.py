@@ -1,0 +1,223 @@
+"""A store under test: with a clock of its own, spoken to in one colour, and audited at the end."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from amends import ops
+from amends.rows import CallRow, EventRow, RunRow
+from amends.states import NEW, call_may, run_may
+from amends.store.memory import MemoryStore
+from amends.store.protocol import Store
+from amends.store.sqlite import SqliteStore
+
+LEASE_S = 30.0
+
+
+@dataclass
+class Clock:
+    """Stands still until it is told otherwise."""
+
+    now: float = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make_store(kind: str, folder: Path, clock: Callable[[], float]) -> Store:
+    match kind:
+        case "memory":
+            return MemoryStore(clock)
+        case "sqlite":
+            return SqliteStore(folder / "ledger.db", "NORMAL", clock)
+    raise AssertionError(kind)
+
+
+@dataclass
+class Ledger:
+    """What an engine would ask of the store, in few words."""
+
+    store: Store
+    colour: str = "blocking"
+    clock: Clock = field(default_factory=Clock)
+    made: int = 0
+
+    def __call__(self, op: ops.StoreOp[Any]) -> Any:
+        if self.colour == "async":
+            return asyncio.run(self.store.perform_async(op))
+        return self.store.perform(op)
+
+    def new(self, what: str) -> str:
+        self.made += 1
+        return f"{what}-{self.made}"
+
+    # ---- owning ---------------------------------------------------------------------------
+
+    def open(self, id: str = "order", **given: Any) -> ops.Opened:
+        return self(self.open_op(id, **given))
+
+    def open_op(self, id: str = "order", *, owner: str = "a", input: str = "", **given: Any) -> ops.OpenRun:
+        return ops.OpenRun(
+            uid=self.new("run"), id=id, tenant=given.pop("tenant", "acme"), owner=owner, opener=self.new("opener"),
+            lease_s=LEASE_S, input=input, input_digest=f"digest of {input}", boot="boot", mono=500.0, **given,
+        )  # fmt: skip
+
+    def run(self, id: str = "order", **given: Any) -> RunRow:
+        opened = self.open(id, **given)
+        assert opened.how in ("fresh", "resumed"), opened.how
+        return opened.run
+
+    def child(self, parent: RunRow, id: str = "child", **given: Any) -> RunRow:
+        opened = self(self.child_op(parent, id, **given))
+        assert opened.how in ("fresh", "resumed"), opened.how
+        return opened.run
+
+    def child_op(self, parent: RunRow, id: str = "child", *, owner: str = "a", input: str = "") -> ops.OpenChild:
+        return ops.OpenChild(
+            uid=self.new("run"), id=id, parent=parent.uid, epoch=parent.epoch, owner=owner, input=input,
+            input_digest=f"digest of {input}",
+        )  # fmt: skip
+
+    def claim(self, root: RunRow, *, owner: str = "b", **given: Any) -> RunRow | None:
+        return self(self.claim_op(root, owner=owner, **given))
+
+    def claim_op(self, root: RunRow, *, owner: str = "b", **given: Any) -> ops.ClaimRun:
+        return ops.ClaimRun(
+            root=root.uid, owner=owner, opener=self.new("opener"), lease_s=LEASE_S, boot="boot", mono=900.0, **given
+        )
+
+    def take_over(self, root: RunRow, *, owner: str = "b") -> RunRow:
+        """Let the lease run out and claim the tree."""
+        self.clock.now += LEASE_S + 1
+        claimed = self.claim(root, owner=owner)
+        assert claimed is not None
+        return claimed
+
+    # ---- calling --------------------------------------------------------------------------
+
+    def admit(self, run: RunRow, tool: str = "charge", **given: Any) -> ops.Admission:
+        return self(self.admit_op(run, tool, **given))
+
+    def admit_op(self, run: RunRow, tool: str = "charge", *, owner: str = "", args: str = "{}", **given: Any) -> ops.AdmitCall:
+        kind = given.pop("kind", "compensatable")
+        return ops.AdmitCall(
+            call_id=given.pop("call_id", "") or self.new("call"), run=run.uid, root=run.root,
+            owner=owner or run.owner or "a", epoch=run.epoch, tool=tool, version="1", kind=kind,
+            key=given.pop("key", f"key of {tool} in {run.root}"), ident=f"ident of {args}", digest=f"digest of {args}",
+            args=args, undoable=given.pop("undoable", kind == "compensatable"), **given,
+        )  # fmt: skip
+
+    def start(self, run: RunRow, tool: str = "charge", **given: Any) -> CallRow:
+        admission = self.admit(run, tool, **given)
+        assert admission.verdict == "start", admission
+        assert admission.call is not None
+        return admission.call
+
+    def settle(self, call: CallRow, to: str = "succeeded", **given: Any) -> ops.Settled:
+        return self(self.settle_op(call, to, **given))
+
+    def settle_op(
+        self, call: CallRow, to: str = "succeeded", *, owner: str = "a", epoch: int = 0, **given: Any
+    ) -> ops.SettleCall:
+        result = given.pop("result", '"ok"' if to == "succeeded" else None)
+        return ops.SettleCall(
+            call_id=call.id, owner=owner, epoch=epoch or call.created_epoch, attempt=call.attempt, to=to,
+            result=result, boot="boot", mono=given.pop("mono", 500.0), **given,
+        )  # fmt: skip
+
+    def do(self, run: RunRow, tool: str = "charge", **given: Any) -> CallRow:
+        """Start it and let it succeed."""
+        call = self.start(run, tool, **given)
+        settled = self.settle(call, owner=run.owner or "a", epoch=run.epoch)
+        assert not settled.fenced
+        return settled.call
+
+    # ---- ending ---------------------------------------------------------------------------
+
+    def roll_back(self, run: RunRow, *, owner: str = "a", person: bool = False, epoch: int = 0) -> ops.Rollback:
+        return self(ops.BeginRollback(run.uid, owner, "it failed", person, owner=owner, epoch=epoch or run.epoch))
+
+    def compensate_op(self, call: CallRow, *, owner: str = "a", epoch: int = 0, **given: Any) -> ops.BeginCompensation:
+        return ops.BeginCompensation(call.id, owner, epoch or call.created_epoch, call.comp_attempt + 1, **given)
+
+    def compensate(self, call: CallRow, to: str = "compensated", **given: Any) -> CallRow:
+        """Begin it and let it end so."""
+        begun = self(self.compensate_op(call, **given))
+        assert begun is not None, "the compensation was not begun"
+        return self.settle_compensation(begun, to, **given).call
+
+    def settle_compensation(self, call: CallRow, to: str, *, owner: str = "a", epoch: int = 0, **given: Any) -> ops.Settled:
+        return self(
+            ops.SettleCompensation(
+                call.id, owner, epoch or call.created_epoch, call.comp_attempt, to, boot="boot", mono=500.0, **given
+            )
+        )
+
+    def commit(self, run: RunRow, *, owner: str = "a") -> ops.Decision:
+        return self(ops.DecideCommit(run.uid, owner, run.epoch))
+
+    def close(self, run: RunRow, to: str, *, owner: str = "a", **given: Any) -> RunRow:
+        return self(ops.CloseRun(run.uid, owner, run.epoch, to, **given))
+
+    # ---- looking --------------------------------------------------------------------------
+
+    def read(self, run: RunRow) -> RunRow:
+        tree = self(ops.ReadRun("", uid=run.uid))
+        assert tree is not None
+        return tree.run
+
+    def look(self, call: CallRow) -> CallRow:
+        found: CallRow | None = self(ops.ReadCall(call.id))
+        assert found is not None
+        return found
+
+    def events(self, run: RunRow | None = None) -> list[EventRow]:
+        found: list[EventRow] = []
+        while True:
+            after = found[-1].seq if found else 0
+            page = self(ops.ReadEvents(None, None if run is None else run.root, after, 100))
+            found += page
+            if len(page) < 100:
+                return found
+
+    def runs(self) -> list[RunRow]:
+        found: list[RunRow] = []
+        while True:
+            before = (found[-1].created_at, found[-1].uid) if found else None
+            page = self(ops.ListRuns(None, (), before, 100))
+            found += page
+            if len(page) < 100:
+                return found
+
+    def calls(self) -> list[CallRow]:
+        found: list[CallRow] = []
+        while True:
+            page = self(ops.SearchCalls(None, (), found[-1].seq if found else None, 100))
+            found += page
+            if len(page) < 100:
+                return found
+
+    def everything(self) -> tuple[list[RunRow], list[CallRow], list[EventRow]]:
+        return self.runs(), self.calls(), self.events()
+
+
+def audit(ledger: Ledger) -> None:
+    """Replay the record: every move is one event that its table has, and it ends where the rows stand."""
+    runs, calls, events = ledger.everything()
+    state: dict[str, str] = {}
+    seq, at = 0, 0.0
+    for event in events:
+        assert event.seq > seq, "the record has one order"
+        assert event.at >= at, "ledger time does not go back"
+        seq, at = event.seq, event.at
+        if event.what not in ("run", "call"):
+            continue
+        subject, may = (event.run, run_may) if event.what == "run" else (event.call, call_may)
+        assert event.frm == state.get(subject, NEW), f"{event} does not follow from {state.get(subject)}"
+        assert may(event.frm, event.to_state), f"{event} is in no table"
+        state[subject] = event.to_state
+    assert state == {run.uid: run.state for run in runs} | {call.id: call.state for call in calls}
+    for call in calls:
+        assert events[call.seq - 1].call == call.id, "a call's seq is the place of its first event"
