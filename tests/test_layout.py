@@ -63,8 +63,8 @@ ROWS: dict[str, Row] = {
     ),
 }
 EDGES = ("llm", "adapters", "gateway", "http", "console", "cli", "engines")
-PUBLIC = ("", "errors", "testing")
-EDGE_WHY = "an edge stands on amends, amends.errors and amends.testing alone, so that each can be removed"
+PUBLIC = ("", "errors", "testing", "worker")
+EDGE_WHY = "an edge stands on amends and its errors, testing and worker alone, so that each can be removed"
 
 # Third-party packages, by member; an edge brings its own as an extra, the CLI's are always there.
 THIRD_PARTY: dict[str, frozenset[str]] = {

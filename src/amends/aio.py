@@ -190,7 +190,7 @@ class AsyncRuntime:
 
     async def recover(self, *, limit: int = 100) -> list[Report]:
         """Take over abandoned runs whose tools are known here, and finish or take back each."""
-        found = await self._drive(people.abandoned(self._hub, self._view, limit))
+        found = await self._drive(people.abandoned(self._hub, self._view, limit, self._agents))
         return [await self._recover_one(one) for one in found]
 
     async def _recover_one(self, found: people.Found, *, force: bool = False) -> Report:
@@ -268,21 +268,21 @@ class AsyncRuntime:
 
     async def probe(self, call_id: str) -> Probed[Any]:
         """Ask the world about a call now; decides nothing."""
-        return await self._drive(people.probe(self._hub, call_id))
+        return await self._drive(people.probe(self._hub, self._view, call_id))
 
     async def resolve(self, call_id: str, answer: Probed[Any], *, by: str, why: str) -> Report:
         """A person's word on a doubt: it happened, it did not, or it cannot be known and stays as residue."""
-        row = await self._drive(people.resolve(self._hub, call_id, answer, by=by, why=why))
+        row = await self._drive(people.resolve(self._hub, self._view, call_id, answer, by=by, why=why))
         return await self._go_on(row.root)
 
     async def decide(self, call_id: str, decision: Literal["run", "replay", "refuse"], *, by: str, why: str) -> Report:
         """A person's word on a held call: do it, answer it from its twin, or refuse it."""
-        row = await self._drive(people.decide(call_id, decision, by=by, why=why))
+        row = await self._drive(people.decide(self._view, call_id, decision, by=by, why=why))
         return await self._report(uid=row.root)
 
     async def retry(self, call_id: str, *, by: str, why: str) -> Report:
         """Try a compensation or a retriable that gave up once more."""
-        row = await self._drive(people.retry(call_id, by=by, why=why))
+        row = await self._drive(people.retry(self._view, call_id, by=by, why=why))
         return await self._go_on(row.root)
 
     async def rollback(self, run_id: str, *, by: str, why: str) -> Report:

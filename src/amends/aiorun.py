@@ -22,7 +22,7 @@ from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask
 from amends.model import Answer, Call, Staged
-from amends.ops import Ended, Tree
+from amends.ops import Ended, Flight, Tree
 from amends.report import Report
 from amends.rows import RunRow
 from amends.states import RunState
@@ -89,7 +89,9 @@ class AsyncRun:
 
     async def execute(self, plan_: Sequence[object], /) -> list[Answer]:
         """A model's plan: a list of ``{"tool", "args"}``; inner lists run in parallel."""
-        return await self._flow(plan.run_plan(self._session, plan_, parent=parent_call()))
+        flights: list[Flight] = []
+        flow = plan.run_plan(self._session, plan_, parent=parent_call(), flights=flights)
+        return await self._watched(flow, flights)
 
     async def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run undeclared code once in this run, as a child with its own pivot."""
@@ -179,19 +181,23 @@ class AsyncRun:
         return people.found(await self._flow(people.read(uid=self._session.uid)), self.id)
 
     async def _do(self, ask: Ask) -> Done:
-        """One call: live while it runs, doubt if it is stopped."""
+        done = await self._watched(guarded_call(self._session, ask), [ask.flight])
+        if done.row.kind == "pivot" and done.row.state == "succeeded" and not done.replayed:
+            self._session.state = "pivoted"
+        return done
+
+    async def _watched(self, flow: Flow[T], flights: Sequence[Flight]) -> T:
+        """Calls: live while they run, doubt if they are stopped."""
         live, lineage = self._hub.live, self._session.lineage
         live.enter(lineage)
         try:
-            done = await self._flow(guarded_call(self._session, ask))
-            if done.row.kind == "pivot" and done.row.state == "succeeded" and not done.replayed:
-                self._session.state = "pivoted"
-            return done
+            return await self._flow(flow)
         except Exception:
             raise
         except BaseException:
             with contextlib.suppress(LedgerError):  # the lease runs out and recovery finds it
-                await _shielded(self._flow(ending.stop_call(self._session, ask.flight)))
+                for flight in flights:
+                    await _shielded(self._flow(ending.stop_call(self._session, flight)))
             raise
         finally:
             live.leave(lineage)

@@ -343,6 +343,8 @@ class NoteEvidence(StoreOp["CallRow | None"]):
     boot: str
     mono: float
     source: str
+    certain: bool = False
+    """The error says that nothing happened; otherwise only that the body has returned."""
 
 
 @dataclass(slots=True)
@@ -353,6 +355,8 @@ class NoteProbe(StoreOp[CallRow]):
     answer: str
     why: str
     next_s: float | None
+    left_s: float | None = None
+    """How much of the settle delay was left, when the answer was ``Absent``."""
 
 
 @dataclass(slots=True)

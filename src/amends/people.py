@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -223,9 +223,11 @@ def event_pages(view: View, root: str | None, after: int) -> Pages[Event]:
 # ---- recovering ---------------------------------------------------------------------------
 
 
-def abandoned(hub: Hub, view: View, limit: int) -> Flow[list[Found]]:
+def abandoned(hub: Hub, view: View, limit: int, agents: Iterable[str]) -> Flow[list[Found]]:
     """What this process could recover now."""
-    return recovery.find_abandoned(frozenset(hub.specs), tenant=view.tenant or None, limit=limit)
+    return recovery.find_abandoned(
+        frozenset(hub.specs), tenant=view.tenant or None, limit=limit, agents=frozenset(agents)
+    )
 
 
 def claim(hub: Hub, found: Found, *, force: bool = False) -> Flow[tuple[RunRow, Lease] | None]:
@@ -258,21 +260,20 @@ def _said(by: str, why: str) -> None:
         raise UsageError("a person's word needs who said it (by=) and why (why=)")
 
 
-async def probe(hub: Hub, call_id: str) -> Probed[Any]:
+async def probe(hub: Hub, view: View, call_id: str) -> Probed[Any]:
     """Ask the world about a call; decides nothing."""
-    row = await ReadCall(call_id)
-    call = call_found(hub, View(None if row is None else row.tenant or None, None, None), row, call_id)
-    spec = hub.specs.get(call.tool)
-    if row is None or spec is None or spec.probe is None:
-        return Unknown(f"{call.tool} has no probe here")
+    row = await _call(view, call_id)
+    spec = hub.specs.get(row.tool)
+    if spec is None or spec.probe is None:
+        return Unknown(f"{row.tool} has no probe here")
     reader = replace(hub.reader(), lease=Lease(row.root, "", -1, hub.lease_s, float("inf")))
     return await ask_probe(reader, spec, spec.probe, row)
 
 
-async def resolve(hub: Hub, call_id: str, answer: Probed[Any], *, by: str, why: str) -> CallRow:
+async def resolve(hub: Hub, view: View, call_id: str, answer: Probed[Any], *, by: str, why: str) -> CallRow:
     """A person's word on a doubt."""
     _said(by, why)
-    row = await _call(call_id)
+    row = await _call(view, call_id)
     undoing = row.state in ("compensation_in_doubt", "compensation_failed")
     stored = None
     match answer:
@@ -296,19 +297,19 @@ async def resolve(hub: Hub, call_id: str, answer: Probed[Any], *, by: str, why: 
     )  # fmt: skip
 
 
-async def decide(call_id: str, decision: Literal["run", "replay", "refuse"], *, by: str, why: str) -> CallRow:
+async def decide(view: View, call_id: str, decision: Literal["run", "replay", "refuse"], *, by: str, why: str) -> CallRow:
     """A person's word on a held call."""
     _said(by, why)
     if decision not in ("run", "replay", "refuse"):
         raise UsageError(f"a decision is run, replay or refuse, not {decision!r}")
-    await _call(call_id)
+    await _call(view, call_id)
     return await DecideCall(call_id, decision, by, why)
 
 
-async def retry(call_id: str, *, by: str, why: str) -> CallRow:
+async def retry(view: View, call_id: str, *, by: str, why: str) -> CallRow:
     """A person's word to try again."""
     _said(by, why)
-    await _call(call_id)
+    await _call(view, call_id)
     return await RetryCall(call_id, by, why)
 
 
@@ -339,9 +340,9 @@ async def finish(view: View, run_id: str, *, by: str, why: str) -> RunRow:
     return await FinishRun(tree.run.uid, by, why)
 
 
-async def _call(call_id: str) -> CallRow:
+async def _call(view: View, call_id: str) -> CallRow:
     row = await ReadCall(call_id)
-    if row is None:
+    if row is None or row.tenant != (view.tenant or ""):
         raise UsageError(f"there is no call {call_id!r} in this ledger")
     return row
 

@@ -111,6 +111,8 @@ class CallRow:
     quiet_boot: str = ""
     quiet_mono: float | None = None
     """From when on, on which host's monotonic clock, nothing new can have been sent; None: still in flight."""
+    quiet_left: float | None = None
+    """How long that still was, settle delay included, when somebody last watched: what another host goes on from."""
     probes: int = 0
     probe_at: float | None = None
     agent: str = ""
@@ -120,6 +122,8 @@ class CallRow:
     comp_from: int = 0
     comp_error: str = ""
     comp_gave_up: int = 0
+    comp_blind: int = 0
+    """Compensated while nobody knew whether there was anything to take back."""
     comp_at: float | None = None
     comp_settled_at: float | None = None
     comp_retry_at: float | None = None

@@ -20,7 +20,7 @@ from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask
 from amends.model import Answer, Call, Staged
-from amends.ops import Ended, Tree
+from amends.ops import Ended, Flight, Tree
 from amends.report import Report
 from amends.rows import RunRow
 from amends.states import RunState
@@ -88,7 +88,9 @@ class Run:
 
     def execute(self, plan_: Sequence[object], /) -> list[Answer]:
         """A model's plan: a list of ``{"tool", "args"}``; inner lists run in parallel."""
-        return self._flow(plan.run_plan(self._session, plan_, parent=parent_call()))
+        flights: list[Flight] = []
+        flow = plan.run_plan(self._session, plan_, parent=parent_call(), flights=flights)
+        return self._watched(flow, flights)
 
     def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run undeclared code once in this run, as a child with its own pivot."""
@@ -169,16 +171,20 @@ class Run:
         return people.found(self._flow(people.read(uid=self._session.uid)), self.id)
 
     def _do(self, ask: Ask) -> Done:
-        """One call: live while it runs, doubt if it is stopped."""
+        return self._watched(guarded_call(self._session, ask), [ask.flight])
+
+    def _watched(self, flow: Flow[T], flights: Sequence[Flight]) -> T:
+        """Calls: live while they run, doubt if they are stopped."""
         live, lineage = self._hub.live, self._session.lineage
         live.enter(lineage)
         try:
-            return self._flow(guarded_call(self._session, ask))
+            return self._flow(flow)
         except Exception:
             raise
         except BaseException:
             with contextlib.suppress(LedgerError):  # the lease runs out and recovery finds it
-                self._flow(ending.stop_call(self._session, ask.flight))
+                for flight in flights:
+                    self._flow(ending.stop_call(self._session, flight))
             raise
         finally:
             live.leave(lineage)

@@ -187,7 +187,7 @@ class Runtime:
 
     def recover(self, *, limit: int = 100) -> list[Report]:
         """Take over abandoned runs whose tools are known here, and finish or take back each."""
-        found = self._drive(people.abandoned(self._hub, self._view, limit))
+        found = self._drive(people.abandoned(self._hub, self._view, limit, self._agents))
         return [self._recover_one(one) for one in found]
 
     def _recover_one(self, found: people.Found, *, force: bool = False) -> Report:
@@ -262,21 +262,21 @@ class Runtime:
 
     def probe(self, call_id: str) -> Probed[Any]:
         """Ask the world about a call now; decides nothing."""
-        return self._drive(people.probe(self._hub, call_id))
+        return self._drive(people.probe(self._hub, self._view, call_id))
 
     def resolve(self, call_id: str, answer: Probed[Any], *, by: str, why: str) -> Report:
         """A person's word on a doubt: it happened, it did not, or it cannot be known and stays as residue."""
-        row = self._drive(people.resolve(self._hub, call_id, answer, by=by, why=why))
+        row = self._drive(people.resolve(self._hub, self._view, call_id, answer, by=by, why=why))
         return self._go_on(row.root)
 
     def decide(self, call_id: str, decision: Literal["run", "replay", "refuse"], *, by: str, why: str) -> Report:
         """A person's word on a held call: do it, answer it from its twin, or refuse it."""
-        row = self._drive(people.decide(call_id, decision, by=by, why=why))
+        row = self._drive(people.decide(self._view, call_id, decision, by=by, why=why))
         return self._report(uid=row.root)
 
     def retry(self, call_id: str, *, by: str, why: str) -> Report:
         """Try a compensation or a retriable that gave up once more."""
-        row = self._drive(people.retry(call_id, by=by, why=why))
+        row = self._drive(people.retry(self._view, call_id, by=by, why=why))
         return self._go_on(row.root)
 
     def rollback(self, run_id: str, *, by: str, why: str) -> Report:

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import FrameType
 from typing import Final, Protocol
 
@@ -30,7 +31,7 @@ IDLE_S_MAX: Final = 5.0
 """How long an idle worker sleeps at most: an owner that died is found within this."""
 UNAVAILABLE_S_MAX: Final = 30.0
 TOLD_MAX: Final = 10_000
-"""Runs whose missing tools were told; when it is full, all are told once more."""
+"""Runs about which something was told once; when it is full, all are told once more."""
 NAP_S: Final = 0.1
 """A sleeping worker looks this often whether it was told to stop."""
 
@@ -80,11 +81,13 @@ class Worker:
     every: float = 1.0
     limit: int = 100
     stop: Stops = field(default_factory=Flag)
-    _told: set[str] = field(default_factory=set)
+    _told: set[tuple[str, str, int, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         if not self.every > 0 or self.limit < 1:
-            raise UsageError(f"a worker looks every {self.every} s for {self.limit} runs; both must be more than nothing")
+            raise UsageError(
+                f"a worker looks every {self.every} s for {self.limit} runs; both must be more than nothing"
+            )
         hub = self.rt._hub
         if hub.store.url == "memory:":
             raise UsageError(
@@ -121,7 +124,7 @@ class Worker:
         return reports
 
     def _pass(self, rt: Runtime) -> Iterator[Report]:
-        for found in rt._drive(people.abandoned(rt._hub, rt._view, self.limit)):
+        for found in rt._drive(people.abandoned(rt._hub, rt._view, self.limit, rt._agents)):
             if self.stop.is_set():
                 return
             try:
@@ -159,7 +162,7 @@ class Worker:
         return reports
 
     async def _pass_async(self, rt: AsyncRuntime) -> AsyncIterator[Report]:
-        for found in await rt._drive(people.abandoned(rt._hub, rt._view, self.limit)):
+        for found in await rt._drive(people.abandoned(rt._hub, rt._view, self.limit, rt._agents)):
             if self.stop.is_set():
                 return
             try:
@@ -184,6 +187,9 @@ class Worker:
             self._tell_skipped(report)
             return report
         log.info("run %s is %s", report.run_id, report.state)
+        late = report.run.deadline_at
+        if report.state == "pivoted" and late is not None and late < datetime.now(UTC) and self._is_news(report):
+            log.warning("run %s is past its deadline; it has pivoted, so it goes on until it is done", report.run_id)
         for left in report.residue:
             log.warning("run %s: left standing: %s (%s): %s", report.run_id, left.call.tool, left.call.id, left.why)
         for cause in report.run.causes:
@@ -191,14 +197,19 @@ class Worker:
         return report
 
     def _tell_skipped(self, report: Report) -> None:
-        name = f"{report.run.tenant or ''}|{report.run_id}|{report.run.generation}"
+        if self._is_news(report):
+            missing = ", ".join(report.skipped)
+            log.warning("run %s is left to another worker: this one does not have %s", report.run_id, missing)
+
+    def _is_news(self, report: Report) -> bool:
+        """Whether this worker says it for the first time of this run: what does not change is not told every second."""
+        name = (report.run.tenant or "", report.run_id, report.run.generation, report.state)
         if name in self._told:
-            return
+            return False
         if len(self._told) >= TOLD_MAX:
             self._told.clear()
         self._told.add(name)
-        missing = ", ".join(report.skipped)
-        log.warning("run %s is left to another worker: this one does not have %s", report.run_id, missing)
+        return True
 
     def _unavailable(self, pace: Pace, error: LedgerUnavailable) -> float:
         pause = pace.unavailable()

@@ -48,7 +48,7 @@ def make(name: str, kind: str = "compensatable", variant: Variant = Variant(), *
     """A tool of the simulation."""
 
     def body(n: int = 0, word: str = "") -> str:
-        return Here.world.act()
+        return "seen" if kind == "read" else Here.world.act()
 
     def undo() -> None:
         Here.world.undo()
@@ -73,7 +73,11 @@ def make(name: str, kind: str = "compensatable", variant: Variant = Variant(), *
 
 def traits(variant: Variant) -> Traits:
     return Traits(
-        dedups=bool(variant.repeat), comp_dedups=variant.comp_idempotent, wins=variant.twin == "wins", settle=SETTLE_S
+        dedups=bool(variant.repeat),
+        comp_dedups=variant.comp_idempotent,
+        wins=variant.twin == "wins",
+        tolerant=variant.twin != "",
+        settle=SETTLE_S,
     )
 
 

@@ -192,14 +192,14 @@ async def _decide_all(world: World, hub: Any, uid: str, round_: int) -> None:
     for row in tree.calls:
         if row.state == "in_doubt":
             answer = Happened(result_of(_provider(row))) if world.stands(row.id) else Absent()
-            await people.resolve(hub, row.id, answer, by="anna", why="looked")
+            await people.resolve(hub, NOBODY, row.id, answer, by="anna", why="looked")
         elif row.state == "compensation_in_doubt":
             answer = Absent() if world.stands(row.id) else Happened(None)
-            await people.resolve(hub, row.id, answer, by="anna", why="looked")
+            await people.resolve(hub, NOBODY, row.id, answer, by="anna", why="looked")
         elif row.state == "compensation_failed" or (row.state == "backing_off" and row.retry_at is None):
-            await people.retry(row.id, by="anna", why="mended")
+            await people.retry(NOBODY, row.id, by="anna", why="mended")
         elif row.state == "held" and row.reason in ("duplicate", "conflict"):
-            await people.decide(row.id, ("replay", "refuse")[round_ % 2], by="anna", why="looked")
+            await people.decide(NOBODY, row.id, ("replay", "refuse")[round_ % 2], by="anna", why="looked")
         else:
             continue
         done += 1
@@ -240,7 +240,8 @@ def kinds_at(trace: str, probed: bool) -> Iterator[str]:
     yield from CRASHES
     if trace.startswith(("execute", "compensate")):
         yield from BODY
-        if probed:
+        if probed and trace.startswith("execute") and trace != "execute m":
+            # Without a probe an ordinary error is the tool's word, and this one would be a lie.
             yield from ("body late", "body raise after")
     elif trace.startswith("probe"):
         yield "body unknown"

@@ -146,7 +146,7 @@ class Ledger:
         """Begin it and let it end so."""
         begun = self(self.compensate_op(call, **given))
         assert begun is not None, "the compensation was not begun"
-        return self.settle_compensation(begun, to, **given).call
+        return self.settle_compensation(begun, to).call
 
     def settle_compensation(self, call: CallRow, to: str, *, owner: str = "a", epoch: int = 0, **given: Any) -> ops.Settled:
         return self(

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from amends import Report, RunInfo, Runtime
 from amends.cli.show import STYLES, put, put_json, put_table, say
-from amends.errors import UsageError, shown
+from amends.errors import LedgerMissing, UsageError, shown
 
 PREFIX_RUNS_MAX: Final = 100_000
 """How many runs are looked at for the beginning of an id."""
@@ -20,8 +20,12 @@ ARGS_CHARS_MAX: Final = 60
 @contextmanager
 def reading(url: str | None, tenant: str | None) -> Iterator[Runtime]:
     """The ledger, which must exist."""
-    with Runtime(url, create=False, tenant=tenant) as rt:
-        yield rt
+    try:
+        with Runtime(url, create=False, tenant=tenant) as rt:
+            yield rt
+    except LedgerMissing as error:
+        error.hint = "say where it is: --url sqlite:///path/to/ledger.db, AMENDS_URL, or url in amends.toml"
+        raise
 
 
 def list_runs(filter: str, *, limit: int, url: str | None, tenant: str | None, as_json: bool) -> None:

@@ -278,17 +278,17 @@ async def note_late(spec: Spec, row: CallRow, late: Ended) -> None:
     if happened:
         text = faithful(late.value, spec.result_type)[1].text
     certain = late.error is not None and judge(spec, late.error) != "doubt" and spec.probe is None
-    if happened or certain or late.error is not None:
-        await NoteEvidence(
-            row.id,
-            row.attempt,
-            happened=happened,
-            result=text,
-            error="" if late.error is None else describe_error(late.error),
-            boot=clocks.boot,
-            mono=clocks.mono,
-            source="late" if happened or certain else "late, unclear",
-        )
+    await NoteEvidence(
+        row.id,
+        row.attempt,
+        happened=happened,
+        result=text,
+        error="" if late.error is None else describe_error(late.error),
+        boot=clocks.boot,
+        mono=clocks.mono,
+        source="late" if happened or certain else "late, unclear",
+        certain=certain,
+    )
 
 
 # ---- answers that are errors --------------------------------------------------------------
@@ -354,7 +354,8 @@ def _refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
             raise failure(session, spec, _row(answer))
         case "rejected":
             assert row is not None, "a rejection names its call"
-            raise Rejected(spec.name, by=row.error or "a person", reason=row.why or "no reason given", run_id=session.id)
+            by, reason = error_parts(row.error)
+            raise Rejected(spec.name, by=by or "a person", reason=reason or "no reason given", run_id=session.id)
         case "spent":
             raise GenerationsSpent(spec.name, limit=_row(answer).generation, run_id=session.id)
         case "ended":

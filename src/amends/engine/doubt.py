@@ -92,6 +92,7 @@ async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> C
             return await _resolve(
                 session, row, "succeeded", by="probe", result=stored.text, loss=stored.loss or ""
             )
+        moved = isinstance(answer, Absent) and not await _same_host(row)
         left = await settle_left(session, spec, row) if isinstance(answer, Absent) else None
         if left is not None and left <= 0:
             return await _resolve_absent(session, spec, row, back, by="probe")
@@ -100,9 +101,13 @@ async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> C
         why = answer.why if isinstance(answer, Unknown) else ""
         if asked >= PROBE_PACE.attempts or spent + pause > session.wait_s:
             # Not a person's matter yet: whoever looks next asks again.
-            await NoteProbe(row.id, named, why, next_s=min(pause, PROBE_PACE.max_delay))
+            if moved and left is not None and left < float("inf"):
+                # Nobody may trust the clocks of two hosts: what this one waits here is what the next need not.
+                await Sleep(session.wait_s - spent)
+                left -= session.wait_s - spent
+            await NoteProbe(row.id, named, why, next_s=min(pause, PROBE_PACE.max_delay), left_s=left)
             return await _refreshed(row)
-        await NoteProbe(row.id, named, why, next_s=pause)
+        await NoteProbe(row.id, named, why, next_s=pause, left_s=left)
         await Sleep(pause)
         spent += pause
         row = await _refreshed(row)
@@ -148,10 +153,31 @@ async def settle_left(session: Session, spec: Spec, row: CallRow) -> float:
         return float("inf")
     clocks = await ReadClocks()
     if boot != clocks.boot:
-        # The old host's clock is out of reach: count anew on ours, as if it could have sent until now.
-        quiet = clocks.mono + session.lease.lease_s
+        # The old host's clock is out of reach: go on from what it had left, or as if it could have sent until now.
+        known = row.quiet_left
+        quiet = clocks.mono + (session.lease.lease_s if known is None else known - spec.settle)
         await WatchDoubt(row.id, clocks.boot, quiet)
     return quiet + spec.settle - clocks.mono
+
+
+async def wait_settled(session: Session, spec: Spec, row: CallRow) -> float:
+    """Wait for the settle delay as long as one may stand here; seconds that are left then, 0 when it is over."""
+    moved = not await _same_host(row)
+    left = await settle_left(session, spec, row)
+    if left <= 0:
+        return 0.0
+    if left <= session.wait_s:
+        await Sleep(left)
+        return 0.0
+    if moved and left < float("inf"):
+        await Sleep(session.wait_s)
+        left -= session.wait_s
+        await NoteProbe(row.id, "not probed: its settle delay is not over", "", next_s=left, left_s=left)
+    return left
+
+
+async def _same_host(row: CallRow) -> bool:
+    return (await ReadClocks()).boot == row.quiet_boot
 
 
 # ---- one more start -----------------------------------------------------------------------

@@ -17,6 +17,7 @@ NEVER_SENT: Final = frozenset(
     {
         "builtins.ConnectionRefusedError",
         "socket.gaierror",
+        "ssl.SSLCertVerificationError",
         "httpx.ConnectError",
         "httpx.ConnectTimeout",
         "httpx.PoolTimeout",
@@ -41,8 +42,10 @@ PERHAPS: Final = frozenset(
         "builtins.ConnectionError",
         "builtins.EOFError",
         "concurrent.futures._base.TimeoutError",
-        "http.client.RemoteDisconnected",
+        "ssl.SSLError",
+        "http.client.BadStatusLine",
         "http.client.IncompleteRead",
+        "urllib.error.URLError",
         "httpx.TransportError",
         "httpx.StreamError",
         "httpcore.TimeoutException",
@@ -51,6 +54,7 @@ PERHAPS: Final = frozenset(
         "requests.exceptions.ConnectionError",
         "requests.exceptions.Timeout",
         "requests.exceptions.ChunkedEncodingError",
+        "urllib3.exceptions.MaxRetryError",
         "urllib3.exceptions.TimeoutError",
         "urllib3.exceptions.ProtocolError",
         "aiohttp.client_exceptions.ClientConnectionError",
@@ -77,23 +81,25 @@ def judge(spec: Spec, error: Exception) -> Verdict:
         return "certain"
     if spec.doubt and isinstance(error, spec.doubt):
         return "doubt"
+    status = _status_of(error)
+    if status is not None:
+        # 5xx (or 408): the server broke while it worked on the request. Other answers are a clear no.
+        return "doubt" if status >= 500 or status == 408 else "ordinary"
     names = {f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__}
     if names & NEVER_SENT:
         return "certain"
-    if names & PERHAPS or _server_failed(error):
-        return "doubt"
-    return "ordinary"
+    return "doubt" if names & PERHAPS else "ordinary"
 
 
-def _server_failed(error: Exception) -> bool:
-    """A 5xx (or 408) answer: the server broke while it worked on the request. Other 4xx are a clear no."""
+def _status_of(error: Exception) -> int | None:
+    """The HTTP status that the error carries, if it does: then there was an answer."""
     response = getattr(error, "response", None)
     for holder, names in ((response, ("status_code", "status")), (error, ("status_code", "status", "code"))):
         for name in names:
             status = getattr(holder, name, None)
             if isinstance(status, int) and not isinstance(status, bool) and 100 <= status <= 599:
-                return status >= 500 or status == 408
-    return False
+                return status
+    return None
 
 
 def why_doubtful(error: Exception) -> str:

@@ -39,6 +39,8 @@ def _leftover(session: Session, row: CallRow, run: RunRow, *, inside: bool) -> L
         if row.id != run.pivot or row.state != "succeeded":
             return None
         return Leftover(row, "the pivot of a child run stands", _accept(row, f"{row.tool} of child {run.id} cannot be taken back"))
+    if inside and run.state == "open" and row.state != "in_doubt":
+        return None  # its child waits for the word on its pivot: that is named instead
     spec = session.spec(row.tool)
     call = call_of(row, spec)
     match row.state:
@@ -54,8 +56,9 @@ def _leftover(session: Session, row: CallRow, run: RunRow, *, inside: bool) -> L
         case "succeeded":
             why = "this process does not know its tool" if spec is None else "it has no compensation"
             return Leftover(row, row.violation and f"it broke the law ({row.violation})" or why, _accept(row, f"{row.tool}: {why}"))
-        case "residue":
-            return None  # a person has said so
+        case "residue":  # rolled_back never has residue: the person who said that it stays also closes the run
+            why = row.why or "a person said that it stays"
+            return Leftover(row, why, _accept(row, f"{row.tool} stays ({why})"))
     return None
 
 

@@ -11,7 +11,7 @@ from amends.engine.session import Session, ask_for
 from amends.engine.telling import answer_done, answer_error
 from amends.errors import BadArguments, LedgerError, OutOfOrder, Refused, UnknownTool, UsageError, Waiting
 from amends.model import Answer
-from amends.ops import Together
+from amends.ops import Flight, Together
 from amends.tool import Spec
 
 REF: Final = "$result"
@@ -203,8 +203,13 @@ def _written(group: Group) -> object:
 # ---- running ------------------------------------------------------------------------------
 
 
-async def run_plan(session: Session, plan: Sequence[object], *, parent: str = "") -> list[Answer]:
-    """Run a plan. A failing member lets its siblings land; then its error comes out and nothing more starts."""
+async def run_plan(
+    session: Session, plan: Sequence[object], *, parent: str = "", flights: list[Flight] | None = None
+) -> list[Answer]:
+    """Run a plan. A failing member lets its siblings land; then its error comes out and nothing more starts.
+
+    ``flights``: filled with what is under way, for a caller that must settle it when this flow is stopped.
+    """
     groups, problems = read_plan(plan, session.specs)
     if problems:
         raise problems[0] if len(problems) == 1 else _all_of(problems)
@@ -214,6 +219,8 @@ async def run_plan(session: Session, plan: Sequence[object], *, parent: str = ""
         # A name of its own: two plans of one run are not side by side with each other.
         grp = session.new_id("grp") if len(group) > 1 else ""
         asks = [_ask(session, call, results, parent, grp) for call in group]
+        if flights is not None:
+            flights[:] = [ask.flight for ask in asks]
         ends = await _side_by_side(session, asks)
         failed: Exception | None = None
         for call, end in zip(group, ends, strict=True):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from amends.engine.ending import commit, interrupted
+from amends.engine.leftover import obstacles
 from amends.engine.rollback import read_tree, roll_back, settle_all
 from amends.engine.session import Session
 from amends.errors import RunBlocked, Waiting
@@ -32,8 +33,13 @@ class Recovered:
     run: RunRow
 
 
-async def find_abandoned(tools: frozenset[str], *, tenant: str | None, limit: int) -> list[Found]:
-    """Trees whose lease ran out, whose owner is certainly dead, or which said: look again now."""
+async def find_abandoned(
+    tools: frozenset[str], *, tenant: str | None, limit: int, agents: frozenset[str] | None = None
+) -> list[Found]:
+    """Trees whose lease ran out, whose owner is certainly dead, or which said: look again now.
+
+    A run that only its agent can go on with is left to a process that has the agent; ``None``: has them all.
+    """
     found: list[Found] = []
     clocks = await ReadClocks()
     for root, needed in await DueRuns(tenant, limit):
@@ -42,8 +48,15 @@ async def find_abandoned(tools: frozenset[str], *, tenant: str | None, limit: in
         if root.owner:
             dead = root.owner if await IsDead(root.owner) else ""
         if due or dead:
-            found.append(Found(root, tuple(tool for tool in needed if tool not in tools), dead))
+            missing = tuple(tool for tool in needed if tool not in tools)
+            if agents is not None and _wants_agent(root) and root.agent not in agents:
+                missing = (*missing, f"agent {root.agent}")
+            found.append(Found(root, missing, dead))
     return found[:limit]
+
+
+def _wants_agent(root: RunRow) -> bool:
+    return root.policy == "resume" and bool(root.agent) and root.phase == "open" and not root.goal
 
 
 async def claim(
@@ -111,11 +124,15 @@ async def _wait_or_resume(session: Session, root: RunRow, has_agent: bool) -> Re
     tree = await read_tree(session)
     later = await settle_all(session, tree, back=False)
     tree = await read_tree(session)
-    if root.policy == "resume" and has_agent and tree.run.state == "open":
+    if tree.run.phase == "pivoted":
+        return await _go_forward(session, tree.run)  # the doubt was the pivot's, and it has happened
+    doubtful = any(row.state == "in_doubt" for row in tree.calls)
+    # A doubt first, then the policy: an agent that meets one fails, and would take back what a person can still save.
+    if root.policy == "resume" and has_agent and not doubtful and tree.run.state in ("open", "pivoted"):
         return Recovered("resume", tree.run)
-    if later is None and any(row.state == "in_doubt" for row in tree.calls) and tree.run.state != "blocked":
-        from amends.engine.leftover import obstacles
-
+    if tree.run.phase == "pivoted":
+        return await _go_forward(session, tree.run)  # the doubt was about its pivot, and it had passed
+    if later is None and doubtful and tree.run.state != "blocked":
         causes = tuple(left.cause for left in obstacles(session, tree))
         run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes)
         return Recovered("done", run)

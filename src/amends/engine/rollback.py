@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from amends.engine.doubt import ask_probe, may_compensate_in_doubt, settle_doubt, settle_left
+from amends.engine.doubt import ask_probe, may_compensate_in_doubt, settle_doubt, settle_left, wait_settled
 from amends.engine.judge import judge
 from amends.engine.leftover import leftovers
 from amends.engine.session import POLL_S_MAX, POLL_S_MIN, Session, call_of, decode_args, describe_error
@@ -173,10 +173,8 @@ async def compensate(session: Session, row: CallRow) -> float:
     twin = spec.compensate
     while _is_open(session, row):
         wait = await _not_before(session, spec, twin, row)
-        if wait > session.wait_s:
-            return wait
         if wait > 0:
-            await Sleep(wait)
+            return wait
         if row.state == "compensation_in_doubt" and not twin.idempotent:
             row, wait = await _probe_compensation(session, spec, twin, row)
             if wait > 0:
@@ -192,11 +190,16 @@ async def compensate(session: Session, row: CallRow) -> float:
 
 
 async def _not_before(session: Session, spec: Spec, twin: Twin, row: CallRow) -> float:
-    clocks = await ReadClocks()
+    """Wait for the right moment, up to a limit; seconds that are left then."""
     if row.state == "in_doubt" and not twin.wins:
-        return await settle_left(session, spec, row)
-    if row.comp_retry_at is not None:
-        return row.comp_retry_at - clocks.wall
+        return await wait_settled(session, spec, row)
+    if row.comp_retry_at is None:
+        return 0.0
+    clocks = await ReadClocks()
+    wait = row.comp_retry_at - clocks.wall
+    if wait > session.wait_s:
+        return wait
+    await Sleep(max(0.0, wait))
     return 0.0
 
 

@@ -88,7 +88,10 @@ def _residue(session: Session, tree: Tree) -> tuple[Residue, ...]:
         found += [Residue(call_of(one.row, session.spec(one.row.tool)), one.why) for one in leftovers(session, tree)]
     elif tree.run.state == "blocked":
         found += [Residue(call_of(one.row, session.spec(one.row.tool)), one.why) for one in obstacles(session, tree)]
+    named = {left.call.id for left in found}
     for row in tree.calls:
+        if row.id in named:
+            continue
         if row.state == "residue" or (row.late and row.state == "succeeded" and tree.run.state == "committed"):
             why = row.why or ("it landed after it was thought absent" if row.late else "a person said that it stays")
             found.append(Residue(call_of(row, session.spec(row.tool)), why))

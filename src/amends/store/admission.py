@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from amends.ops import Admission, AdmitCall
@@ -35,7 +36,7 @@ async def admit_call(op: AdmitCall) -> Admission:
     if op.repeated:
         mine = await FindCall(op.call_id)
         if mine is not None:
-            return _first_answer(mine, run)
+            return await _first_answer(mine, run)
     if op.kind == "read":
         return await _admit_read(op, run, root, now)
     known = await FindKey(op.key)
@@ -59,9 +60,10 @@ def _is_record(root: RunRow) -> bool:
     return root.closed_at is not None or (root.goal == "commit" and not root.owner)
 
 
-def _first_answer(mine: CallRow, run: RunRow) -> Admission:
+async def _first_answer(mine: CallRow, run: RunRow) -> Admission:
     if mine.state == "held":
-        return Admission("staged" if mine.is_staged else "held", mine, run=run)
+        twin = await FindCall(mine.twin) if mine.twin else None
+        return Admission("staged" if mine.is_staged else "held", mine, twin, run)
     return Admission("start", mine, run=run)
 
 
@@ -73,7 +75,7 @@ async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> A
         return Admission("replay", recorded[-1], run=run) if recorded else closed
     if closed is not None:
         return closed
-    op.key = f"{op.key}:{op.call_id}"
+    op = replace(op, key=f"{op.key}:{op.call_id}")  # the request itself may be repeated: it stays as it is
     return Admission("start", await _insert(op, run, root, now, state="started", generation=1), run=run)
 
 
@@ -185,7 +187,7 @@ async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, no
     if closed is not None:
         return closed
     # The person decides about exactly these arguments, so the held call has a key of its own.
-    op.key = f"{op.key}:{op.ident}"
+    op = replace(op, key=f"{op.key}:{op.ident}")
     mine = await FindKey(op.key)
     if mine is None or mine.state in FREES_KEY - {"refused"}:
         generation = 1 if mine is None else mine.generation + 1
@@ -223,11 +225,11 @@ async def _admit_by_law(op: AdmitCall, run: RunRow, root: RunRow, now: float, ge
             op, run, root, now, state="held", generation=generation, reason="order", violation=violation
         )
         if op.at_commit:
-            await UpdateRun(run, {"staged_pivot": call.id})
+            run = await UpdateRun(run, {"staged_pivot": call.id})
         return Admission("staged", call, run=run)
     call = await _insert(op, run, root, now, state="started", generation=generation, violation=violation)
     if op.kind == "pivot" and not violation:
-        await UpdateRun(run, {"pivot": call.id})
+        run = await UpdateRun(run, {"pivot": call.id})
     return Admission("start", call, run=run)
 
 

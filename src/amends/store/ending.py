@@ -90,16 +90,17 @@ async def begin_compensation(op: BeginCompensation) -> CallRow | None:
     allowed = {"succeeded", "compensation_failed", "compensation_in_doubt"} | ({"in_doubt"} if op.from_doubt else set())
     if run.state != "rolling_back" or call.state not in allowed or call.comp_attempt != op.attempt - 1:
         return None
-    # What a child that pivoted did stays: it is not in the way of what is taken back.
-    turning = {row.uid for row in await _subtree(run) if row.uid == run.uid or not _kept(row)}
+    # What a child that pivoted (or may have) did is not in the way of what is taken back now.
+    below = await _subtree(run)
+    inside, turning = {row.uid for row in below}, {row.uid for row in below if row.state == "rolling_back"}
     for other in await ListCalls(call.root, ("started", "succeeded", "compensating")):
-        if other.run in turning and _comes_first(other, call):
+        if other.run in (inside if other.state == "started" else turning) and _comes_first(other, call):
             return None
     now = await Now()
     return await move_call(
         run, call, "compensating", at=now, by=op.owner, epoch=root.epoch, facts={"attempt": op.attempt},
         comp_attempt=op.attempt, comp_at=now, comp_settled_at=None, comp_retry_at=None, comp_error="",
-        comp_boot="", comp_mono=None,
+        comp_boot="", comp_mono=None, comp_blind=int(op.from_doubt) or call.comp_blind, quiet_left=None,
     )  # fmt: skip
 
 
@@ -145,7 +146,7 @@ async def decide_commit(op: DecideCommit) -> Decision:
     root = await owned(run.root, op.owner, op.epoch) if run.state not in RUN_FINAL else run
     now = await Now()
     if run.state in RUN_FINAL:
-        return Decision("ended", run)
+        return Decision("committed" if op.repeated and run.state == "committed" else "ended", run)
     late = root.deadline_at is not None and now > root.deadline_at and run.phase == "open" and not run.pivot
     if run.phase == "rolling_back" or (run.phase == "open" and (run.goal == "rollback" or late)):
         return Decision("rollback", run)
@@ -155,6 +156,10 @@ async def decide_commit(op: DecideCommit) -> Decision:
             await note(run, "goal", at=now, by=op.owner, epoch=op.epoch, to="commit")
         output = run.output if op.output is None else op.output
         run = await UpdateRun(run, {"goal": "commit", "goal_by": "self", "output": output})
+    if op.repeated and run.pivot and run.pivot == run.staged_pivot and run.phase == "open":
+        pivot = await FindCall(run.pivot)
+        if pivot is not None and pivot.state == "started" and pivot.attempt == 1:
+            return Decision("pivot", run, (pivot,))  # decided before, and the answer was lost
     calls, children = await within(run)
     mine = [call for call in calls if call.run == run.uid]
     unsettled = [call for call in calls if call.state in UNSETTLED and not call.is_staged]
@@ -229,7 +234,7 @@ async def _close_rolled_back(run: RunRow, op: CloseRun, now: float) -> RunRow:
     subtree = [row for row in everything if row.state == "rolling_back"]
     inside = {row.uid for row in subtree}
     for call in await ListCalls(run.root):
-        if call.run in inside and call.kind != "read" and (call.state in STANDING or call.state in UNSETTLED):
+        if call.run in inside and call.kind != "read" and call.state in STANDING | UNSETTLED | {"residue"}:
             raise TransitionRefused(
                 f"run {run.id} is not rolled back: {call.tool} is {call.state}", frm=run.state, to="rolled_back"
             )
@@ -243,6 +248,8 @@ async def abandon_run(op: AbandonRun) -> RunRow:
     """See ``AbandonRun``. Whoever owned it is fenced off."""
     root = await FindRun(op.run)
     assert root is not None, "the runtime found this run a moment ago"
+    if op.repeated and root.state == "abandoned":
+        return root
     if root.state in RUN_FINAL:
         raise TransitionRefused(f"run {root.id} is {root.state} already", frm=root.state, to="abandoned")
     calls = await ListCalls(root.uid)
@@ -286,6 +293,8 @@ def _kept(run: RunRow) -> bool:
 async def finish_run(op: FinishRun) -> RunRow:
     """See ``FinishRun``."""
     run = await find_run(op.run)
+    if op.repeated and run.state == "committed":
+        return run
     if run.state != "blocked" or run.came_from != "pivoted":
         raise TransitionRefused(
             f"run {run.id} is {run.state}: only a run that was interrupted after its pivot is finished by hand",

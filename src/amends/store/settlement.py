@@ -38,7 +38,7 @@ async def start_call(op: StartCall) -> CallRow | None:
     return await move_call(
         run, call, "started", at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt},
         attempt=op.attempt, first_at=call.first_at or now, started_at=now, settled_at=None, retry_at=None,
-        quiet_boot="", quiet_mono=None, why="", evidence="", probe_at=None,
+        quiet_boot="", quiet_mono=None, quiet_left=None, why="", evidence="", probe_at=None,
     )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ async def settle_call(op: SettleCall) -> Settled:
         certain = op.to in ("failed", "backing_off")
         kept = await _keep_evidence(
             call, op.attempt, happened=happened, certain=certain, result=op.result, error=op.error,
-            source="fenced", boot=op.boot, mono=op.mono,
+            source="fenced", boot=op.boot, mono=op.mono, repeated=op.repeated,
         )  # fmt: skip
         return Settled(kept, fenced=True)
     now = await Now()
@@ -106,14 +106,14 @@ async def note_evidence(op: NoteEvidence) -> CallRow | None:
     if call is None:
         return None
     return await _keep_evidence(
-        call, op.attempt, happened=op.happened, certain=not op.happened, result=op.result, error=op.error,
-        source=op.source, boot=op.boot, mono=op.mono,
+        call, op.attempt, happened=op.happened, certain=op.certain, result=op.result, error=op.error,
+        source=op.source, boot=op.boot, mono=op.mono, repeated=op.repeated,
     )  # fmt: skip
 
 
 async def _keep_evidence(
     call: CallRow, attempt: int, *, happened: bool, certain: bool, result: str | None, error: str, source: str,
-    boot: str, mono: float | None,
+    boot: str, mono: float | None, repeated: bool,
 ) -> CallRow:  # fmt: skip
     now = await Now()
     run = await find_run(call.run)
@@ -121,6 +121,8 @@ async def _keep_evidence(
     text = json.dumps(
         {"attempt": attempt, "happened": happened, "certain": certain, "result": result, "error": error}
     )
+    if repeated and call.evidence == text:
+        return call
     await note(
         run, "evidence", at=now, by=source, epoch=root.epoch, call=call.id, attempt=attempt, happened=happened,
         error=error,
@@ -133,7 +135,9 @@ async def _keep_evidence(
     call = await UpdateCall(call, changes) if changes else call
     if call.state in ("in_doubt", "compensation_in_doubt"):
         await unblock(run, at=now, by=source, epoch=root.epoch)
-    if happened and call.state in ("failed", "compensated", "backing_off"):
+    # What was known to have happened and was taken back is no news; what was taken back blindly may have come later.
+    undone = call.state == "compensated" and call.comp_blind
+    if happened and (undone or call.state in ("failed", "backing_off")):
         call = await _reopen(run, call, result, now, source, root.epoch)
     return call
 
@@ -168,7 +172,7 @@ async def note_probe(op: NoteProbe) -> CallRow:
         run, "probed", at=now, by="probe", epoch=root.epoch, call=call.id, answer=op.answer, why=op.why
     )
     at = None if op.next_s is None else now + op.next_s
-    return await UpdateCall(call, {"probes": call.probes + 1, "probe_at": at})
+    return await UpdateCall(call, {"probes": call.probes + 1, "probe_at": at, "quiet_left": op.left_s})
 
 
 async def watch_doubt(op: WatchDoubt) -> CallRow:
@@ -219,6 +223,8 @@ async def resolve_call(op: ResolveCall) -> CallRow:
 async def decide_call(op: DecideCall) -> CallRow:
     """See ``DecideCall``. A replay makes the held key an alias of its twin."""
     call = await _find(op.call_id)
+    if op.repeated and call.state == {"run": "ready", "replay": "dropped", "refuse": "refused"}[op.decision]:
+        return call
     if call.state != "held" or call.reason not in ("duplicate", "conflict"):
         raise TransitionRefused(
             f"call {call.id} ({call.tool}) is {call.state}: nobody is asked about it", frm=call.state, to=op.decision
@@ -231,7 +237,8 @@ async def decide_call(op: DecideCall) -> CallRow:
         call = await move_call(run, call, "ready", at=now, by=op.by, epoch=root.epoch, facts=facts)
     elif op.decision == "refuse":
         call = await move_call(
-            run, call, "refused", at=now, by=op.by, epoch=root.epoch, facts=facts, why=op.why, error=op.by
+            run, call, "refused", at=now, by=op.by, epoch=root.epoch, facts=facts, why=op.why,
+            error=json.dumps([op.by, op.why]),
         )
     else:
         call = await move_call(
@@ -248,6 +255,8 @@ async def retry_call(op: RetryCall) -> CallRow:
         raise TransitionRefused(
             f"call {call.id} ({call.tool}) is {call.state}: there is nothing to try again", frm=call.state, to="started"
         )
+    if op.repeated and call.tries_from == call.attempt and call.comp_from == call.comp_attempt:
+        return call
     now = await Now()
     run = await find_run(call.run)
     root = await find_run(call.root)

@@ -108,19 +108,22 @@ def _inside(store: MemoryStore, other: CallRow, call: CallRow) -> bool:
 
 
 def _same_end(store: MemoryStore, other: CallRow, call: CallRow) -> bool:
-    run = store.runs[other.run]
-    kept = run.phase == "pivoted" or (run.state == "committed" and bool(run.pivot))
+    """Whether ``other`` had to be taken back with ``call``: not if its child's pivot stood, or might have."""
+    pivots = any(one.run == other.run and one.kind == "pivot" for one in store.calls.values())
+    kept = other.run != call.run and pivots
     return not kept and _inside(store, other, call)
 
 
 def world_order(store: MemoryStore, world: World) -> Iterator[str]:
     """In the world, too, what was done last is undone first (within one tree, where both were simply done)."""
+    doubts = ("in_doubt", "compensation_in_doubt")  # these may be passed over, and taken back later
+    doubted = {event.call for event in store.events if event.to_state in doubts}
     undone = [landing.call_id for landing in world.landings if landing.phase == "compensate"]
     for earlier, later in zip(undone, undone[1:], strict=False):
         first, second = store.calls.get(earlier), store.calls.get(later)
         if first is None or second is None or first.root != second.root or (first.grp and first.grp == second.grp):
             continue
-        clean = first.comp_attempt == second.comp_attempt == 1 and not first.late and not second.late
+        clean = first.comp_attempt == second.comp_attempt == 1 and not {first.id, second.id} & doubted
         if clean and first.settled_seq < second.settled_seq and first.run == second.run:
             yield f"{first.tool} was undone before {second.tool}, which was done after it"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from amends.model import Absent, Happened, NoEffect, Probed, Unknown
@@ -38,6 +38,7 @@ class Traits:
     dedups: bool = False
     comp_dedups: bool = False
     wins: bool = False
+    tolerant: bool = False
     settle: float = 0.0
 
 
@@ -122,6 +123,8 @@ class World:
             return
         if landing.phase == "execute" and traits.wins and self._taken_back(landing.call_id):
             return  # the destination remembers the cancellation
+        if landing.phase == "compensate" and traits.tolerant and not self.stands(landing.call_id):
+            landing = replace(landing, refused=True)  # there is nothing to take back, and it says so
         self.landings.append(landing)
 
     def _taken_back(self, call_id: str) -> bool:
@@ -145,7 +148,7 @@ class World:
         """How often each call's effect, or its compensation, landed."""
         counts: Counter[str] = Counter()
         for one in self.landings:
-            if one.phase == phase:
+            if one.phase == phase and not one.refused:
                 counts[one.call_id] += 1
         return counts
 

@@ -1,0 +1,214 @@
+"""``amends demo``: four orders in a shop of its own, each told from the ledger and the shop's own files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import amends
+from amends import Report, Runtime
+from amends.cli import accounts, place
+from amends.cli.load import load_module
+from amends.cli.show import BOLD, DIM, GREEN, RED, put, put_error
+from amends.cli.story import put_doubt, put_end, put_head, put_rows, put_told
+
+PATIENCE_S: Final = 50
+"""A child process that takes longer has hung: the demonstration ends within a minute or says why not."""
+
+
+class Failed(Exception):
+    """The demonstration did not go as it should; its message says what."""
+
+
+def play(folder: Path, *, fresh: bool) -> int:
+    """See ``amends demo``. 0 only where the shop's files and the ledger agree."""
+    began = time.monotonic()
+    for name in [name for name in os.environ if name.startswith("AMENDS_")]:
+        del os.environ[name]  # the shop has its own ledger, whatever is set for the user's
+    file = place.prepare(folder, fresh=fresh)
+    sys.dont_write_bytecode = True  # the folder holds what is told about it, and no caches
+    shop: Any = load_module(str(file))
+    rt: Runtime = shop.rt
+    put(
+        "amends demo   a shop with its own bank, stock, courier and mail, none of which amends can roll back",
+        style=BOLD,
+    )
+    put(f"ledger        {_shown(folder / 'ledger.db')}      the shop: {_shown(file)}", style=DIM)
+    orders = (_works, _courier_fails, _killed, _ships_first)
+    with rt:
+        first = sum(1 for _ in rt.runs()) + 1
+        try:
+            for number, order in enumerate(orders, start=first):
+                put()
+                order(shop, rt, f"order-{number}", number - first + 1)
+        except Failed as failed:
+            put_error(str(failed))
+            return 1
+        problems = accounts.differences(shop, rt)
+        summary = accounts.summary(shop, rt)
+    put()
+    put(f"{summary}     {time.monotonic() - began:.1f} s")
+    if problems:
+        for problem in problems:
+            put_error(problem)
+        return 1
+    put("checked: the shop's own files and the ledger say the same, order by order", style=GREEN)
+    _put_next(folder, f"order-{first + 2}")
+    return 0
+
+
+# ---- the four orders ----------------------------------------------------------------------
+
+
+def _works(shop: ModuleType, rt: Runtime, order: str, number: int) -> None:
+    put_head(number, "An order that works", order)
+    with rt.run(order):
+        shop.reserve_stock(order=order, item="kettle")
+        shop.charge(order=order, cents=4200)
+        shop.send_mail(order=order, text="your kettle is on its way")
+        shop.ship(order=order, town="Leiden")
+    report = rt.report(order)
+    notes = {"charge": "42.00 EUR", "ship": "point of no return", "send_mail": "was staged until then"}
+    put_rows(report, notes)
+    put_end(report)
+    _expect(report, "committed")
+
+
+def _courier_fails(shop: ModuleType, rt: Runtime, order: str, number: int) -> None:
+    put_head(number, "The courier fails", order)
+    before = _stock(shop)
+    with suppress(RuntimeError), rt.run(order):
+        left = shop.reserve_stock(order=order, item="kettle")
+        shop.charge(order=order, cents=4200)
+        shop.send_mail(order=order, text="your kettle is on its way")
+        shop.ship(order=order, town="Atlantis")
+    report = rt.report(order)
+    receipts = _receipts(shop, order)
+    refunded = sum(entry["cents"] for entry in shop.entries("payments") if entry.get("refund") in receipts)
+    stock = f"stock {before} → {left} → {_stock(shop)}"
+    notes = {"reserve_stock": stock, "charge": f"{refunded / 100:.2f} EUR given back", "send_mail": "never sent"}
+    put_rows(report, notes)
+    put_end(report)
+    _expect(report, "rolled_back")
+
+
+def _killed(shop: ModuleType, rt: Runtime, order: str, number: int) -> None:
+    put_head(number, "kill -9 between the charge and its record", order)
+    killed, pid = _child([str(Path(shop.__file__ or "")), order], SHOP_DIES_AFTER_CHARGE=order)
+    if killed.returncode != -signal.SIGKILL:
+        raise Failed(
+            f"the process of {order} should have been killed and ended with {killed.returncode}: {killed.stderr}"
+        )
+    put_told(f"process {pid} killed by SIGKILL after the bank had taken the money")
+    recovered, pid = _child(["-m", "amends", "worker", "--once", f"{shop.__file__}:rt"])
+    if recovered.returncode != 0:
+        raise Failed(f"the second process could not recover {order}: {recovered.stderr}")
+    doubt = [event for event in rt.events(order) if event.to == "in_doubt"]
+    asked = [event for event in rt.events(order) if event.frm == "in_doubt" and event.by == "probe"]
+    if not doubt or not asked:
+        raise Failed(f"the ledger does not say that {order} was in doubt and that the bank was asked")
+    report = rt.report(order)
+    charge = next(call for call in report.calls if call.tool == "charge")
+    put_doubt(report, "charge", "was it paid?")
+    put_told(f"process {pid} took over, asked the bank (probe: Happened {charge.result}) and resumed")
+    receipts = _receipts(shop, order)
+    put_rows(
+        report,
+        {"charge": "charged once, not twice" if len(receipts) == 1 else f"charged {len(receipts)} times"},
+        untimed="charge",  # from the start in one process to the probe in another says nothing
+    )
+    put_end(report)
+    _expect(report, "committed")
+
+
+def _ships_first(_shop: ModuleType, rt: Runtime, order: str, number: int) -> None:
+    put_head(number, "The model ships first", order)
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("ship", {"order": order, "town": "Leiden"}),
+        ("charge", {"order": order, "cents": 4200}),
+        ("ship", {"order": order, "town": "Leiden"}),
+    ]
+    with rt.run(order) as run:
+        for tool, args in asked:
+            answer = run.answer(tool, args)
+            if answer.status == "refused":
+                put(f"   {tool:<14}  {'pivot':<14}  ⊘ refused", style=RED)
+                put_told(f"told to the model: {answer.text}", indent=5)
+    report = rt.report(order)
+    put_rows(report, {})
+    put_end(report)
+    _expect(report, "committed")
+
+
+# ---- what they share ----------------------------------------------------------------------
+
+
+def _expect(report: Report, state: str) -> None:
+    if report.state != state:
+        raise Failed(f"{report.run_id} should be {state} and is {report.state}")
+
+
+def _receipts(shop: Any, order: str) -> list[str]:
+    """What the bank itself has for an order, given back or not."""
+    return [entry["charge"] for entry in shop.entries("payments") if entry.get("order") == order]
+
+
+def _stock(shop: Any) -> int:
+    return int(shop.STOCK + sum(entry["change"] for entry in shop.entries("stock")))
+
+
+def _child(args: list[str], **environment: str) -> tuple[subprocess.CompletedProcess[str], int]:
+    """A real process of this Python, to its end; with its process id."""
+    source = str(Path(amends.__file__).resolve().parent.parent)
+    path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
+    with subprocess.Popen(
+        [sys.executable, *args],
+        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    ) as child:
+        try:
+            out, err = child.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            raise Failed(f"process {child.pid} did not end within {PATIENCE_S} s: {' '.join(args)}") from None
+        return subprocess.CompletedProcess(args, child.returncode, out, err), child.pid
+
+
+def _shown(path: Path) -> str:
+    """As short as it can be typed from here."""
+    try:
+        return f"./{path.resolve().relative_to(Path.cwd())}"
+    except ValueError:
+        return str(path.resolve())
+
+
+def _put_next(folder: Path, order: str) -> None:
+    url = f"sqlite:///{_shown(folder / 'ledger.db').removeprefix('./')}"
+    put(f"next: {_ourselves()} runs show {order} --url {url}")
+    put(f"      {_ourselves()} runs list --url {url}")
+    page = Path("docs/tutorial/first-saga.md")
+    put(f"      {page}" + ("" if page.exists() else " in the repository of amends"))
+
+
+def _ourselves() -> str:
+    """How this program was called, so that the next line can be typed as it stands."""
+    from shutil import which
+
+    called = Path(sys.argv[0])
+    if called.name != "amends":
+        return "python -m amends"
+    found = which("amends")
+    if found is not None and Path(found).resolve() == called.resolve():
+        return "amends"
+    return _shown(called)
