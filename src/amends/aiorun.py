@@ -259,7 +259,7 @@ class AsyncAttempt:
         self._open = not done.replayed
 
     @property
-    async def call(self) -> Call:
+    def call(self) -> Call:
         """The call in the ledger; its key is the provider's idempotency key."""
         return call_of(self._row, self._ask.spec)
 

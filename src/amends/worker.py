@@ -82,6 +82,7 @@ class Worker:
     limit: int = 100
     stop: Stops = field(default_factory=Flag)
     _told: set[tuple[str, str, int, str]] = field(default_factory=set)
+    _has_greeted: bool = False
 
     def __post_init__(self) -> None:
         if not self.every > 0 or self.limit < 1:
@@ -110,6 +111,8 @@ class Worker:
         try:
             while not self.stop.is_set():
                 try:
+                    rt._hub.ready()
+                    self._greet(once)
                     reports = [self._told_of(report) for report in self._pass(rt)]
                 except LedgerUnavailable as error:
                     if once:
@@ -148,6 +151,8 @@ class Worker:
         try:
             while not self.stop.is_set():
                 try:
+                    await rt._ready()
+                    self._greet(once)
                     reports = [self._told_of(report) async for report in self._pass_async(rt)]
                 except LedgerUnavailable as error:
                     if once:
@@ -181,6 +186,11 @@ class Worker:
             await asyncio.sleep(min(NAP_S, left))
 
     # ---- telling --------------------------------------------------------------------------
+
+    def _greet(self, once: bool) -> None:
+        if not self._has_greeted and not once:
+            self._has_greeted = True
+            log.info("watching %s", self.rt._hub.store.url)
 
     def _told_of(self, report: Report) -> Report:
         if report.skipped:

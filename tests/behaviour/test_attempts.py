@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
+
 from amends import InDoubt, NoEffect, Retry, RolledBack, RunBlocked, tool
 from amends.errors import RunEnded
-
 from tests.behaviour.world import FAST, World, runtime, states
 
 
@@ -204,8 +204,14 @@ REQUESTS = type("ConnectionError", (OSError,), {"__module__": "requests.exceptio
         (ConnectionRefusedError(), "failed"),
         (EOFError(), "in_doubt"),
         (_named("urllib.error", "URLError", OSError), "in_doubt"),
-        (_named("urllib.error", "HTTPError", type("URLError", (OSError,), {"__module__": "urllib.error"}), code=404), "failed"),
-        (_named("urllib.error", "HTTPError", type("URLError", (OSError,), {"__module__": "urllib.error"}), code=500), "in_doubt"),
+        (
+            _named("urllib.error", "HTTPError", type("URLError", (OSError,), {"__module__": "urllib.error"}), code=404),
+            "failed",
+        ),
+        (
+            _named("urllib.error", "HTTPError", type("URLError", (OSError,), {"__module__": "urllib.error"}), code=500),
+            "in_doubt",
+        ),
         (_named("ssl", "SSLError", OSError), "in_doubt"),
         (_named("http.client", "BadStatusLine"), "in_doubt"),
         (ValueError(), "failed"),

@@ -6,9 +6,9 @@ import threading
 import time
 
 import pytest
+
 from amends import RunBlocked, UsageError
 from amends.errors import Busy, Held, InDoubt, LedgerUnavailable, RunEnded
-
 from tests.behaviour.world import ONCE, World, runtime, states, until
 
 

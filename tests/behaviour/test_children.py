@@ -6,9 +6,9 @@ import threading
 import time
 
 import pytest
+
 from amends import RolledBack, RunBlocked, current_run, tool
 from amends.errors import InDoubt, RunConflict, RunEnded
-
 from tests.behaviour.world import ONCE, World, runtime, until
 
 

@@ -7,9 +7,9 @@ import contextlib
 import threading
 
 import pytest
+
 from amends import AsyncRuntime, InDoubt, RolledBack, RunBlocked, current_run, tool
 from amends.errors import Busy, NoRun, WrongColour
-
 from tests.behaviour.world import World, runtime, until
 
 

@@ -6,9 +6,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
 from amends import Absent, Happened, RunBlocked, UsageError, current_call, current_run, tool
 from amends.errors import InDoubt, NoRun, UnknownTool
-
 from tests.behaviour.world import ONCE, World, runtime, together
 
 

@@ -6,8 +6,8 @@ import threading
 import time
 
 import pytest
-from amends import Absent, Happened, InDoubt, RunBlocked, Unknown, tool
 
+from amends import Absent, Happened, InDoubt, RunBlocked, Unknown, tool
 from tests.behaviour.world import FAST, World, runtime, states, until
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
+
 from amends import Retry, RunBlocked, Runtime, tool
 from amends.errors import RunEnded, UsageError
-
 from tests.behaviour.world import FAST, ONCE, World, runtime, states
 
 SOON = Retry(attempts=50, delay=0.02, factor=1.0, jitter=0.0)

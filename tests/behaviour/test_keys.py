@@ -7,9 +7,9 @@ import threading
 import time
 
 import pytest
+
 from amends import AsyncRuntime, current_call, tool
 from amends.errors import Busy, GenerationsSpent, KeyConflict
-
 from tests.behaviour.world import World, runtime, together
 
 

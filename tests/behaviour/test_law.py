@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
+
 from amends import InDoubt, RunBlocked, tool
 from amends.errors import OutOfOrder, RunEnded
-
 from tests.behaviour.world import World, runtime, states, until
 
 

@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass
 
 import pytest
-from amends import RolledBack, UsageError, current_call, tool
-from amends.errors import Busy, NotStorable, RunConflict, RunEnded, ToolFailed
 from pydantic import BaseModel
 
+from amends import RolledBack, UsageError, current_call, tool
+from amends.errors import Busy, NotStorable, RunConflict, RunEnded, ToolFailed
 from tests.behaviour.world import World, die, runtime, states, until
 
 

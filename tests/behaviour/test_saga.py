@@ -6,9 +6,9 @@ import threading
 import time
 
 import pytest
+
 from amends import Absent, Happened, Retry, RolledBack, RunBlocked, Unknown, current_call, tool
 from amends.errors import InDoubt
-
 from tests.behaviour.world import FAST, ONCE, World, runtime, states
 
 

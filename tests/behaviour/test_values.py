@@ -10,10 +10,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from amends import UsageError, tool
-from amends.errors import BadArguments, NotStorable, TooLarge
 from pydantic import BaseModel
 
+from amends import UsageError, tool
+from amends.errors import BadArguments, NotStorable, TooLarge
 from tests.behaviour.world import World, runtime, states
 
 
@@ -49,7 +49,7 @@ VALUES = [
     (int, 2**200),
     (float, float("inf")),
     (type(None), None),
-    (Any, {"a": (1, {2}), "b": Decimal("2")}),
+    (Any, {"a": (1, {2}), "b": Decimal(2)}),
 ]
 
 

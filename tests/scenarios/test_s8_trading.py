@@ -43,6 +43,8 @@ def test_an_absence_after_the_settle_delay_is_retried_with_the_same_client_id(tm
 def test_a_late_second_word_about_a_settled_order_changes_nothing(tmp_path: Path) -> None:
     trade = Program("trading", tmp_path, "callback")
     assert trade.play("patient") == {"status": "done", "value": "O-8"}
+    with Runtime(trade.world.url, create=False) as rt:
+        assert [event.by for event in rt.events("trade-8") if event.what == "evidence"] == ["late"]
     _assert_one_order(trade, sent=1)
 
 

@@ -6,13 +6,15 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from amends.errors import Refused
 from amends.hub import Hub
 from amends.model import Probed, Retry
+from amends.ops import Together
 from amends.testing.program import Inside, SimulatedRun
 from amends.testing.world import Traits, World
 from amends.tool import tool
 
-SETTLE_S = 5.0
+SETTLE_S = 20.0
 
 
 class Here:
@@ -106,8 +108,7 @@ async def do(run: SimulatedRun, a_tool: Any, **args: Any) -> Any:
     """Call, and hold what was answered against the world."""
     value = await run.call(a_tool, **args)
     if value is not None and not isinstance(value, dict):
-        world = Here.world
-        world.told(a_tool.name, value, lambda: {one.key for one in world.landings if one.tool == a_tool.name})
+        Here.world.told(run.session.uid, a_tool.name, value)
     return value
 
 
@@ -217,6 +218,56 @@ def f8_group(v: Variant) -> Scenario:
 
     script = {"c": ["raise"], "d": ["late" if v.probe else "ok"]}
     return Scenario("F8 group", program, tools, _rest(*"abcd", variant=v), script=script)
+
+
+def f8b_side_by_side(v: Variant) -> Scenario:
+    a, b = make("a", variant=v), make("b", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            ends = await Together([do(run, a, n=1), do(run, b, n=1)])
+            for end in ends:
+                if isinstance(end, Exception):
+                    raise end
+            raise Fails("after both")
+
+    return Scenario("F8b side by side", program, [a, b], _rest("a", "b", variant=v))
+
+
+def f8c_leaves_early(v: Variant) -> Scenario:
+    a, b = make("a", variant=v), make("b", variant=v)
+
+    async def program(inside: Inside) -> None:
+        run = await inside.open("r")
+
+        async def block() -> None:
+            try:
+                await do(run, a, n=1)
+                raise Fails("while the other is still at it")
+            except Exception as error:
+                await run.leave(error)
+                raise
+
+        ends = await Together([do(run, b, n=1), block()])
+        inside.process.leases.pop(run.session.root, None)
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
+
+    return Scenario("F8c leaves early", program, [a, b], _rest("a", "b", variant=v))
+
+
+def f9b_beside_the_pivot(v: Variant) -> Scenario:
+    a, p = make("a", variant=v), make("p", "pivot", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            ends = await Together([do(run, p, n=1), do(run, a, n=1)])
+            for end in ends:
+                if isinstance(end, Exception) and not isinstance(end, Refused):
+                    raise end
+
+    return Scenario("F9b beside the pivot", program, [a, p], _rest("a", "p", variant=v))
 
 
 def f9_pivot(v: Variant, policy: str = "rollback") -> Scenario:
@@ -368,7 +419,8 @@ def f21_twins(v: Variant) -> Scenario:
             await do(run, b, n=1, word="x")
             try:
                 await do(run, b, n=1, word="y")
-            except Exception:  # noqa: BLE001 - a conflict, told to the model
+                Here.world.merged.append("b(1, y) was answered with the result of b(1, x)")
+            except Refused:  # told to the model
                 await do(run, b, n=1, word="x")
 
     return Scenario("F21 twins", program, [a, b], _rest("a", "b", variant=v))
@@ -431,6 +483,9 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         f6_rollback(v),
         *(f7_compensation(v, how) for how in ("once", "always", "lost", "unsent")),
         f8_group(v),
+        f8b_side_by_side(v),
+        f8c_leaves_early(v),
+        f9b_beside_the_pivot(v),
         *(f9_pivot(v, policy) for policy in ("rollback", "resume")),
         f10_outbox(v),
         *(f11_at_commit(v, how) for how in ("ok", "no effect", "answer lost", "request lost")),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from amends import people
+from amends.errors import Busy
 from amends.model import Absent, Happened
 from amends.ops import ReadRun
 from amends.states import RUN_FINAL
@@ -92,6 +93,8 @@ class _Stage:
             sim.run(agent)
             if second is not None:
                 sim.run(second)
+        if isinstance(agent.ended, Busy) and second is None:
+            self.world.alone.append("the agent waited for itself")
         self._until_quiet(schedule.recovery)
         for process in (agent, second):
             if process is not None and process.paused:
@@ -242,9 +245,10 @@ def kinds_at(trace: str, probed: bool) -> Iterator[str]:
         yield from BODY
         if probed and trace.startswith("execute") and trace != "execute m":
             # Without a probe an ordinary error is the tool's word, and this one would be a lie.
-            yield from ("body late", "body raise after")
+            yield from ("body late", "body raise after", "slow")
     elif trace.startswith("probe"):
         yield "body unknown"
     else:
         yield from LEDGER
         yield from CLOCKS
+        yield "redeliver"

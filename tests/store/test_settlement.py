@@ -153,6 +153,13 @@ def test_evidence_of_what_was_taken_back_in_doubt_reopens_its_run(ledger: Ledger
     assert (again.state, again.goal, again.closed_at, again.wake_at) == ("rolling_back", "rollback", None, ledger.clock.now)
 
 
+def test_evidence_that_a_pivot_happened_after_all_moves_its_run(ledger: Ledger) -> None:
+    run = ledger.run()
+    call = ledger.settle(ledger.start(run, "wire", kind="pivot"), "backing_off", retry_s=5.0).call
+    assert ledger(evidence(call.id, happened=True)).state == "succeeded"
+    assert ledger.read(run).state == "pivoted"
+
+
 def test_evidence_of_nothing_reopens_nothing(ledger: Ledger) -> None:
     run = ledger.run()
     call = ledger.settle(ledger.start(run), "failed").call

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from amends import AsyncRuntime, Report, Runtime
+from amends import Report
 from amends.cli.load import load_runtime
 from amends.cli.reading import put_report
 from amends.cli.show import put, put_json, say
@@ -18,13 +18,9 @@ def run_worker(place: str, *, once: bool, every: float) -> int:
     """See ``amends worker``."""
     rt = load_runtime(place)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
-    url = rt.settings["url"].value
-    say(f"worker on {url}, " + ("one look" if once else "Ctrl-C ends it after the run at hand"))
-    return _code(work(rt, once=once, every=every)) if once else _until_stopped(rt, every)
-
-
-def _until_stopped(rt: Runtime | AsyncRuntime, every: float) -> int:
-    work(rt, every=every)
+    reports = work(rt, once=once, every=every)
+    if once:
+        return _code(reports)
     say("worker stopped")
     return 0
 
@@ -32,6 +28,7 @@ def _until_stopped(rt: Runtime | AsyncRuntime, every: float) -> int:
 def run_recover(place: str, *, limit: int, as_json: bool) -> int:
     """See ``amends recover``."""
     rt = load_runtime(place)
+    logging.getLogger("amends.worker").setLevel(logging.ERROR)  # the reports tell it
     reports = work(rt, once=True, limit=limit)
     for number, report in enumerate(reports):
         if as_json:

@@ -19,23 +19,31 @@ async def leave(session: Session, error: BaseException | None, output: str | Non
         return ""
     if isinstance(error, LedgerError) or (isinstance(error, RolledBack) and error.run_id == session.id):
         return ""  # nothing can be written down here; or nothing is left to do
-    if isinstance(error, Waiting):
-        if session.uid == session.root:
-            await leave_waiting(session)
-        return ""
-    if not isinstance(error, Exception):
-        run = (await read_tree(session)).run
-        if run.policy != "rollback" or run.phase not in ("open", "rolling_back"):
-            if session.uid == session.root:
-                await let_go(session)
-            return f"amends: run {session.id} was let go as it is ({run.phase}); open it again, or a worker goes on"
     try:
+        if isinstance(error, Waiting):
+            if session.uid == session.root:
+                await leave_waiting(session)
+            return ""
+        phase = "" if isinstance(error, Exception) else await _let_go_as_it_is(session)
+        if phase:
+            return f"amends: run {session.id} was let go as it is ({phase}); open it again, or a worker goes on"
         back = await leave_raised(session, error)
     except LedgerError as broken:
-        return f"amends: run {session.id} could not be taken back here ({broken}); a worker will"
-    if back.run.state == "blocked" and back.run.phase != "pivoted":
+        return f"amends: run {session.id} could not be left in order here ({broken}); a worker will see to it"
+    if back.run.state == "blocked" and back.run.phase != "pivoted" and isinstance(error, Exception):
+        # Only over an ordinary error: an interrupt or a cancellation that comes out as another one is swallowed.
         raise_blocked(session, back.tree, error)
     return note_of(session, back)
+
+
+async def _let_go_as_it_is(session: Session) -> str:
+    """Stopped from outside: a run that may be resumed, or only goes forward, is given back; its phase, else ""."""
+    run = (await read_tree(session)).run
+    if run.policy == "rollback" and run.phase in ("open", "rolling_back"):
+        return ""
+    if session.uid == session.root:
+        await let_go(session)
+    return run.phase
 
 
 async def leave_clean(session: Session, output: str | None) -> RunRow:

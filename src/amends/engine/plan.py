@@ -28,6 +28,8 @@ class Planned:
     args: Mapping[str, Any]
     refs: tuple[str, ...]
     """Arguments (or parts of them) that are results of earlier calls."""
+    given: Mapping[str, Any]
+    """The arguments as they were written."""
 
 
 Group = tuple[Planned, ...]
@@ -99,7 +101,7 @@ def _read_call(member: object, place: int, specs: Mapping[str, Spec], problems: 
     except BadArguments as bad:
         problems.append(bad)
         return None
-    return Planned(place, str(member.get("id", place)), spec, bound, refs)
+    return Planned(place, str(member.get("id", place)), spec, bound, refs, args)
 
 
 def _refers(value: object) -> bool:
@@ -192,12 +194,34 @@ def _lawful(groups: Sequence[Group], specs: Mapping[str, Spec]) -> list[object] 
     ordered = [*first, *pivots, *last]
     if _violations(ordered, specs) or _bad_references(ordered):
         return None
-    return [_written(group) for group in ordered]
+    return _written(ordered)
 
 
-def _written(group: Group) -> object:
-    calls = [{"tool": call.spec.name, "args": dict(call.args)} for call in group]
-    return calls[0] if len(calls) == 1 else calls
+def _written(groups: Sequence[Group]) -> list[object]:
+    """The plan in this order. What is referred to gets a name, since its number is another one now."""
+    calls = [call for group in groups for call in group]
+    names = {id: call.id if call.id != str(call.place) else f"call-{call.place}" for call in calls for id in _ids(call)}
+    wanted = {names[target] for call in calls for name in call.refs for target in _references(call.args[name])}
+    written: list[object] = []
+    for group in groups:
+        members = [
+            ({"id": names[call.id]} if names[call.id] in wanted else {})
+            | {"tool": call.spec.name, "args": _renamed(call.given, names)}
+            for call in group
+        ]
+        written.append(members[0] if len(members) == 1 else members)
+    return written
+
+
+def _ids(call: Planned) -> tuple[str, str]:
+    return call.id, str(call.place)
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    if isinstance(value, Mapping):
+        renamed = {key: _renamed(one, names) for key, one in value.items()}
+        return renamed | {REF: names[str(value[REF])]} if REF in value else renamed
+    return [_renamed(one, names) for one in value] if isinstance(value, list) else value
 
 
 # ---- running ------------------------------------------------------------------------------
@@ -259,8 +283,16 @@ def _all_of(problems: Sequence[Refused]) -> Refused:
 def _ask(session: Session, call: Planned, results: Mapping[str, Any], parent: str, grp: str) -> Any:
     args = call.args
     if call.refs:
-        args = call.spec.bind_json({name: _resolved(value, results) for name, value in call.args.items()})
+        args = call.spec.bind_json({name: _filled(call, name, results) for name in call.args})
     return ask_for(session, call.spec, args, parent=parent, grp=grp)
+
+
+def _filled(call: Planned, name: str, results: Mapping[str, Any]) -> Any:
+    try:
+        return _resolved(call.args[name], results)
+    except (LookupError, ValueError, AttributeError) as error:
+        why = f"{call.spec.name}.{name} refers to a result, or a part of one, that is not there ({error})"
+        raise BadArguments(call.spec.name, problems=[why]) from error
 
 
 def _resolved(value: Any, results: Mapping[str, Any]) -> Any:

@@ -138,7 +138,7 @@ def _json(value: Any) -> str:
         from dataclasses import asdict, is_dataclass
 
         plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-        return json.dumps(plain, ensure_ascii=False, default=str)
+        return json.dumps(plain, ensure_ascii=False, default=str, separators=(",", ":"))
     except (TypeError, ValueError):
         return str(value)
 

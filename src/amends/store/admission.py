@@ -189,7 +189,7 @@ async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, no
     # The person decides about exactly these arguments, so the held call has a key of its own.
     op = replace(op, key=f"{op.key}:{op.ident}")
     mine = await FindKey(op.key)
-    if mine is None or mine.state in FREES_KEY - {"refused"}:
+    if mine is None or (mine.state in FREES_KEY - {"refused"} and not mine.alias):
         generation = 1 if mine is None else mine.generation + 1
         mine = await _insert(
             op, run, root, now, state="held", generation=generation, reason="conflict", twin=known.id

@@ -24,10 +24,13 @@ class Dialect:
     new_id: str
     """Ends the insert of an event, where only the statement itself tells the id it made."""
 
+    index: str
+    """After a table's name: the index to use. A planner that guesses takes the wrong one when tenants are few."""
+
     def name_of(self, column: str) -> str:
         """A column or table, safe from the reserved words."""
         return f"{self.quote}{column}{self.quote}"
 
 
 # One writer at a time (BEGIN IMMEDIATE): there is nobody to lock a row against.
-SQLITE: Final = Dialect("sqlite", mark="?", quote='"', lock="", new_id="")
+SQLITE: Final = Dialect("sqlite", mark="?", quote='"', lock="", new_id="", index=" indexed by {}")

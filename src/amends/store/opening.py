@@ -156,12 +156,12 @@ async def _take_over(root: RunRow, op: OpenRun | ClaimRun, now: float, *, histor
     # until its own monotonic clock ends its lease, which it can last have renewed just now.
     certain = root.owner in ("", op.dead_owner)
     quiet = op.mono if certain else op.mono + root.lease_s
+    await note(root, "taken over", at=now, by=op.owner, epoch=epoch, from_owner=root.owner, certain=certain)
     for call in await ListCalls(root.uid, ("started", "compensating", "in_doubt", "compensation_in_doubt")):
         run = await find_run(call.run)
         # A body that outlived its timeout may live on in a process that gave the run back.
         in_flight = not root.owner and call.quiet_mono is None and call.comp_mono is None
         await _lose(run, call, op, epoch, now=now, quiet=op.mono + root.lease_s if in_flight else quiet)
-    await note(root, "taken over", at=now, by=op.owner, epoch=epoch, from_owner=root.owner, certain=certain)
     return await UpdateRun(
         root,
         {

@@ -151,6 +151,7 @@ async def _reopen(run: RunRow, call: CallRow, result: str | None, now: float, by
         run, call, "succeeded", at=now, by=by, epoch=epoch, facts={"late": True}, result=kept, settled_at=now,
         comp_from=call.comp_attempt, comp_gave_up=0,
     )  # fmt: skip
+    run = await _after_settling(run, call, now, by, epoch)  # a pivot that was to be tried again has happened
     root = await find_run(run.root)
     for one in {run.uid: run, root.uid: root}.values():
         if one.state == "rolled_back":

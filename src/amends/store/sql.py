@@ -122,15 +122,16 @@ class Statements:
             self._shapes[shape] = text
         return text
 
-    def page(self, table: str, terms: tuple[str, ...], order: str) -> str:
+    def page(self, table: str, terms: tuple[str, ...], order: str, *, index: str = "") -> str:
         """A bounded select: terms have ``?`` where a parameter goes."""
         shape = (table, terms, order)
         text = self._shapes.get(shape)
         if text is None:
             columns = {"runs": RUN_COLUMNS, "calls": CALL_COLUMNS, "events": EVENT_COLUMNS}[table]
             where = f" where {' and '.join(terms)}" if terms else ""
-            bare = f"{where} order by {order} limit ?".replace("?", self._dialect.mark)
-            text = self._shapes[shape] = self._select(table, columns) + bare
+            hint = self._dialect.index.format(index) if index else ""
+            rest = f"{hint}{where} order by {order} limit ?".replace("?", self._dialect.mark)
+            text = self._shapes[shape] = self._select(table, columns) + rest
         return text
 
     def list_calls(self, states: int) -> str:
@@ -269,14 +270,14 @@ async def _list_tree(desk: Desk, op: rows.ListTree) -> list[RunRow]:
 
 async def _list_due(desk: Desk, op: rows.ListDue) -> list[RunRow]:
     terms, params = _where((("wake_at <= ?", op.now), ("tenant = ?", op.tenant)))
-    found, _, _ = await Execute(desk.statements.page("runs", terms, "wake_at, place"), (*params, op.limit))
+    sql = desk.statements.page("runs", terms, "wake_at, place", index="runs_wake")
+    found, _, _ = await Execute(sql, (*params, op.limit))
     return [RUNS.make(*row) for row in found]
 
 
 async def _list_owned(desk: Desk, op: rows.ListOwned) -> list[RunRow]:
     terms, params = _where((("tenant = ?", op.tenant),))
-    # Ordered as its index is, so that no planner prefers to walk through all runs by place.
-    sql = desk.statements.page("runs", ("owner <> ''", *terms), "owner, place")
+    sql = desk.statements.page("runs", ("owner <> ''", *terms), "place", index="runs_owned")
     found, _, _ = await Execute(sql, (*params, op.limit))
     return [RUNS.make(*row) for row in found]
 
@@ -290,7 +291,7 @@ async def _page_runs(desk: Desk, op: rows.PageRuns) -> list[RunRow]:
         terms, params = (*terms, _is_one_of(len(states))), (*params, *states)
     if op.before is not None:
         terms, params = (*terms, "(created_at, uid) < (?, ?)"), (*params, *op.before)
-    sql = desk.statements.page("runs", terms, "created_at desc, uid desc")
+    sql = desk.statements.page("runs", terms, "created_at desc, uid desc", index="runs_created")
     found, _, _ = await Execute(sql, (*params, op.limit))
     return [RUNS.make(*row) for row in found]
 
@@ -312,9 +313,10 @@ async def _page_calls(desk: Desk, op: rows.PageCalls) -> list[CallRow]:
     terms, params = _where((("tenant = ?", op.tenant), ("seq < ?", op.before)))
     if states:
         terms, params = (*terms, _is_one_of(len(states))), (*params, *states)
-    if states and set(states) <= set(OPEN):
-        terms = (*terms, _among(OPEN))  # a planner takes the index only where it reads this
-    sql = desk.statements.page("calls", terms, "seq desc")
+    is_open = bool(states) and set(states) <= set(OPEN)
+    if is_open:
+        terms = (*terms, _among(OPEN))  # the index can be used only where this is said
+    sql = desk.statements.page("calls", terms, "seq desc", index="calls_open" if is_open else "")
     found, _, _ = await Execute(sql, (*params, op.limit))
     return [CALLS.make(*row) for row in found]
 

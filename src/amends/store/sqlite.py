@@ -20,7 +20,7 @@ from amends.flow import run_flow
 from amends.ops import StoreOp
 from amends.store.batch import GroupCommit, Ticket
 from amends.store.dialect import SQLITE
-from amends.store.file import connect, establish, explained, is_busy, is_total, patiently
+from amends.store.file import connect, establish, explained, inode_of, is_busy, is_total, patiently
 from amends.store.intents import READS, intent
 from amends.store.sql import Desk, Execute, Result, Statements, transaction
 
@@ -44,6 +44,8 @@ class Line:
 
     raw: sqlite3.Connection
     cursor: sqlite3.Cursor
+    inode: int = 0
+    """Which file it writes: a path may come to name another one."""
 
     def execute(self, op: Execute) -> Result:
         """Answer one request of a flow."""
@@ -70,7 +72,7 @@ class SqliteStore:
         assert synchronous in ("FULL", "NORMAL"), f"a ledger is not kept with synchronous={synchronous}"
         self.path = Path(path).absolute()  # a later chdir must not split the ledger in two
         self.url = f"sqlite:///{os.fspath(path)}"
-        self._synchronous = synchronous
+        self.synchronous: Literal["FULL", "NORMAL"] = synchronous
         self._clock = clock
         self._lock_wait_s = lock_wait_s
         self._create = True
@@ -97,11 +99,11 @@ class SqliteStore:
             raw, made = establish(
                 self.path,
                 create=create,
-                synchronous=self._synchronous,
+                synchronous=self.synchronous,
                 clock=self._clock,
                 wait_s=self._lock_wait_s,
             )
-            self._writer = Line(raw, raw.cursor())
+            self._writer = Line(raw, raw.cursor(), inode_of(self.path))
             # From now on the ledger exists: should its file vanish, it must not be made again, empty.
             self._create = False
             return made
@@ -209,10 +211,20 @@ class SqliteStore:
         return own
 
     def _ready_writer(self) -> Line:
-        if self._writer is None:
+        writer = self._writer
+        if writer is None:
             self.open(create=self._create)
-        assert self._writer is not None, "an open ledger has a writer"
-        return self._writer
+            writer = self._writer
+            assert writer is not None, "an open ledger has a writer"
+        elif inode_of(self.path) != writer.inode:
+            # The operating system would let us go on writing into a file that nobody will ever read.
+            self._drop_writer()
+            self._readers.drop()
+            raise LedgerUnavailable(
+                f"the ledger at {self.path} was removed or replaced while it was open; nothing was written",
+                hint="stop all workers before a ledger is moved or restored",
+            )
+        return writer
 
     def _drop_writer(self) -> None:
         writer, self._writer = self._writer, None
@@ -257,7 +269,7 @@ class SqliteStore:
     def _open_reader(self) -> Line:
         with self._opening:
             self._ready_writer()
-        raw = connect(self.path, create=False, synchronous=self._synchronous, wait_s=self._lock_wait_s)
+        raw = connect(self.path, create=False, synchronous=self.synchronous, wait_s=self._lock_wait_s)
         raw.execute("pragma query_only = 1")
         return Line(raw, raw.cursor())
 
@@ -319,14 +331,20 @@ class Readers:
             self._out -= 1
             self._change.notify_all()
 
+    def drop(self) -> None:
+        """Disconnect those that are not in use."""
+        with self._change:
+            while self._idle:
+                self._idle.pop().raw.close()
+
     def hold(self, timeout_s: float) -> bool:
         """Disconnect all and let nobody read until ``release``; False when a reader is not done in time."""
         with self._change:
             self._held = True
             done = self._change.wait_for(lambda: self._out == 0, timeout_s)
-            while done and self._idle:
-                self._idle.pop().raw.close()
-            return done
+        if done:
+            self.drop()
+        return done
 
     def release(self) -> None:
         """Go on after ``hold``."""

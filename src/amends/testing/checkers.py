@@ -10,7 +10,7 @@ from typing import Final
 from amends.rows import CallRow, EventRow
 from amends.states import RUN_FINAL, call_may, run_may
 from amends.store.memory import MemoryStore
-from amends.testing.world import World
+from amends.testing.world import World, result_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +218,97 @@ def nothing_stuck(store: MemoryStore, world: World) -> Iterator[str]:
             yield f"run {run.id} is {run.state} and still owned by {run.owner}"
 
 
+def settled_by_owner(store: MemoryStore, world: World) -> Iterator[str]:
+    """Only the process that owns a tree moves its calls; whoever was taken over can settle nothing."""
+    owners: dict[str, str] = {}
+    for event in store.events:
+        opened = event.what == "taken over" or (event.what == "run" and event.frm == "(new)" and event.run == event.root)
+        if opened:
+            owners[event.root] = event.by_whom
+        elif event.what == "call" and "|boot|" in event.by_whom and event.by_whom != owners.get(event.root):
+            yield f"{_name(store, event.call)} was moved to {event.to_state} by a process that had been taken over"
+
+
+def attempts_in_order(store: MemoryStore, world: World) -> Iterator[str]:
+    """An attempt settles itself and no other one."""
+    started: dict[str, int] = {}
+    for event in store.events:
+        attempt = json.loads(event.facts).get("attempt") if event.what == "call" else None
+        if event.to_state == "started":
+            started[event.call] = attempt or 1
+        elif event.frm == "started" and attempt is not None and attempt != started.get(event.call):
+            yield f"attempt {attempt} of {_name(store, event.call)} settled attempt {started.get(event.call)}"
+
+
+def pivot_moves_its_run(store: MemoryStore, world: World) -> Iterator[str]:
+    """A pivot that succeeded has moved its run in the same transaction."""
+    succeeded: dict[str, str] = {}
+    for event in store.events:
+        call = store.calls.get(event.call)
+        if event.what == "run" and event.frm == "blocked":
+            continue  # on its way: a word on a doubt lets a blocked run go on
+        if event.what == "run" and event.to_state == "pivoted":
+            succeeded.pop(event.run, None)
+        for run, tool in succeeded.items():
+            if event.run == run:
+                yield f"{tool} succeeded and its run was not pivoted in the same breath"
+        succeeded = {run: tool for run, tool in succeeded.items() if event.run != run}
+        pivots = call is not None and call.kind == "pivot" and not call.violation
+        if pivots and call is not None and event.what == "call" and event.to_state == "succeeded":
+            succeeded[event.run] = call.tool
+
+
+def work_left(store: MemoryStore, world: World) -> Iterator[str]:
+    """What could be taken back was, whatever else could not."""
+    for run in store.runs.values():
+        if run.phase == "rolling_back":
+            for call in store.calls.values():
+                if call.run == run.uid and call.state == "succeeded" and call.undoable:
+                    yield f"{call.tool} of run {run.id} could have been taken back and was not"
+
+
+def owner_undisturbed(store: MemoryStore, world: World) -> Iterator[str]:
+    """Nobody takes a run from a process that lives and renews its lease."""
+    yield from world.sim.disturbed
+
+
+def answered_for_good(store: MemoryStore, world: World) -> Iterator[str]:
+    """A run that committed was told only results that stand."""
+    for root, tool, value in world.answers:
+        run = store.runs.get(root)
+        keys = {one.key for one in world.landings if result_of(one.key) == value and one.phase == "execute"}
+        calls = {one.call_id for one in world.landings if one.key in keys}
+        if run is not None and run.state == "committed" and not any(world.stands(one) for one in calls):
+            yield f"run {run.id} committed on an answer of {tool} that was taken back"
+
+
+def child_outbox(store: MemoryStore, world: World) -> Iterator[str]:
+    """A child without a pivot decides nothing: what it staged is its parent's."""
+    for event in store.events:
+        run = store.runs.get(event.run)
+        decides = event.what == "run" and event.to_state == "pivoted" and json.loads(event.facts).get("pivot") == "commit"
+        if decides and run is not None and run.parent:
+            yield f"child {run.id} sent what it had staged although its parent could still go back"
+
+
+def children_closed(store: MemoryStore, world: World) -> Iterator[str]:
+    """No run commits over a child that is not closed."""
+    for run in store.runs.values():
+        parent = store.runs.get(run.parent)
+        if parent is not None and parent.state == "committed" and run.state not in RUN_FINAL:
+            yield f"run {parent.id} committed over its child {run.id}, which is {run.state}"
+
+
+def busy_with_itself(store: MemoryStore, world: World) -> Iterator[str]:
+    """A request waits for its twins, never for itself."""
+    yield from world.alone
+
+
+def conflicts_told(store: MemoryStore, world: World) -> Iterator[str]:
+    """Another request under the same identity is a conflict, never a silent replay."""
+    yield from world.merged
+
+
 def goal_kept(store: MemoryStore, world: World) -> Iterator[str]:
     """A run whose block ended cleanly is not rolled back by a policy."""
     decided = {e.run for e in store.events if e.what == "goal" and e.to_state == "commit"}
@@ -256,6 +347,16 @@ CHECKERS: Final[dict[str, Checker]] = {
         outbox,
         event_per_transition,
         nothing_stuck,
+        settled_by_owner,
+        attempts_in_order,
+        pivot_moves_its_run,
+        work_left,
+        owner_undisturbed,
+        answered_for_good,
+        child_outbox,
+        children_closed,
+        busy_with_itself,
+        conflicts_told,
         goal_kept,
         answers_true,
         no_stale_body,

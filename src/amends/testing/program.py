@@ -112,6 +112,8 @@ class SimulatedRun:
         """Do a tool in this run; a cancellation turns what was started into doubt."""
         declared, _ = people.declared_as(tool)
         ask = direct_ask(self.inside.hub, self.session, declared, Options(again=again), (), args)
+        live, lineage = self.inside.process.live, self.session.lineage
+        live.update(lineage)
         try:
             done = await guarded_call(self.session, ask)
         except Exception:
@@ -121,6 +123,8 @@ class SimulatedRun:
         except BaseException:
             await ending.stop_call(self.session, ask.flight)
             raise
+        finally:
+            live.subtract(lineage)
         return done.value
 
     async def execute(self, calls: Sequence[object]) -> list[Answer]:

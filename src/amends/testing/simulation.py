@@ -7,22 +7,27 @@ virtual. Everything is decided by the schedule, so a schedule that found a bug f
 
 from __future__ import annotations
 
+import json
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from amends.context import inside
 from amends.flow import Op
 from amends.ops import (
+    ClaimRun,
     Ended,
     Invoke,
     IsDead,
     Lease,
     LiveCalls,
     Luck,
+    OpenRun,
     ReadClocks,
     RenewLeases,
+    SettleCall,
     Sleep,
     StoreOp,
     Together,
@@ -79,6 +84,8 @@ class Process:
     trace: list[str] = field(default_factory=list)
     waiting_op: Op[Any] | None = None
     in_group: bool = False
+    live: Counter[str] = field(default_factory=Counter)
+    settles: list[SettleCall] = field(default_factory=list)
 
 
 Watch = Callable[["Simulation", Process, Invoke], None]
@@ -100,6 +107,8 @@ class Simulation:
         """Modes by name of function, in order of its invocations; then everything works."""
         self.current: tuple[Process, Invoke] | None = None
         self.bodies = 0
+        self.disturbed: list[str] = []
+        self.jumped = False
         self._ids = 0
         self._steps = 0
 
@@ -232,7 +241,7 @@ class Simulation:
         if isinstance(op, IsDead):
             return self._is_dead(process, op.owner)
         if isinstance(op, LiveCalls):
-            return 0
+            return process.live[op.run]
         if isinstance(op, Together):
             return self._together(process, op)
         raise TypeError(f"the simulation does not know {type(op).__name__}")
@@ -254,11 +263,24 @@ class Simulation:
                 op.repeated = True
             case "unsent" if isinstance(op, StoreOp):
                 op.repeated = True  # the answer of an operation that never arrived
+            case "redeliver" if process.settles:
+                self.store.perform(process.settles[0])  # an old message arrives again
+            case "slow" if isinstance(op, Invoke):
+                # Almost the whole lease passes before the request leaves; it lands late; then the process dies.
+                self.clock.advance(self.lease_s * 0.85)
+                self._invoke(process, op, "body late")
+                raise Crash
             case "clock back":
                 self.clock.jump(-3_600.0)
             case "clock forward":
+                self.jumped = True
                 self.clock.jump(3_600.0)
+        seen = len(self.store.events)
         answer = self._invoke(process, op, fault) if isinstance(op, Invoke) else self.store.perform(op)
+        if isinstance(op, OpenRun | ClaimRun):
+            self._watch_owners(seen)
+        if isinstance(op, SettleCall):
+            process.settles.append(replace(op, repeated=True))
         if fault == "after":
             raise Crash
         if fault == "pause after" and not process.in_group:
@@ -267,6 +289,17 @@ class Simulation:
             raise Cancelled
         return answer
 
+    def _watch_owners(self, seen: int) -> None:
+        """Note when a run was taken from a process that lives and kept its lease."""
+        for event in self.store.events[seen:]:
+            owner = json.loads(event.facts).get("from_owner", "") if event.what == "taken over" else ""
+            lives = any(
+                p.owner == owner and p.alive and not p.paused and not p.done and event.root in p.leases
+                for p in self.processes
+            )
+            if owner and lives and not self.jumped:
+                self.disturbed.append(f"run {event.run_id} was taken from {owner}, which is at it")
+
     def _is_dead(self, process: Process, owner: str) -> bool:
         host = owner.split("|", 1)[0]
         if host != process.host:
@@ -274,7 +307,8 @@ class Simulation:
         return any(p.owner == owner and not p.alive for p in self.processes)
 
     def _invoke(self, process: Process, op: Invoke, fault: str) -> Ended:
-        self.renew(process)
+        if fault != "body late" or process.faults.get(process.points - 1) != "slow":
+            self.renew(process)
         if op.lease is not None:
             op.lease.check(self.clock.mono)
         for watch in self.before_body:

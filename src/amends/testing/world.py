@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from amends.model import Absent, Happened, NoEffect, Probed, Unknown
 from amends.ops import Invoke
@@ -52,6 +50,10 @@ class World:
     unwritten: list[str] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)
     lies: list[str] = field(default_factory=list)
+    alone: list[str] = field(default_factory=list)
+    merged: list[str] = field(default_factory=list)
+    answers: list[tuple[str, str, str]] = field(default_factory=list)
+    """Root run, tool and value of everything that programs were told."""
     later: list[tuple[float, Landing]] = field(default_factory=list)
     unknown_probes: int = 0
 
@@ -161,9 +163,10 @@ class World:
                 counts[root, call.tool, call.args] += 1
         return counts
 
-    def told(self, tool: str, value: object, keys: Callable[[], set[str]]) -> None:
+    def told(self, root: str, tool: str, value: str) -> None:
         """A program was given this value by that tool."""
-        if value not in {result_of(key) for key in keys()}:
+        self.answers.append((root, tool, value))
+        if value not in {result_of(one.key) for one in self.landings if one.tool == tool}:
             self.lies.append(f"{tool} answered {value!r}, which no effect in the world gave")
 
     def _watch(self, sim: Simulation, process: Process, op: Invoke) -> None:
@@ -186,8 +189,3 @@ class World:
 def result_of(key: str) -> str:
     """What a destination answers for an idempotency key."""
     return f"r-{key[:8]}"
-
-
-def plain(value: Any) -> Any:
-    """A value as it is; for tools of the simulation that give back what they got."""
-    return value

@@ -1,0 +1,59 @@
+"""Both colours have the same names with the same parameters."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from amends import AsyncAttempt, AsyncRun, AsyncRuntime, Attempt, Run, Runtime
+
+PAIRS = [(Runtime, AsyncRuntime), (Run, AsyncRun), (Attempt, AsyncAttempt)]
+
+
+def _public(cls: type) -> dict[str, object]:
+    return {name: value for name, value in vars(cls).items() if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("blocking, looped", PAIRS, ids=lambda cls: cls.__name__)
+def test_the_public_names_are_the_same(blocking: type, looped: type) -> None:
+    assert set(_public(blocking)) == set(_public(looped))
+
+
+@pytest.mark.parametrize("blocking, looped", PAIRS, ids=lambda cls: cls.__name__)
+def test_the_parameters_are_the_same(blocking: type, looped: type) -> None:
+    for name, value in {**_public(blocking), "__init__": blocking.__init__}.items():
+        if not callable(value) or (name == "__init__" and blocking is not Runtime):
+            continue
+        here = inspect.signature(value).parameters.values()
+        there = inspect.signature(getattr(looped, name)).parameters.values()
+        assert [(p.name, p.kind, p.default) for p in here] == [(p.name, p.kind, p.default) for p in there], name
+
+
+@pytest.mark.parametrize("blocking, looped", PAIRS, ids=lambda cls: cls.__name__)
+def test_properties_are_properties_in_both_and_are_not_awaited(blocking: type, looped: type) -> None:
+    for name, value in _public(blocking).items():
+        other = vars(looped)[name]
+        assert isinstance(value, property) == isinstance(other, property), name
+        if isinstance(other, property):
+            assert not inspect.iscoroutinefunction(other.fget), name
+
+
+def test_run_and_open_take_the_same_options() -> None:
+    for cls in (Runtime, AsyncRuntime):
+        assert [*inspect.signature(cls.run).parameters] == [*inspect.signature(cls.open).parameters]
+
+
+def test_instances_have_the_same_public_attributes() -> None:
+    import asyncio
+
+    async def names() -> set[str]:
+        rt = AsyncRuntime("memory:")
+        async with rt.run("r") as run:
+            found = {name for name in vars(run) if not name.startswith("_")}
+        await rt.close()
+        return found
+
+    with Runtime("memory:").run("r") as run:
+        blocking = {name for name in vars(run) if not name.startswith("_")}
+    assert blocking == asyncio.run(names()) == {"id", "tenant", "input", "output", "resumed", "generation"}

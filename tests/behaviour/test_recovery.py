@@ -1,0 +1,420 @@
+"""A worker takes over what a dead process left: by goal, by pivot, by policy; and changes nothing when repeated."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from amends import Happened, RunBlocked
+from amends.errors import Held, InDoubt, LeaseLost, Rejected, ToolFailed
+from amends.store.memory import MemoryStore
+from tests.behaviour.world import FAST, World, die, runtime, states, twin_of
+
+LEASE = 0.06
+
+
+def _first(store: MemoryStore, *tools, **options):
+    return runtime(*tools, store=store, lease=LEASE, **options)
+
+
+def _open(rt, run_id: str = "r", **options):
+    return rt.open(run_id, **options)
+
+
+def test_a_run_whose_owner_died_is_rolled_back_by_default() -> None:
+    world, store = World(), MemoryStore()
+    pay, mail = world.compensatable("pay"), world.retriable()
+    run = _open(_first(store, pay, mail))
+    run.call(pay)
+    run.call(mail)
+    worker = twin_of(store, pay, mail)
+    assert worker.recover() == []  # its lease is alive
+    die(run)
+    (report,) = worker.recover()
+    assert report.state == "rolled_back"
+    assert world.log == ["pay:1", "undo pay:1"]
+    assert states(worker, "r") == {"pay": "compensated", "mail": "dropped"}
+
+
+def test_the_dead_owner_is_fenced() -> None:
+    world, store = World(), MemoryStore()
+    pay, hold = world.compensatable("pay"), world.compensatable("hold")
+    run = _open(_first(store, pay, hold))
+    run.call(pay)
+    die(run)
+    worker = twin_of(store, pay, hold)
+    worker.recover()
+    with pytest.raises((LeaseLost, Exception)) as lost:
+        run.call(hold)
+    assert "hold:1" not in world.log
+    assert lost.value is not None
+
+
+def test_a_call_that_was_started_is_doubt_and_the_probe_decides() -> None:
+    for turn, log in (((KeyboardInterrupt(),), ["pay:1", "undo pay:1"]), (KeyboardInterrupt(), [])):
+        world, store = World(), MemoryStore()
+        pay = world.probed(world.compensatable("pay"))
+        world.script["pay"] = [turn]
+        rt = _first(store, pay)
+        with pytest.raises(KeyboardInterrupt), rt.run("r", recover="wait"):
+            pay()
+        worker = twin_of(store, pay, wait=1)
+        report = worker.rollback("r", by="anna", why="stop")
+        assert report.state == "rolled_back"
+        assert world.log == log
+
+
+def test_a_pivoted_run_goes_forward_then_waits_to_be_opened_or_finished() -> None:
+    world, store = World(), MemoryStore()
+    wire, mail = world.pivot(), world.retriable()
+    run = _open(_first(store, wire, mail))
+    run.call(mail)
+    run.call(wire)
+    die(run)
+    worker = twin_of(store, wire, mail)
+    (report,) = worker.recover()
+    assert world.log == ["wire:1", "mail:1"]
+    assert report.state == "blocked"
+    assert "rt.finish('r'" in report.run.causes[0]
+    assert worker.finish("r", by="anna", why="all done").state == "committed"
+
+
+def test_a_run_that_was_committing_is_committed() -> None:
+    world, store = World(), MemoryStore()
+    pay, mail = world.compensatable("pay"), world.retriable(retry=FAST)
+    world.script["mail"] = [ValueError("down")]
+    rt = _first(store, pay, mail)
+    with rt.run("r"):
+        pay()
+        mail()
+    time.sleep(0.01)
+    (report,) = twin_of(store, pay, mail).recover()
+    assert report.state == "committed"
+    assert world.log == ["pay:1", "mail:1"]
+
+
+def test_policy_wait_leaves_the_run_to_whoever_opens_it() -> None:
+    world, store = World(), MemoryStore()
+    pay = world.compensatable("pay", key="x")
+    run = _open(_first(store, pay), recover="wait")
+    run.call(pay)
+    die(run)
+    worker = twin_of(store, pay)
+    (report,) = worker.recover()
+    assert (report.state, report.run.owner) == ("open", None)
+    assert worker.recover() == []
+    with worker.run("r"):
+        assert pay() == "pay:1"
+    assert world.log == ["pay:1"]
+
+
+def test_policy_resume_gives_the_run_to_its_agent_again() -> None:
+    world, store = World(), MemoryStore()
+    pay, hold = world.compensatable("pay", key="x"), world.compensatable("hold", key="x")
+
+    def agent(run):
+        pay()
+        if not run.resumed:
+            raise KeyboardInterrupt
+        hold()
+        return {"asked": run.input}
+
+    rt = _first(store, pay, hold, agents={"clerk": agent})
+    with pytest.raises(KeyboardInterrupt):
+        rt.start("clerk", id="r", input="order 7")
+    time.sleep(LEASE + 0.02)
+    worker = twin_of(store, pay, hold, agents={"clerk": agent})
+    (report,) = worker.recover()
+    assert report.state == "committed"
+    assert report.output == {"asked": "order 7"}
+    assert world.log == ["pay:1", "hold:1"]
+    assert worker.start("clerk", id="r", input="order 7") == {"asked": "order 7"}
+
+
+def test_an_agent_that_fails_again_takes_its_run_back() -> None:
+    world, store = World(), MemoryStore()
+    pay = world.compensatable("pay", key="x")
+
+    def agent(run):
+        pay()
+        raise KeyboardInterrupt if not run.resumed else ValueError("still broken")
+
+    rt = _first(store, pay, agents={"clerk": agent})
+    with pytest.raises(KeyboardInterrupt):
+        rt.start("clerk", id="r")
+    time.sleep(LEASE + 0.02)
+    (report,) = twin_of(store, pay, agents={"clerk": agent}).recover()
+    assert report.state == "rolled_back"
+    assert world.standing == []
+
+
+def test_a_worker_without_the_agent_does_not_take_the_run_away_from_one_that_has_it() -> None:
+    world, store = World(), MemoryStore()
+    pay = world.compensatable("pay", key="x")
+
+    def agent(run):
+        pay()
+        if not run.resumed:
+            raise KeyboardInterrupt
+        return "done"
+
+    rt = _first(store, pay, agents={"clerk": agent})
+    with pytest.raises(KeyboardInterrupt):
+        rt.start("clerk", id="r")
+    time.sleep(LEASE + 0.02)
+    twin_of(store, pay).recover()
+    time.sleep(LEASE + 0.02)
+    knows = twin_of(store, pay, agents={"clerk": agent})
+    knows.recover()
+    assert knows.report("r").state == "committed"
+
+
+def test_unknown_tools_are_skipped_and_named() -> None:
+    world, store = World(), MemoryStore()
+    pay = world.compensatable("pay")
+    run = _open(_first(store, pay))
+    run.call(pay)
+    die(run)
+    stranger = twin_of(store)
+    (report,) = stranger.recover()
+    assert report.skipped == ("pay",)
+    assert "pay" in str(report)
+    assert report.state == "open"
+    assert [report.state for report in twin_of(store, pay).recover()] == ["rolled_back"]
+
+
+def test_undeclared_code_that_was_done_once_does_not_keep_a_run_from_being_recovered() -> None:
+    world, store = World(), MemoryStore()
+    pay = world.compensatable("pay")
+    run = _open(_first(store, pay))
+    run.call(pay)
+    run.once("mail", lambda: "sent")
+    die(run)
+    (report,) = twin_of(store, pay).recover()
+    assert report.skipped == ()
+    assert report.state == "blocked"  # what was sent stands, and is named
+    assert world.standing == []
+
+
+def test_a_doubt_that_nobody_settles_blocks_the_recovered_run() -> None:
+    world, store = World(), MemoryStore()
+    hold, pay = world.compensatable("hold"), world.compensatable("pay")
+    world.script["pay"] = [(KeyboardInterrupt(),)]
+    rt = _first(store, hold, pay)
+    with pytest.raises(KeyboardInterrupt), rt.run("r"):
+        hold()
+        pay()
+    report = rt.report("r")
+    assert report.state == "blocked"
+    assert [call.tool for call in report.doubts] == ["pay"]
+    assert world.standing == ["pay:1"]
+
+
+@pytest.mark.parametrize("policy", ["rollback", "resume", "wait"])
+@pytest.mark.parametrize("doubt", [False, True])
+@pytest.mark.parametrize("pivot", [False, True])
+def test_recovery_repeated_changes_nothing(policy, doubt, pivot) -> None:
+    world, store = World(), MemoryStore()
+    pay, wire, mail = world.compensatable("pay"), world.pivot(), world.retriable()
+    run = _open(_first(store, pay, wire, mail), recover=policy)
+    run.call(mail)
+    run.call(pay, x="1")
+    if doubt:
+        world.script["pay"] = [(TimeoutError(),)]
+        with pytest.raises(InDoubt):
+            run.call(pay, x="2")
+    elif pivot:
+        run.call(wire)
+    die(run)
+    worker = twin_of(store, pay, wire, mail)
+    worker.recover()
+    rows = (dict(store.runs), dict(store.calls), list(store.events), list(world.log))
+    for _ in range(3):
+        time.sleep(LEASE + 0.01)
+        worker.recover()
+    assert (dict(store.runs), dict(store.calls), list(store.events), list(world.log)) == rows
+
+
+def test_what_a_person_decided_is_followed_not_the_policy() -> None:
+    world, store = World(), MemoryStore()
+    pay = world.compensatable("pay")
+    run = _open(_first(store, pay), recover="wait")
+    run.call(pay)
+    worker = twin_of(store, pay)
+    worker.rollback("r", by="anna", why="stop")
+    assert worker.report("r").run.goal == "rollback"
+    die(run)
+    assert [report.state for report in worker.recover()] == ["rolled_back"]
+    assert world.standing == []
+
+
+# ---- a resumed run and its record ---------------------------------------------------------
+
+
+def _interrupted(world: World, rt, *calls) -> None:
+    with pytest.raises(KeyboardInterrupt), rt.run("r", recover="wait"):
+        for call in calls:
+            try:
+                call()
+            except ValueError:
+                pass
+        raise KeyboardInterrupt
+
+
+def test_the_nth_request_after_a_resume_gets_the_nth_generation() -> None:
+    world = World()
+    pay = world.compensatable("pay", key="x")
+    world.script["pay"] = [ValueError("declined")]
+    rt = runtime(pay)
+    _interrupted(world, rt, pay, pay)
+    with rt.run("r"):
+        with pytest.raises(ToolFailed) as failed:
+            pay()
+        assert failed.value.type_name == "ValueError"
+        assert pay() == "pay:1"
+        assert pay() == "pay:1"
+    assert world.log == ["pay:1"]
+
+
+def test_after_a_resume_other_arguments_than_the_failed_ones_get_the_generation_that_stands() -> None:
+    world = World()
+    pay = world.compensatable("pay", key="x")
+    world.script["pay"] = [ValueError("declined")]
+    rt = runtime(pay)
+    _interrupted(world, rt, lambda: pay(n=1), lambda: pay(n=2))
+    with rt.run("r"):
+        assert pay(n=2) == "pay:1"
+    assert world.log == ["pay:1"]
+
+
+def test_after_a_resume_a_generation_that_was_taken_back_is_not_an_answer() -> None:
+    world = World()
+    pay = world.compensatable("pay", key="x")
+    rt = runtime(pay)
+    with pytest.raises(KeyboardInterrupt), rt.run("r", recover="wait") as run:
+        with pytest.raises(KeyError), run.child("c"):
+            pay()
+            raise KeyError
+        with run.child("c"):
+            pay()
+        raise KeyboardInterrupt
+    with rt.run("r") as run, run.child("c"):
+        assert pay() == "pay:1"
+    assert world.log == ["pay:1", "undo pay:1", "pay:1"]
+
+
+def test_after_a_resume_another_runs_generation_is_not_an_answer() -> None:
+    world = World()
+    pay = world.compensatable("pay", key="x", scope="ledger")
+    rt = runtime(pay)
+    with pytest.raises(KeyError), rt.run("other"):
+        pay()
+        raise KeyError
+    _interrupted(world, rt, pay)
+    with rt.run("r"):
+        assert pay() == "pay:1"
+    assert world.log == ["pay:1", "undo pay:1", "pay:1"]
+
+
+def test_a_reworded_request_after_a_resume_is_held_and_both_are_shown() -> None:
+    world = World()
+    pay = world.compensatable("pay")
+    rt = runtime(pay)
+    _interrupted(world, rt, lambda: pay(x="order 7"))
+    with pytest.raises(Held) as held, rt.run("r", recover="wait"):
+        pay(x="Order 7")
+    assert held.value.reason == "duplicate"
+    assert held.value.call.args["x"] == "Order 7"
+    assert held.value.twin.args["x"] == "order 7"
+    assert world.log == ["pay:order 7"]
+
+
+def test_a_suspected_duplicate_decided_as_replay_becomes_an_alias() -> None:
+    world = World()
+    pay = world.compensatable("pay")
+    rt = runtime(pay)
+    _interrupted(world, rt, lambda: pay(x="order 7"))
+    with pytest.raises(Held) as held, rt.run("r", recover="wait"):
+        pay(x="Order 7")
+    rt.decide(held.value.call.id, "replay", by="anna", why="the same")
+    with rt.run("r") as run:
+        assert pay(x="Order 7") == "pay:order 7"
+        assert pay(x="Order 7") == "pay:order 7"
+    assert run.state == "committed"
+    assert world.log == ["pay:order 7"]
+
+
+def test_a_suspected_duplicate_decided_as_run_is_done() -> None:
+    world = World()
+    pay = world.compensatable("pay")
+    rt = runtime(pay)
+    _interrupted(world, rt, lambda: pay(x="order 7"))
+    with pytest.raises(Held) as held, rt.run("r", recover="wait"):
+        pay(x="order 8")
+    rt.decide(held.value.call.id, "run", by="anna", why="another one")
+    with rt.run("r") as run:
+        assert pay(x="order 8") == "pay:order 8"
+    assert run.state == "committed"
+    assert world.log == ["pay:order 7", "pay:order 8"]
+
+
+def test_a_suspected_duplicate_decided_as_refused_stays_refused() -> None:
+    world = World()
+    pay = world.compensatable("pay")
+    rt = runtime(pay)
+    _interrupted(world, rt, lambda: pay(x="order 7"))
+    with pytest.raises(Held) as held, rt.run("r", recover="wait"):
+        pay(x="order 8")
+    rt.decide(held.value.call.id, "refuse", by="anna", why="wrong order")
+    with rt.run("r") as run:
+        with pytest.raises(Rejected) as no:
+            pay(x="order 8")
+    assert (no.value.by, no.value.reason) == ("anna", "wrong order")
+    assert run.state == "committed"
+
+
+def test_a_request_repeated_word_for_word_is_no_suspect_and_clears_the_suspicion() -> None:
+    world = World()
+    pay = world.compensatable("pay")
+    rt = runtime(pay)
+    _interrupted(world, rt, lambda: pay(x="7"))
+    with rt.run("r"):
+        assert pay(x="7") == "pay:7"
+        assert pay(x="8") == "pay:8"
+    assert world.log == ["pay:7", "pay:8"]
+
+
+def test_history_counts_everything_as_asked_for() -> None:
+    world = World()
+    pay = world.compensatable("pay")
+    rt = runtime(pay)
+    _interrupted(world, rt, lambda: pay(x="7"))
+    with rt.run("r", history=True):
+        assert pay(x="8") == "pay:8"
+        assert pay(x="7") == "pay:7"
+    assert world.log == ["pay:7", "pay:8"]
+
+
+def test_a_declared_identity_is_exact_after_a_resume() -> None:
+    world = World()
+    pay = world.compensatable("pay", key="x")
+    rt = runtime(pay)
+    _interrupted(world, rt, lambda: pay(x="7"))
+    with rt.run("r"):
+        assert pay(x="8") == "pay:8"
+
+
+def test_resolve_on_a_live_run_answers_the_next_request() -> None:
+    world = World()
+    pay = world.compensatable("pay")
+    world.script["pay"] = [(TimeoutError(),)]
+    rt = runtime(pay)
+    with rt.run("r"):
+        with pytest.raises(InDoubt) as doubt:
+            pay()
+        rt.resolve(doubt.value.call.id, Happened("seen"), by="anna", why="looked")
+        assert pay() == "seen"
+    assert rt.report("r").state == "committed"
+    with pytest.raises(RunBlocked):
+        raise RunBlocked("x", run_id="r")

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import environment
+
+APP = Path(__file__).with_name("app.py")
+Play = Callable[..., None]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A folder with a user's program, app.py, in it."""
+    shutil.copy(APP, tmp_path / "app.py")
+    return tmp_path
+
+
+@pytest.fixture
+def play(shop: Path) -> Play:
+    """Runs of that program; ``dies``: the order after whose effect it is killed."""
+
+    def play(kind: str, *orders: str, dies: str = "") -> None:
+        command = [sys.executable, "app.py", kind, *orders]
+        done = subprocess.run(command, cwd=shop, env=environment(DIE=dies), capture_output=True, text=True, check=False)
+        assert done.returncode == (-signal.SIGKILL if dies else 0), done.stderr
+
+    return play

@@ -1,0 +1,38 @@
+"""``make sim``: random schedules over the whole product of flows, variants and faults, then the seeded bugs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from tests.sim.sweep import SHOWN_MAX, sweep
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make sim", description=__doc__)
+    parser.add_argument("schedules", nargs="?", type=int, default=24_000, help="how many schedules (default 24,000)")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="repeat an earlier sweep")
+    parser.add_argument("--workers", type=int, default=None)
+    parser.add_argument("--no-bugs", action="store_true", help="skip the seeded bugs")
+    asked = parser.parse_args()
+    print(f"seed {asked.seed}", flush=True)
+    begun = time.monotonic()
+    tally = sweep(asked.schedules, asked.seed, workers=asked.workers)
+    for flow, count in sorted(tally.by_flow.items(), key=lambda item: (len(item[0]), item[0])):
+        print(f"   {flow:<4} {count:>7,} schedules")
+    for violation in tally.violations[:SHOWN_MAX]:
+        print(f"! {violation}")
+    took = time.monotonic() - begun
+    print(f"{tally.points:,} operations, {tally.bodies:,} bodies, {took:.0f} s")
+    print(f"{tally.schedules:,} schedules, {len(tally.violations):,} violations", flush=True)
+    if asked.no_bugs:
+        return 1 if tally.violations else 0
+    from tests.sim.bugs import hunt
+
+    survivors = hunt()
+    return 1 if tally.violations or survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,355 @@
+"""Seeded bugs: each mutation must be killed by a checker of its own name, not by "something failed"."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import random
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+from amends import ops
+from amends.engine import call, doubt, ending, judge, recovery, rollback, session
+from amends.rows import FindKey
+from amends.store import admission, change, intents, opening, settlement
+from amends.store import ending as store_ending
+from amends.store.memory import _ROWS, MemoryStore
+from amends.testing.simulation import Process, Simulation
+from tests.sim.scenarios import VARIANTS, Variant
+from tests.sim.schedule import Schedule, kinds_at
+from tests.sim.sweep import Tally, clean_trace, one, random_schedule, scenarios_of
+
+MODULES = (call, doubt, ending, judge, recovery, rollback, session, admission, change, opening, settlement, store_ending)
+SCHEDULES_MAX = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """One mutation, the checkers that must name it, and the flows in which to look first."""
+
+    number: str
+    what: str
+    seeded: Callable[[], contextlib.AbstractContextManager[Any]]
+    checkers: tuple[str, ...]
+    flows: tuple[str, ...] = ()
+
+
+# ---- ways to plant a bug -----------------------------------------------------------------
+
+
+@contextmanager
+def rewritten(*changes: tuple[ModuleType, str, str, str]) -> Iterator[None]:
+    """Replace text inside functions: the mutation is a diff, and fails loudly when the code has moved on."""
+    undo: list[tuple[ModuleType, str, Any]] = []
+    try:
+        sources: dict[tuple[ModuleType, str], str] = {}
+        for module, name, old, new in changes:
+            original = getattr(module, name)
+            source = sources.get((module, name)) or textwrap.dedent(inspect.getsource(original))
+            assert old in source, f"{module.__name__}.{name} no longer has: {old}"
+            sources[module, name] = source.replace(old, new)
+        for (module, name), source in sources.items():
+            original, namespace = getattr(module, name), vars(module)
+            code = compile("from __future__ import annotations\n" + source, f"<bug in {name}>", "exec")
+            before = {key: namespace.get(key) for key in ("annotations",)}
+            exec(code, namespace)  # noqa: S102 - that is what a mutation is
+            mutant = namespace[name]
+            namespace[name] = original
+            namespace.update({key: value for key, value in before.items() if value is not None})
+            undo += _spread(original, mutant)
+        yield
+    finally:
+        for module, name, original in reversed(undo):
+            if isinstance(module, ModuleType):
+                setattr(module, name, original)
+            else:
+                intents.INTENTS[module] = original  # type: ignore[index]
+
+
+def _spread(original: Any, mutant: Any) -> list[Any]:
+    """Put the mutant wherever the original is known by its name."""
+    undo: list[Any] = []
+    for module in MODULES:
+        for name, value in list(vars(module).items()):
+            if value is original:
+                setattr(module, name, mutant)
+                undo.append((module, name, original))
+    for op, flow in list(intents.INTENTS.items()):
+        if flow is original:
+            intents.INTENTS[op] = mutant
+            undo.append((op, "", original))
+    return undo
+
+
+class _Late:
+    """Work that a buggy store does one operation too late, and never if its process dies before."""
+
+    def __init__(self) -> None:
+        self.pending: list[Callable[[MemoryStore], None]] = []
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        perform, step = MemoryStore.perform, Simulation.step
+
+        def late_perform(store: MemoryStore, op: Any) -> Any:
+            pending, self.pending = self.pending, []
+            for work in pending:
+                work(store)
+            return perform(store, op)
+
+        def dying_step(sim: Simulation, process: Process) -> None:
+            step(sim, process)
+            if not process.alive:
+                self.pending.clear()
+
+        with mock.patch.object(MemoryStore, "perform", late_perform), mock.patch.object(Simulation, "step", dying_step):
+            yield
+
+
+@contextmanager
+def admission_not_durable() -> Iterator[None]:
+    """What was admitted is lost when its process dies before it writes again."""
+    perform, step = MemoryStore.perform, Simulation.step
+    kept: list[Any] = []
+
+    def volatile(store: MemoryStore, op: Any) -> Any:
+        kept.clear()
+        if isinstance(op, ops.AdmitCall):
+            tables = (store.runs, store.calls, store.events, store._ids, store._trees, store._keys, store._calls_of)
+            kept.append((store, [_copied(table) for table in tables]))
+        return perform(store, op)
+
+    def dying(sim: Simulation, process: Process) -> None:
+        step(sim, process)
+        if not process.alive and kept:
+            store, copies = kept.pop()
+            store.runs, store.calls, store.events, store._ids, store._trees, store._keys, store._calls_of = copies
+
+    with mock.patch.object(MemoryStore, "perform", volatile), mock.patch.object(Simulation, "step", dying):
+        yield
+
+
+def _copied(table: Any) -> Any:
+    if isinstance(table, list):
+        return list(table)
+    return {key: list(value) if isinstance(value, list) else value for key, value in table.items()}
+
+
+@contextmanager
+def event_too_late() -> Iterator[None]:
+    """The change is written, its event a transaction later."""
+    late = _Late()
+    add = _ROWS[__import__("amends.rows", fromlist=["AddEvent"]).AddEvent]
+    from amends.rows import AddEvent
+
+    def put_off(store: MemoryStore, op: AddEvent) -> int:
+        if op.what == "call" and op.to_state == "succeeded":
+            late.pending.append(lambda kept: add(kept, op))
+            return len(store.events) + 1
+        return int(add(store, op))
+
+    with late.installed(), mock.patch.dict(_ROWS, {AddEvent: put_off}):
+        yield
+
+
+@contextmanager
+def pivot_too_late() -> Iterator[None]:
+    """The pivot is settled, its run moved in a second transaction."""
+    late = _Late()
+    original = settlement._after_settling
+
+    async def put_off(run: Any, row: Any, now: float, by: str, epoch: int, *, doom: bool = False) -> Any:
+        if row.kind == "pivot" and row.state == "succeeded":
+            late.pending.append(lambda store: _flow_in(store, original(store.runs[run.uid], row, now, by, epoch)))
+            return run
+        return await original(run, row, now, by, epoch, doom=doom)
+
+    with late.installed(), mock.patch.object(settlement, "_after_settling", put_off):
+        yield
+
+
+def _flow_in(store: MemoryStore, flow: Any) -> None:
+    from amends.flow import run_flow
+
+    run_flow(flow, store._row)
+    store._undo.clear()
+
+
+@contextmanager
+def lease_unchecked() -> Iterator[None]:
+    with mock.patch.object(ops.Lease, "check", lambda self, mono: None):
+        yield
+
+
+@contextmanager
+def key_forgotten() -> Iterator[None]:
+    """Retention that removes identities: an old key is as good as new."""
+    find = _ROWS[FindKey]
+
+    def forgetful(store: MemoryStore, op: FindKey) -> Any:
+        row = find(store, op)
+        if row is not None and row.state == "succeeded":
+            for other in list(store._keys.get(op.key, [])):
+                store._keys[op.key].remove(other)
+            return None
+        return row
+
+    with mock.patch.dict(_ROWS, {FindKey: forgetful}):
+        yield
+
+
+BUGS: tuple[Bug, ...] = (
+    Bug("1", "body invoked before the admission is durable", admission_not_durable, ("effects_are_known",), ("F1", "F6")),
+    Bug("2", "settle without the epoch guard",
+        lambda: rewritten((settlement, "settle_call", 'not holds(root, op.owner, op.epoch) or call.attempt != op.attempt or call.state != "started"', "call.attempt != op.attempt or call.state == 'compensated'")),
+        ("settled_by_owner",), ("F1", "F9")),
+    Bug("3", "settle without the attempt guard",
+        lambda: rewritten((settlement, "settle_call", "or call.attempt != op.attempt ", ""), (settlement, "settle_call", "op.repeated and call.state == op.to and call.attempt == op.attempt", "op.repeated and call.state == op.to")),
+        ("attempts_in_order",), ("F2", "F12")),
+    Bug("4", "takeover leaves started as it is",
+        lambda: rewritten((opening, "_lose", 'elif call.state == "started":', 'elif call.state == "started" and False:')),
+        ("nothing_stuck",), ("F1", "F6")),
+    Bug("5", "takeover turns started into failed",
+        lambda: rewritten((opening, "_lose", 'run, call, "in_doubt"', 'run, call, "failed"')),
+        ("ledger_against_world", "effects_once"), ("F1", "F6")),
+    Bug("6", "no lease check before the body", lease_unchecked, ("no_stale_body",), ("F1", "F6")),
+    Bug("7", "Absent believed before the settle delay",
+        lambda: rewritten((doubt, "settle_left", "return quiet + spec.settle - clocks.mono", "return 0.0")),
+        ("ledger_against_world", "effects_once"), ("F1", "F6", "F17")),
+    Bug("8", "settle delay counted from the start",
+        lambda: rewritten((doubt, "settle_left", "return quiet + spec.settle - clocks.mono", "return (row.started_at or 0.0) + spec.settle - clocks.wall")),
+        ("ledger_against_world", "effects_once"), ("F1", "F6", "F17")),
+    Bug("9", "timeout recorded as failed",
+        lambda: rewritten((judge, "judge", 'return "doubt" if names & PERHAPS', 'return "certain" if names & PERHAPS')),
+        ("ledger_against_world",), ("F3", "F1")),
+    Bug("10", "non-idempotent call restarted from in_doubt",
+        lambda: rewritten((doubt, "_repeatable", "if not spec.idempotent or", "if")), ("effects_once",), ("F1", "F3")),
+    Bug("11", "a retry gets a new key per attempt",
+        lambda: rewritten((session, "provider_key", "row.key, row.generation)", "row.key, row.generation, row.attempt)")),
+        ("effects_once",), ("F1", "F3", "F12")),
+    Bug("12", "generation missing from the key handed on",
+        lambda: rewritten((session, "provider_key", "row.key, row.generation)", "row.key)")),
+        ("ledger_against_world", "answers_true"), ("F22", "F16")),
+    Bug("13", "rollback allowed while the pivot is in doubt",
+        lambda: rewritten((store_ending, "begin_rollback", "    if run.pivot:\n", "    if False:\n")),
+        ("pivot_law",), ("F9", "F17")),
+    Bug("14", "pivot settles, its run is moved in a second transaction", pivot_too_late, ("pivot_moves_its_run",), ("F9",)),
+    Bug("15", "compensatable admitted while the pivot is in flight",
+        lambda: rewritten((admission, "_broken_law", "if run.pivot and not pivoted:", "if False:")),
+        ("pivot_law",), ("F9b",)),
+    Bug("16a", "staged call started before the decision",
+        lambda: rewritten((admission, "_admit_by_law", 'op.kind == "retriable" or op.at_commit', "op.at_commit")),
+        ("outbox",), ("F10", "F9")),
+    Bug("16b", "staged call not dropped on rollback",
+        lambda: rewritten((store_ending, "_turn_back", '("held", "ready", "backing_off")', '("backing_off",)')),
+        ("assertion", "nothing_stuck", "recovery_survives"), ("F14", "F10")),
+    Bug("17", "compensation restarted after a crash without idempotence or probe",
+        lambda: rewritten((rollback, "_is_open", "(twin.idempotent and tried < twin.retry.attempts) or twin.probe is not None", "True"), (rollback, "compensate", 'if row.state == "compensation_in_doubt" and not twin.idempotent:', "if False:")),
+        ("compensated_once",), ("F6", "F7")),
+    Bug("18a", "compensations in order of start",
+        lambda: rewritten((rollback, "_reversed", "row.settled_seq", "row.seq"), (store_ending, "_comes_first", "return later and", "return False and")),
+        ("compensation_order", "world_order"), ("F8b",)),
+    Bug("18b", "compensation begun while a sibling is live",
+        lambda: rewritten((rollback, "roll_back", "    await wait_for_live(session)\n", ""), (store_ending, "_comes_first", 'if other.state == "started":\n        return True', "if False:\n        return True")),
+        ("compensation_order",), ("F8c",)),
+    Bug("19a", "a failed compensation stops the others",
+        lambda: rewritten((rollback, "_one_pass", "if not todo:", "if not todo or any(row.comp_gave_up for row in tree.calls):")),
+        ("work_left",), ("F7",)),
+    Bug("19b", "the run still says rolled_back",
+        lambda: rewritten((rollback, "_close", "if leftovers(session, tree):", "if False:"), (store_ending, "_close_rolled_back", 'call.state in STANDING | UNSETTLED | {"residue"}', "False")),
+        ("ledger_against_world",), ("F7", "F6")),
+    Bug("23", "event written outside the transaction of its change", event_too_late, ("event_per_transition",), ("F1", "F6")),
+    Bug("24", "goal not recorded",
+        lambda: rewritten((store_ending, "decide_commit", '{"goal": "commit", "goal_by": "self", "output": output}', '{"output": output}')),
+        ("goal_kept",), ("F11", "F1")),
+    Bug("25", "a key is forgotten", key_forgotten, ("effects_once",), ("F1", "F17")),
+    Bug("L1", "open takes over a live lease",
+        lambda: rewritten((opening, "open_run", "if row.owner and row.owner != op.dead_owner and row.lease_until > now:", "if False:")),
+        ("owner_undisturbed",), ("X10",)),
+    Bug("L2", "another run is answered with a result that may still be taken back",
+        lambda: rewritten((admission, "_answer_other_run", "if kept and known.state", "if known.state")),
+        ("answered_for_good",), ("F22",)),
+    Bug("L3", "a child's staged mail is sent at the child's commit",
+        lambda: rewritten((store_ending, "_decide_settled", 'if run.phase == "open" and staged and run.parent:', "if False:")),
+        ("child_outbox",), ("F14",)),
+    Bug("L4", "parent commits over an open child",
+        lambda: rewritten((store_ending, "decide_commit", "if unsettled or children:", "if unsettled:")),
+        ("children_closed",), ("F16",)),
+    Bug("L5", "the lost answer of an admission is taken for a twin",
+        lambda: rewritten((admission, "admit_call", "if op.repeated:", "if False:")),
+        ("busy_with_itself",), ("F1",)),
+    Bug("L6", "conflict compared by key only",
+        lambda: rewritten((admission, "_answer_known", "if known.ident != op.ident and known.state not in FREES_KEY:", "if False:")),
+        ("conflicts_told",), ("F21",)),
+)  # fmt: skip
+
+
+# ---- the hunt ----------------------------------------------------------------------------
+
+
+def killed_by(bug: Bug, *, seconds: float = 25.0, seed: int = 7) -> tuple[str, int]:
+    """Which of its own checkers killed it, after how many schedules; "" when it survived."""
+    tally, end = Tally(), time.monotonic() + seconds
+    clean_traces()
+    with bug.seeded():
+        for variant, index, schedule in _candidates(bug, seed):
+            if tally.schedules >= SCHEDULES_MAX or time.monotonic() > end:
+                break
+            one(variant, index, schedule, tally)
+            for violation in tally.violations:
+                if violation.checker in bug.checkers:
+                    return violation.checker, tally.schedules
+            tally.violations.clear()
+    return "", tally.schedules
+
+
+def clean_traces() -> None:
+    """Traces are those of correct code: taken before any bug is planted."""
+    for variant in VARIANTS:
+        for index in range(len(scenarios_of(variant))):
+            clean_trace(variant, index)
+
+
+def _candidates(bug: Bug, seed: int) -> Iterator[tuple[Variant, int, Schedule]]:
+    """Single faults in the flows named first, then anything."""
+    from amends.testing.simulation import Fault
+
+    luck = random.Random(seed)
+    likely: list[tuple[Variant, int, Schedule]] = []
+    for variant in VARIANTS:
+        for index, scenario in enumerate(scenarios_of(variant)):
+            if scenario.name.split()[0] not in bug.flows:
+                continue
+            likely.append((variant, index, Schedule(raced=scenario.second is not None, seed=luck.randrange(99))))
+            for at, name in enumerate(clean_trace(variant, index)):
+                for kind in kinds_at(name, variant.probe):
+                    raced = scenario.second is not None and luck.random() < 0.5
+                    faults = (Fault(at, kind),)
+                    likely.append((variant, index, Schedule(faults, (), (), luck.random() < 0.5, raced, luck.randrange(99))))
+    luck.shuffle(likely)
+    yield from likely
+    while True:
+        yield random_schedule(luck)
+
+
+def hunt() -> list[str]:
+    """Plant every bug, one after another; the names of those that survived."""
+    survivors = []
+    for bug in BUGS:
+        checker, after = killed_by(bug)
+        verdict = f"killed by {checker} after {after}" if checker else f"SURVIVED {after} schedules"
+        print(f"   bug {bug.number:<4} {bug.what:<62} {verdict}", flush=True)
+        survivors += [] if checker else [bug.number]
+    print(f"{len(BUGS)} seeded bugs, {len(BUGS) - len(survivors)} killed, each by its named checker", flush=True)
+    return survivors
+
+
+if __name__ == "__main__":
+    sys.exit(1 if hunt() else 0)

@@ -1,0 +1,115 @@
+"""Many schedules: all single faults of chosen variants, then random ones, on every core there is."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from amends.testing.checkers import Violation
+from amends.testing.simulation import Fault
+from tests.sim.scenarios import VARIANTS, Scenario, Variant, all_scenarios
+from tests.sim.schedule import BODY, CRASHES, LEDGER, Schedule, kinds_at, play
+
+SHOWN_MAX = 20
+IN_RECOVERY = (*CRASHES, *LEDGER, *BODY[:4])
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a sweep has seen."""
+
+    schedules: int = 0
+    bodies: int = 0
+    points: int = 0
+    by_flow: Counter[str] = field(default_factory=Counter)
+    violations: list[Violation] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        self.schedules += other.schedules
+        self.bodies += other.bodies
+        self.points += other.points
+        self.by_flow += other.by_flow
+        self.violations += other.violations
+
+
+@lru_cache(maxsize=None)
+def scenarios_of(variant: Variant) -> tuple[Scenario, ...]:
+    return tuple(all_scenarios(variant))
+
+
+@lru_cache(maxsize=None)
+def clean_trace(variant: Variant, index: int) -> tuple[str, ...]:
+    agent = play(scenarios_of(variant)[index], Schedule()).agent
+    assert agent is not None, "a clean schedule has an agent"
+    return tuple(agent.trace)
+
+
+def one(variant: Variant, index: int, schedule: Schedule, tally: Tally) -> None:
+    """Play one schedule and count it."""
+    scenario = scenarios_of(variant)[index]
+    outcome = play(scenario, schedule)
+    tally.schedules += 1
+    tally.by_flow[scenario.name.split()[0]] += 1
+    if outcome.sim is not None:
+        tally.bodies += outcome.sim.bodies
+        tally.points += sum(process.points for process in outcome.sim.processes)
+    tally.violations += [Violation(v.checker, f"({variant}) {v.what}", v.schedule) for v in outcome.violations]
+
+
+def single_faults(variant: Variant, *, hosts: tuple[bool, ...] = (True, False)) -> Iterator[tuple[int, Schedule]]:
+    """Every fault at every operation of every flow."""
+    for index, scenario in enumerate(scenarios_of(variant)):
+        del scenario
+        for at, name in enumerate(clean_trace(variant, index)):
+            for kind in kinds_at(name, variant.probe):
+                for same in hosts:
+                    yield index, Schedule(agent=(Fault(at, kind),), same_host=same)
+
+
+def random_schedule(luck: random.Random) -> tuple[Variant, int, Schedule]:
+    """One schedule out of the whole product: faults in the agent, in its recovery, and beside it."""
+    variant = luck.choice(VARIANTS)
+    index = luck.randrange(len(scenarios_of(variant)))
+    trace = clean_trace(variant, index)
+    faults = tuple(_fault(luck, trace, variant.probe) for _ in range(luck.choice((0, 1, 1, 1, 2))))
+    recovery = tuple(
+        Fault(luck.randrange(24), luck.choice(IN_RECOVERY)) for _ in range(luck.choice((0, 1, 1, 2)))
+    )
+    raced = scenarios_of(variant)[index].second is not None and luck.random() < 0.8
+    second = (Fault(luck.randrange(12), luck.choice(CRASHES)),) if raced and luck.random() < 0.3 else ()
+    schedule = Schedule(faults, recovery, second, luck.random() < 0.5, raced, luck.randrange(1 << 30))
+    return variant, index, schedule
+
+
+def _fault(luck: random.Random, trace: tuple[str, ...], probed: bool) -> Fault:
+    at = luck.randrange(len(trace))
+    return Fault(at, luck.choice(list(kinds_at(trace[at], probed))))
+
+
+def random_part(job: tuple[int, int, float]) -> Tally:
+    """A worker's share of a random sweep."""
+    seed, count, seconds = job
+    luck, tally, end = random.Random(seed), Tally(), time.monotonic() + seconds
+    for _ in range(count):
+        one(*random_schedule(luck), tally)
+        if len(tally.violations) > SHOWN_MAX or time.monotonic() > end:
+            break
+    return tally
+
+
+def sweep(count: int, seed: int, *, workers: int | None = None, seconds: float = 3_600.0) -> Tally:
+    """``count`` random schedules, spread over the cores."""
+    number = workers or os.cpu_count() or 1
+    parts = number * 8
+    share = -(-count // parts)
+    total = Tally()
+    with ProcessPoolExecutor(max_workers=number) as pool:
+        for tally in pool.map(random_part, [(seed + n, share, seconds) for n in range(parts)]):
+            total.add(tally)
+    return total

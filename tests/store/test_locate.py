@@ -1,0 +1,76 @@
+"""From a URL to a store."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from amends.errors import BadConfig
+from amends.store.locate import store_for
+from amends.store.memory import MemoryStore
+from amends.store.sqlite import SqliteStore
+
+
+def test_memory_is_a_store_of_its_own_each_time() -> None:
+    assert isinstance(store_for("memory:"), MemoryStore)
+    assert store_for("memory:") is not store_for("memory:")
+
+
+@pytest.mark.parametrize(
+    "url, path",
+    [
+        ("sqlite:///shop.db", Path.cwd() / "shop.db"),
+        ("sqlite:///data/shop.db?synchronous=normal", Path.cwd() / "data" / "shop.db"),
+        ("sqlite:////var/lib/shop.db", Path("/var/lib/shop.db")),
+        ("sqlite:////var/lib/shop.db?synchronous=FULL", Path("/var/lib/shop.db")),
+    ],
+)
+def test_a_file_is_named_relative_with_three_slashes_and_absolute_with_four(url: str, path: Path) -> None:
+    store = store_for(url)
+    assert isinstance(store, SqliteStore)
+    assert store.path == path
+    assert store.synchronous == ("NORMAL" if url.endswith("normal") else "FULL")
+    assert store.url == url.partition("?")[0]
+
+
+def test_finding_a_store_makes_no_file(tmp_path: Path) -> None:
+    store_for(f"sqlite:///{tmp_path}/shop.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", ["postgresql://bob:secret@host/db", "postgres://host/db", "postgresql+psycopg://host/db"])
+def test_postgres_names_its_extra_and_no_password(url: str) -> None:
+    with pytest.raises(BadConfig) as bad:
+        store_for(url)
+    assert "postgres" in str(bad.value)
+    assert "not built yet" in str(bad.value)
+    assert "secret" not in str(bad.value) + bad.value.hint
+
+
+@pytest.mark.parametrize("url", ["mysql://host/db", "mariadb://host/db"])
+def test_mysql_names_its_extra(url: str) -> None:
+    with pytest.raises(BadConfig) as bad:
+        store_for(url)
+    assert "'mysql'" in str(bad.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "shop.db", "", "C:\\shop.db", "redis://host", "sqlite:", "sqlite://", "sqlite:///", "sqlite:shop.db",
+        "sqlite://shop.db", "sqlite:///data/", "sqlite:///:memory:", "sqlite:///a.db?synchronous=off",
+        "sqlite:///a.db?mode=ro", "sqlite:///a.db?synchronous", "memory:shared", "memory:?x=1",
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_said_with_a_hint(url: str) -> None:
+    with pytest.raises(BadConfig) as bad:
+        store_for(url)
+    assert bad.value.setting == "ledger"
+    assert bad.value.hint
+
+
+def test_a_store_that_is_not_asked_for_is_not_imported() -> None:
+    code = "import sys; from amends.store.locate import store_for; store_for('memory:'); print('sqlite3' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

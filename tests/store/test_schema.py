@@ -1,0 +1,143 @@
+"""The migrations say what ``rows.py`` and ``states.py`` say; every question has its index."""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from amends import rows
+from amends.flow import run_flow
+from amends.rows import CallRow, EventRow, RunRow
+from amends.states import CALL_STATES, RUN_STATES
+from amends.store.dialect import SQLITE
+from amends.store.migrations import migrations
+from amends.store.sql import _ROWS, OPEN, Desk, Execute, Result, Statements
+
+TYPES = {
+    "str": ("TEXT", 1), "int": ("INTEGER", 1), "float": ("REAL", 1), "float | None": ("REAL", 0), "str | None": ("TEXT", 0)
+}  # fmt: skip
+TABLES = {"runs": RunRow, "calls": CallRow, "events": EventRow}
+
+
+@pytest.fixture
+def database() -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(":memory:")
+    for migration in migrations("sqlite"):
+        for statement in migration.statements:
+            connection.execute(statement)
+    yield connection
+    connection.close()
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_columns_are_the_fields_in_their_order(database: sqlite3.Connection, table: str) -> None:
+    found = [
+        (name, kind, 1 if key else not_null)  # a primary key of integers is never null
+        for _, name, kind, not_null, _, key in database.execute(f"pragma table_info({table})")
+        if name != "place"
+    ]
+    assert found == [(field.name, *TYPES[str(field.type)]) for field in fields(TABLES[table])]
+
+
+def test_the_tables_are_strict(database: sqlite3.Connection) -> None:
+    tables = {name: strict for _, name, kind, _, _, strict in database.execute("pragma table_list") if kind == "table"}
+    mine = {name: strict for name, strict in tables.items() if not name.startswith("sqlite_")}
+    assert mine == {"runs": 1, "calls": 1, "events": 1, "amends_schema": 1}
+
+
+@pytest.mark.parametrize(
+    "name, states",
+    [("runs", RUN_STATES), ("calls", CALL_STATES), ("calls_open", OPEN)],
+)
+def test_the_states_of_the_schema_are_those_of_the_tables(
+    database: sqlite3.Connection, name: str, states: tuple[str, ...]
+) -> None:
+    [(text,)] = database.execute("select sql from sqlite_master where name = ?", (name,))
+    assert re.findall(r"state = '(\w+)'", text) == list(states)
+
+
+def test_a_state_that_no_table_has_is_not_stored(database: sqlite3.Connection) -> None:
+    for table in ("runs", "calls"):
+        columns = [row for row in database.execute(f"pragma table_info({table})") if row[1] != "place"]
+        values = ["nonsense" if name == "state" else (0 if kind == "INTEGER" else "") for _, name, kind, *_ in columns]
+        values = [0.0 if columns[place][2] == "REAL" else value for place, value in enumerate(values)]
+        marks = ", ".join("?" * len(columns))
+        names = ", ".join(f'"{column[1]}"' for column in columns)
+        with pytest.raises(sqlite3.IntegrityError):
+            database.execute(f"insert into {table} ({names}) values ({marks})", values)
+
+
+def test_migrations_are_numbered_and_split_into_statements() -> None:
+    for number, migration in enumerate(migrations("sqlite"), 1):
+        assert migration.version == number
+        assert migration.name.startswith(f"{number:04d}_")
+        assert all(sqlite3.complete_statement(f"{statement};") for statement in migration.statements)
+
+
+# ---- every question has its index ---------------------------------------------------------
+
+ASKED: list[Any] = [
+    rows.Now(),
+    rows.FindRun("u"),
+    rows.FindRunById("t", "i"),
+    rows.ListTree("r"),
+    rows.ListDue(1.0, None, 9),
+    rows.ListDue(1.0, "t", 9),
+    rows.ListOwned(None, 9),
+    rows.ListOwned("t", 9),
+    rows.PageRuns(None, (), None, 9),
+    rows.PageRuns("t", ("open",), (1.0, "u"), 9),
+    rows.FindCall("c"),
+    rows.FindKey("k"),
+    rows.ListGenerations("k"),
+    rows.ListCalls("r"),
+    rows.ListCalls("r", ("started", "in_doubt")),
+    rows.PageCalls(None, (), None, 9),
+    rows.PageCalls("t", ("succeeded",), 5, 9),
+    rows.PageCalls(None, ("in_doubt",), None, 9),
+    rows.PageCalls("t", ("in_doubt", "held"), 5, 9),
+    rows.PageEvents(None, None, 5, 9),
+    rows.PageEvents("r", "t", 5, 9),
+]
+
+
+def asked_of(database: sqlite3.Connection, op: Any) -> list[str]:
+    """How SQLite means to answer, line by line."""
+    lines: list[str] = []
+
+    def explain(execute: Execute) -> Result:
+        found = database.execute(f"explain query plan {execute.sql}", execute.params).fetchall()
+        lines.extend(detail for *_, detail in found)
+        return [], 0, 0
+
+    run_flow(_ROWS[type(op)](Desk(Statements(SQLITE), float), op), explain)
+    return lines
+
+
+@pytest.mark.parametrize("op", ASKED, ids=repr)
+def test_no_question_walks_through_a_table_without_its_order(database: sqlite3.Connection, op: Any) -> None:
+    in_order = isinstance(op, rows.Now | rows.PageRuns | rows.PageCalls | rows.PageEvents)
+    for line in asked_of(database, op):
+        walk = line.startswith("SCAN") and (in_order or " INDEX " in line)
+        assert line.startswith("SEARCH") or walk or "ORDER BY" in line, line
+
+
+@pytest.mark.parametrize(
+    "op, index",
+    [
+        (rows.ListDue(1.0, None, 9), "runs_wake"),
+        (rows.ListDue(1.0, "t", 9), "runs_wake"),
+        (rows.ListOwned(None, 9), "runs_owned"),
+        (rows.ListOwned("t", 9), "runs_owned"),
+        (rows.PageRuns("t", ("open",), (1.0, "u"), 9), "runs_created"),
+        (rows.PageCalls(None, ("in_doubt",), None, 9), "calls_open"),
+        (rows.PageCalls("t", ("in_doubt", "held"), 5, 9), "calls_open"),
+        (rows.PageEvents("r", None, 5, 9), "events_root"),
+    ],
+    ids=repr,
+)
+def test_what_somebody_waits_for_is_found_by_its_own_index(database: sqlite3.Connection, op: Any, index: str) -> None:
+    assert any(f"INDEX {index}" in line for line in asked_of(database, op))

@@ -1,0 +1,153 @@
+"""The SQL is said once: for another spelling, and for a connection that is awaited."""
+
+import asyncio
+import sqlite3
+from typing import Any
+
+import pytest
+
+from amends import ops
+from amends.errors import TransitionRefused
+from amends.flow import Flow, run_flow
+from amends.rows import CallRow, UpdateCall
+from amends.states import CALL_MOVES, CALL_STATES, call_may
+from amends.store.dialect import SQLITE, Dialect
+from amends.store.intents import intent
+from amends.store.migrations import migrations
+from amends.store.sql import _ROWS, CALLS, Desk, Execute, Result, Statements, transaction
+from tests.store.ledger import Ledger
+
+OTHER = Dialect("other", mark="%s", quote="`", lock=" for update", new_id=" returning seq", index="")
+
+
+def database() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    for migration in migrations("sqlite"):
+        for statement in migration.statements:
+            connection.execute(statement)
+    return connection
+
+
+class Awaited:
+    """An async connection to a database with other habits: it is given that dialect's words and translates them."""
+
+    def __init__(self) -> None:
+        self.raw = database()
+        self.said: list[str] = []
+
+    async def execute(self, op: Execute) -> Result:
+        await asyncio.sleep(0)
+        self.said.append(op.sql)
+        cursor = self.raw.execute(op.sql.replace("%s", "?").replace("`", '"').replace(" for update", ""), op.params)
+        found = cursor.fetchall()
+        return found, cursor.rowcount, found[0][0] if " returning " in op.sql else 0
+
+    async def drive(self, flow: Flow[Any]) -> Any:
+        answer: Any = None
+        try:
+            while True:
+                answer = await self.execute(flow.send(answer))  # type: ignore[arg-type]
+        except StopIteration as stop:
+            return stop.value
+
+
+class Spoken:
+    """A store over it, as the store of another database would be."""
+
+    url = "other:"
+
+    def __init__(self) -> None:
+        self.line = Awaited()
+        self.statements = Statements(OTHER)
+
+    def open(self, *, create: bool) -> bool:
+        return create
+
+    def close(self) -> None:
+        self.line.raw.close()
+
+    def perform(self, op: ops.StoreOp[Any]) -> Any:
+        return asyncio.run(self.perform_async(op))
+
+    async def perform_async(self, op: ops.StoreOp[Any]) -> Any:
+        return await self.line.drive(transaction(intent(op), Desk(self.statements, lambda: 5.0)))
+
+
+def test_the_same_flows_serve_another_dialect_and_an_async_connection() -> None:
+    store = Spoken()
+    ledger = Ledger(store, "async")
+    run = ledger.run()
+    call = ledger.do(run)
+    assert ledger.admit(run).verdict == "replay"
+    assert ledger.commit(run).how == "committed"
+    assert ledger.look(call) == call
+    assert all("?" not in sql and '"' not in sql for sql in store.line.said)
+    locking = [sql for sql in store.line.said if sql.endswith(" for update")]
+    assert any("from runs where uid = %s" in sql for sql in locking)
+    assert any("from calls where `key` = %s" in sql for sql in locking)
+    store.close()
+
+
+def test_a_text_is_built_once_per_shape() -> None:
+    statements = Statements(SQLITE)
+    first = statements.update(CALLS, {"state": "failed", "why": "a"})
+    assert statements.update(CALLS, {"state": "failed", "why": "b"}) is first
+    assert statements.update(CALLS, {"state": "succeeded", "why": "b"}) != first
+
+
+# ---- the guard ----------------------------------------------------------------------------
+
+
+def a_call(state: str) -> CallRow:
+    values = {"str": "", "int": 0, "float": 0.0, "float | None": None, "str | None": None}
+    given = {name: values[str(field.type)] for name, field in CallRow.__dataclass_fields__.items()}
+    return CallRow(**given | {"id": "c", "state": state})
+
+
+@pytest.mark.parametrize("frm", CALL_STATES)
+@pytest.mark.parametrize("to", CALL_STATES)
+def test_the_database_itself_refuses_a_move_that_the_table_does_not_have(frm: str, to: str) -> None:
+    connection = database()
+    statements = Statements(SQLITE)
+    row = a_call(frm)
+    connection.execute(statements.insert_call, CALLS.values(row))
+
+    def execute(op: Execute) -> Result:
+        cursor = connection.execute(op.sql, op.params)
+        return cursor.fetchall(), cursor.rowcount, 0
+
+    update = _ROWS[UpdateCall](Desk(statements, float), UpdateCall(row, {"state": to}))
+    if call_may(frm, to):
+        assert run_flow(update, execute).state == to
+    else:
+        with pytest.raises(TransitionRefused) as refused:
+            run_flow(update, execute)
+        assert (refused.value.frm, refused.value.to) == (frm, to)
+    [(stored,)] = connection.execute("select state from calls")
+    assert stored == (to if call_may(frm, to) else frm)
+    connection.close()
+
+
+def test_the_database_refuses_a_change_from_a_state_that_is_no_longer_there() -> None:
+    """What was read is stale: nothing is overwritten, whatever the table says about the move."""
+    connection = database()
+    statements = Statements(SQLITE)
+    connection.execute(statements.insert_call, CALLS.values(a_call("succeeded")))
+
+    def execute(op: Execute) -> Result:
+        cursor = connection.execute(op.sql, op.params)
+        return cursor.fetchall(), cursor.rowcount, 0
+
+    for changes in ({"state": "in_doubt"}, {"why": "x"}):
+        with pytest.raises(TransitionRefused):
+            run_flow(_ROWS[UpdateCall](Desk(statements, float), UpdateCall(a_call("started"), changes)), execute)
+    assert connection.execute("select state, why from calls").fetchall() == [("succeeded", "")]
+    connection.close()
+
+
+def test_rows_made_quickly_are_rows() -> None:
+    row = a_call("started")
+    assert CALLS.changed(row, {"state": "failed"}) == CallRow(**{n: getattr(row, n) for n in CALLS.columns} | {"state": "failed"})
+    assert type(CALLS.make(*CALLS.values(row))) is CallRow
+    assert hash(CALLS.make(*CALLS.values(row))) == hash(row)
+    assert set(CALL_MOVES) >= set(CALL_STATES)
