@@ -10,13 +10,20 @@ Links between pages are checked too: a page that is not there fails both ways.
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
-from amends import states
+import amends
+from amends import errors, states
+from amends.engine import judge
+from amends.engine.telling import answer_error
+from amends.model import Answer
+from amends.testing.checkers import CHECKERS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PART: Final = re.compile(r"(<!-- generated: (?P<name>[\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -28,10 +35,171 @@ def _diagram(text: str) -> str:
     return f"```mermaid\n{text}\n```\n"
 
 
+def _table(head: str, rows: Iterable[Iterable[str]]) -> str:
+    columns = head.split(" | ")
+    lines = [f"| {head} |", f"| {' | '.join('---' for _ in columns)} |"]
+    lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _first_line(thing: Any) -> str:
+    """What is true afterwards: the first paragraph of its docstring."""
+    said = inspect.getdoc(thing) or ""
+    return " ".join(said.partition("\n\n")[0].split()).replace("``", "`")
+
+
+# ---- states -------------------------------------------------------------------------------
+
+
+def _moves(moves: dict[str, Any]) -> str:
+    rows = []
+    for state, targets in moves.items():
+        if state == states.NEW:
+            continue
+        sources = [f"`{frm}`" if frm != states.NEW else "*(new)*" for frm, to in moves.items() if state in to]
+        rows.append((f"`{state}`", ", ".join(sources), ", ".join(f"`{one}`" for one in targets) or "nothing: final"))
+    return _table("state | comes from | goes to", rows)
+
+
+# ---- errors -------------------------------------------------------------------------------
+
+
+def _error_tree() -> str:
+    tree = (errors.__doc__ or "").split("\n\n")[1]
+    return f"```\n{tree}\n```\n"
+
+
+def _kinds_of_exceptions(names: frozenset[str]) -> str:
+    by_package: dict[str, list[str]] = {}
+    for name in sorted(names):
+        package = name.partition(".")[0]
+        home = "Python" if package in {*sys.stdlib_module_names, "builtins"} else package
+        by_package.setdefault(home, []).append(f"`{name.removeprefix('builtins.')}`")
+    order = sorted(by_package, key=lambda home: (home != "Python", home))
+    return _table("of | classes", ((home, ", ".join(by_package[home])) for home in order))
+
+
+# ---- what a model is told -----------------------------------------------------------------
+
+_CHARGE: Final = SimpleNamespace(tool="charge", result={"id": "ch_1"}, args={"order": "1042", "cents": 4200})
+
+
+def _refusals() -> Iterator[tuple[str, errors.Error]]:
+    yield "`UnknownTool`", errors.UnknownTool("charge_card", known=["charge", "ship", "send_mail"])
+    yield "`BadArguments`", errors.BadArguments("charge", problems=['charge.cents must be an integer, not "42 EUR"'])
+    early: Any = {"law": "pivot_early"}
+    yield "`OutOfOrder` `pivot_early`, missing", errors.OutOfOrder("send_wire", missing=["reserve_funds"], **early)
+    yield "`OutOfOrder` `pivot_early`, unsettled", errors.OutOfOrder("send_wire", unsettled=["reserve_funds"], **early)
+    yield "`OutOfOrder` `pivot_twice`", errors.OutOfOrder("send_wire", law="pivot_twice", pivot="send_wire")
+    yield "`OutOfOrder` `pivot_in_flight`", errors.OutOfOrder("charge", law="pivot_in_flight", pivot="send_wire")
+    allowed = ["send_mail", "mark_paid"]
+    yield "`OutOfOrder` `after_pivot`", errors.OutOfOrder("charge", law="after_pivot", pivot="send_wire", allowed=allowed)
+    diff = {"cents": (4200, 4900)}
+    yield "`KeyConflict`", errors.KeyConflict("", tool="charge", call=_CHARGE, diff=diff)
+    yield "`GenerationsSpent`", errors.GenerationsSpent("charge", limit=100)
+    yield "`Rejected`", errors.Rejected("send_wire", by="ada", reason="wrong payee")
+
+
+def _outcomes() -> Iterator[tuple[str, errors.Error | Exception]]:
+    yield "the tool raised", RuntimeError("address unknown")
+    yield "`ToolFailed`", errors.ToolFailed("address unknown", call=SimpleNamespace(tool="ship"), type_name="ValueError")
+    yield "`InDoubt`", errors.InDoubt("", call=_CHARGE, why="timeout")
+    yield "`Held` `duplicate`", errors.Held("", call=_CHARGE, reason="duplicate", twin=_CHARGE)
+    yield "`Held` `conflict`", errors.Held("", call=_CHARGE, reason="conflict")
+    yield "`Busy`", errors.Busy("", owner="", retry_after=5.0)
+    yield "`RunEnded`", errors.RunEnded("", state="rolled_back")
+    calls = [SimpleNamespace(state="compensated")] * 3
+    yield "`RolledBack`", errors.RolledBack("", report=SimpleNamespace(calls=calls), run_id="r")
+    left = SimpleNamespace(call=SimpleNamespace(tool="send_mail"))
+    yield "`RunBlocked`, something stands", errors.RunBlocked("", run_id="r", residue=[left])
+    yield "`RunBlocked`, only doubts", errors.RunBlocked("", run_id="r")
+    yield "`LedgerError`", errors.LedgerUnavailable("")
+    yield "another `UsageError`", errors.NotStorable("", path="args.rows")
+
+
+def _answers() -> str:
+    spec: Any = amends.tool(_ship, kind="pivot", name="ship")
+    declared = amends.Runtime("memory:", tools=[spec])
+    told: list[tuple[str, Answer]] = []
+    with declared.run() as run:
+        told.append(("done", run.answer("ship", {"order": "1042"})))
+        told.append(("replayed", run.answer("ship", {"order": "1042"})))
+    mail: Any = amends.tool(_mail, kind="retriable", idempotent=True, name="send_mail")
+    with amends.Runtime("memory:", tools=[mail]).run() as run:
+        told.append(("staged", run.answer("send_mail", {"to": "ada"})))
+    for case, error in (*_refusals(), *_outcomes()):
+        tool = "ship" if case == "the tool raised" else "charge"
+        told.append((case, answer_error(tool, error)))
+    rows = ((case, f"`{one.status}`", "yes" if one.is_error else "", f"`{one.text}`") for case, one in told)
+    return _table("case | `status` | error | `text`", rows)
+
+
+def _ship(order: str) -> dict[str, str]:
+    return {"parcel": f"p_{order}"}
+
+
+def _mail(to: str) -> None:
+    return None
+
+
+# ---- the surface --------------------------------------------------------------------------
+
+
+def _names() -> str:
+    return _table("name | what it is", ((f"`{name}`", _said_of(name)) for name in amends.__all__))
+
+
+def _said_of(name: str) -> str:
+    if name == "Probed":
+        return "What a probe returns, as a type: `Happened[R] | Absent | Unknown`."
+    return _first_line(getattr(amends, name))
+
+
+def _members(*classes: type[Any]) -> Callable[[], str]:
+    def made() -> str:
+        rows = []
+        for name, value in vars(classes[0]).items():
+            if name.startswith("_") or name in ("is_async", "direct"):
+                continue
+            is_value = isinstance(value, property) or not callable(value)
+            rows.append((f"`{name}`" if is_value else f"`{name}({_asked(value)})`", _first_line(value)))
+        return _table("name | what it does", rows)
+
+    return made
+
+
+def _asked(method: Callable[..., Any]) -> str:
+    """The parameters by name; optional ones with their default."""
+    said: list[str] = []
+    for parameter in list(inspect.signature(method).parameters.values())[1:]:
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in said and not any(one.startswith("*") for one in said):
+            said.append("*")
+        star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+        said.append(f"{star}{parameter.name.rstrip('_')}{default}")
+    return ", ".join(said)
+
+
 PARTS: Final[dict[str, Callable[[], str]]] = {
     "call moves": lambda: _diagram(states.diagram(states.CALL_MOVES)),
     "run moves": lambda: _diagram(states.diagram(states.RUN_MOVES)),
+    "call table": lambda: _moves(dict(states.CALL_MOVES)),
+    "run table": lambda: _moves(dict(states.RUN_MOVES)),
+    "error tree": _error_tree,
+    "never sent": lambda: _kinds_of_exceptions(judge.NEVER_SENT),
+    "perhaps": lambda: _kinds_of_exceptions(judge.PERHAPS),
+    "answers": _answers,
+    "names": _names,
+    "runtime": _members(amends.Runtime),
+    "run": _members(amends.Run),
+    "attempt": _members(amends.Attempt),
+    "checkers": lambda: _table(
+        "checker | what must hold", ((f"`{name}`", _first_line(checker)) for name, checker in CHECKERS.items())
+    ),
 }
+
+
+# ---- pages --------------------------------------------------------------------------------
 
 
 def pages() -> list[Path]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from amends import people
+from amends.aiorun import AsyncEntered, AsyncRun
 from amends.drive import AsyncDriver
 from amends.engine import opening, plan
 from amends.engine.session import Session
@@ -20,7 +21,6 @@ from amends.hub import Hub, View, is_settled, once_ask, refuse_nested
 from amends.model import Call, Event, Order, Policy, Probed, RunInfo
 from amends.report import Report
 from amends.rows import RunRow
-from amends.aiorun import AsyncEntered, AsyncRun
 from amends.settings import Setting
 from amends.store.protocol import Store
 from amends.tool import schemas
@@ -115,6 +115,7 @@ class AsyncRuntime:
     ) -> AsyncRun:
         """The same without a block (notebooks): end it with ``commit`` or ``rollback``."""
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        refuse_nested(f"rt.open({id!r})")
         return await self._open(id, input, options)
 
     async def _open(self, id: str | None, input: object, options: Mapping[str, Any]) -> AsyncRun:
@@ -145,11 +146,16 @@ class AsyncRuntime:
             self._hub.keeper.forget(session.lease)
             raise
 
-    async def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    @overload
+    async def once(
+        self, key: str, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+    @overload
+    async def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    async def once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run undeclared code once in this ledger, and answer from the record after."""
         async with self.run(f"once:{key}") as run:
-            value: R = run._value(await run._do(once_ask(run._session, key, fn, args, kwargs)))
-        return value
+            return run._value(await run._do(once_ask(run._session, key, fn, args, kwargs)))
 
     async def start(self, agent: str, *, id: str | None = None, input: object = None) -> Any:
         """Open a run and give it to a registered agent; a worker can resume it."""

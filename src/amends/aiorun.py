@@ -12,7 +12,7 @@ from typing import Any, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from amends import people
 from amends.canonical import encode
-from amends.context import parent_call
+from amends.context import parent_call, refuse_nowhere
 from amends.drive import AsyncDriver
 from amends.engine import ending, leaving, opening, plan
 from amends.engine.call import Done, guarded_call
@@ -93,11 +93,16 @@ class AsyncRun:
         flow = plan.run_plan(self._session, plan_, parent=parent_call(), flights=flights)
         return await self._watched(flow, flights)
 
-    async def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    @overload
+    async def once(
+        self, key: str, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+    @overload
+    async def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    async def once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run undeclared code once in this run, as a child with its own pivot."""
         async with self.child(f"once:{key}") as inner:
-            value: R = inner._value(await inner._do(once_ask(inner._session, key, fn, args, kwargs)))
-        return value
+            return inner._value(await inner._do(once_ask(inner._session, key, fn, args, kwargs)))
 
     async def begin(
         self, tool: str, args: Mapping[str, Any], *, key: Any = None, kind: str | None = None
@@ -116,10 +121,10 @@ class AsyncRun:
             yield inner
         except BaseException as error:
             current_caller.reset(token)
-            await _shielded(inner._leave_child(error))
+            await _shielded(inner._leave(error))
             raise
         current_caller.reset(token)
-        await _shielded(inner._leave_child(None))
+        await _shielded(inner._leave(None))
 
     def submit(
         self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
@@ -152,17 +157,24 @@ class AsyncRun:
     async def commit(self) -> None:
         """End the run: everything it did stands."""
         people.refuse_in_body(self.id, "committed")
-        if not self._over:
-            await self._leave_by(None)
+        try:
+            await _shielded(self._leave(None))
+        except LedgerError:
+            raise  # the run is still ours, and may be committed again
+        except BaseException:
+            self._release()
+            raise
         self._release()
 
     async def rollback(self, why: str) -> NoReturn:
         """Compensate everything, then raise ``RolledBack``."""
         people.refuse_in_body(self.id, "rolled back")
         try:
-            await self._flow(leaving.take_back(self._session, why=why))
+            await _shielded(self._flow(leaving.take_back(self._session, why=why)))
         finally:
             self._release()
+            with contextlib.suppress(LedgerError):
+                await self._look()
         raise AssertionError("taking back always raises")
 
     async def report(self) -> Report:
@@ -181,6 +193,7 @@ class AsyncRun:
         return people.found(await self._flow(people.read(uid=self._session.uid)), self.id)
 
     async def _do(self, ask: Ask) -> Done:
+        refuse_nowhere(ask.spec.name)
         done = await self._watched(guarded_call(self._session, ask), [ask.flight])
         if done.row.kind == "pivot" and done.row.state == "succeeded" and not done.replayed:
             self._session.state = "pivoted"
@@ -217,10 +230,6 @@ class AsyncRun:
             )
         )
         return AsyncRun(self._hub, self._driver, session, opened.run, over=is_over(opened) or session.state == "committed")
-
-    async def _leave_child(self, error: BaseException | None) -> None:
-        if not self._over:
-            await self._leave_by(error)
 
     async def _leave(self, error: BaseException | None) -> None:
         if self._over:

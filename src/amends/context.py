@@ -51,12 +51,23 @@ class _Nowhere:
 
     def direct(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Refuse: a way back that starts new calls would have no way back."""
+        raise self.refusal(declared.name)
+
+    def refusal(self, tool: str) -> NoRun:
+        """What is said to whoever asks for a tool here."""
         where = "probe" if self._phase == "probe" else "compensation"
-        raise NoRun(
-            f"{declared.name} was called inside the {where} of {self._call.tool}; nothing was started",
-            tool=declared.name,
+        return NoRun(
+            f"{tool} was called inside the {where} of {self._call.tool}; nothing was started",
+            tool=tool,
             hint="use the bare function, tool.fn, for what belongs to the same act",
         )
+
+
+def refuse_nowhere(tool: str) -> None:
+    """A run that is held by hand starts nothing inside a probe or compensation either."""
+    caller = current_caller.get()
+    if isinstance(caller, _Nowhere):
+        raise caller.refusal(tool)
 
 
 @contextmanager

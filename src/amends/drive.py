@@ -93,6 +93,8 @@ class Patience:
 class Driver:
     """Carries out operations, blocking the calling thread."""
 
+    mono: Callable[[], float] = staticmethod(time.monotonic)
+
     def __init__(self, store: Store, live: Live, lease_s: float) -> None:
         self.store, self.live, self.lease_s = store, live, lease_s
         self._loop: _LoopThread | None = None
@@ -125,7 +127,7 @@ class Driver:
 
     def _invoke(self, op: Invoke) -> Ended:
         if op.lease is not None:
-            op.lease.check(time.monotonic())
+            op.lease.check(self.mono())
         if op.flight is not None:
             op.flight.sent = True
         if op.is_async:
@@ -310,6 +312,8 @@ def _copy_end(ended: asyncio.Future[Any], done: Future[Any]) -> None:
 class AsyncDriver:
     """Carries out operations on the running event loop."""
 
+    mono: Callable[[], float] = staticmethod(time.monotonic)
+
     def __init__(self, store: Store, live: Live, lease_s: float) -> None:
         self.store, self.live, self.lease_s = store, live, lease_s
         self._instant = store.url == "memory:"  # never blocks, so it needs no hop and no shield
@@ -385,7 +389,7 @@ class AsyncDriver:
 
     async def _invoke(self, op: Invoke) -> Ended:
         if op.lease is not None:
-            op.lease.check(time.monotonic())
+            op.lease.check(self.mono())
         if op.flight is not None:
             op.flight.sent = True
         if op.is_async:

@@ -40,8 +40,10 @@ NOT_YET = {
 class Hub:
     """Tools, settings and the ledger of one runtime and of all its views."""
 
-    def __init__(self, given: Mapping[str, Any], tools: Iterable[object], *, store: Store | None = None) -> None:
-        self.settings: dict[str, Setting] = settle_settings(given)
+    def __init__(
+        self, given: Mapping[str, Any], tools: Iterable[object], *, store: Store | None = None, alone: bool = False
+    ) -> None:
+        self.settings: dict[str, Setting] = settle_settings(given, alone=alone)
         self.store: Store = store_for(str(self.value("url"))) if store is None else store
         self.order: Order = self.value("order")
         self.lease_s: float = self.value("lease")
@@ -78,6 +80,10 @@ class Hub:
                         hint=f"remove {option}= for now; amends refuses what it cannot keep",
                     )
         return specs
+
+    def be(self, owner: str) -> None:
+        """Act as this owner: a simulated process."""
+        self._pid, self._owner = os.getpid(), owner
 
     @property
     def owner(self) -> str:
@@ -196,7 +202,7 @@ class View:
         return View(tenant or self.tenant, agent or self.agent, principal or self.principal)
 
 
-def _run_id(id: str) -> str:
+def _run_id(id: Any) -> str:
     if not isinstance(id, str) or not id or len(id) > 512:
         raise UsageError(f"a run id is a text of 1 to 512 characters, not {str(id)[:40]!r}")
     return id

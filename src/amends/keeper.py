@@ -17,8 +17,15 @@ log = logging.getLogger("amends")
 class Keeper:
     """Keeps leases alive while their runs are open, and tells a run that has lost its own."""
 
-    def __init__(self, renew: Callable[[RenewLeases], Renewed], lease_s: float) -> None:
-        self._renew, self._lease_s = renew, lease_s
+    def __init__(
+        self,
+        renew: Callable[[RenewLeases], Renewed],
+        lease_s: float,
+        *,
+        mono: Callable[[], float] = time.monotonic,
+        beats: bool = True,
+    ) -> None:
+        self._renew, self._lease_s, self._mono, self._beats = renew, lease_s, mono, beats
         self._leases: dict[str, tuple[Lease, Callable[[], Any] | None]] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -28,6 +35,8 @@ class Keeper:
         """Renew this lease until it is forgotten."""
         with self._changed:
             self._leases[lease.root] = (lease, on_lost)
+            if not self._beats:
+                return  # virtual time: whoever moves the clock renews
             if self._thread is None or not self._thread.is_alive():
                 self._closed = False
                 self._thread = threading.Thread(target=self._beat, name="amends-heartbeat", daemon=True)
@@ -59,9 +68,14 @@ class Keeper:
                 leases = [lease for lease, _ in self._leases.values()]
             self.renew(leases)
 
+    def kept(self) -> list[Lease]:
+        """The leases that are kept now."""
+        with self._changed:
+            return [lease for lease, _ in self._leases.values()]
+
     def renew(self, leases: list[Lease]) -> None:
         """Renew these now. An unreachable ledger is not a lost lease: the monotonic clock ends it in time."""
-        asked_at = time.monotonic()
+        asked_at = self._mono()
         owners = {lease.owner for lease in leases}
         for owner in owners:
             mine = [lease for lease in leases if lease.owner == owner]

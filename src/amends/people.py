@@ -36,8 +36,8 @@ from amends.ops import (
     Tree,
 )
 from amends.rows import CallRow, RunRow
-from amends.tool import Declaration, Options
 from amends.spec import declaration_of
+from amends.tool import Declaration, Options
 
 __all__ = ["Found", "recover_tree"]
 

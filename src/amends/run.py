@@ -10,7 +10,7 @@ from typing import Any, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from amends import people
 from amends.canonical import encode
-from amends.context import parent_call
+from amends.context import parent_call, refuse_nowhere
 from amends.drive import Driver
 from amends.engine import ending, leaving, opening, plan
 from amends.engine.call import Done, guarded_call
@@ -92,11 +92,16 @@ class Run:
         flow = plan.run_plan(self._session, plan_, parent=parent_call(), flights=flights)
         return self._watched(flow, flights)
 
-    def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    @overload
+    def once(
+        self, key: str, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+    @overload
+    def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run undeclared code once in this run, as a child with its own pivot."""
         with self.child(f"once:{key}") as inner:
-            value: R = inner._value(inner._do(once_ask(inner._session, key, fn, args, kwargs)))
-        return value
+            return inner._value(inner._do(once_ask(inner._session, key, fn, args, kwargs)))
 
     def begin(
         self, tool: str, args: Mapping[str, Any], *, key: Any = None, kind: str | None = None
@@ -115,10 +120,10 @@ class Run:
             yield inner
         except BaseException as error:
             current_caller.reset(token)
-            inner._leave_child(error)
+            inner._leave(error)
             raise
         current_caller.reset(token)
-        inner._leave_child(None)
+        inner._leave(None)
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Run ``fn`` in a thread that has this run; leaving the block waits for it."""
@@ -145,8 +150,13 @@ class Run:
     def commit(self) -> None:
         """End the run: everything it did stands."""
         people.refuse_in_body(self.id, "committed")
-        if not self._over:
-            self._leave_by(None)
+        try:
+            self._leave(None)
+        except LedgerError:
+            raise  # the run is still ours, and may be committed again
+        except BaseException:
+            self._release()
+            raise
         self._release()
 
     def rollback(self, why: str) -> NoReturn:
@@ -171,6 +181,7 @@ class Run:
         return people.found(self._flow(people.read(uid=self._session.uid)), self.id)
 
     def _do(self, ask: Ask) -> Done:
+        refuse_nowhere(ask.spec.name)
         return self._watched(guarded_call(self._session, ask), [ask.flight])
 
     def _watched(self, flow: Flow[T], flights: Sequence[Flight]) -> T:
@@ -204,10 +215,6 @@ class Run:
             )
         )
         return Run(self._hub, self._driver, session, opened.run, over=is_over(opened) or session.state == "committed")
-
-    def _leave_child(self, error: BaseException | None) -> None:
-        if not self._over:
-            self._leave_by(error)
 
     def _leave(self, error: BaseException | None) -> None:
         if self._pool is not None:

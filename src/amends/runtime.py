@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from amends import people
 from amends.drive import Driver
@@ -113,6 +113,7 @@ class Runtime:
     ) -> Run:
         """The same without a block (notebooks): end it with ``commit`` or ``rollback``."""
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        refuse_nested(f"rt.open({id!r})")
         return self._open(id, input, options)
 
     def _open(self, id: str | None, input: object, options: Mapping[str, Any]) -> Run:
@@ -143,11 +144,16 @@ class Runtime:
             self._hub.keeper.forget(session.lease)
             raise
 
-    def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    @overload
+    def once(
+        self, key: str, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+    @overload
+    def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run undeclared code once in this ledger, and answer from the record after."""
         with self.run(f"once:{key}") as run:
-            value: R = run._value(run._do(once_ask(run._session, key, fn, args, kwargs)))
-        return value
+            return run._value(run._do(once_ask(run._session, key, fn, args, kwargs)))
 
     def start(self, agent: str, *, id: str | None = None, input: object = None) -> Any:
         """Open a run and give it to a registered agent; a worker can resume it."""

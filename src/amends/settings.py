@@ -33,12 +33,17 @@ class Setting:
     origin: str
 
 
-def settle_settings(given: Mapping[str, Any], *, environ: Mapping[str, str] | None = None) -> dict[str, Setting]:
-    """Every setting with its origin. Reads at most one ``amends.toml`` and one ``pyproject.toml``, nothing else."""
-    env = os.environ if environ is None else environ
+def settle_settings(
+    given: Mapping[str, Any], *, environ: Mapping[str, str] | None = None, alone: bool = False
+) -> dict[str, Setting]:
+    """Every setting with its origin. Reads at most one ``amends.toml`` and one ``pyproject.toml``, nothing else.
+
+    ``alone``: reads nothing at all; a test must never reach the real ledger.
+    """
+    env = {} if alone else os.environ if environ is None else environ
     unknown = sorted(set(given) - set(DEFAULTS))
     assert not unknown, f"settings that do not exist: {unknown}"
-    files = _files()
+    files = [] if alone else _files()
     settled = {name: _one(name, given.get(name), env, files) for name in DEFAULTS}
     settled["url"] = _placed(settled["url"], files)
     return settled

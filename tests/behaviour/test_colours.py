@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from typing import Any
 
 import pytest
 
-from amends import AsyncRuntime, InDoubt, RolledBack, RunBlocked, current_run, tool
+from amends import AsyncRuntime, InDoubt, RolledBack, RunBlocked, UsageError, current_run, tool
 from amends.errors import Busy, NoRun, WrongColour
 from tests.behaviour.world import World, runtime, until
 
@@ -30,7 +31,8 @@ def _async_tool(log: list[str], name: str = "pay", delay: float = 0.0, **options
 
 def _run(main, *tools, **options):
     async def outer():
-        rt = AsyncRuntime("memory:", **({"tools": tools, "wait": 0.5} | options))
+        given: dict[str, Any] = {"tools": tools, "wait": 0.5} | options
+        rt = AsyncRuntime("memory:", **given)
         try:
             return await main(rt)
         finally:
@@ -290,8 +292,9 @@ def test_tasks_still_running_are_waited_for() -> None:
     async def main(rt):
         async with rt.run("r") as run:
             run.submit(pay, x="1")
-            asyncio.create_task(pay(x="2"))
+            task = asyncio.create_task(pay(x="2"))
             await asyncio.sleep(0.005)
+        assert task.done()
         assert (await rt.report("r")).state == "committed"
         assert {call.state for call in (await rt.report("r")).calls} == {"succeeded"}
 
@@ -315,16 +318,19 @@ def test_an_async_timeout_is_doubt() -> None:
 
 def test_an_async_run_that_is_open_is_busy_and_nesting_raises() -> None:
     async def main(rt):
-        async with rt.run("r"):
-            with pytest.raises(Exception, match="inside run r"):
-                async with rt.run("s"):
+        run = await rt.open("r")
+        with pytest.raises(Busy):
+            await rt.open("r", wait=0)
+        await run.commit()
+        assert run.state == "committed"
+        async with rt.run("s"):
+            with pytest.raises(UsageError):
+                async with rt.run("t"):
                     pass
-
-            async def other() -> None:
-                with pytest.raises(Busy):
-                    await rt.open("r", wait=0)
-
-            await other()
+        with pytest.raises(RolledBack):
+            run = await rt.open("u")
+            await run.rollback("no")
+        assert run.state == "rolled_back"
 
     _run(main)
 

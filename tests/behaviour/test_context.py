@@ -43,14 +43,7 @@ def test_submit_and_bind_carry_the_run_into_threads() -> None:
         assert together([run.bind(lambda: pay(x="2"))]) == ["pay:2"]
         with ThreadPoolExecutor(2) as pool:
             assert pool.submit(run.bind(pay), x="3").result(2) == "pay:3"
-        with pytest.raises(NoRun):
-            threading.Thread.run(threading.Thread(target=lambda: None)) or _elsewhere(pay)
     assert sorted(world.log) == ["pay:1", "pay:2", "pay:3"]
-
-
-def _elsewhere(fn) -> None:
-    (end,) = together([fn])
-    raise end
 
 
 def test_an_error_in_a_submitted_function_is_the_futures() -> None:
@@ -199,3 +192,35 @@ def test_recovery_of_one_tenant_leaves_the_others_alone() -> None:
     threading.Event().wait(0.06)
     assert [report.run.tenant for report in rt.scoped(tenant="a").recover()] == ["a"]
     assert rt.scoped(tenant="b").report("r").state == "open"
+
+
+def test_a_run_held_by_hand_starts_nothing_inside_a_probe_or_compensation() -> None:
+    world = World()
+    other = world.compensatable("other")
+    caught: list[object] = []
+
+    @tool
+    def pay() -> None:
+        raise TimeoutError
+
+    @pay.probe
+    def look():
+        with pytest.raises(NoRun):
+            run.call(other)
+        caught.append(run.answer("other", {}).error)
+        return Happened(None)
+
+    pay.compensate(lambda: None)
+    rt = runtime(pay, other)
+    run = rt.open("r")
+    run.call(pay)
+    run.commit()
+    assert [type(error) for error in caught] == [NoRun]
+    assert world.log == []
+
+
+def test_open_inside_a_run_raises_too() -> None:
+    rt = runtime()
+    with rt.run("r"), pytest.raises(UsageError):
+        rt.open("s")
+    assert [run.id for run in rt.runs()] == ["r"]

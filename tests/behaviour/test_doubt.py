@@ -25,7 +25,8 @@ def _slow(gate: threading.Event, log: list[str], error: Exception | None = None,
 
 
 def test_a_timeout_is_doubt_and_the_late_return_settles_it() -> None:
-    gate, log = threading.Event(), []
+    gate = threading.Event()
+    log: list[str] = []
     pay = _slow(gate, log)
     rt = runtime(pay)
     with rt.run("r"):
@@ -39,7 +40,8 @@ def test_a_timeout_is_doubt_and_the_late_return_settles_it() -> None:
 
 
 def test_a_late_return_settles_at_commit_without_being_asked_again() -> None:
-    gate, log = threading.Event(), []
+    gate = threading.Event()
+    log: list[str] = []
     pay = _slow(gate, log)
     rt = runtime(pay)
     with rt.run("r"):
@@ -51,7 +53,8 @@ def test_a_late_return_settles_at_commit_without_being_asked_again() -> None:
 
 
 def test_a_late_return_in_a_rollback_is_compensated() -> None:
-    gate, log = threading.Event(), []
+    gate = threading.Event()
+    log: list[str] = []
     pay = _slow(gate, log)
     rt = runtime(pay)
     with pytest.raises(KeyError), rt.run("r"):
@@ -64,7 +67,8 @@ def test_a_late_return_in_a_rollback_is_compensated() -> None:
 
 
 def test_a_late_ordinary_error_is_the_tools_word_that_nothing_happened() -> None:
-    gate, log = threading.Event(), []
+    gate = threading.Event()
+    log: list[str] = []
     pay = _slow(gate, log, ValueError("declined"))
     rt = runtime(pay)
     with rt.run("r"):
@@ -76,7 +80,8 @@ def test_a_late_ordinary_error_is_the_tools_word_that_nothing_happened() -> None
 
 
 def test_a_late_lost_connection_leaves_the_doubt() -> None:
-    gate, log = threading.Event(), []
+    gate = threading.Event()
+    log: list[str] = []
     pay = _slow(gate, log, ConnectionResetError())
     rt = runtime(pay)
     with pytest.raises(RunBlocked), rt.run("r"):
@@ -88,7 +93,8 @@ def test_a_late_lost_connection_leaves_the_doubt() -> None:
 
 
 def test_a_late_return_into_a_blocked_run_unblocks_it() -> None:
-    gate, log = threading.Event(), []
+    gate = threading.Event()
+    log: list[str] = []
     pay = _slow(gate, log)
     rt = runtime(pay)
     with pytest.raises(RunBlocked), rt.run("r"), pytest.raises(InDoubt):
@@ -168,7 +174,7 @@ def test_a_probe_that_says_nothing_usable_leaves_the_doubt(answer) -> None:
 def test_absent_without_its_parentheses_is_absent(answer) -> None:
     pay = _answering(answer)
     rt = runtime(pay, wait=0.02)
-    with rt.run("r"), pytest.raises(Exception):
+    with rt.run("r"), pytest.raises(TimeoutError):
         pay()
     assert states(rt, "r") == {"pay": "failed"}
 
@@ -266,3 +272,24 @@ def test_an_idempotent_call_inside_its_window_is_started_again() -> None:
     with runtime(pay).run("r"):
         assert pay() == "pay:1"
     assert world.log == ["pay:1", "pay:1"]  # the destination deduplicates on the key
+
+
+def test_a_blocked_run_is_still_probed_also_after_somebody_looked_in_vain() -> None:
+    answers: list[object] = [Unknown("busy")]
+
+    @tool
+    def pay() -> str:
+        raise TimeoutError
+
+    pay.compensate(lambda: None)
+
+    @pay.probe
+    def ask():
+        return answers[0]
+
+    rt = runtime(pay, wait=0.01)
+    for _ in range(2):
+        with pytest.raises(RunBlocked), rt.run("r"), pytest.raises(InDoubt):
+            pay()
+    answers[0] = Happened("paid")
+    until(lambda: [report.state for report in rt.recover()] == ["committed"])

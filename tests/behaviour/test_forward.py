@@ -7,7 +7,7 @@ import time
 import pytest
 
 from amends import Retry, RunBlocked, Runtime, tool
-from amends.errors import RunEnded, UsageError
+from amends.errors import LedgerError, OutOfOrder, RunEnded, UsageError
 from tests.behaviour.world import FAST, ONCE, World, runtime, states
 
 SOON = Retry(attempts=50, delay=0.02, factor=1.0, jitter=0.0)
@@ -80,13 +80,12 @@ def test_rollback_after_the_pivot_takes_nothing_back() -> None:
     world = World()
     pay, wire = world.compensatable("pay"), world.pivot()
     rt = runtime(pay, wire)
-    with pytest.raises(Exception) as caught, rt.run("r") as run:
+    with pytest.raises(RunBlocked), rt.run("r") as run:
         pay()
         wire()
         run.rollback("changed my mind")
     assert world.standing == ["pay:1", "wire:1"]
     assert rt.report("r").state in ("blocked", "pivoted")
-    assert "rolled back" not in str(caught.value)
 
 
 def test_on_failure_rollback_after_the_pivot_does_not_doom_the_run() -> None:
@@ -129,7 +128,7 @@ def test_an_interrupted_run_is_closed_by_a_person_as_committed() -> None:
         wire()
         raise KeyError
     assert rt.finish("r", by="anna", why="the rest was done by hand").state == "committed"
-    with pytest.raises(Exception):
+    with pytest.raises(LedgerError):
         rt.finish("r", by="anna", why="again")
 
 
@@ -139,7 +138,7 @@ def test_finish_is_only_for_interrupted_runs() -> None:
     rt = runtime(pay)
     with rt.run("r"):
         pay()
-        with pytest.raises(Exception):
+        with pytest.raises(LedgerError):
             rt.finish("r", by="anna", why="now")
     with pytest.raises(UsageError):
         rt.finish("nope", by="anna", why="now")
@@ -219,5 +218,5 @@ def test_advise_can_be_said_of_one_tool_only() -> None:
     with rt.run("r"):
         wire()
         pay()
-        with pytest.raises(Exception):
+        with pytest.raises(OutOfOrder):
             hold()

@@ -56,8 +56,10 @@ def test_held_as_a_suspected_duplicate() -> None:
     assert _told(answer) == (
         "held",
         True,
-        'Not run: this looks like the charge from before the restart, {"order":"1042","cents":4200}. '
-        'If it is the same, use its result: {"id":"ch_1"}. If it is another one, call again with "again_because".',
+        (
+            'Not run: this looks like the charge from before the restart, {"order":"1042","cents":4200}. '
+            'If it is the same, use its result: {"id":"ch_1"}. If it is another one, call again with "again_because".'
+        ),
     )
     again = run.answer("charge", {"order": "1042 ", "cents": 4200, "again_because": "a second box"})
     assert again.status == "done"
@@ -88,8 +90,10 @@ def test_out_of_order_early_with_something_missing() -> None:
     assert _told(answer) == (
         "refused",
         True,
-        "Not run: send_wire cannot be undone, so it comes last, and reserve_funds has not been done. "
-        "Call reserve_funds first, then send_wire again with the same arguments.",
+        (
+            "Not run: send_wire cannot be undone, so it comes last, and reserve_funds has not been done. "
+            "Call reserve_funds first, then send_wire again with the same arguments."
+        ),
     )
 
 
@@ -103,8 +107,10 @@ def test_out_of_order_early_with_something_unsettled() -> None:
     assert _told(answer) == (
         "refused",
         True,
-        "Not run: send_wire cannot be undone, so it comes last, and reserve_funds has no result yet. "
-        "Wait for it, then call send_wire again with the same arguments.",
+        (
+            "Not run: send_wire cannot be undone, so it comes last, and reserve_funds has no result yet. "
+            "Wait for it, then call send_wire again with the same arguments."
+        ),
     )
 
 
@@ -123,14 +129,18 @@ def test_out_of_order_twice_and_after_the_pivot() -> None:
     assert _told(twice) == (
         "refused",
         True,
-        "Not run: this task has already made its one irreversible call (send_wire). "
-        "Do not call it again; if a second one is needed, tell the user that it is a new task.",
+        (
+            "Not run: this task has already made its one irreversible call (send_wire). "
+            "Do not call it again; if a second one is needed, tell the user that it is a new task."
+        ),
     )
     assert _told(after) == (
         "refused",
         True,
-        "Not run: send_wire has happened and cannot be undone, so nothing that might have to be undone may start. "
-        "You may still call: send_mail, mark_paid.",
+        (
+            "Not run: send_wire has happened and cannot be undone, so nothing that might have to be undone may start. "
+            "You may still call: send_mail, mark_paid."
+        ),
     )
 
 
@@ -144,8 +154,10 @@ def test_key_conflict_shows_both_and_the_result() -> None:
     assert _told(answer) == (
         "refused",
         True,
-        'Not run: charge was already done with cents=4200; you asked for cents=4900. Use that result: {"id":"ch_1"}. '
-        'Only if a second one is meant, call again with "again_because".',
+        (
+            'Not run: charge was already done with cents=4200; you asked for cents=4900. Use that result: {"id":"ch_1"}. '
+            'Only if a second one is meant, call again with "again_because".'
+        ),
     )
     assert (again.status, said.status) == ("done", "replayed")
 
@@ -264,11 +276,16 @@ def test_values_are_cut_for_a_model() -> None:
 
 def test_a_declared_tool_is_done_by_its_handler() -> None:
     log: list[object] = []
+
+    def handler(order: int) -> str:
+        log.append(order)
+        return "paid"
+
     rt = runtime(declare("search", kind="read"), declare("pay", kind="pivot", key="order"))
     with rt.run("r") as run:
         assert run.answer("search", {"q": "a"}, handler=lambda q: q.upper()).value == "A"
         for _ in range(2):
-            assert run.answer("pay", {"order": 1}, handler=lambda order: log.append(order) or "paid").value == "paid"
+            assert run.answer("pay", {"order": 1}, handler=handler).value == "paid"
         assert run.answer("pay", {"order": 2}).is_error
     assert log == [1]
 

@@ -209,4 +209,4 @@ def test_a_body_that_changes_its_arguments_does_not_change_the_record() -> None:
 def test_what_is_no_tool_is_said_to_be_none() -> None:
     rt = runtime()
     with rt.run("r") as run, pytest.raises(UsageError):
-        run.call(len, [1])  # type: ignore[arg-type]
+        run.call(len, [1])

@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 
-from tests.sim.sweep import SHOWN_MAX, sweep
+from tests.sim.sweep import SHOWN_MAX, exhaustive, sweep
 
 
 def main() -> int:
@@ -14,11 +14,15 @@ def main() -> int:
     parser.add_argument("schedules", nargs="?", type=int, default=24_000, help="how many schedules (default 24,000)")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="repeat an earlier sweep")
     parser.add_argument("--workers", type=int, default=None)
+    parser.add_argument("--exhaustive", action="store_true", help="every single fault of every variant instead (minutes)")
     parser.add_argument("--no-bugs", action="store_true", help="skip the seeded bugs")
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)
     begun = time.monotonic()
-    tally = sweep(asked.schedules, asked.seed, workers=asked.workers)
+    if asked.exhaustive:
+        tally = exhaustive(workers=asked.workers)
+    else:
+        tally = sweep(asked.schedules, asked.seed, workers=asked.workers)
     for flow, count in sorted(tally.by_flow.items(), key=lambda item: (len(item[0]), item[0])):
         print(f"   {flow:<4} {count:>7,} schedules")
     for violation in tally.violations[:SHOWN_MAX]:

@@ -359,6 +359,19 @@ def f14_child(v: Variant, pivot: bool) -> Scenario:
     return Scenario(f"F14 child{' with pivot' * pivot}", program, [a, b, p, m], rest)
 
 
+def f15_child_left_open(v: Variant) -> Scenario:
+    a, b = make("a", variant=v), make("b", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            await do(run, a, n=1)
+            child = await run.child("inner")
+            if not child.over:
+                await do(child, b, n=1)
+
+    return Scenario("F15 child left open", program, [a, b], _rest("a", "b", variant=v))
+
+
 def f16_child_again(v: Variant) -> Scenario:
     a, b = make("a", variant=v), make("b", variant=v)
 
@@ -492,6 +505,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         f12_outage(v),
         f13_raises_after_pivot(v),
         *(f14_child(v, pivot) for pivot in (False, True)),
+        f15_child_left_open(v),
         f16_child_again(v),
         f17_resume(v),
         f18_reworded(v),

@@ -103,6 +103,25 @@ def random_part(job: tuple[int, int, float]) -> Tally:
     return tally
 
 
+def exhaustive_part(job: tuple[Variant, bool]) -> Tally:
+    """Every single fault of one variant, with the recovery on the same host or on another."""
+    variant, same_host = job
+    tally = Tally()
+    for index, schedule in single_faults(variant, hosts=(same_host,)):
+        one(variant, index, schedule, tally)
+    return tally
+
+
+def exhaustive(*, workers: int | None = None) -> Tally:
+    """Every single fault at every operation of every flow, for every variant."""
+    total = Tally()
+    jobs = [(variant, same) for variant in VARIANTS for same in (True, False)]
+    with ProcessPoolExecutor(max_workers=workers or os.cpu_count() or 1) as pool:
+        for tally in pool.map(exhaustive_part, jobs):
+            total.add(tally)
+    return total
+
+
 def sweep(count: int, seed: int, *, workers: int | None = None, seconds: float = 3_600.0) -> Tally:
     """``count`` random schedules, spread over the cores."""
     number = workers or os.cpu_count() or 1

@@ -97,10 +97,13 @@ class Ledger:
 
     # ---- calling --------------------------------------------------------------------------
 
-    def admit(self, run: RunRow, tool: str = "charge", **given: Any) -> ops.Admission:
+    def admit(self, run: RunRow, tool: str = "charge", **given: Any) -> Any:
+        """An ``Admission``, of which a test takes for granted what its verdict implies."""
         return self(self.admit_op(run, tool, **given))
 
-    def admit_op(self, run: RunRow, tool: str = "charge", *, owner: str = "", args: str = "{}", **given: Any) -> ops.AdmitCall:
+    def admit_op(
+        self, run: RunRow, tool: str = "charge", *, owner: str = "", args: str = "{}", **given: Any
+    ) -> ops.AdmitCall:
         kind = given.pop("kind", "compensatable")
         return ops.AdmitCall(
             call_id=given.pop("call_id", "") or self.new("call"), run=run.uid, root=run.root,
@@ -148,7 +151,9 @@ class Ledger:
         assert begun is not None, "the compensation was not begun"
         return self.settle_compensation(begun, to).call
 
-    def settle_compensation(self, call: CallRow, to: str, *, owner: str = "a", epoch: int = 0, **given: Any) -> ops.Settled:
+    def settle_compensation(
+        self, call: CallRow, to: str, *, owner: str = "a", epoch: int = 0, **given: Any
+    ) -> ops.Settled:
         return self(
             ops.SettleCompensation(
                 call.id, owner, epoch or call.created_epoch, call.comp_attempt, to, boot="boot", mono=500.0, **given

@@ -91,7 +91,10 @@ def test_a_committed_run_answers_everybody_and_starts_nothing(ledger: Ledger) ->
     read, call = ledger.do(run, "look", kind="read"), ledger.do(run, "charge")
     ledger.commit(run)
     assert (ledger.admit(run, "charge", owner="z").verdict, ledger.admit(run, "charge").call) == ("replay", call)
-    assert (ledger.admit(run, "look", kind="read").verdict, ledger.admit(run, "look", kind="read").call) == ("replay", read)
+    assert (ledger.admit(run, "look", kind="read").verdict, ledger.admit(run, "look", kind="read").call) == (
+        "replay",
+        read,
+    )
     assert ledger.admit(run, "ship").verdict == "ended"
     assert ledger.admit(run, "other", kind="read").verdict == "ended"
 
@@ -257,9 +260,12 @@ def test_a_person_may_say_run_replay_or_no(ledger: Ledger) -> None:
     for number in "123":
         ledger.do(run, args=f'{{"note": "{number}"}}', key=number)
     resumed = ledger.take_over(run)
-    held = {say: ledger.admit(resumed, args=f'{{"note": "{say}"}}', key=say).call for say in ("run", "replay", "refuse")}
-    for say, call in held.items():
-        ledger(ops.DecideCall(call.id, say, "ann", "because"))
+    held = {
+        say: ledger.admit(resumed, args=f'{{"note": "{say}"}}', key=say).call for say in ("run", "replay", "refuse")
+    }
+    ledger(ops.DecideCall(held["run"].id, "run", "ann", "because"))
+    ledger(ops.DecideCall(held["replay"].id, "replay", "ann", "because"))
+    ledger(ops.DecideCall(held["refuse"].id, "refuse", "ann", "because"))
     asked = {say: ledger.admit(resumed, args=f'{{"note": "{say}"}}', key=say) for say in held}
     assert (asked["run"].verdict, asked["run"].call.state) == ("retry", "ready")
     assert (asked["replay"].verdict, asked["replay"].call.id) == ("replay", held["replay"].twin)

@@ -42,7 +42,7 @@ def breaking(intent: Callable[[Any], Flow[Any]], after: int) -> Callable[[Any], 
 ONE_FURTHER = ("admit_recorded_failure", "probe")
 
 
-@pytest.fixture(params=SCENARIOS.values(), ids=SCENARIOS)
+@pytest.fixture(params=SCENARIOS.values(), ids=list(SCENARIOS))
 def scenario(request: pytest.FixtureRequest) -> Scenario:
     return request.param
 

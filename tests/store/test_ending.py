@@ -182,7 +182,12 @@ def test_a_commit_of_what_is_settled_is_decided_at_once(ledger: Ledger) -> None:
     run = ledger.run()
     ledger.do(run)
     decision = ledger(ops.DecideCommit(run.uid, "a", 1, '"done"'))
-    assert (decision.how, decision.run.state, decision.run.output, decision.run.owner) == ("committed", "committed", '"done"', "")
+    assert (decision.how, decision.run.state, decision.run.output, decision.run.owner) == (
+        "committed",
+        "committed",
+        '"done"',
+        "",
+    )
 
 
 @pytest.mark.parametrize("to", ["started", "in_doubt", "backing_off"])

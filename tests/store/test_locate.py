@@ -39,7 +39,9 @@ def test_finding_a_store_makes_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("url", ["postgresql://bob:secret@host/db", "postgres://host/db", "postgresql+psycopg://host/db"])
+@pytest.mark.parametrize(
+    "url", ["postgresql://bob:secret@host/db", "postgres://host/db", "postgresql+psycopg://host/db"]
+)
 def test_postgres_names_its_extra_and_no_password(url: str) -> None:
     with pytest.raises(BadConfig) as bad:
         store_for(url)
@@ -71,6 +73,8 @@ def test_what_cannot_be_used_is_said_with_a_hint(url: str) -> None:
 
 
 def test_a_store_that_is_not_asked_for_is_not_imported() -> None:
-    code = "import sys; from amends.store.locate import store_for; store_for('memory:'); print('sqlite3' in sys.modules)"
+    code = (
+        "import sys; from amends.store.locate import store_for; store_for('memory:'); print('sqlite3' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

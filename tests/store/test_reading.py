@@ -87,7 +87,10 @@ def test_events_are_read_in_ledger_order_in_pages(ledger: Ledger) -> None:
         ledger.do(other, f"tool {number}")
     everything = ledger.events()
     assert [event.seq for event in everything] == list(range(1, len(everything) + 1))
-    assert ledger(ops.ReadEvents(None, mine.root, 3, 2)) == [e for e in everything if e.root == mine.root and e.seq > 3][:2]
+    assert (
+        ledger(ops.ReadEvents(None, mine.root, 3, 2))
+        == [e for e in everything if e.root == mine.root and e.seq > 3][:2]
+    )
     assert ledger(ops.ReadEvents("umbrella")) == [event for event in everything if event.tenant == "umbrella"]
 
 

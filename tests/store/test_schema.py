@@ -62,8 +62,8 @@ def test_the_states_of_the_schema_are_those_of_the_tables(
 def test_a_state_that_no_table_has_is_not_stored(database: sqlite3.Connection) -> None:
     for table in ("runs", "calls"):
         columns = [row for row in database.execute(f"pragma table_info({table})") if row[1] != "place"]
-        values = ["nonsense" if name == "state" else (0 if kind == "INTEGER" else "") for _, name, kind, *_ in columns]
-        values = [0.0 if columns[place][2] == "REAL" else value for place, value in enumerate(values)]
+        of = {"INTEGER": 0, "REAL": 0.0, "TEXT": ""}
+        values = ["nonsense" if name == "state" else of[kind] for _, name, kind, *_ in columns]
         marks = ", ".join("?" * len(columns))
         names = ", ".join(f'"{column[1]}"' for column in columns)
         with pytest.raises(sqlite3.IntegrityError):

@@ -150,7 +150,12 @@ def test_evidence_of_what_was_taken_back_in_doubt_reopens_its_run(ledger: Ledger
     assert ledger.close(run, "rolled_back").closed_at is not None
     assert ledger(evidence(call.id, happened=True)).state == "succeeded"
     again = ledger.read(run)
-    assert (again.state, again.goal, again.closed_at, again.wake_at) == ("rolling_back", "rollback", None, ledger.clock.now)
+    assert (again.state, again.goal, again.closed_at, again.wake_at) == (
+        "rolling_back",
+        "rollback",
+        None,
+        ledger.clock.now,
+    )
 
 
 def test_evidence_that_a_pivot_happened_after_all_moves_its_run(ledger: Ledger) -> None:

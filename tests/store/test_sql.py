@@ -99,7 +99,7 @@ def test_a_text_is_built_once_per_shape() -> None:
 
 
 def a_call(state: str) -> CallRow:
-    values = {"str": "", "int": 0, "float": 0.0, "float | None": None, "str | None": None}
+    values: dict[str, Any] = {"str": "", "int": 0, "float": 0.0, "float | None": None, "str | None": None}
     given = {name: values[str(field.type)] for name, field in CallRow.__dataclass_fields__.items()}
     return CallRow(**given | {"id": "c", "state": state})
 
@@ -147,7 +147,9 @@ def test_the_database_refuses_a_change_from_a_state_that_is_no_longer_there() ->
 
 def test_rows_made_quickly_are_rows() -> None:
     row = a_call("started")
-    assert CALLS.changed(row, {"state": "failed"}) == CallRow(**{n: getattr(row, n) for n in CALLS.columns} | {"state": "failed"})
+    assert CALLS.changed(row, {"state": "failed"}) == CallRow(
+        **{n: getattr(row, n) for n in CALLS.columns} | {"state": "failed"}
+    )
     assert type(CALLS.make(*CALLS.values(row))) is CallRow
     assert hash(CALLS.make(*CALLS.values(row))) == hash(row)
     assert set(CALL_MOVES) >= set(CALL_STATES)

@@ -67,7 +67,9 @@ def test_the_first_operation_opens(make: Make, path: Path) -> None:
     assert Ledger(make(), "async").open().how == "busy"
 
 
-def test_a_store_is_where_it_was_when_the_process_goes_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_is_where_it_was_when_the_process_goes_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     store = SqliteStore("relative.db", "NORMAL")
     (tmp_path / "other").mkdir()

@@ -415,17 +415,22 @@ def test_a_loop_that_closes_early_does_not_stop_the_others(store: SqliteStore, g
 def test_closing_serves_those_in_line_first(store: SqliteStore, gate: Gate) -> None:
     ledger = Ledger(store)
     requests = numbered(ledger, ledger.run(), 6)
-    gate.once(in_line(store, 5))
+    go = threading.Event()
+    gate.once(lambda: go.wait(60))
 
     async def tasks() -> list[ops.Admission]:
         return await asyncio.gather(*map(store.perform_async, requests[3:]))
 
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(5) as pool:
         waiting = [pool.submit(store.perform, request) for request in requests[:3]]
         loop = pool.submit(asyncio.run, tasks())
-        wait_for(lambda: store._commits._led)
         in_line(store, 5)()
-        store.close()
+        closing = pool.submit(store.close)
+        wait_for(lambda: store._commits._closed)
+        with pytest.raises(LedgerUnavailable):
+            ledger.run("late")
+        go.set()
+        closing.result()
         answers = [future.result() for future in waiting] + loop.result()
     assert {answer.verdict for answer in answers} == {"start"}
     again = SqliteStore(store.path, "NORMAL")

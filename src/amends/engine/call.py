@@ -33,8 +33,19 @@ from amends.errors import (
     UsageError,
 )
 from amends.model import Retry
-from amends.ops import Admission, AdmitCall, Ended, Invoke, Luck, NoteEvidence, ReadCall, ReadClocks, SettleCall, Sleep
-from amends.ops import StartCall
+from amends.ops import (
+    Admission,
+    AdmitCall,
+    Ended,
+    Invoke,
+    Luck,
+    NoteEvidence,
+    ReadCall,
+    ReadClocks,
+    SettleCall,
+    Sleep,
+    StartCall,
+)
 from amends.rows import CallRow
 from amends.tool import Spec
 

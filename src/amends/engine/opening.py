@@ -101,10 +101,11 @@ async def go_on(session: Session, run: RunRow) -> RunRow:
         return await commit(session)
     if run.state == "blocked":
         tree = await read_tree(session)
-        await settle_all(session, tree, back=False)
+        later = await settle_all(session, tree, back=False)
         tree = await read_tree(session)
         if tree.run.state == "blocked":
-            await LetGo(session.root, session.lease.owner, session.lease.epoch, None)
+            # A blocked run is still probed: whoever looked in vain does not take that away.
+            await LetGo(session.root, session.lease.owner, session.lease.epoch, later)
             raise_blocked(session, tree, None)
         return tree.run
     return run

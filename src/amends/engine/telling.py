@@ -21,11 +21,10 @@ from amends.errors import (
     Waiting,
     shown,
 )
-from amends.model import Answer, Call, Residue, RunInfo, Status
+from amends.model import Answer, Call, Event, Residue, RunInfo, Status
 from amends.ops import Tree
 from amends.report import Report
 from amends.rows import EventRow, RunRow
-from amends.model import Event
 from amends.tool import Spec
 
 

@@ -77,6 +77,7 @@ class SqliteStore:
         self._lock_wait_s = lock_wait_s
         self._create = True
         self._closed = False
+        self._forking = False
         self._writer: Line | None = None
         self._begin_anew()
         _STORES.add(self)
@@ -279,13 +280,16 @@ class SqliteStore:
         """Finish and disconnect. SQLite keeps its locks per process: a child that inherits a connection believes
         in locks that it does not have, even for connections that it opens itself.
         """
-        if self._opening.acquire(timeout=FORK_WAIT_S):
-            if self._commits.hold(FORK_WAIT_S) and self._readers.hold(FORK_WAIT_S):
-                self._drop_writer()
-            self._opening.release()
+        # In this order: who writes or reads may still have to open.
+        still = self._commits.hold(FORK_WAIT_S) and self._readers.hold(FORK_WAIT_S)
+        self._forking = self._opening.acquire(timeout=FORK_WAIT_S)
+        if still and self._forking:
+            self._drop_writer()
 
     def after_fork_in_parent(self) -> None:
         """Go on; connections are opened again when needed."""
+        if self._forking:
+            self._opening.release()
         self._readers.release()
         self._commits.release()
 

@@ -313,7 +313,10 @@ def goal_kept(store: MemoryStore, world: World) -> Iterator[str]:
     """A run whose block ended cleanly is not rolled back by a policy."""
     decided = {e.run for e in store.events if e.what == "goal" and e.to_state == "commit"}
     for run in store.runs.values():
-        failed_pivot = any(c.run == run.uid and c.at_commit and c.state == "failed" for c in store.calls.values())
+        # A pivot that failed at commit by its own error takes its run back; one that was merely lost does not.
+        failed_pivot = any(
+            c.run == run.uid and c.at_commit and c.state == "failed" and c.why != "lost" for c in store.calls.values()
+        )
         asked = run.goal_by in ("person", "deadline")
         if run.uid in decided and run.state == "rolled_back" and not failed_pivot and not asked and not run.parent:
             yield f"run {run.id} had ended cleanly and was rolled back"

@@ -1,0 +1,143 @@
+"""A runtime for tests: in memory, in virtual time, and it can die."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from amends.drive import Driver, Live
+from amends.flow import Op
+from amends.hub import Hub, View
+from amends.keeper import Keeper
+from amends.ops import Ended, Invoke, IsDead, Luck, ReadClocks, Sleep, StoreOp
+from amends.run import Run
+from amends.runtime import Runtime
+from amends.store.memory import MemoryStore
+from amends.testing.clock import Clock
+from amends.testing.simulation import Crash
+from amends.tool import current_caller
+
+
+class TestClock(Clock):
+    """Virtual time; living runs keep their leases while it passes."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passing: list[Callable[[], None]] = []
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        super().advance(seconds)
+        for heartbeat in self._passing:
+            heartbeat()
+
+
+class TestDriver(Driver):
+    """The blocking driver in virtual time, with places to die. A dead one does nothing any more."""
+
+    __test__ = False
+
+    def __init__(self, store: MemoryStore, live: Live, lease_s: float, clock: Clock, dead_owners: set[str]) -> None:
+        super().__init__(store, live, lease_s)
+        self.clock, self.dead_owners = clock, dead_owners
+        self.mono = lambda: clock.mono
+        self.faults: dict[int, str] = {}
+        self.points = 0
+        self.dead = False
+        self.trace: list[str] = []
+        self.finished: list[tuple[str, str]] = []
+        """Call id and phase of every body that ran to its end without an error."""
+
+    def perform(self, op: Op[Any]) -> Any:
+        """Carry out one operation, unless the process is to die here."""
+        if self.dead:
+            raise Crash
+        if isinstance(op, StoreOp | Invoke):
+            return self._point(op)
+        if isinstance(op, ReadClocks):
+            return self.clock.read("test")
+        if isinstance(op, Sleep):
+            return self.clock.advance(max(0.0, min(op.seconds, 1e7)))
+        if isinstance(op, Luck):
+            return 0.5
+        if isinstance(op, IsDead):
+            return op.owner in self.dead_owners
+        return super().perform(op)
+
+    def _point(self, op: StoreOp[Any] | Invoke) -> Any:
+        fault = self.faults.get(self.points, "")
+        self.points += 1
+        self.trace.append(f"{op.phase} {op.call.tool}" if isinstance(op, Invoke) else type(op).__name__)
+        if fault == "before":
+            self.die()
+        if isinstance(op, Invoke) and fault == "request lost":
+            return Ended(error=TimeoutError("the request was lost (simulated)"))
+        answer = super().perform(op)
+        if isinstance(op, Invoke) and answer.error is None and not answer.in_flight:
+            self.finished.append((op.call.id, op.phase))
+        if fault == "after":
+            self.die()
+        if isinstance(op, Invoke) and fault == "answer lost":
+            return Ended(error=TimeoutError("the answer was lost (simulated)"))
+        return answer
+
+    def die(self) -> None:
+        """The process ends here, as by SIGKILL."""
+        self.dead = True
+        raise Crash
+
+
+class TestRuntime(Runtime):
+    """``Runtime`` in memory with its own clock. Reads no environment and no file."""
+
+    __test__ = False
+
+    def __init__(
+        self,
+        *,
+        tools: Iterable[object] = (),
+        agents: Mapping[str, Callable[[Run], object]] | None = None,
+        store: MemoryStore | None = None,
+        clock: TestClock | None = None,
+        **options: Any,
+    ) -> None:
+        self.clock = TestClock() if clock is None else clock
+        memory = MemoryStore(clock=lambda: self.clock.wall) if store is None else store
+        self._hub = Hub({"url": "memory:", **options}, tools, store=memory, alone=True)
+        self._hub.keeper = Keeper(memory.perform, self._hub.lease_s, mono=lambda: self.clock.mono, beats=False)
+        self.clock._passing.append(lambda: self._hub.keeper.renew(self._hub.keeper.kept()))
+        self._deaths: set[str] = set()
+        self._births = 0
+        self._memory = memory
+        value = self._hub.value
+        self._view = View(value("tenant"), value("agent"), value("principal"))
+        self._agents = dict(agents or {})
+        self._be_born()
+
+    def crash(self) -> None:
+        """Die here and now, as by SIGKILL: open runs are left as they are; this object is then a new process.
+
+        Inside a run it raises ``Crash``, which is no ``Exception``: nothing on the way out cleans up.
+        """
+        self._test_driver.dead = True
+        self._deaths.add(self._hub.owner)
+        for lease in self._hub.keeper.kept():
+            self._hub.keeper.forget(lease)
+        self._be_born()
+        if current_caller.get() is not None:
+            raise Crash
+
+    def _be_born(self) -> None:
+        self._births += 1
+        self._hub.be(f"test|boot|ns|{self._births}|0")
+        self._hub.live = Live()
+        self._driver = self._test_driver = TestDriver(
+            self._memory, self._hub.live, self._hub.lease_s, self.clock, self._deaths
+        )
+
+
+def runtime(*, tools: Iterable[object] = (), **options: Any) -> TestRuntime:
+    """A runtime in memory with its own clock; reads no environment and no file."""
+    return TestRuntime(tools=tools, **options)

@@ -1,0 +1,306 @@
+"""The simulator for users' own tools: every crash point of a task, and of its recovery."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from amends.canonical import encode
+from amends.errors import NotStorable
+from amends.model import Absent, Happened, Policy
+from amends.people import declared_as
+from amends.run import Run
+from amends.spec import Spec
+from amends.states import RUN_FINAL
+from amends.testing.checkers import CHECKERS, Violation
+from amends.testing.runtime import TestRuntime
+from amends.testing.simulation import Crash, Simulation
+from amends.testing.world import World
+
+SCHEDULES_MAX: Final = 5_000
+ROUNDS_MAX: Final = 60
+ON_ANY_WORLD: Final = (
+    "event_per_transition",
+    "nothing_stuck",
+    "compensation_order",
+    "attempts_in_order",
+    "settled_by_owner",
+    "work_left",
+    "pivot_moves_its_run",
+)
+"""The checkers that read the ledger alone; your ``state`` takes the place of the simulated world."""
+
+Faults = tuple[tuple[int, str], ...]
+Scenario = Callable[[Run], object]
+State = Callable[[], object]
+
+
+@dataclass(slots=True)
+class Verdict:
+    """How many schedules were played, and every promise that one of them broke."""
+
+    schedules: int = 0
+    violations: list[Violation] = field(default_factory=list)
+
+    def raise_if_broken(self) -> None:
+        """Fail a test, naming the first violations."""
+        if self.violations:
+            shown = "\n".join(f"  {violation}" for violation in self.violations[:10])
+            raise AssertionError(f"{len(self.violations)} violations in {self.schedules} schedules:\n{shown}")
+
+
+class _Failed(Exception):
+    """The end of a task that is to be taken back."""
+
+
+def simulate(
+    scenario: Scenario,
+    /,
+    *,
+    tools: Sequence[object],
+    state: State | None = None,
+    fresh: Callable[[], object] | None = None,
+    seeds: int = 100,
+    crashes: int = 1,
+    workers: int = 1,
+    recover: Policy = "rollback",
+) -> Verdict:
+    """Kill a task before and after every operation, let others recover it, and look at the world.
+
+    ``scenario`` gets a run, as inside ``with rt.run()``. ``state`` shows your world: after a rollback it must be what
+    it was. ``fresh`` resets your world before every schedule; then a commit must leave what an undisturbed one leaves.
+    ``crashes=2`` also kills the recovery at every operation; ``seeds`` random schedules add lost requests and answers.
+    """
+    play = _Player(scenario, tools, state, fresh, workers, recover)
+    verdict = Verdict()
+    clean = play(verdict, ())
+    for at in range(len(clean.trace)):
+        for kind in ("before", "after"):
+            hit = play(verdict, ((at, kind),), clean=clean)
+            if crashes >= 2 and verdict.schedules < SCHEDULES_MAX:
+                for again in range(hit.recovery_points):
+                    play(verdict, ((at, kind),), ((again, "after"),), clean=clean)
+    for faults, recovery in _random_faults(clean.trace, seeds):
+        if verdict.schedules >= SCHEDULES_MAX:
+            break
+        play(verdict, faults, recovery, clean=clean)
+    return verdict
+
+
+def _random_faults(trace: Sequence[str], seeds: int) -> Iterator[tuple[Faults, Faults]]:
+    bodies = [at for at, name in enumerate(trace) if name.startswith(("execute", "compensate"))]
+    for seed in range(seeds if bodies else 0):
+        luck = random.Random(seed)  # noqa: S311 - schedules are to be repeated
+        lost = (luck.choice(bodies), luck.choice(("answer lost", "request lost")))
+        crash = (luck.randrange(len(trace)), luck.choice(("before", "after")))
+        yield (lost,) if luck.random() < 0.5 else (lost, crash), ((luck.randrange(12), "after"),)
+
+
+@dataclass(slots=True)
+class _Played:
+    trace: list[str]
+    recovery_points: int = 0
+    after: object = None
+    committed: bool = False
+
+
+class _Player:
+    """Plays one scenario again and again, each time in a new ledger."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        tools: Sequence[object],
+        state: State | None,
+        fresh: Callable[[], object] | None,
+        workers: int,
+        recover: Policy,
+    ) -> None:
+        self._scenario, self._tools, self._state, self._fresh = scenario, tools, state, fresh
+        self._workers, self._recover = workers, recover
+        self._nowhere = World(Simulation())
+
+    def __call__(
+        self, verdict: Verdict, faults: Faults, recovery: Faults = (), *, clean: _Played | None = None
+    ) -> _Played:
+        verdict.schedules += 1
+        if self._fresh is not None:
+            self._fresh()
+        before = self._seen()
+        agents = {"simulated": self._scenario}
+        rt = TestRuntime(tools=self._tools, agents=agents)
+        driver = rt._test_driver
+        driver.faults = dict(faults)
+        # A name of its own in every schedule: keys differ, so a world that is not reset does not confuse them.
+        id = f"simulated-{verdict.schedules}"
+        try:
+            with rt.run(id, agent="simulated", recover=self._recover) as run:
+                run.output = self._scenario(run)
+        except (Exception, Crash):
+            pass  # the ledger tells how it ended
+        played = _Played(list(driver.trace))
+        finished = Counter(driver.finished)
+        driver.finished.clear()
+        if driver.dead:
+            rt.crash()
+        played.recovery_points = self._rest(rt, recovery, finished)
+        broken = [*self._of_ledger(rt), *_twice(rt, finished), *self._of_world(rt, id, before, played, clean)]
+        said = ", ".join(f"{kind} at {at}" for at, kind in faults) + (f"; in recovery {recovery}" if recovery else "")
+        verdict.violations += [Violation(name, what, said or "undisturbed") for name, what in broken]
+        return played
+
+    def _seen(self) -> object:
+        return None if self._state is None else _frozen(self._state())
+
+    def _rest(self, rt: TestRuntime, faults: Faults, finished: Counter[tuple[str, str]]) -> int:
+        """Recover until nothing more happens; how many operations the first recovery had."""
+        first = 0
+        for round_ in range(ROUNDS_MAX):
+            driver = rt._test_driver
+            driver.faults = dict(faults) if round_ == 0 else {}
+            driver.points = 0
+            try:
+                for _ in range(self._workers):
+                    rt.recover()
+            except Crash:
+                rt.crash()
+            first = driver.points if round_ == 0 else first
+            finished.update(driver.finished)
+            driver.finished.clear()
+            waits = [run.wake_at - rt.clock.wall for run in rt._memory.runs.values() if run.wake_at is not None]
+            if not waits and not driver.dead:
+                break
+            rt.clock.advance(max(0.0, min(waits, default=0.0)) + 0.001)
+        return first
+
+    def _of_ledger(self, rt: TestRuntime) -> Iterator[tuple[str, str]]:
+        for name in ON_ANY_WORLD:
+            for what in CHECKERS[name](rt._memory, self._nowhere):
+                yield name, what
+
+    def _of_world(
+        self, rt: TestRuntime, id: str, before: object, played: _Played, clean: _Played | None
+    ) -> Iterator[tuple[str, str]]:
+        roots = [run for run in rt._memory.runs.values() if run.id == id and run.uid == run.root]
+        if not roots or self._state is None:
+            return
+        state = roots[-1].state
+        played.after, played.committed = self._seen(), state == "committed"
+        if state == "rolled_back" and played.after != before:
+            yield "world_restored", f"the run is rolled_back and the world went from {before} to {played.after}"
+        comparable = self._fresh is not None and clean is not None and clean.committed
+        if comparable and clean is not None and state == "committed" and played.after != clean.after:
+            yield "world_committed", f"the run is committed and the world is {played.after}, not {clean.after}"
+        if state not in RUN_FINAL and state != "blocked" and roots[-1].policy == "rollback":
+            yield "run_ended", f"the run is {state} and nobody goes on with it"
+
+
+def _twice(rt: TestRuntime, finished: Counter[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    for (call_id, phase), count in finished.items():
+        row = rt._memory.calls.get(call_id)
+        spec = None if row is None else rt._hub.specs.get(row.tool)
+        if row is None or spec is None or count < 2 or row.kind == "read" or phase == "probe":
+            continue
+        twin = spec.compensate
+        allowed = spec.idempotent if phase == "execute" else twin is not None and (twin.idempotent or twin.absent_ok)
+        if not allowed:
+            yield f"{phase}d_once", f"{row.tool} ran to its end {count} times"
+
+
+def _frozen(state: object) -> object:
+    """The state as it is now; a live object would change under the comparison."""
+    try:
+        return encode(state, path="state")
+    except NotStorable:
+        return repr(state)
+
+
+# ---- one tool -----------------------------------------------------------------------------
+
+
+def check_tool(
+    tool: Any, /, *, args: dict[str, Any], state: State, crashes: int = 1, fresh: Callable[[], object] | None = None
+) -> Verdict:
+    """Does the compensation restore what the body changed, whatever crashes? Are its other claims true?
+
+    The tool is called once and its task fails, so everything it did must be gone; then its probe, its idempotence and
+    its compensation's are each put to the test against ``state``.
+    """
+    spec = TestRuntime(tools=[tool])._hub.spec_for(declared_as(tool)[0])
+    if spec.kind == "compensatable":
+        verdict = simulate(
+            lambda run: _then_fail(run, tool, args), tools=[tool], state=state, fresh=fresh, crashes=crashes
+        )
+    else:
+        verdict = simulate(lambda run: run.call(tool, **args), tools=[tool], state=state, fresh=fresh, crashes=crashes)
+    claims = _Claims(tool, spec, args, state, fresh)
+    verdict.violations += [Violation(name, what, "claims") for name, what in claims.broken()]
+    return verdict
+
+
+def _then_fail(run: Run, tool: Any, args: dict[str, Any]) -> None:
+    run.call(tool, **args)
+    raise _Failed
+
+
+class _Claims:
+    """What a declaration says of its destination, tried out."""
+
+    def __init__(self, tool: Any, spec: Spec, args: dict[str, Any], state: State, fresh: Callable[[], object] | None) -> None:
+        self._tool, self._spec, self._args, self._state, self._fresh = tool, spec, args, state, fresh
+
+    def broken(self) -> Iterator[tuple[str, str]]:
+        """Every claim that does not hold."""
+        if self._fresh is not None:
+            self._fresh()
+        rt = TestRuntime(tools=[self._tool])
+        before = _frozen(self._state())
+        yield from self._forward(rt, rt.open("claims"), before)
+
+    def _forward(self, rt: TestRuntime, run: Run, before: object) -> Iterator[tuple[str, str]]:
+        spec, fn = self._spec, self._spec.fn
+        run.call(self._tool, **self._args)
+        changed = _frozen(self._state())
+        row = next(iter(rt._memory.calls.values()))
+        if spec.kind != "read" and spec.kind != "retriable" and changed == before:
+            yield "changes_something", f"{spec.name} left no mark on the state: the checks below prove nothing"
+        if spec.kind == "read" and changed != before:
+            yield "read_changes_nothing", f"{spec.name} is a read and changed the state"
+        if spec.probe is not None and row.state == "succeeded":
+            answer = rt.probe(row.id)
+            if not isinstance(answer, Happened):
+                yield "probe_finds_it", f"right after the effect the probe of {spec.name} says {answer}"
+        if spec.idempotent and fn is not None and row.state == "succeeded":
+            rt._driver.run(_body_again(spec, run, row))
+            if _frozen(self._state()) != changed:
+                yield "idempotent", f"{spec.name} says idempotent, and a second start with the same key changed the state"
+        if spec.compensate is not None:
+            yield from self._way_back(rt, run, before, row.id)
+        else:
+            run.commit()
+
+    def _way_back(self, rt: TestRuntime, run: Run, before: object, call_id: str) -> Iterator[tuple[str, str]]:
+        from amends.errors import RolledBack, RunBlocked
+
+        try:
+            run.rollback("checking the way back")
+        except (RolledBack, RunBlocked):
+            pass
+        if _frozen(self._state()) != before:
+            yield "compensation_restores", f"after {self._spec.name} and its compensation the state is not what it was"
+        if self._spec.probe is not None:
+            answer = rt.probe(call_id)
+            if not isinstance(answer, Absent):
+                yield "probe_sees_it_gone", f"after the compensation the probe of {self._spec.name} says {answer}"
+
+
+async def _body_again(spec: Spec, run: Run, row: Any) -> object:
+    from amends.engine.session import call_of
+    from amends.ops import Invoke
+
+    assert spec.fn is not None, "only a tool with a body is repeated"
+    call = call_of(row, spec)
+    return await Invoke(spec.fn, call.args, spec.is_async, None, call, None, "execute", run)

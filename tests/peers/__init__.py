@@ -1,0 +1,7 @@
+"""What other packages get wrong, as properties that amends keeps. The table of rows and tests is in README.md.
+
+Left out, with the reason "later part": approvals and permits, budgets and gates, language-model wrappers and prices,
+replay and export of runs, hash chains and signatures, MCP and HTTP servers, PostgreSQL and MySQL, framework adapters,
+locks between runs.
+Left out, with the reason "not a behaviour": how the other packages install, what their README promises of themselves.
+"""
