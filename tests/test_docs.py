@@ -95,7 +95,13 @@ def outputs_of(page: Path, blocks: list[Block], folder: Path) -> list[str]:
     script.write_text(RUNNER, encoding="utf-8")
     said.write_text(json.dumps([(b.line, b.code, b.raises) for b in blocks]), encoding="utf-8")
     environ = {name: value for name, value in os.environ.items() if not name.startswith("AMENDS_")}
-    environ |= {"PYTHONPATH": f"{ROOT / 'src'}", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1", "PYTHONUTF8": "1", "COLUMNS": "120"}
+    environ |= {
+        "PYTHONPATH": f"{ROOT / 'src'}",
+        "PYTHONUNBUFFERED": "1",
+        "NO_COLOR": "1",
+        "PYTHONUTF8": "1",
+        "COLUMNS": "120",
+    }
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script), str(said), str(page)],
         cwd=folder / "in", env=environ, capture_output=True, encoding="utf-8", timeout=PAGE_S_MAX, check=False,
@@ -189,7 +195,9 @@ def error_classes() -> list[type[errors.Error]]:
 
 @pytest.mark.parametrize("error", error_classes(), ids=lambda error: error.__name__)
 def test_every_error_says_when_it_comes_what_it_carries_and_what_to_do(error: type[errors.Error]) -> None:
-    part = re.search(rf"^### `{error.__name__}`\n(.*?)(?=^##|\Z)", text_of("reference/errors.md"), re.DOTALL | re.MULTILINE)
+    part = re.search(
+        rf"^### `{error.__name__}`\n(.*?)(?=^##|\Z)", text_of("reference/errors.md"), re.DOTALL | re.MULTILINE
+    )
     assert part is not None, f"docs/reference/errors.md has no part on {error.__name__}"
     own = set(inspect.signature(error.__init__).parameters) - {"self", "message", "hint", "run_id", "args", "kwargs"}
     missing = [name for name in own if f".{name}`" not in part[1]]
@@ -285,7 +293,9 @@ def test_every_checker_is_named_where_the_promises_are() -> None:
 
 def test_what_an_exception_says_is_listed_in_full() -> None:
     text = text_of("reference/errors-of-tools.md")
-    missing = [name for name in (*judge.NEVER_SENT, *judge.PERHAPS) if f"`{name.removeprefix('builtins.')}`" not in text]
+    missing = [
+        name for name in (*judge.NEVER_SENT, *judge.PERHAPS) if f"`{name.removeprefix('builtins.')}`" not in text
+    ]
     assert not missing
 
 
@@ -312,7 +322,9 @@ def test_the_limits_of_sqlite_are_documented_as_they_are() -> None:
 # ---- house words -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "AGENTS.md"], ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name != "AGENTS.md"], ids=lambda p: str(p.relative_to(ROOT))
+)
 def test_one_word_per_idea(page: Path) -> None:
     prose = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text(encoding="utf-8")))
     found = re.findall(r"\b(?:steps?|jobs?|workflows?|effect ids?)\b", prose, re.IGNORECASE)

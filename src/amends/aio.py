@@ -127,9 +127,7 @@ class AsyncRuntime:
             if opened.how == "ended":
                 over = self._hub.session(opened.run, lease, resumed=True)
                 return AsyncRun(self._hub, self._driver, over, opened.run, over=True)
-            session = self._hub.session(
-                opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s
-            )
+            session = self._hub.session(opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s)
             self._hub.keeper.keep(lease)
             row = opened.run
             if opened.how == "resumed":
@@ -255,9 +253,13 @@ class AsyncRuntime:
 
     async def events(self, run_id: str | None = None, *, after: int = 0) -> AsyncIterator[Event]:
         """The record, in ledger order, of one run's tree or of everything."""
-        root = None if run_id is None else people.found(
-            await self._drive(people.read(tenant=self._view.tenant or "", id=run_id)), run_id
-        ).run.root
+        root = (
+            None
+            if run_id is None
+            else people.found(
+                await self._drive(people.read(tenant=self._view.tenant or "", id=run_id)), run_id
+            ).run.root
+        )
         async for event in self._pages(people.event_pages(self._view, root, after)):
             yield event
 

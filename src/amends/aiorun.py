@@ -64,7 +64,9 @@ class AsyncRun:
         declared, options = people.declared_as(tool)
         return await self.direct(declared, options, args, kwargs)
 
-    async def direct(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def direct(
+        self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """What a tool called inside this run's context does; use ``call``."""
         return self._value(await self._do(direct_ask(self._hub, self._session, declared, options, args, kwargs)))
 
@@ -126,9 +128,7 @@ class AsyncRun:
         current_caller.reset(token)
         await _shielded(inner._leave(None))
 
-    def submit(
-        self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> asyncio.Task[R]:
+    def submit(self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Task[R]:
         """Start ``fn`` as a task that has this run; leaving the block waits for it."""
         live, lineage = self._hub.live, self._session.lineage
         live.enter(lineage)
@@ -225,11 +225,11 @@ class AsyncRun:
     async def _open_child(self, id: str | None, input: object) -> AsyncRun:
         name, text, digest_ = people.child_input(self._hub, id, input)
         opened, session = await self._flow(
-            opening.open_child(
-                self._session, id=f"{self.id}/{name}", input=text, input_digest=digest_, given=input
-            )
+            opening.open_child(self._session, id=f"{self.id}/{name}", input=text, input_digest=digest_, given=input)
         )
-        return AsyncRun(self._hub, self._driver, session, opened.run, over=is_over(opened) or session.state == "committed")
+        return AsyncRun(
+            self._hub, self._driver, session, opened.run, over=is_over(opened) or session.state == "committed"
+        )
 
     async def _leave(self, error: BaseException | None) -> None:
         if self._over:

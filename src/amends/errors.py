@@ -51,7 +51,11 @@ SHOWN_CHARS_MAX: Final = 200
 def shown(value: object) -> str:
     """A value as a model sees it: JSON where possible, cut at a limit."""
     try:
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str, separators=(",", ":"))
+        text = (
+            value
+            if isinstance(value, str)
+            else json.dumps(value, ensure_ascii=False, default=str, separators=(",", ":"))
+        )
     except (TypeError, ValueError):
         text = str(value)
     return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
@@ -161,7 +165,9 @@ class RunConflict(UsageError):
     """This run id was opened before with another input."""
 
     def __init__(self, message: str, *, recorded: object, given: object, run_id: str | None = None) -> None:
-        super().__init__(message, run_id=run_id, hint="give this work its own run id, or open it with the recorded input")
+        super().__init__(
+            message, run_id=run_id, hint="give this work its own run id, or open it with the recorded input"
+        )
         self.recorded, self.given = recorded, given
 
 
@@ -276,7 +282,9 @@ class KeyConflict(Refused):
         run_id: str | None = None,
     ) -> None:
         super().__init__(
-            message, run_id=run_id, hint='repeat on purpose with tool.with_options(again="why"), or use the recorded result'
+            message,
+            run_id=run_id,
+            hint='repeat on purpose with tool.with_options(again="why"), or use the recorded result',
         )
         self.tool, self.call = tool, call
         self.given, self.diff = dict(given or {}), dict(diff or {})
@@ -348,7 +356,9 @@ class InDoubt(ToolError):
 
     def for_model(self) -> str:
         tool = getattr(self.call, "tool", "the call")
-        return f"{tool} was sent but the answer was lost: it may have happened. Do not call it again; it is being checked."
+        return (
+            f"{tool} was sent but the answer was lost: it may have happened. Do not call it again; it is being checked."
+        )
 
 
 class RunBlocked(ToolError):
@@ -383,7 +393,9 @@ class RolledBack(Error):
 
     def for_model(self) -> str:
         undone = sum(call.state == "compensated" for call in self.report.calls)
-        return f"Everything was taken back: {undone} of {undone} calls undone. Tell the user; start again only if asked."
+        return (
+            f"Everything was taken back: {undone} of {undone} calls undone. Tell the user; start again only if asked."
+        )
 
 
 # ---- Waiting ------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ class Hub:
         self.tools: list[object] = list(tools)
         self.specs: dict[str, Spec] = self._checked(self.tools)
         self.live = Live()
-        self.keeper = Keeper(lambda op: self.store.perform(op), self.lease_s)
+        self.keeper = Keeper(self.store.perform, self.lease_s)
         self.new_id: Callable[[str], str] = process.new_id
         self._opened = False
         self._pid = 0
@@ -236,9 +236,7 @@ def direct_ask(hub: Hub, session: Session, declared: Declaration, options: Optio
             f"{spec.name}: connection= needs a ledger in the caller's own database, and this version has none yet"
         )
     bound = spec.bind(args, kwargs)
-    return ask_for(
-        session, spec, bound, again=options.again, timeout=options.timeout, parent=parent_call()
-    )
+    return ask_for(session, spec, bound, again=options.again, timeout=options.timeout, parent=parent_call())
 
 
 def model_ask(
@@ -277,7 +275,9 @@ def _json_object(tool: str, args: Mapping[str, Any] | str) -> Mapping[str, Any]:
     return found
 
 
-def once_ask(session: Session, key: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ask:
+def once_ask(
+    session: Session, key: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Ask:
     """Undeclared code: the programmer's own word that it is a pivot, identified by ``key``."""
     import inspect
     from typing import get_type_hints
@@ -295,12 +295,14 @@ def once_ask(session: Session, key: str, fn: Callable[..., Any], args: tuple[Any
     spec = adhoc_spec(f"once:{name}", kind="pivot", key=lambda call: key)
     try:
         result_type = get_type_hints(fn).get("return", Any)
-    except Exception:  # noqa: BLE001 - hints are a help, never a condition
+    except Exception:
         result_type = Any
     if inspect.isclass(fn):
         result_type = fn
     spec = replace(spec, result_type=result_type)
-    return ask_for(session, spec, flat, fn=lambda **_: fn(*args, **kwargs), is_async=_is_async(fn), parent=parent_call())
+    return ask_for(
+        session, spec, flat, fn=lambda **_: fn(*args, **kwargs), is_async=_is_async(fn), parent=parent_call()
+    )
 
 
 def adhoc_spec(name: str, **options: Any) -> Spec:

@@ -80,9 +80,7 @@ class Keeper:
         for owner in owners:
             mine = [lease for lease in leases if lease.owner == owner]
             try:
-                renewed = self._renew(
-                    RenewLeases(owner, {lease.root: lease.epoch for lease in mine}, self._lease_s)
-                )
+                renewed = self._renew(RenewLeases(owner, {lease.root: lease.epoch for lease in mine}, self._lease_s))
             except LedgerError as error:
                 log.warning("leases of %d runs could not be renewed: %s", len(mine), error)
                 continue

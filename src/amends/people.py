@@ -86,9 +86,7 @@ def log_for(error: Exception, tool: str) -> None:
         log.error("%s: %s: %s (%s)", tool, type(error).__name__, error, error.hint)
 
 
-def hand_ask(
-    hub: Hub, session: Session, tool: str, args: Mapping[str, Any], *, key: Any, kind: str | None
-) -> Ask:
+def hand_ask(hub: Hub, session: Session, tool: str, args: Mapping[str, Any], *, key: Any, kind: str | None) -> Ask:
     """A call started by hand, of a declared tool or of one declared by being written here."""
     spec = hub.specs.get(tool)
     if spec is None:
@@ -164,7 +162,11 @@ class Pages(Generic[T]):
     """Page after page of a listing, so that a large ledger costs no more than what is looked at."""
 
     def __init__(
-        self, first: StoreOp[Any], then: Callable[[Any], StoreOp[Any]], take: Callable[[Any], bool], make: Callable[[Any], T]
+        self,
+        first: StoreOp[Any],
+        then: Callable[[Any], StoreOp[Any]],
+        take: Callable[[Any], bool],
+        make: Callable[[Any], T],
     ) -> None:
         self._next: StoreOp[Any] | None = first
         self._then, self._take, self._make = then, take, make
@@ -297,7 +299,9 @@ async def resolve(hub: Hub, view: View, call_id: str, answer: Probed[Any], *, by
     )  # fmt: skip
 
 
-async def decide(view: View, call_id: str, decision: Literal["run", "replay", "refuse"], *, by: str, why: str) -> CallRow:
+async def decide(
+    view: View, call_id: str, decision: Literal["run", "replay", "refuse"], *, by: str, why: str
+) -> CallRow:
     """A person's word on a held call."""
     _said(by, why)
     if decision not in ("run", "replay", "refuse"):
@@ -319,7 +323,9 @@ async def ask_rollback(view: View, run_id: str, *, by: str, why: str) -> str:
     tree = found(await ReadRun(view.tenant or "", run_id), run_id)
     asked = await BeginRollback(tree.run.uid, by, why, person=True)
     if asked.how in ("refused", "ended"):
-        passed = "its pivot has passed, so it only goes forward" if asked.how == "refused" else f"it is {asked.run.state}"
+        passed = (
+            "its pivot has passed, so it only goes forward" if asked.how == "refused" else f"it is {asked.run.state}"
+        )
         raise RunEnded(f"run {run_id} cannot be taken back: {passed}", state=asked.run.state, run_id=run_id)
     return tree.run.root
 

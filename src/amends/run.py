@@ -93,9 +93,7 @@ class Run:
         return self._watched(flow, flights)
 
     @overload
-    def once(
-        self, key: str, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T: ...
+    def once(self, key: str, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
     @overload
     def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     def once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -103,9 +101,7 @@ class Run:
         with self.child(f"once:{key}") as inner:
             return inner._value(inner._do(once_ask(inner._session, key, fn, args, kwargs)))
 
-    def begin(
-        self, tool: str, args: Mapping[str, Any], *, key: Any = None, kind: str | None = None
-    ) -> Attempt:
+    def begin(self, tool: str, args: Mapping[str, Any], *, key: Any = None, kind: str | None = None) -> Attempt:
         """Start by hand: ``attempt.succeed(result)`` or ``.fail(error)``; silence is doubt."""
         ask = people.hand_ask(self._hub, self._session, tool, args, key=key, kind=kind)
         done = self._flow(leaving.begin_by_hand(self._session, ask))
@@ -210,9 +206,7 @@ class Run:
     def _open_child(self, id: str | None, input: object) -> Run:
         name, text, digest_ = people.child_input(self._hub, id, input)
         opened, session = self._flow(
-            opening.open_child(
-                self._session, id=f"{self.id}/{name}", input=text, input_digest=digest_, given=input
-            )
+            opening.open_child(self._session, id=f"{self.id}/{name}", input=text, input_digest=digest_, given=input)
         )
         return Run(self._hub, self._driver, session, opened.run, over=is_over(opened) or session.state == "committed")
 

@@ -125,9 +125,7 @@ class Runtime:
             if opened.how == "ended":
                 over = self._hub.session(opened.run, lease, resumed=True)
                 return Run(self._hub, self._driver, over, opened.run, over=True)
-            session = self._hub.session(
-                opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s
-            )
+            session = self._hub.session(opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s)
             self._hub.keeper.keep(lease)
             row = opened.run
             if opened.how == "resumed":
@@ -145,9 +143,7 @@ class Runtime:
             raise
 
     @overload
-    def once(
-        self, key: str, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T: ...
+    def once(self, key: str, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
     @overload
     def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     def once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -168,9 +164,7 @@ class Runtime:
             raise UsageError(f"there is no agent {name!r}; there are: {', '.join(self._agents) or 'none'}")
         return self._agents[name]
 
-    def scoped(
-        self, *, tenant: str | None = None, agent: str | None = None, principal: str | None = None
-    ) -> Runtime:
+    def scoped(self, *, tenant: str | None = None, agent: str | None = None, principal: str | None = None) -> Runtime:
         """A view that acts for, and sees, only these; it shares the ledger and the heartbeat."""
         view = object.__new__(type(self))
         view.__dict__.update(self.__dict__)
@@ -251,9 +245,11 @@ class Runtime:
 
     def events(self, run_id: str | None = None, *, after: int = 0) -> Iterator[Event]:
         """The record, in ledger order, of one run's tree or of everything."""
-        root = None if run_id is None else people.found(
-            self._drive(people.read(tenant=self._view.tenant or "", id=run_id)), run_id
-        ).run.root
+        root = (
+            None
+            if run_id is None
+            else people.found(self._drive(people.read(tenant=self._view.tenant or "", id=run_id)), run_id).run.root
+        )
         return self._pages(people.event_pages(self._view, root, after))
 
     def doubts(self, filter: str = "") -> Iterator[Call]:

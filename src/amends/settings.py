@@ -67,7 +67,9 @@ def _checked(name: str, value: Any, origin: str) -> Any:
         words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
         known = words.get(str(value).lower())
         if known is None:
-            raise BadConfig(f"{name} is {value!r} ({origin}), which is neither true nor false", setting=name, origin=origin)
+            raise BadConfig(
+                f"{name} is {value!r} ({origin}), which is neither true nor false", setting=name, origin=origin
+            )
         return known
     if isinstance(default, float):
         try:
@@ -77,7 +79,9 @@ def _checked(name: str, value: Any, origin: str) -> Any:
         low = 0.0 if name != "lease" else 0.05
         if not number >= low:
             raise BadConfig(
-                f"{name} is {value!r} ({origin}); it is a number of seconds, at least {low:g}", setting=name, origin=origin
+                f"{name} is {value!r} ({origin}); it is a number of seconds, at least {low:g}",
+                setting=name,
+                origin=origin,
             )
         return number
     if not isinstance(value, str):

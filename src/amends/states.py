@@ -26,9 +26,7 @@ CallState: TypeAlias = Literal[
     "dropped",
     "residue",
 ]
-RunState: TypeAlias = Literal[
-    "open", "pivoted", "committed", "rolling_back", "rolled_back", "blocked", "abandoned"
-]
+RunState: TypeAlias = Literal["open", "pivoted", "committed", "rolling_back", "rolled_back", "blocked", "abandoned"]
 HoldReason: TypeAlias = Literal["approval", "order", "duplicate", "conflict", "budget", "lock"]
 Goal: TypeAlias = Literal["commit", "rollback"]
 

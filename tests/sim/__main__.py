@@ -14,7 +14,9 @@ def main() -> int:
     parser.add_argument("schedules", nargs="?", type=int, default=24_000, help="how many schedules (default 24,000)")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="repeat an earlier sweep")
     parser.add_argument("--workers", type=int, default=None)
-    parser.add_argument("--exhaustive", action="store_true", help="every single fault of every variant instead (minutes)")
+    parser.add_argument(
+        "--exhaustive", action="store_true", help="every single fault of every variant instead (minutes)"
+    )
     parser.add_argument("--no-bugs", action="store_true", help="skip the seeded bugs")
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)

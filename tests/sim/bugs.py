@@ -26,7 +26,20 @@ from tests.sim.scenarios import VARIANTS, Variant
 from tests.sim.schedule import Schedule, kinds_at
 from tests.sim.sweep import Tally, clean_trace, one, random_schedule, scenarios_of
 
-MODULES = (call, doubt, ending, judge, recovery, rollback, session, admission, change, opening, settlement, store_ending)
+MODULES = (
+    call,
+    doubt,
+    ending,
+    judge,
+    recovery,
+    rollback,
+    session,
+    admission,
+    change,
+    opening,
+    settlement,
+    store_ending,
+)
 SCHEDULES_MAX = 4_000
 
 
@@ -59,7 +72,7 @@ def rewritten(*changes: tuple[ModuleType, str, str, str]) -> Iterator[None]:
             original, namespace = getattr(module, name), vars(module)
             code = compile("from __future__ import annotations\n" + source, f"<bug in {name}>", "exec")
             before = {key: namespace.get(key) for key in ("annotations",)}
-            exec(code, namespace)  # noqa: S102 - that is what a mutation is
+            exec(code, namespace)
             mutant = namespace[name]
             namespace[name] = original
             namespace.update({key: value for key, value in before.items() if value is not None})
@@ -332,7 +345,9 @@ def _candidates(bug: Bug, seed: int) -> Iterator[tuple[Variant, int, Schedule]]:
                 for kind in kinds_at(name, variant.probe):
                     raced = scenario.second is not None and luck.random() < 0.5
                     faults = (Fault(at, kind),)
-                    likely.append((variant, index, Schedule(faults, (), (), luck.random() < 0.5, raced, luck.randrange(99))))
+                    likely.append(
+                        (variant, index, Schedule(faults, (), (), luck.random() < 0.5, raced, luck.randrange(99)))
+                    )
     luck.shuffle(likely)
     yield from likely
     while True:

@@ -402,7 +402,7 @@ def f17_resume(v: Variant) -> Scenario:
             await do(run, a, n=1)
             try:
                 await do(run, b, n=1)
-            except Exception:  # noqa: BLE001 - the agent tries once more, as agents do
+            except Exception:
                 await do(run, b, n=1)
             await do(run, p, n=1)
 
@@ -469,7 +469,7 @@ def f23_person(v: Variant) -> Scenario:
     async def second(inside: Inside) -> None:
         try:
             await people.ask_rollback(NOBODY, "r", by="anna", why="stop")
-        except Exception:  # noqa: BLE001 - not there yet, or over already
+        except Exception:
             return
 
     return Scenario("F23 person rolls back", program, [a, b], _rest("a", "b", variant=v), second=second)

@@ -86,7 +86,9 @@ class _Stage:
         second = None
         if scenario.second is not None:
             other = scenario.second
-            second = sim.start("second", lambda p: other(Inside(sim, self.hub, p)), host="other", faults=schedule.second)
+            second = sim.start(
+                "second", lambda p: other(Inside(sim, self.hub, p)), host="other", faults=schedule.second
+            )
         if second is not None and schedule.raced:
             sim.race(agent, second)
         else:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 
 from amends.testing.checkers import Violation
 from amends.testing.simulation import Fault
@@ -38,12 +38,12 @@ class Tally:
         self.violations += other.violations
 
 
-@lru_cache(maxsize=None)
+@cache
 def scenarios_of(variant: Variant) -> tuple[Scenario, ...]:
     return tuple(all_scenarios(variant))
 
 
-@lru_cache(maxsize=None)
+@cache
 def clean_trace(variant: Variant, index: int) -> tuple[str, ...]:
     agent = play(scenarios_of(variant)[index], Schedule()).agent
     assert agent is not None, "a clean schedule has an agent"
@@ -78,9 +78,7 @@ def random_schedule(luck: random.Random) -> tuple[Variant, int, Schedule]:
     index = luck.randrange(len(scenarios_of(variant)))
     trace = clean_trace(variant, index)
     faults = tuple(_fault(luck, trace, variant.probe) for _ in range(luck.choice((0, 1, 1, 1, 2))))
-    recovery = tuple(
-        Fault(luck.randrange(24), luck.choice(IN_RECOVERY)) for _ in range(luck.choice((0, 1, 1, 2)))
-    )
+    recovery = tuple(Fault(luck.randrange(24), luck.choice(IN_RECOVERY)) for _ in range(luck.choice((0, 1, 1, 2))))
     raced = scenarios_of(variant)[index].second is not None and luck.random() < 0.8
     second = (Fault(luck.randrange(12), luck.choice(CRASHES)),) if raced and luck.random() < 0.3 else ()
     schedule = Schedule(faults, recovery, second, luck.random() < 0.5, raced, luck.randrange(1 << 30))

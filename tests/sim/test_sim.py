@@ -27,7 +27,9 @@ def test_every_flow_ends_well_when_nothing_goes_wrong(variant: Variant) -> None:
 
 @pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize(
-    "variant", [Variant(), Variant(probe=True), Variant(repeat="idempotent", twin="absent_ok", comp_idempotent=True)], ids=str
+    "variant",
+    [Variant(), Variant(probe=True), Variant(repeat="idempotent", twin="absent_ok", comp_idempotent=True)],
+    ids=str,
 )
 def test_every_single_fault_at_every_operation_is_survived(variant: Variant, share: int) -> None:
     """All of them are played by ``make sim ARGS=--exhaustive``; here every fifth, spread over the shares."""
@@ -57,7 +59,8 @@ def test_a_schedule_is_the_same_every_time_it_is_played() -> None:
     scenario = scenarios_of(Variant(probe=True))[8]
     schedule = Schedule(seed=11)
     first, second = play(scenario, schedule), play(scenario, schedule)
-    assert first.sim is not None and second.sim is not None
+    assert first.sim is not None
+    assert second.sim is not None
     assert first.sim.store.events == second.sim.store.events
 
 

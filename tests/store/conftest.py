@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from amends.store.sqlite import SqliteStore
 from tests.store.ledger import Clock, Ledger, audit, make_store
+from tests.store.many import Gate
 
 STORES = ("memory", "sqlite")
 COLOURS = ("blocking", "async")
@@ -20,3 +22,19 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
     yield under_test
     audit(under_test)
     under_test.store.close()
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def shared(tmp_path: Path, gate: Gate) -> Iterator[SqliteStore]:
+    """A file that many callers share; its clock is the gate."""
+    made = SqliteStore(tmp_path / "ledger.db", "NORMAL", gate)
+    made.open(create=True)
+    yield made
+    if not made._closed:
+        audit(Ledger(made))
+    made.close()

@@ -189,7 +189,8 @@ def test_a_takeover_turns_what_was_live_into_doubt_in_one_transaction(ledger: Le
     assert (ledger.look(lost).state, ledger.look(lost).why) == ("in_doubt", "lost")
     assert (ledger.look(read).state, ledger.look(read).why) == ("failed", "lost")
     written = ledger.events()[before:]
-    assert [event.to_state for event in written] == ["in_doubt", "failed", ""]
+    assert {event.to_state for event in written if event.call} == {"in_doubt", "failed"}
+    assert len(written) == 3
     assert {event.epoch for event in written} == {2}
 
 

@@ -20,6 +20,7 @@ from amends.store.file import lock_holders, network_file_system
 from amends.store.migrations import Migration, migrations
 from amends.store.sqlite import SqliteStore
 from tests.store.ledger import Clock, Ledger, audit
+from tests.store.many import child
 
 
 @pytest.fixture
@@ -320,16 +321,6 @@ def test_a_ledger_that_may_only_be_read_is_said_at_once(
         if parent.owner() != "nobody" and os.access(parent, os.W_OK) and parent.stat().st_uid == os.getuid():
             parent.chmod(parent.stat().st_mode | 0o011)
     assert child(READ_ONLY, folder, what).split() == ["LedgerUnavailable"] * errors
-
-
-def child(code: str, *args: object) -> str:
-    """What a process of its own prints."""
-    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code), *map(str, args)]
-    root = Path(__file__).resolve().parents[2]
-    env = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 HOLDER = """

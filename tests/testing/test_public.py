@@ -25,7 +25,7 @@ bank = FakeBank()
 def empty_bank() -> Iterator[None]:
     bank.charges.clear()
     bank.refunds.clear()
-    yield
+    return
 
 
 @tool(key=("order_id",))

@@ -89,9 +89,7 @@ async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> C
         asked += 1
         if isinstance(answer, Happened):
             stored = store_result(answer.result, spec.result_type)
-            return await _resolve(
-                session, row, "succeeded", by="probe", result=stored.text, loss=stored.loss or ""
-            )
+            return await _resolve(session, row, "succeeded", by="probe", result=stored.text, loss=stored.loss or "")
         moved = isinstance(answer, Absent) and not await _same_host(row)
         left = await settle_left(session, spec, row) if isinstance(answer, Absent) else None
         if left is not None and left <= 0:

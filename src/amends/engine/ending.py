@@ -33,9 +33,7 @@ async def commit(session: Session, *, output: str | None = None) -> RunRow:
     """Commit, or go forward as far as one can now; raises what stands in the way."""
     await wait_for_live(session)
     for _ in range(ROUNDS_MAX):
-        decision = await DecideCommit(
-            session.uid, session.lease.owner, session.lease.epoch, output, session.replays
-        )
+        decision = await DecideCommit(session.uid, session.lease.owner, session.lease.epoch, output, session.replays)
         match decision.how:
             case "committed" | "ended":
                 return decision.run
@@ -193,9 +191,7 @@ async def _close_child(session: Session, child: RunRow) -> None:
 
 async def let_go_held(session: Session, row: CallRow) -> Held:
     """Suspend the run for a person, in one transaction; returns what to raise."""
-    await LetGo(
-        session.root, session.lease.owner, session.lease.epoch, None, suspended=True, replays=session.replays
-    )
+    await LetGo(session.root, session.lease.owner, session.lease.epoch, None, suspended=True, replays=session.replays)
     return Held(
         f"run {session.id} waits for a person: {row.tool} is held ({row.reason})",
         call=call_of(row, session.spec(row.tool)),
@@ -207,9 +203,7 @@ async def let_go_held(session: Session, row: CallRow) -> Held:
 # ---- blocked ------------------------------------------------------------------------------
 
 
-async def _block(
-    session: Session, tree: Tree, blocking: list[Leftover], *, again_s: float | None = None
-) -> RunRow:
+async def _block(session: Session, tree: Tree, blocking: list[Leftover], *, again_s: float | None = None) -> RunRow:
     causes = tuple(left.cause for left in blocking)
     return await CloseRun(
         session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes, wake_s=again_s

@@ -38,7 +38,9 @@ def _leftover(session: Session, row: CallRow, run: RunRow, *, inside: bool) -> L
     if inside and _kept(run):
         if row.id != run.pivot or row.state != "succeeded":
             return None
-        return Leftover(row, "the pivot of a child run stands", _accept(row, f"{row.tool} of child {run.id} cannot be taken back"))
+        return Leftover(
+            row, "the pivot of a child run stands", _accept(row, f"{row.tool} of child {run.id} cannot be taken back")
+        )
     if inside and run.state == "open" and row.state != "in_doubt":
         return None  # its child waits for the word on its pivot: that is named instead
     spec = session.spec(row.tool)
@@ -55,7 +57,9 @@ def _leftover(session: Session, row: CallRow, run: RunRow, *, inside: bool) -> L
             return Leftover(row, why, f"{row.tool} ({row.id}): {why}: rt.retry({row.id!r}, by=..., why=...)")
         case "succeeded":
             why = "this process does not know its tool" if spec is None else "it has no compensation"
-            return Leftover(row, row.violation and f"it broke the law ({row.violation})" or why, _accept(row, f"{row.tool}: {why}"))
+            return Leftover(
+                row, (row.violation and f"it broke the law ({row.violation})") or why, _accept(row, f"{row.tool}: {why}")
+            )
         case "residue":  # rolled_back never has residue: the person who said that it stays also closes the run
             why = row.why or "a person said that it stays"
             return Leftover(row, why, _accept(row, f"{row.tool} stays ({why})"))
@@ -83,7 +87,9 @@ def obstacles(session: Session, tree: Tree) -> list[Leftover]:
         if left is not None or row.state not in UNSETTLED or (row.is_staged and row.run == tree.run.uid):
             continue
         if row.state == "in_doubt":
-            found.append(Leftover(row, "it may have happened", unclear(call_of(row, session.spec(row.tool))), doubtful=True))
+            found.append(
+                Leftover(row, "it may have happened", unclear(call_of(row, session.spec(row.tool))), doubtful=True)
+            )
         elif row.state == "backing_off" and row.retry_at is None:
             why = f"it fails for good: {error_text(row.error) or row.why}"
             found.append(Leftover(row, why, f"{row.tool} ({row.id}): {why}: rt.retry({row.id!r}, by=..., why=...)"))

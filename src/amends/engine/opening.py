@@ -150,7 +150,7 @@ def _conflict(run: RunRow, given: Any) -> RunConflict:
 def _refused(run: RunRow) -> RunEnded:
     who = {"person": "by a person", "self": "by its own failure"}.get(run.goal_by, "")
     ended = {"rolled_back": "was taken back", "abandoned": "was abandoned"}.get(run.state, f"is {run.state}")
-    inside = f"; it is a child of another run" if run.parent else ""
+    inside = "; it is a child of another run" if run.parent else ""
     return RunEnded(
         f"run {run.id} {ended} {who}{inside}; it is not opened again".replace("  ", " "),
         state=run.state,

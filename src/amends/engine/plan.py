@@ -80,11 +80,15 @@ def read_plan(plan: Sequence[object], specs: Mapping[str, Spec]) -> tuple[list[G
 
 def _read_call(member: object, place: int, specs: Mapping[str, Spec], problems: list[Refused]) -> Planned | None:
     if not isinstance(member, Mapping) or not isinstance(member.get("tool"), str):
-        problems.append(BadArguments("plan", problems=[f"call {place} of the plan is no {{'tool': ..., 'args': {{...}}}}"]))
+        problems.append(
+            BadArguments("plan", problems=[f"call {place} of the plan is no {{'tool': ..., 'args': {{...}}}}"])
+        )
         return None
     strange = sorted(set(map(str, member)) - {"tool", "args", "id"})
     if strange:
-        problems.append(BadArguments("plan", problems=[f"call {place} of the plan has {', '.join(strange)}, which means nothing"]))
+        problems.append(
+            BadArguments("plan", problems=[f"call {place} of the plan has {', '.join(strange)}, which means nothing"])
+        )
         return None
     name = str(member["tool"])
     spec = specs.get(name)

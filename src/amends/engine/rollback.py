@@ -279,9 +279,7 @@ async def _probe_compensation(session: Session, spec: Spec, twin: Twin, row: Cal
         to = "compensation_failed"
     if not to:
         return row, POLL_S_MAX * 4
-    resolved = await ResolveCall(
-        row.id, to, "probe", "", epoch=session.lease.epoch, owner=session.lease.owner
-    )
+    resolved = await ResolveCall(row.id, to, "probe", "", epoch=session.lease.epoch, owner=session.lease.owner)
     return resolved, 0.0
 
 
@@ -307,4 +305,3 @@ async def _stop(session: Session, tree: Tree, again_s: float) -> Back:
     if session.uid == session.root:
         await LetGo(session.root, session.lease.owner, session.lease.epoch, wake, replays=session.replays)
     return Back(tree.run, await read_tree(session), again_s)
-

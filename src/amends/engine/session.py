@@ -142,7 +142,9 @@ def compensation_key(row: CallRow) -> str:
     return digest("compensation", row.key, row.generation)
 
 
-def call_of(row: CallRow, spec: Spec | None, *, phase: Phase = "execute", args: Mapping[str, Any] | None = None) -> Call:
+def call_of(
+    row: CallRow, spec: Spec | None, *, phase: Phase = "execute", args: Mapping[str, Any] | None = None
+) -> Call:
     """A row of the ledger as users see it."""
     result_type = spec.result_type if spec is not None else Any
     return Call(
@@ -213,7 +215,7 @@ def describe_error(error: BaseException) -> str:
     name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
     try:
         message = str(error)
-    except Exception:  # noqa: BLE001 - an exception whose __str__ raises must not hide what happened
+    except Exception:
         message = "(its message could not be read)"
     return json.dumps([name, message[:MESSAGE_CHARS_MAX]], ensure_ascii=True)
 

@@ -71,9 +71,7 @@ def _report(
     skipped: tuple[str, ...],
 ) -> Report:
     calls = tuple(call_of(row, session.spec(row.tool)) for row in tree.calls if row.run == run.uid)
-    children = tuple(
-        _report(session, tree, child, by_parent, (), "", ()) for child in by_parent.get(run.uid, [])
-    )
+    children = tuple(_report(session, tree, child, by_parent, (), "", ()) for child in by_parent.get(run.uid, []))
     parent = next((one.id for one in tree.runs if one.uid == run.parent), "")
     doubts = tuple(call for call in calls if call.state in ("in_doubt", "compensation_in_doubt"))
     return Report(info_of(run, parent), calls, residue, doubts, children, ledger=ledger, skipped=skipped)

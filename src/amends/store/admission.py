@@ -118,7 +118,10 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
             return Admission("replay", known, run=run)
         case "started" | "compensating":
             return Admission("wait", known, run=run)
-        case "in_doubt" | "backing_off" if _is_record(root) or (known.kind, known.state) == ("retriable", "backing_off"):
+        case "in_doubt" | "backing_off" if _is_record(root) or (known.kind, known.state) == (
+            "retriable",
+            "backing_off",
+        ):
             return Admission("staged", known, run=run)  # whoever goes forward with the run starts it when it is due
         case "in_doubt" | "compensation_in_doubt" | "compensation_failed" | "residue":
             return Admission("doubt", known, run=run)
@@ -191,9 +194,7 @@ async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, no
     mine = await FindKey(op.key)
     if mine is None or (mine.state in FREES_KEY - {"refused"} and not mine.alias):
         generation = 1 if mine is None else mine.generation + 1
-        mine = await _insert(
-            op, run, root, now, state="held", generation=generation, reason="conflict", twin=known.id
-        )
+        mine = await _insert(op, run, root, now, state="held", generation=generation, reason="conflict", twin=known.id)
         return Admission("held", mine, known, run)
     answer = await _answer_known(op, run, root, mine, now)
     return answer or Admission("conflict", known, run=run)

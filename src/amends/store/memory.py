@@ -174,9 +174,20 @@ class MemoryStore:
         seq = len(self.events) + 1
         self.events.append(
             EventRow(
-                seq, op.at, op.root, op.run, op.run_id, op.tenant, op.call, op.what, op.frm, op.to_state, op.by_whom,
-                op.epoch, op.facts,
-            )  # fmt: skip
+                seq,
+                op.at,
+                op.root,
+                op.run,
+                op.run_id,
+                op.tenant,
+                op.call,
+                op.what,
+                op.frm,
+                op.to_state,
+                op.by_whom,
+                op.epoch,
+                op.facts,
+            )
         )
         self._undo.append(self.events.pop)
         return seq

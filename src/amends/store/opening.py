@@ -182,7 +182,15 @@ async def _lose(run: RunRow, call: CallRow, op: OpenRun | ClaimRun, epoch: int, 
         await move_call(run, call, "failed", at=now, by=op.owner, epoch=epoch, why="lost", settled_at=now)
     elif call.state == "started":
         await move_call(
-            run, call, "in_doubt", at=now, by=op.owner, epoch=epoch, why="lost", quiet_boot=op.boot, quiet_mono=quiet,
+            run,
+            call,
+            "in_doubt",
+            at=now,
+            by=op.owner,
+            epoch=epoch,
+            why="lost",
+            quiet_boot=op.boot,
+            quiet_mono=quiet,
             quiet_left=None,
         )
     elif call.state == "compensating":

@@ -76,9 +76,7 @@ async def settle_call(op: SettleCall) -> Settled:
     return Settled(settled)
 
 
-async def _after_settling(
-    run: RunRow, call: CallRow, now: float, by: str, epoch: int, *, doom: bool = False
-) -> RunRow:
+async def _after_settling(run: RunRow, call: CallRow, now: float, by: str, epoch: int, *, doom: bool = False) -> RunRow:
     """What a settled call means for its run, in the same transaction."""
     if call.kind == "pivot" and run.pivot == call.id and run.phase == "open":
         if call.state == "succeeded":
@@ -118,9 +116,7 @@ async def _keep_evidence(
     now = await Now()
     run = await find_run(call.run)
     root = await find_run(call.root)
-    text = json.dumps(
-        {"attempt": attempt, "happened": happened, "certain": certain, "result": result, "error": error}
-    )
+    text = json.dumps({"attempt": attempt, "happened": happened, "certain": certain, "result": result, "error": error})
     if repeated and call.evidence == text:
         return call
     await note(
@@ -169,9 +165,7 @@ async def note_probe(op: NoteProbe) -> CallRow:
     now = await Now()
     run = await find_run(call.run)
     root = await find_run(call.root)
-    await note(
-        run, "probed", at=now, by="probe", epoch=root.epoch, call=call.id, answer=op.answer, why=op.why
-    )
+    await note(run, "probed", at=now, by="probe", epoch=root.epoch, call=call.id, answer=op.answer, why=op.why)
     at = None if op.next_s is None else now + op.next_s
     return await UpdateCall(call, {"probes": call.probes + 1, "probe_at": at, "quiet_left": op.left_s})
 
@@ -238,7 +232,14 @@ async def decide_call(op: DecideCall) -> CallRow:
         call = await move_call(run, call, "ready", at=now, by=op.by, epoch=root.epoch, facts=facts)
     elif op.decision == "refuse":
         call = await move_call(
-            run, call, "refused", at=now, by=op.by, epoch=root.epoch, facts=facts, why=op.why,
+            run,
+            call,
+            "refused",
+            at=now,
+            by=op.by,
+            epoch=root.epoch,
+            facts=facts,
+            why=op.why,
             error=json.dumps([op.by, op.why]),
         )
     else:

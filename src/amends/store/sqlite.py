@@ -137,10 +137,11 @@ class SqliteStore:
 
     def _flush(self, batch: list[Ticket]) -> None:
         """One transaction for all of the batch, each operation wholly or not at all; then, and only then, answers."""
-        committing = False
+        began = committing = False
         try:
             writer = self._ready_writer()
             self._begin(writer)
+            began = True
             # The first needs no savepoint: if it fails, nothing else is in the transaction yet.
             if not self._carry_out(batch[0], writer):
                 writer.cursor.execute("rollback")
@@ -149,6 +150,8 @@ class SqliteStore:
             committing = True
             writer.cursor.execute("commit")
         except Exception as error:
+            if not began:
+                self._commits.join(batch)  # what stops the first stops all: they need not wait for it one by one
             self._fail(batch, error)
         except BaseException:  # an interrupt of this very thread; SQLite knows how far we came
             if not committing or (self._writer is not None and self._writer.raw.in_transaction):
@@ -257,19 +260,21 @@ class SqliteStore:
 
     def _read_once(self, ticket: Ticket) -> None:
         line = self._readers.take()
+        kept: Line | None = None
         try:
             line.cursor.execute("begin")
-            try:
-                self._carry_out(ticket, line)
-            finally:
-                if line.raw.in_transaction:
-                    line.cursor.execute("rollback")
+            self._carry_out(ticket, line)
+            line.cursor.execute("rollback")
+            kept = line
         finally:
-            self._readers.give(line)
+            if kept is None:
+                line.raw.close()  # it has seen an error of the file, or an interrupt
+            self._readers.give(kept)
 
     def _open_reader(self) -> Line:
         with self._opening:
-            self._ready_writer()
+            if self._writer is None:
+                self.open(create=self._create)
         raw = connect(self.path, create=False, synchronous=self.synchronous, wait_s=self._lock_wait_s)
         raw.execute("pragma query_only = 1")
         return Line(raw, raw.cursor())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -93,7 +94,13 @@ def _wrong_turn(store: MemoryStore, call: CallRow, state: dict[str, str], settle
         if now == "started" and _inside(store, other, call):
             yield f"{call.tool} was compensated while {other.tool} was started"
         later = settled.get(other_id, 0) > settled.get(call.id, 0)
-        if now == "succeeded" and later and other.undoable and other.grp != (call.grp or None) and _same_end(store, other, call):
+        if (
+            now == "succeeded"
+            and later
+            and other.undoable
+            and other.grp != (call.grp or None)
+            and _same_end(store, other, call)
+        ):
             yield f"{call.tool} was compensated before {other.tool}, which was settled after it"
 
 
@@ -119,7 +126,7 @@ def world_order(store: MemoryStore, world: World) -> Iterator[str]:
     doubts = ("in_doubt", "compensation_in_doubt")  # these may be passed over, and taken back later
     doubted = {event.call for event in store.events if event.to_state in doubts}
     undone = [landing.call_id for landing in world.landings if landing.phase == "compensate"]
-    for earlier, later in zip(undone, undone[1:], strict=False):
+    for earlier, later in itertools.pairwise(undone):
         first, second = store.calls.get(earlier), store.calls.get(later)
         if first is None or second is None or first.root != second.root or (first.grp and first.grp == second.grp):
             continue
@@ -222,7 +229,9 @@ def settled_by_owner(store: MemoryStore, world: World) -> Iterator[str]:
     """Only the process that owns a tree moves its calls; whoever was taken over can settle nothing."""
     owners: dict[str, str] = {}
     for event in store.events:
-        opened = event.what == "taken over" or (event.what == "run" and event.frm == "(new)" and event.run == event.root)
+        opened = event.what == "taken over" or (
+            event.what == "run" and event.frm == "(new)" and event.run == event.root
+        )
         if opened:
             owners[event.root] = event.by_whom
         elif event.what == "call" and "|boot|" in event.by_whom and event.by_whom != owners.get(event.root):
@@ -286,7 +295,9 @@ def child_outbox(store: MemoryStore, world: World) -> Iterator[str]:
     """A child without a pivot decides nothing: what it staged is its parent's."""
     for event in store.events:
         run = store.runs.get(event.run)
-        decides = event.what == "run" and event.to_state == "pivoted" and json.loads(event.facts).get("pivot") == "commit"
+        decides = (
+            event.what == "run" and event.to_state == "pivoted" and json.loads(event.facts).get("pivot") == "commit"
+        )
         if decides and run is not None and run.parent:
             yield f"child {run.id} sent what it had staged although its parent could still go back"
 

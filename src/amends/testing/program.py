@@ -88,7 +88,7 @@ class _With(Inside):
 async def _to_its_end(run: SimulatedRun, program: Callable[[], Coroutine[Any, Any, Any]]) -> None:
     try:
         await program()
-    except Exception:  # noqa: BLE001 - the block has dealt with the run
+    except Exception:
         return
 
 
@@ -156,9 +156,7 @@ class SimulatedRun:
 class SimulatedBlock:
     """``async with``: leaving follows the table of nine; a dead process leaves nothing."""
 
-    def __init__(
-        self, inside: Inside, id: str, *, claimed: SimulatedRun | None = None, **options: Any
-    ) -> None:
+    def __init__(self, inside: Inside, id: str, *, claimed: SimulatedRun | None = None, **options: Any) -> None:
         self._inside, self._id, self._claimed, self._options = inside, id, claimed, options
         self._run: SimulatedRun | None = None
 

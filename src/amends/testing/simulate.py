@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -93,7 +94,7 @@ def simulate(
 def _random_faults(trace: Sequence[str], seeds: int) -> Iterator[tuple[Faults, Faults]]:
     bodies = [at for at, name in enumerate(trace) if name.startswith(("execute", "compensate"))]
     for seed in range(seeds if bodies else 0):
-        luck = random.Random(seed)  # noqa: S311 - schedules are to be repeated
+        luck = random.Random(seed)
         lost = (luck.choice(bodies), luck.choice(("answer lost", "request lost")))
         crash = (luck.randrange(len(trace)), luck.choice(("before", "after")))
         yield (lost,) if luck.random() < 0.5 else (lost, crash), ((luck.randrange(12), "after"),)
@@ -249,7 +250,9 @@ def _then_fail(run: Run, tool: Any, args: dict[str, Any]) -> None:
 class _Claims:
     """What a declaration says of its destination, tried out."""
 
-    def __init__(self, tool: Any, spec: Spec, args: dict[str, Any], state: State, fresh: Callable[[], object] | None) -> None:
+    def __init__(
+        self, tool: Any, spec: Spec, args: dict[str, Any], state: State, fresh: Callable[[], object] | None
+    ) -> None:
         self._tool, self._spec, self._args, self._state, self._fresh = tool, spec, args, state, fresh
 
     def broken(self) -> Iterator[tuple[str, str]]:
@@ -276,7 +279,10 @@ class _Claims:
         if spec.idempotent and fn is not None and row.state == "succeeded":
             rt._driver.run(_body_again(spec, run, row))
             if _frozen(self._state()) != changed:
-                yield "idempotent", f"{spec.name} says idempotent, and a second start with the same key changed the state"
+                yield (
+                    "idempotent",
+                    f"{spec.name} says idempotent, and a second start with the same key changed the state",
+                )
         if spec.compensate is not None:
             yield from self._way_back(rt, run, before, row.id)
         else:
@@ -285,10 +291,8 @@ class _Claims:
     def _way_back(self, rt: TestRuntime, run: Run, before: object, call_id: str) -> Iterator[tuple[str, str]]:
         from amends.errors import RolledBack, RunBlocked
 
-        try:
+        with contextlib.suppress(RolledBack, RunBlocked):
             run.rollback("checking the way back")
-        except (RolledBack, RunBlocked):
-            pass
         if _frozen(self._state()) != before:
             yield "compensation_restores", f"after {self._spec.name} and its compensation the state is not what it was"
         if self._spec.probe is not None:

@@ -98,7 +98,7 @@ class Simulation:
         self.clock = Clock()
         self.store = MemoryStore(clock=lambda: self.clock.wall)
         self.lease_s = lease_s
-        self.luck = random.Random(seed)  # noqa: S311 - schedules are to be repeated, not to be secret
+        self.luck = random.Random(seed)
         self.processes: list[Process] = []
         self.before_body: list[Watch] = []
         self.mode = "ok"
@@ -184,8 +184,7 @@ class Simulation:
             op: Op[Any] = process.program.throw(error)
             return op
         answer, process.answer = process.answer, None
-        op = process.program.send(answer)
-        return op
+        return process.program.send(answer)
 
     def _perform_for(self, process: Process, op: Op[Any]) -> None:
         try:
@@ -317,7 +316,9 @@ class Simulation:
         if op.flight is not None:
             op.flight.sent = True
         scripted = self.script.get(getattr(op.fn, "__name__", ""), [])
-        self.mode = fault.removeprefix("body ") if fault.startswith("body ") else (scripted.pop(0) if scripted else "ok")
+        self.mode = (
+            fault.removeprefix("body ") if fault.startswith("body ") else (scripted.pop(0) if scripted else "ok")
+        )
         self.current = (process, op)
         try:
             with inside(op.run, op.call, op.phase, is_async=False):
@@ -339,7 +340,7 @@ class Simulation:
     def _side_by_side(self, process: Process, op: Together) -> list[Any]:
         process.in_group = True
         ends: dict[int, Any] = {}
-        inbox: dict[int, tuple[Any, Exception | None]] = {n: (None, None) for n in range(len(op.flows))}
+        inbox: dict[int, tuple[Any, Exception | None]] = dict.fromkeys(range(len(op.flows)), (None, None))
         until: dict[int, float] = dict.fromkeys(inbox, 0.0)
         while inbox:
             ready = [n for n in inbox if until[n] <= self.clock.mono]

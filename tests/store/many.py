@@ -1,0 +1,95 @@
+"""Many callers of one file: keeping one of them inside its transaction, and counting flushes."""
+
+import os
+import sqlite3
+import struct
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from amends import ops
+from amends.rows import RunRow
+from amends.store.sqlite import SqliteStore
+from tests.store.ledger import Ledger
+
+CALLERS = 64
+
+
+class Gate:
+    """A clock that can keep the writing thread inside its transaction."""
+
+    def __init__(self) -> None:
+        self.before: Callable[[], object] = lambda: None
+
+    def __call__(self) -> float:
+        self.before()
+        return 1_000_000.0
+
+    def once(self, act: Callable[[], object]) -> None:
+        def first() -> None:
+            self.before = lambda: None
+            act()
+
+        self.before = first
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Until it holds; a minute is a failure."""
+    pause = threading.Event()
+    for _ in range(60_000):
+        if condition():
+            return
+        pause.wait(0.001)
+    raise AssertionError("it never came true")
+
+
+def in_line(store: SqliteStore, count: int) -> Callable[[], None]:
+    """Waits until so many operations wait for the one that is being written."""
+    return lambda: wait_for(lambda: len(store._commits.line) >= count)
+
+
+def commits(path: Path) -> int:
+    """How many transactions stand in the log: each ends with a frame that says how large the database is."""
+    log = path.with_name(f"{path.name}-wal").read_bytes()
+    [size] = struct.unpack(">I", log[8:12])
+    ends = range(32, len(log) - size - 23, 24 + size)
+    return sum(struct.unpack(">I", log[place + 4 : place + 8]) != (0,) for place in ends)
+
+
+def ask_together(store: SqliteStore, gate: Gate, pool: ThreadPoolExecutor, requests: list[Any]) -> list[Future[Any]]:
+    """The first is kept inside its transaction until all the others are in line."""
+    gate.once(in_line(store, len(requests) - 1))
+    asked = [pool.submit(store.perform, requests[0])]
+    wait_for(lambda: store._commits._led)
+    return asked + [pool.submit(store.perform, request) for request in requests[1:]]
+
+
+def numbered(ledger: Ledger, run: RunRow, count: int) -> list[ops.AdmitCall]:
+    return [ledger.admit_op(run, "charge", key=f"key {number}") for number in range(count)]
+
+
+def stored(path: Path) -> Callable[[str], bool]:
+    """Whether somebody else sees this call: asked through a connection of one's own."""
+
+    def asked(call_id: str) -> bool:
+        connection = sqlite3.connect(path)
+        found = connection.execute("select 1 from calls where id = ?", (call_id,)).fetchone()
+        connection.close()
+        return found is not None
+
+    return asked
+
+
+def child(code: str, *args: object) -> str:
+    """What a process of its own prints."""
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code), *map(str, args)]
+    root = Path(__file__).resolve().parents[2]
+    env = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
