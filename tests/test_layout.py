@@ -32,12 +32,12 @@ class Row:
 
 ROWS: dict[str, Row] = {
     "words": Row(
-        ("errors", "model", "states", "canonical"),
+        ("errors", "model", "states", "canonical", "report"),
         (),
         "the words that everything else is said in depend on nothing",
     ),
     "tools": Row(
-        ("tool", "spec", "signature", "declare", "check", "flow", "rows", "ops"),
+        ("tool", "spec", "signature", "declare", "check", "flow", "rows", "ops", "ledger", "filter"),
         ("words",),
         "a declaration and an operation are data: whoever performs them comes later",
     ),
@@ -47,7 +47,7 @@ ROWS: dict[str, Row] = {
         "engine/ performs nothing: await an operation object instead, and let a driver perform it",
     ),
     "drive": Row(
-        ("drive",),
+        ("drive", "aiodrive", "loop", "context", "process"),
         ("words", "tools", "engine"),
         "a driver performs operations for any engine and any store: it may not know which store",
     ),
@@ -57,7 +57,7 @@ ROWS: dict[str, Row] = {
         "a store keeps the record and runs no tool: engine and store meet in the runtime only",
     ),
     "runtime": Row(
-        ("", "runtime", "aio", "worker", "testing"),
+        ("", "runtime", "run", "aio", "aiorun", "hub", "people", "keeper", "settings", "worker", "testing"),
         ("words", "tools", "engine", "drive", "store"),
         "the runtime serves every edge, so it may know none of them",
     ),
@@ -93,6 +93,7 @@ FUNCTION_LINES, FUNCTION_LINES_MAX = 50, 60
 
 # Longer than the first limit, each with its reason. A number here may only fall; nothing may pass the second limit.
 LONG_FILES: dict[str, int] = {
+    "ledger.py": 470,  # every operation, on one page
     "errors.py": 480,  # one tree, read on one page
 }
 LONG_FUNCTIONS: dict[str, int] = {}

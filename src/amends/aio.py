@@ -10,19 +10,19 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from amends import people
+from amends.aiodrive import AsyncDriver
 from amends.aiorun import AsyncEntered, AsyncRun
-from amends.drive import AsyncDriver
 from amends.engine import opening, plan
 from amends.engine.session import Session
 from amends.engine.telling import report_of
 from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, View, is_settled, once_ask, refuse_nested
+from amends.ledger import Store
 from amends.model import Call, Event, Order, Policy, Probed, RunInfo
 from amends.report import Report
 from amends.rows import RunRow
 from amends.settings import Setting
-from amends.store.protocol import Store
 from amends.tool import schemas
 
 log = logging.getLogger("amends")

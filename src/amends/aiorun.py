@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 from typing import Any, NoReturn, ParamSpec, Self, TypeVar, overload
 
 from amends import people
+from amends.aiodrive import AsyncDriver
 from amends.canonical import encode
 from amends.context import parent_call, refuse_nowhere
-from amends.drive import AsyncDriver
 from amends.engine import ending, leaving, opening, plan
 from amends.engine.call import Done, guarded_call
 from amends.engine.session import Ask, Session, call_of
@@ -21,8 +21,9 @@ from amends.engine.telling import answer_done, answer_error, info_of, report_of
 from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask
+from amends.ledger import Tree
 from amends.model import Answer, Call, Staged
-from amends.ops import Ended, Flight, Tree
+from amends.ops import Ended, Flight
 from amends.report import Report
 from amends.rows import RunRow
 from amends.states import RunState

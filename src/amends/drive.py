@@ -6,7 +6,6 @@ ends where it stands, and the run's facade turns what it had started into doubt.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
 import time
@@ -19,26 +18,12 @@ from amends import process
 from amends.context import inside
 from amends.errors import LedgerUnavailable
 from amends.flow import Flow, Op, run_flow
-from amends.ops import (
-    Ended,
-    Invoke,
-    IsDead,
-    LiveCalls,
-    Luck,
-    NoteEvidence,
-    ReadClocks,
-    SettleCall,
-    SettleCompensation,
-    Sleep,
-    StoreOp,
-    Together,
-)
-from amends.store.protocol import Store
+from amends.ledger import NoteEvidence, SettleCall, SettleCompensation, Store, StoreOp
+from amends.loop import LoopThread, awaited
+from amends.ops import Ended, Invoke, IsDead, LiveCalls, Luck, ReadClocks, Sleep, Together
 
 T = TypeVar("T")
 
-GRACE_S: Final = 1.0
-"""How long a cancelled coroutine may take to end before it counts as still in flight."""
 INSIST: Final = (SettleCall, SettleCompensation, NoteEvidence)
 TRIES_MAX: Final = 3
 
@@ -97,7 +82,7 @@ class Driver:
 
     def __init__(self, store: Store, live: Live, lease_s: float) -> None:
         self.store, self.live, self.lease_s = store, live, lease_s
-        self._loop: _LoopThread | None = None
+        self._loop: LoopThread | None = None
         self._lock = threading.Lock()
 
     def run(self, flow: Flow[T]) -> T:
@@ -108,7 +93,7 @@ class Driver:
         """Carry out one operation."""
         if isinstance(op, StoreOp):
             return self._ask_ledger(op)
-        return _WORLD[type(op)](self, op)
+        return WORLD[type(op)](self, op)
 
     def _ask_ledger(self, op: StoreOp[T]) -> T:
         try:
@@ -164,8 +149,8 @@ class Driver:
     def _on_loop(self, op: Invoke, start: Callable[[], Any]) -> Ended:
         with self._lock:
             if self._loop is None:
-                self._loop = _LoopThread()
-        ended: Ended = self._loop.run(_awaited(op, start, late=self._late))
+                self._loop = LoopThread()
+        ended: Ended = self._loop.run(awaited(op, start, late=self._late))
         return ended
 
     def _late(self, flow: Flow[None]) -> None:
@@ -183,11 +168,11 @@ class Driver:
             self._loop = None
 
 
-_WORLD: Final[dict[type[Any], Callable[[Driver, Any], Any]]] = {
+WORLD: Final[dict[type[Any], Callable[[Driver, Any], Any]]] = {
     Invoke: Driver._invoke,
     Together: Driver._together,
-    ReadClocks: lambda _, op: process.clocks(),
-    Luck: lambda _, op: process.luck(),
+    ReadClocks: lambda _, _op: process.clocks(),
+    Luck: lambda _, _op: process.luck(),
     Sleep: lambda _, op: time.sleep(max(0.0, op.seconds)),
     IsDead: lambda _, op: process.is_dead(op.owner),
     LiveCalls: lambda driver, op: driver.live.count(op.run),
@@ -227,213 +212,3 @@ class _Box:
             with self._lock:
                 self._left = self._ended is None
         return self._ended or Ended(in_flight=True)
-
-
-async def _awaited(op: Invoke, start: Callable[[], Any], *, late: Callable[[Flow[None]], None]) -> Ended:
-    """Await a coroutine in its context, up to its timeout; a cancelled one that ends is over, not in flight."""
-
-    async def body() -> Any:
-        with inside(op.run, op.call, op.phase, is_async=True):
-            return await start()
-
-    if op.timeout is None:
-        try:
-            return Ended(await body())
-        except Exception as error:
-            return Ended(error=error)
-    running = asyncio.ensure_future(body())
-    try:
-        done, _ = await asyncio.wait({running}, timeout=op.timeout)
-    except asyncio.CancelledError:
-        running.cancel()
-        await asyncio.wait({running}, timeout=GRACE_S)
-        raise
-    if not done:
-        running.cancel()
-        done, _ = await asyncio.wait({running}, timeout=GRACE_S)
-    if not done:
-        if op.late is not None:
-            make_late = op.late
-            running.add_done_callback(lambda ended: late(make_late(_ended(ended))))
-        return Ended(in_flight=True)
-    return _ended(running, timeout=op.timeout)
-
-
-def _ended(running: asyncio.Future[Any], *, timeout: float | None = None) -> Ended:
-    if running.cancelled():
-        return Ended(error=TimeoutError(f"no answer within {timeout} s"))
-    error = running.exception()
-    if error is None:
-        return Ended(running.result())
-    if not isinstance(error, Exception):
-        return Ended(error=TimeoutError(f"stopped: {type(error).__name__}"))
-    return Ended(error=error)
-
-
-class _LoopThread:
-    """A private event loop for async tools in a blocking runtime."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="amends-loop", daemon=True)
-        self._thread.start()
-
-    def run(self, coroutine: Any) -> Any:
-        """Run it there, with the caller's context, and wait for it here."""
-        context = copy_context()
-        done: Future[Any] = Future()
-
-        def begin() -> None:
-            task = context.run(self.loop.create_task, coroutine)
-            task.add_done_callback(lambda ended: _copy_end(ended, done))
-
-        self.loop.call_soon_threadsafe(begin)
-        return done.result()
-
-    def close(self) -> None:
-        """Stop the loop and its thread."""
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(timeout=5.0)
-        if not self.loop.is_running():
-            self.loop.close()
-
-
-def _copy_end(ended: asyncio.Future[Any], done: Future[Any]) -> None:
-    if ended.cancelled():
-        done.set_exception(TimeoutError("the coroutine was cancelled"))
-        return
-    error = ended.exception()
-    if error is None:
-        done.set_result(ended.result())
-    else:
-        done.set_exception(error)
-
-
-class AsyncDriver:
-    """Carries out operations on the running event loop."""
-
-    mono: Callable[[], float] = staticmethod(time.monotonic)
-
-    def __init__(self, store: Store, live: Live, lease_s: float) -> None:
-        self.store, self.live, self.lease_s = store, live, lease_s
-        self._instant = store.url == "memory:"  # never blocks, so it needs no hop and no shield
-        self._threads: ThreadPoolExecutor | None = None
-        self._blocking = Driver(store, live, lease_s)
-
-    async def run(self, flow: Flow[T]) -> T:
-        """Drive a flow to its end.
-
-        A cancellation that arrives while the ledger writes is kept until the flow next touches the world: the
-        flow then knows what it has started, and nothing is started for a caller that has gone.
-        """
-        pending: asyncio.CancelledError | None = None
-        try:
-            op = flow.send(None)
-            while True:
-                try:
-                    if isinstance(op, StoreOp) and self._instant:
-                        answer = self.store.perform(op)
-                    elif isinstance(op, StoreOp):
-                        answer, cancelled = await self._ask_ledger(op)
-                        pending = pending or cancelled
-                    elif pending is not None:
-                        raise pending
-                    else:
-                        answer = await self._world(op)
-                except Exception as error:
-                    op = flow.throw(error)
-                else:
-                    op = flow.send(answer)
-        except StopIteration as stop:
-            if pending is not None:
-                raise pending from None
-            value: T = stop.value
-            return value
-        finally:
-            flow.close()
-
-    async def _ask_ledger(self, op: StoreOp[Any]) -> tuple[Any, asyncio.CancelledError | None]:
-        writing = asyncio.ensure_future(self._insist(op))
-        cancelled: asyncio.CancelledError | None = None
-        while not writing.done():
-            try:
-                await asyncio.wait({writing})
-            except asyncio.CancelledError as stop:
-                cancelled = stop
-        return writing.result(), cancelled
-
-    async def _insist(self, op: StoreOp[Any]) -> Any:
-        patience: Patience | None = None
-        while True:
-            try:
-                return await self.store.perform_async(op)
-            except LedgerUnavailable:
-                patience = patience or Patience(op, self.lease_s)
-                pause = patience.another(op)
-                if pause is None:
-                    raise
-                await asyncio.sleep(pause)
-
-    async def _world(self, op: Op[Any]) -> Any:
-        if isinstance(op, Invoke):
-            return await self._invoke(op)
-        if isinstance(op, Sleep):
-            return await asyncio.sleep(max(0.0, op.seconds))
-        if isinstance(op, Together):
-            ends = await asyncio.gather(*(self.run(flow) for flow in op.flows), return_exceptions=True)
-            for end in ends:
-                if isinstance(end, BaseException) and not isinstance(end, Exception):
-                    raise end
-            return ends
-        return _WORLD[type(op)](self._blocking, op)
-
-    async def _invoke(self, op: Invoke) -> Ended:
-        if op.lease is not None:
-            op.lease.check(self.mono())
-        if op.flight is not None:
-            op.flight.sent = True
-        if op.is_async:
-            return await _awaited(op, lambda: op.fn(**op.kwargs), late=self._late)
-        return await self._in_thread(op)
-
-    async def _in_thread(self, op: Invoke) -> Ended:
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(max_workers=64, thread_name_prefix="amends-tool")
-        if op.flight is not None:
-            op.flight.in_thread = True
-        running = asyncio.get_running_loop().run_in_executor(self._threads, copy_context().run, self._body, op)
-        try:
-            done, _ = await asyncio.wait({running}, timeout=op.timeout)
-        except asyncio.CancelledError:
-            self._watch(running, op)
-            raise
-        if not done:
-            self._watch(running, op)
-            return Ended(in_flight=True)
-        ended: Ended = running.result()
-        if inspect.isawaitable(ended.value):
-            awaitable = ended.value
-            return await _awaited(op, lambda: awaitable, late=self._late)
-        return ended
-
-    def _body(self, op: Invoke) -> Ended:
-        try:
-            with inside(op.run, op.call, op.phase, is_async=True):
-                return Ended(op.fn(**op.kwargs))
-        except Exception as error:
-            return Ended(error=error)
-
-    def _watch(self, running: asyncio.Future[Any], op: Invoke) -> None:
-        if op.late is not None:
-            make_late = op.late
-            running.add_done_callback(lambda ended: self._late(make_late(ended.result())))
-
-    def _late(self, flow: Flow[None]) -> None:
-        threading.Thread(target=self._blocking.run, args=(flow,), name="amends-late", daemon=True).start()
-
-    def close(self) -> None:
-        """Give the threads back without waiting for bodies that are still in flight."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False)
-            self._threads = None
-        self._blocking.close()

@@ -18,12 +18,12 @@ from amends.engine.opening import Opening
 from amends.engine.session import Ask, Session, ask_for
 from amends.errors import BadArguments, BadDeclaration, UnknownTool, UsageError
 from amends.keeper import Keeper
+from amends.ledger import Opened, Store
 from amends.model import Order
-from amends.ops import Lease, Opened
+from amends.ops import Lease
 from amends.rows import RunRow
 from amends.settings import Setting, settle_settings
 from amends.store.locate import store_for
-from amends.store.protocol import Store
 from amends.tool import Declaration, Options, Spec, current_caller, declare, specs_of
 
 log = logging.getLogger("amends")
@@ -292,7 +292,7 @@ def once_ask(
         flat: dict[str, Any] = {**{f"arg{i}": one for i, one in enumerate(args)}, **kwargs}
     else:
         flat = dict(bound.arguments)
-    spec = adhoc_spec(f"once:{name}", kind="pivot", key=lambda call: key)
+    spec = adhoc_spec(f"once:{name}", kind="pivot", key=lambda _: key)
     try:
         result_type = get_type_hints(fn).get("return", Any)
     except Exception:
@@ -313,7 +313,7 @@ def adhoc_spec(name: str, **options: Any) -> Spec:
 def _is_async(fn: Callable[..., Any]) -> bool:
     import inspect
 
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
 def is_settled(row: RunRow) -> bool:

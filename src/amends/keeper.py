@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from amends.errors import LedgerError
-from amends.ops import Lease, Renewed, RenewLeases
+from amends.ledger import Renewed, RenewLeases
+from amends.ops import Lease
 
 log = logging.getLogger("amends")
 

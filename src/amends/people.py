@@ -18,13 +18,11 @@ from amends.errors import Error, LedgerError, RunEnded, UsageError
 from amends.filter import CALL_FIELDS, RUN_FIELDS, parse_filter
 from amends.flow import Flow
 from amends.hub import Hub, View, adhoc_spec
-from amends.model import Absent, Call, Event, Happened, NoEffect, Probed, RunInfo, Unknown
-from amends.ops import (
+from amends.ledger import (
     AbandonRun,
     BeginRollback,
     DecideCall,
     FinishRun,
-    Lease,
     ListRuns,
     ReadCall,
     ReadEvents,
@@ -35,6 +33,8 @@ from amends.ops import (
     StoreOp,
     Tree,
 )
+from amends.model import Absent, Call, Event, Happened, NoEffect, Probed, RunInfo, Unknown
+from amends.ops import Lease
 from amends.rows import CallRow, RunRow
 from amends.spec import declaration_of
 from amends.tool import Declaration, Options
@@ -219,7 +219,7 @@ def event_pages(view: View, root: str | None, after: int) -> Pages[Event]:
     def then(row: Any) -> StoreOp[Any]:
         return ReadEvents(tenant, root, row.seq, PAGE)
 
-    return Pages(ReadEvents(tenant, root, after, PAGE), then, lambda row: True, event_of)
+    return Pages(ReadEvents(tenant, root, after, PAGE), then, lambda _: True, event_of)
 
 
 # ---- recovering ---------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def boot_id() -> str:
 def _host() -> str:
     """The host as far as process ids mean the same: name, boot, and (in containers) the pid namespace."""
     try:
-        namespace = os.readlink("/proc/self/ns/pid")
+        namespace = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         namespace = ""
     return f"{socket.gethostname()}|{boot_id()}|{namespace}"

@@ -19,8 +19,9 @@ from amends.engine.telling import answer_done, answer_error, info_of, report_of
 from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask
+from amends.ledger import Tree
 from amends.model import Answer, Call, Staged
-from amends.ops import Ended, Flight, Tree
+from amends.ops import Ended, Flight
 from amends.report import Report
 from amends.rows import RunRow
 from amends.states import RunState

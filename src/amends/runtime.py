@@ -15,12 +15,12 @@ from amends.engine.telling import report_of
 from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, View, is_settled, once_ask, refuse_nested
+from amends.ledger import Store
 from amends.model import Call, Event, Order, Policy, Probed, RunInfo
 from amends.report import Report
 from amends.rows import RunRow
 from amends.run import Entered, Run
 from amends.settings import Setting
-from amends.store.protocol import Store
 from amends.tool import schemas
 
 log = logging.getLogger("amends")

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from amends import Absent, Happened, InDoubt, RunBlocked, tool
-from amends.errors import Busy, LeaseLost, LedgerUnavailable
-from amends.ops import RenewLeases
-from amends.store.sqlite import SqliteStore
+from amends import Absent, Happened, LedgerError, RunBlocked, Runtime, tool
+from amends.errors import Busy, LeaseLost
 from tests.behaviour.world import World, until
 from tests.peers import races
 from tests.peers.children import Child
 from tests.peers.conftest import Ledger
+from tests.peers.flaky import BEAT, Flaky
 from tests.scenarios import world as outside
 
 
@@ -68,18 +67,6 @@ def test_a_slow_owner_is_not_taken_over_while_its_heartbeat_lives(ledger: Ledger
     assert log == ["charge"]
 
 
-class LosesOneBeat(SqliteStore):
-    """The ledger cannot be reached for the first heartbeats."""
-
-    lost = 0
-
-    def perform(self, op):
-        if isinstance(op, RenewLeases) and self.lost < 2:
-            self.lost += 1
-            raise LedgerUnavailable("nobody home")
-        return super().perform(op)
-
-
 def test_one_lost_heartbeat_is_not_the_end_of_a_healthy_owner(tmp_path: Path, ledger: Ledger) -> None:
     """exactly-once: one failed heartbeat ends its thread silently; two workers ran it, both were told success."""
     gate, log = threading.Event(), []
@@ -91,11 +78,12 @@ def test_one_lost_heartbeat_is_not_the_end_of_a_healthy_owner(tmp_path: Path, le
         return "ch_1"
 
     charge.compensate(lambda: log.append("refund"))
-    store = LosesOneBeat(tmp_path / "ledger.db")
+    store = Flaky(tmp_path)
+    store.left[BEAT] = 1
     owner, other = ledger(charge, store=store, lease=1.2), ledger(charge)
     with owner.run("r") as run:
         future = run.submit(charge)
-        until(lambda: store.lost > 0, seconds=10)
+        until(lambda: store.refused > 0, seconds=10)
         beaten = time.monotonic() + 1.5  # longer than the lease it began with
         while time.monotonic() < beaten:
             assert other.recover() == []
@@ -131,10 +119,11 @@ def test_a_frozen_owner_that_wakes_settles_nothing_and_starts_nothing(tmp_path: 
         assert rt.call(doubt.id).result == "seen by ada"
 
 
-def test_the_outcome_of_a_fenced_worker_is_refused_and_kept_as_evidence(ledger: Ledger) -> None:
+def test_the_outcome_of_a_fenced_worker_is_refused_and_kept_as_evidence(tmp_path: Path, ledger: Ledger) -> None:
     """exactly-once: A's late commit needs no token, the stored result is A's and B's is dropped."""
     gate, started = threading.Event(), threading.Event()
     told: list[object] = []
+    log: list[str] = []
 
     @tool(key="order")
     def charge(order: str) -> str:
@@ -142,8 +131,10 @@ def test_the_outcome_of_a_fenced_worker_is_refused_and_kept_as_evidence(ledger: 
         gate.wait(20)
         return "of the fenced one"
 
-    charge.compensate(lambda: None)
-    first, other = ledger(charge, lease=0.1), ledger(charge, lease=5)
+    charge.compensate(lambda: log.append("refund"))
+    store = Flaky(tmp_path)
+    store.left[BEAT] = 1_000_000  # it never beats: a long pause of its machine
+    first, other = ledger(charge, store=store, lease=0.1), ledger(charge, lease=5)
     run = first.open("r")
 
     def ask() -> None:
@@ -155,25 +146,27 @@ def test_the_outcome_of_a_fenced_worker_is_refused_and_kept_as_evidence(ledger: 
     thread = threading.Thread(target=ask)
     thread.start()
     assert started.wait(20)
-    first._hub.keeper.forget(run._session.lease)  # it no longer beats: a long pause of its machine
     until(lambda: bool(other.recover()), seconds=10)
     (doubt,) = other.doubts()
     other.resolve(doubt.id, Absent(), by="ada", why="the provider has none")
     gate.set()
     thread.join(20)
-    assert told in ([LeaseLost], [InDoubt])
-    assert other.call(doubt.id).result != "of the fenced one" or other.call(doubt.id).state == "succeeded"
-    assert any(event.what == "evidence" for event in other.events("r"))
+    assert told == [LeaseLost]
+    assert any(event.what == "evidence" and event.by == "fenced" for event in other.events("r"))
+    assert [left.why for left in other.report("r").residue] == ["it has not been taken back yet"]
+    until(lambda: bool(other.recover()), seconds=10)
+    assert (log, other.report("r").state) == (["refund"], "rolled_back")
 
 
-def test_a_waiting_retry_does_not_push_the_takeover_away(ledger: Ledger) -> None:
+def test_a_waiting_retry_does_not_push_the_takeover_away(tmp_path: Path, ledger: Ledger) -> None:
     """agent-ledger 4.3: each retry's upsert resets updated_at, so the stale takeover never comes."""
     world = World()
     charge = world.compensatable("charge")
-    dead, other = ledger(charge, lease=0.3), ledger(charge, lease=0.3, wait=0.02)
+    store = Flaky(tmp_path)
+    store.left[BEAT] = 1_000_000
+    dead, other = ledger(charge, store=store, lease=0.3), ledger(charge, lease=0.3, wait=0.02)
     run = dead.open("r", recover="resume")
     run.call(charge)
-    dead._hub.keeper.forget(run._session.lease)
 
     def comes_in() -> bool:
         try:
@@ -202,8 +195,6 @@ def test_one_key_in_two_tenants_is_two_calls_however_the_names_are_put_together(
 
 def test_a_store_that_cannot_be_reached_starts_nothing_and_says_so(tmp_path: Path) -> None:
     """SafeAgent 2.3: silently falls back to memory: two registries, 2 effects. onceonly: fails open, 3 of 3 ran."""
-    from amends import LedgerError, Runtime
-
     world = World()
     charge = world.compensatable("charge")
     (tmp_path / "file").write_text("no folder")
@@ -218,27 +209,17 @@ def test_a_store_that_cannot_be_reached_starts_nothing_and_says_so(tmp_path: Pat
 
 def test_a_ledger_that_goes_away_between_two_calls_starts_nothing_more(tmp_path: Path, ledger: Ledger) -> None:
     """SafeAgent 2.3, onceonly: a guard that cannot record lets the call through."""
-    from amends import LedgerError
-
     world = World()
     charge = world.compensatable("charge")
 
-    class Gone(SqliteStore):
-        gone = False
-
-        def perform(self, op):
-            if self.gone:
-                raise LedgerUnavailable("nobody home")
-            return super().perform(op)
-
-    store = Gone(tmp_path / "ledger.db")
+    store = Flaky(tmp_path)
     rt = ledger(charge, store=store, lease=0.5)
     with pytest.raises(LedgerError), rt.run("r"):
         charge(x="1")
-        store.gone = True
+        store.is_gone = True
         charge(x="2")
     assert world.log == ["charge:1"]
-    store.gone = False
+    store.is_gone = False
     time.sleep(0.5)
     assert [report.state for report in ledger(charge).recover()] == ["rolled_back"]
     assert world.standing == []

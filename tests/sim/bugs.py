@@ -15,8 +15,9 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from amends import ops
 from amends.engine import call, doubt, ending, judge, recovery, rollback, session
+from amends.ledger import AdmitCall
+from amends.ops import Lease
 from amends.rows import FindKey
 from amends.store import admission, change, intents, opening, settlement
 from amends.store import ending as store_ending
@@ -109,7 +110,7 @@ class _Late:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        perform, step = MemoryStore.perform, Simulation.step
+        perform, turn = MemoryStore.perform, Simulation.turn
 
         def late_perform(store: MemoryStore, op: Any) -> Any:
             pending, self.pending = self.pending, []
@@ -117,35 +118,35 @@ class _Late:
                 work(store)
             return perform(store, op)
 
-        def dying_step(sim: Simulation, process: Process) -> None:
-            step(sim, process)
+        def dying_turn(sim: Simulation, process: Process) -> None:
+            turn(sim, process)
             if not process.alive:
                 self.pending.clear()
 
-        with mock.patch.object(MemoryStore, "perform", late_perform), mock.patch.object(Simulation, "step", dying_step):
+        with mock.patch.object(MemoryStore, "perform", late_perform), mock.patch.object(Simulation, "turn", dying_turn):
             yield
 
 
 @contextmanager
 def admission_not_durable() -> Iterator[None]:
     """What was admitted is lost when its process dies before it writes again."""
-    perform, step = MemoryStore.perform, Simulation.step
+    perform, turn = MemoryStore.perform, Simulation.turn
     kept: list[Any] = []
 
     def volatile(store: MemoryStore, op: Any) -> Any:
         kept.clear()
-        if isinstance(op, ops.AdmitCall):
+        if isinstance(op, AdmitCall):
             tables = (store.runs, store.calls, store.events, store._ids, store._trees, store._keys, store._calls_of)
             kept.append((store, [_copied(table) for table in tables]))
         return perform(store, op)
 
     def dying(sim: Simulation, process: Process) -> None:
-        step(sim, process)
+        turn(sim, process)
         if not process.alive and kept:
             store, copies = kept.pop()
             store.runs, store.calls, store.events, store._ids, store._trees, store._keys, store._calls_of = copies
 
-    with mock.patch.object(MemoryStore, "perform", volatile), mock.patch.object(Simulation, "step", dying):
+    with mock.patch.object(MemoryStore, "perform", volatile), mock.patch.object(Simulation, "turn", dying):
         yield
 
 
@@ -197,7 +198,7 @@ def _flow_in(store: MemoryStore, flow: Any) -> None:
 
 @contextmanager
 def lease_unchecked() -> Iterator[None]:
-    with mock.patch.object(ops.Lease, "check", lambda self, mono: None):
+    with mock.patch.object(Lease, "check", return_value=None):
         yield
 
 

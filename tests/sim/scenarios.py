@@ -46,7 +46,10 @@ VARIANTS = tuple(
 )
 
 
-def make(name: str, kind: str = "compensatable", variant: Variant = Variant(), **options: Any) -> Any:
+PLAIN = Variant()
+
+
+def make(name: str, kind: str = "compensatable", variant: Variant = PLAIN, **options: Any) -> Any:
     """A tool of the simulation."""
 
     def body(n: int = 0, word: str = "") -> str:
@@ -59,7 +62,8 @@ def make(name: str, kind: str = "compensatable", variant: Variant = Variant(), *
         return Here.world.probe()
 
     body.__name__, undo.__name__, ask.__name__ = name, f"undo_{name}", f"probe_{name}"
-    idempotent: bool | str = {"": False, "idempotent": True, "window": "24h"}[variant.repeat]
+    repeats: dict[str, bool | str] = {"": False, "idempotent": True, "window": "24h"}
+    idempotent = repeats[variant.repeat]
     made = tool(name=name, kind=kind, idempotent=idempotent, **options)(body)  # type: ignore[call-overload]
     if kind == "compensatable":
         made.compensate(

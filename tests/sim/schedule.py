@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from amends import people
 from amends.errors import Busy
+from amends.ledger import ReadRun
 from amends.model import Absent, Happened
-from amends.ops import ReadRun
 from amends.states import RUN_FINAL
 from amends.testing.checkers import Violation, check_all
 from amends.testing.program import NOBODY, Inside
@@ -177,9 +178,7 @@ class _Stage:
             if not waiting:
                 return
             for run in waiting:
-                person = self.sim.start(
-                    "person", lambda p, run=run, round_=round_: _decide_all(self.world, self.hub, run.uid, round_)
-                )
+                person = self.sim.start("person", partial(_decide_all, self.world, self.hub, run.uid, round_))
                 self.sim.run(person)
                 if person.ended is not None:
                     self.outcome.violations.append(Violation("persons_may", f"{run.id}: {person.ended!r}"))
@@ -189,18 +188,18 @@ class _Stage:
             self.outcome.violations.append(Violation("persons_end_it", f"after every verb: {left}"))
 
 
-async def _decide_all(world: World, hub: Any, uid: str, round_: int) -> None:
+async def _decide_all(world: World, hub: Any, uid: str, round_: int, process: Process) -> None:
     """A person who knows the truth says it, about everything that asks for it."""
     tree = await ReadRun("", uid=uid)
-    assert tree is not None, "the run was there a moment ago"
+    assert tree is not None, f"{process.name} looks at a run that was there a moment ago"
     done = 0
     for row in tree.calls:
         if row.state == "in_doubt":
             answer = Happened(result_of(_provider(row))) if world.stands(row.id) else Absent()
             await people.resolve(hub, NOBODY, row.id, answer, by="anna", why="looked")
         elif row.state == "compensation_in_doubt":
-            answer = Absent() if world.stands(row.id) else Happened(None)
-            await people.resolve(hub, NOBODY, row.id, answer, by="anna", why="looked")
+            undone = Absent() if world.stands(row.id) else Happened(None)
+            await people.resolve(hub, NOBODY, row.id, undone, by="anna", why="looked")
         elif row.state == "compensation_failed" or (row.state == "backing_off" and row.retry_at is None):
             await people.retry(NOBODY, row.id, by="anna", why="mended")
         elif row.state == "held" and row.reason in ("duplicate", "conflict"):

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from amends import ops
+from amends import ledger as ops
+from amends.ledger import Store
 from amends.rows import CallRow, EventRow, RunRow
 from amends.states import NEW, call_may, run_may
 from amends.store.memory import MemoryStore
-from amends.store.protocol import Store
 from amends.store.sqlite import SqliteStore
 
 LEASE_S = 30.0

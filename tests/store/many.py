@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from amends import ops
+from amends import ledger as ops
 from amends.rows import RunRow
 from amends.store.sqlite import SqliteStore
 from tests.store.ledger import Ledger

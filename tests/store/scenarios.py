@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from amends import ops
+from amends import ledger as ops
 from amends.rows import CallRow, RunRow
 from tests.store.ledger import LEASE_S, Ledger
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from amends import ops
+from amends import ledger as ops
 from amends.errors import LeaseLost
 from amends.store.admission import GENERATIONS_MAX
 from tests.store.ledger import LEASE_S, Ledger

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amends import ops
+from amends import ledger as ops
 from amends.errors import Error
 from amends.rows import CallRow, RunRow
 from amends.store.memory import MemoryStore

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from amends import ops
+from amends import ledger as ops
 from amends.errors import LeaseLost, TransitionRefused
 from tests.store.ledger import Ledger
 

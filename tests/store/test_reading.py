@@ -1,6 +1,6 @@
 """One consistent look, bounded in size."""
 
-from amends import ops
+from amends import ledger as ops
 from amends.rows import RunRow
 from tests.store.ledger import Ledger
 

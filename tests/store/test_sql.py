@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amends import ops
+from amends import ledger as ops
 from amends.errors import TransitionRefused
 from amends.flow import Flow, run_flow
 from amends.rows import CallRow, UpdateCall

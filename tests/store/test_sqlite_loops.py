@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from amends import ops
+from amends import ledger as ops
 from amends.errors import LedgerUnavailable
 from amends.store.sqlite import SqliteStore
 from tests.store.ledger import Ledger

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from amends import ops
+from amends import ledger as ops
 from amends.errors import LeaseLost, LedgerUnavailable
 from amends.rows import RunRow
+from amends.store import sqlite
 from amends.store.batch import BATCH_MAX
 from amends.store.sqlite import SqliteStore
 from tests.store.ledger import Ledger
@@ -95,6 +96,32 @@ def test_when_the_flush_fails_everybody_in_it_is_told(shared: SqliteStore, gate:
     for request in requests:  # through a new connection; each says that it comes again
         request.repeated = True
         assert shared.perform(request).verdict == "start"
+
+
+def test_what_stops_the_first_is_told_to_all_in_line_at_once(
+    shared: SqliteStore, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one after another, each after its own wait for the lock."""
+    ledger = Ledger(shared)
+    requests = numbered(ledger, ledger.run(), 9)
+    waits: list[float] = []
+
+    def no_lock(path: object, wait_s: float, act: object) -> None:
+        in_line(shared, 8)()
+        waits.append(wait_s)
+        raise LedgerUnavailable("locked")
+
+    monkeypatch.setattr(sqlite, "patiently", no_lock)
+    holder = sqlite3.connect(shared.path, isolation_level=None)
+    holder.execute("begin immediate")
+    assert shared._writer is not None
+    shared._writer.raw.execute("pragma busy_timeout = 0")
+    with ThreadPoolExecutor(9) as pool:
+        asked = [pool.submit(shared.perform, request) for request in requests]
+        assert {type(future.exception()) for future in asked} == {LedgerUnavailable}
+    assert len(waits) == 1
+    holder.close()
+    assert ledger.calls() == []
 
 
 def test_a_disk_that_fails_before_anything_began_is_told_and_forgotten(shared: SqliteStore) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -22,10 +21,9 @@ bank = FakeBank()
 
 
 @pytest.fixture(autouse=True)
-def empty_bank() -> Iterator[None]:
+def empty_bank() -> None:
     bank.charges.clear()
     bank.refunds.clear()
-    return
 
 
 @tool(key=("order_id",))

@@ -32,20 +32,9 @@ from amends.errors import (
     ToolFailed,
     UsageError,
 )
+from amends.ledger import Admission, AdmitCall, NoteEvidence, ReadCall, SettleCall, StartCall
 from amends.model import Retry
-from amends.ops import (
-    Admission,
-    AdmitCall,
-    Ended,
-    Invoke,
-    Luck,
-    NoteEvidence,
-    ReadCall,
-    ReadClocks,
-    SettleCall,
-    Sleep,
-    StartCall,
-)
+from amends.ops import Ended, Invoke, Luck, ReadClocks, Sleep
 from amends.rows import CallRow
 from amends.tool import Spec
 
@@ -105,7 +94,7 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
                 if stays_in_doubt(row):
                     raise in_doubt(session, row)
             case "retry":
-                restarted = await _restart(session, ask, _row(answer))
+                restarted = await _restart(session, _row(answer))
                 if restarted is not None:
                     return Done(restarted)
             case "wait":
@@ -191,11 +180,11 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
         if stays_in_doubt(row):
             raise in_doubt(session, row) from ended.error
         if row.state != "backing_off":
-            raise ended.error or failure(session, ask.spec, row)
+            raise ended.error or failure(ask.spec, row)
         if ask.spec.kind == "retriable":
             ask.flight.call = None
             return Done(row, staged=True)  # forward work goes on in the drain, or in a worker
-        restarted = await _restart(session, ask, row)
+        restarted = await _restart(session, row)
         if restarted is None:
             return await guarded_call(session, ask)  # a twin was faster: its outcome answers us
         row = restarted
@@ -203,13 +192,13 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
 
 async def resume_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
     """Go on with a call that was found backing off, or that a person has let go."""
-    restarted = await _restart(session, ask, row)
+    restarted = await _restart(session, row)
     if restarted is None:
         return await guarded_call(session, ask)
     return await run_attempts(session, ask, restarted)
 
 
-async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
+async def _restart(session: Session, row: CallRow) -> CallRow | None:
     if row.retry_at is not None:
         clocks = await ReadClocks()
         await Sleep(max(0.0, row.retry_at - clocks.wall))
@@ -315,7 +304,7 @@ def in_doubt(session: Session, row: CallRow) -> InDoubt:
     )
 
 
-def failure(session: Session, spec: Spec | None, row: CallRow) -> Exception:
+def failure(spec: Spec | None, row: CallRow) -> Exception:
     """A recorded failure: only its words are left of the original exception."""
     name, message = error_parts(row.error)
     return ToolFailed(message or row.why or "it failed", call=call_of(row, spec), type_name=name, run_id=row.run_id)
@@ -362,7 +351,7 @@ def _refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
                 run_id=session.id,
             )
         case "failed":
-            raise failure(session, spec, _row(answer))
+            raise failure(spec, _row(answer))
         case "rejected":
             assert row is not None, "a rejection names its call"
             by, reason = error_parts(row.error)

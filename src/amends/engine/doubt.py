@@ -8,20 +8,9 @@ from typing import Any, Final
 from amends.canonical import faithful, store_result
 from amends.engine.judge import judge, why_doubtful
 from amends.engine.session import Session, call_of, decode_args, describe_error
+from amends.ledger import NoteProbe, ReadCall, ResolveCall, SettleCall, StartCall, WatchDoubt
 from amends.model import Absent, Call, Happened, Retry, Unknown
-from amends.ops import (
-    Ended,
-    Invoke,
-    Luck,
-    NoteProbe,
-    ReadCall,
-    ReadClocks,
-    ResolveCall,
-    SettleCall,
-    Sleep,
-    StartCall,
-    WatchDoubt,
-)
+from amends.ops import Ended, Invoke, Luck, ReadClocks, Sleep
 from amends.rows import CallRow
 from amends.tool import ProbeSpec, Spec, twin_kwargs
 

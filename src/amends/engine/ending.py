@@ -11,19 +11,18 @@ from amends.engine.leftover import Leftover, leftovers, obstacles
 from amends.engine.rollback import STOPPED, Back, read_tree, roll_back, settle_all, wait_for_live
 from amends.engine.session import Ask, Session, call_of, decode_args
 from amends.errors import Held, InDoubt, LedgerError, RunBlocked, Waiting
-from amends.model import Residue
-from amends.ops import (
+from amends.ledger import (
     CloseRun,
     DecideCommit,
     Decision,
-    Flight,
     LetGo,
-    ReadClocks,
     ResolveCall,
     SettleCall,
     StartCall,
     Tree,
 )
+from amends.model import Residue
+from amends.ops import Flight, ReadClocks
 from amends.rows import CallRow, RunRow
 
 ROUNDS_MAX: Final = 10_000
@@ -69,7 +68,8 @@ async def _run_pivot(session: Session, row: CallRow) -> None:
 def recorded_ask(session: Session, row: CallRow) -> Ask:
     """The request of a recorded call, to start it again in its own words."""
     spec = session.spec(row.tool)
-    assert spec is not None and spec.fn is not None, f"the tool {row.tool} is known here"
+    assert spec is not None, f"the tool {row.tool} is known here"
+    assert spec.fn is not None, f"the tool {row.tool} has its body here"
     return Ask(
         spec=spec,
         args=decode_args(row, spec),
@@ -127,7 +127,7 @@ async def _pause_forward(session: Session, left: tuple[CallRow, ...]) -> RunRow:
     due += [row.probe_at - clocks.wall for row in left if row.state == "in_doubt" and row.probe_at is not None]
     unknown = [row for row in left if row.is_staged]
     if blocking and not due and len(blocking) == len(left):
-        return await _block(session, tree, blocking)
+        return await _block(session, blocking)
     wake = max(0.0, min(due)) if due else (session.lease.lease_s if unknown else 0.0)
     if session.uid != session.root:
         return tree.run
@@ -162,7 +162,7 @@ async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
     if waiting:  # of this run or of a child that pivoted: it is due later
         return await _pause_forward(session, tuple(waiting))
     if blocking:
-        await _block(session, tree, blocking, again_s=later)
+        await _block(session, blocking, again_s=later)
         raise_blocked(session, await read_tree(session), None)
     return None
 
@@ -203,7 +203,7 @@ async def let_go_held(session: Session, row: CallRow) -> Held:
 # ---- blocked ------------------------------------------------------------------------------
 
 
-async def _block(session: Session, tree: Tree, blocking: list[Leftover], *, again_s: float | None = None) -> RunRow:
+async def _block(session: Session, blocking: list[Leftover], *, again_s: float | None = None) -> RunRow:
     causes = tuple(left.cause for left in blocking)
     return await CloseRun(
         session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes, wake_s=again_s

@@ -8,7 +8,8 @@ from amends.engine.rollback import Back, read_tree, wait_for_live
 from amends.engine.session import Ask, Session
 from amends.engine.telling import report_of
 from amends.errors import LedgerError, RolledBack, RunEnded, Waiting
-from amends.ops import Ended, ReadCall
+from amends.ledger import ReadCall
+from amends.ops import Ended
 from amends.rows import CallRow, RunRow
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from amends.engine.doubt import unclear
 from amends.engine.session import Session, call_of, error_text
-from amends.ops import Tree
+from amends.ledger import Tree
 from amends.rows import CallRow, RunRow
 from amends.states import UNSETTLED
 
@@ -56,9 +56,14 @@ def _leftover(session: Session, row: CallRow, run: RunRow, *, inside: bool) -> L
             why = f"its compensation failed: {error_text(row.comp_error) or 'no reason kept'}"
             return Leftover(row, why, f"{row.tool} ({row.id}): {why}: rt.retry({row.id!r}, by=..., why=...)")
         case "succeeded":
-            why = "this process does not know its tool" if spec is None else "it has no compensation"
+            if spec is None:
+                why = "this process does not know its tool"
+            else:
+                why = "it has not been taken back yet" if spec.compensate else "it has no compensation"
             return Leftover(
-                row, (row.violation and f"it broke the law ({row.violation})") or why, _accept(row, f"{row.tool}: {why}")
+                row,
+                (row.violation and f"it broke the law ({row.violation})") or why,
+                _accept(row, f"{row.tool}: {why}"),
             )
         case "residue":  # rolled_back never has residue: the person who said that it stays also closes the run
             why = row.why or "a person said that it stays"

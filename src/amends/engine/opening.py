@@ -10,7 +10,8 @@ from amends.engine.ending import commit, raise_blocked
 from amends.engine.rollback import read_tree, roll_back, settle_all
 from amends.engine.session import POLL_S_MAX, POLL_S_MIN, Session
 from amends.errors import Busy, LedgerError, RunConflict, RunEnded
-from amends.ops import IsDead, Lease, LetGo, OpenChild, Opened, OpenRun, ReadClocks, Sleep
+from amends.ledger import LetGo, OpenChild, Opened, OpenRun
+from amends.ops import IsDead, Lease, ReadClocks, Sleep
 from amends.rows import RunRow
 
 

@@ -12,7 +12,8 @@ from amends.engine.rollback import read_tree, roll_back, settle_all
 from amends.engine.session import Session
 from amends.errors import RunBlocked, Waiting
 from amends.flow import Flow
-from amends.ops import ClaimRun, CloseRun, DueRuns, IsDead, Lease, LetGo, ReadClocks
+from amends.ledger import ClaimRun, CloseRun, DueRuns, LetGo
+from amends.ops import IsDead, Lease, ReadClocks
 from amends.rows import RunRow
 
 

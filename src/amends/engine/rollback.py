@@ -10,25 +10,19 @@ from amends.engine.judge import judge
 from amends.engine.leftover import leftovers
 from amends.engine.session import POLL_S_MAX, POLL_S_MIN, Session, call_of, decode_args, describe_error
 from amends.flow import Flow
-from amends.model import Absent, Happened
-from amends.ops import (
+from amends.ledger import (
     BeginCompensation,
     BeginRollback,
     CloseRun,
-    Ended,
-    Invoke,
     LetGo,
-    LiveCalls,
-    Luck,
-    ReadClocks,
     ReadRun,
     ResolveCall,
     SettleCall,
     SettleCompensation,
-    Sleep,
-    Together,
     Tree,
 )
+from amends.model import Absent, Happened
+from amends.ops import Ended, Invoke, LiveCalls, Luck, ReadClocks, Sleep, Together
 from amends.rows import CallRow, RunRow
 from amends.tool import Spec, Twin, twin_kwargs
 
@@ -169,7 +163,8 @@ def _is_open(session: Session, row: CallRow) -> bool:
 async def compensate(session: Session, row: CallRow) -> float:
     """Take one call back, at most once per attempt. 0: settled or passed over; more: not before so many seconds."""
     spec = session.spec(row.tool)
-    assert spec is not None and spec.compensate is not None, "only what can be taken back is"
+    assert spec is not None, "only what is known here is taken back"
+    assert spec.compensate is not None, "only what can be taken back is"
     twin = spec.compensate
     while _is_open(session, row):
         wait = await _not_before(session, spec, twin, row)

@@ -21,8 +21,8 @@ from amends.errors import (
     Waiting,
     shown,
 )
+from amends.ledger import Tree
 from amends.model import Answer, Call, Event, Residue, RunInfo, Status
-from amends.ops import Tree
 from amends.report import Report
 from amends.rows import EventRow, RunRow
 from amends.tool import Spec
@@ -145,7 +145,8 @@ def answer_error(tool: str, error: Exception) -> Answer:
     call: Call | None = getattr(error, "call", None)
     if isinstance(error, Error):
         return Answer(_status(error), error.for_model(), call=call, error=error)
-    text = f"{tool} failed and changed nothing: {shown(str(error) or type(error).__name__)}. You may correct the arguments and call it again."
+    why = shown(str(error) or type(error).__name__)
+    text = f"{tool} failed and changed nothing: {why}. You may correct the arguments and call it again."
     return Answer("failed", text, call=call, error=error)
 
 

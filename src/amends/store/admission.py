@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
-from amends.ops import Admission, AdmitCall
+from amends.ledger import Admission, AdmitCall
 from amends.rows import (
     CallRow,
     FindCall,
@@ -279,26 +279,22 @@ async def _tool_of(call_id: str) -> str:
     return "the commit" if call is None else call.tool
 
 
-async def _insert(
-    op: AdmitCall,
-    run: RunRow,
-    root: RunRow,
-    now: float,
-    *,
-    state: str,
-    generation: int,
-    reason: str = "",
-    twin: str = "",
-    violation: str = "",
-) -> CallRow:
-    starts = state == "started"
+async def _insert(op: AdmitCall, run: RunRow, root: RunRow, now: float, *, state: str, **facts: Any) -> CallRow:
+    """Write the request down, started or held, with its event."""
     seq = await note(
         run, "call", at=now, by=op.owner, epoch=root.epoch, call=op.call_id, frm="(new)", to=state,
-        tool=op.tool, reason=reason, violation=violation,
+        tool=op.tool, reason=facts.get("reason"), violation=facts.get("violation"),
     )  # fmt: skip
-    row = CallRow(
+    if state == "started":
+        facts |= {"attempt": 1, "first_at": now, "started_at": now}
+    row = _row_of(op, run, root, now, seq=seq, state=state, **facts)
+    await InsertCall(row)
+    return row
+
+
+def _row_of(op: AdmitCall, run: RunRow, root: RunRow, now: float, **facts: Any) -> CallRow:
+    return CallRow(
         id=op.call_id,
-        seq=seq,
         run=run.uid,
         root=root.uid,
         run_id=run.id,
@@ -307,11 +303,9 @@ async def _insert(
         version=op.version,
         kind=op.kind,
         key=op.key,
-        generation=generation,
         ident=op.ident,
         digest=op.digest,
         args=op.args,
-        state=state,
         created_at=now,
         created_epoch=root.epoch,
         asked_epoch=root.epoch,
@@ -321,19 +315,12 @@ async def _insert(
         call_ref=op.call_ref,
         parent=op.parent,
         grp=op.grp,
-        reason=reason,
-        twin=twin,
         at_commit=int(op.at_commit),
         undoable=int(op.undoable),
-        violation=violation,
-        attempt=1 if starts else 0,
-        first_at=now if starts else None,
-        started_at=now if starts else None,
         agent=run.agent,
         principal=run.principal,
+        **facts,
     )
-    await InsertCall(row)
-    return row
 
 
 async def promote(run: RunRow, call: CallRow, *, at: float, by: str, epoch: int) -> CallRow:

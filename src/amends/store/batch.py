@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from amends.errors import LedgerUnavailable
-from amends.ops import StoreOp
+from amends.ledger import StoreOp
 
 BATCH_MAX: Final = 128
 """Operations in one flush: the first of them waits for the last."""

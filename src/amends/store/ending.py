@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from amends.errors import TransitionRefused
-from amends.ops import (
+from amends.ledger import (
     AbandonRun,
     BeginCompensation,
     BeginRollback,

@@ -5,46 +5,46 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from amends import ops
+from amends import ledger
 from amends.flow import Flow
 from amends.store import admission, ending, opening, reading, settlement
 
-INTENTS: Final[dict[type[ops.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
-    ops.OpenRun: opening.open_run,
-    ops.OpenChild: opening.open_child,
-    ops.ClaimRun: opening.claim_run,
-    ops.RenewLeases: opening.renew_leases,
-    ops.LetGo: opening.let_go,
-    ops.DueRuns: opening.due_runs,
-    ops.AdmitCall: admission.admit_call,
-    ops.StartCall: settlement.start_call,
-    ops.SettleCall: settlement.settle_call,
-    ops.NoteEvidence: settlement.note_evidence,
-    ops.NoteProbe: settlement.note_probe,
-    ops.WatchDoubt: settlement.watch_doubt,
-    ops.ResolveCall: settlement.resolve_call,
-    ops.DecideCall: settlement.decide_call,
-    ops.RetryCall: settlement.retry_call,
-    ops.BeginRollback: ending.begin_rollback,
-    ops.BeginCompensation: ending.begin_compensation,
-    ops.SettleCompensation: ending.settle_compensation,
-    ops.DecideCommit: ending.decide_commit,
-    ops.CloseRun: ending.close_run,
-    ops.AbandonRun: ending.abandon_run,
-    ops.FinishRun: ending.finish_run,
-    ops.ReadRun: reading.read_run,
-    ops.ReadCall: reading.read_call,
-    ops.ListRuns: reading.list_runs,
-    ops.SearchCalls: reading.search_calls,
-    ops.ReadEvents: reading.read_events,
+INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
+    ledger.OpenRun: opening.open_run,
+    ledger.OpenChild: opening.open_child,
+    ledger.ClaimRun: opening.claim_run,
+    ledger.RenewLeases: opening.renew_leases,
+    ledger.LetGo: opening.let_go,
+    ledger.DueRuns: opening.due_runs,
+    ledger.AdmitCall: admission.admit_call,
+    ledger.StartCall: settlement.start_call,
+    ledger.SettleCall: settlement.settle_call,
+    ledger.NoteEvidence: settlement.note_evidence,
+    ledger.NoteProbe: settlement.note_probe,
+    ledger.WatchDoubt: settlement.watch_doubt,
+    ledger.ResolveCall: settlement.resolve_call,
+    ledger.DecideCall: settlement.decide_call,
+    ledger.RetryCall: settlement.retry_call,
+    ledger.BeginRollback: ending.begin_rollback,
+    ledger.BeginCompensation: ending.begin_compensation,
+    ledger.SettleCompensation: ending.settle_compensation,
+    ledger.DecideCommit: ending.decide_commit,
+    ledger.CloseRun: ending.close_run,
+    ledger.AbandonRun: ending.abandon_run,
+    ledger.FinishRun: ending.finish_run,
+    ledger.ReadRun: reading.read_run,
+    ledger.ReadCall: reading.read_call,
+    ledger.ListRuns: reading.list_runs,
+    ledger.SearchCalls: reading.search_calls,
+    ledger.ReadEvents: reading.read_events,
 }
 
-READS: Final[frozenset[type[ops.StoreOp[Any]]]] = frozenset(
-    {ops.ReadRun, ops.ReadCall, ops.ListRuns, ops.SearchCalls, ops.ReadEvents, ops.DueRuns}
+READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(
+    {ledger.ReadRun, ledger.ReadCall, ledger.ListRuns, ledger.SearchCalls, ledger.ReadEvents, ledger.DueRuns}
 )
 """Operations that change nothing: a store may answer them without taking its write lock."""
 
 
-def intent(op: ops.StoreOp[Any]) -> Flow[Any]:
+def intent(op: ledger.StoreOp[Any]) -> Flow[Any]:
     """The flow that answers ``op``, over the rows of one transaction."""
     return INTENTS[type(op)](op)

@@ -6,7 +6,7 @@ from typing import Final, Literal
 from urllib.parse import parse_qsl
 
 from amends.errors import BadConfig
-from amends.store.protocol import Store
+from amends.ledger import Store
 
 FORMS: Final = "memory:, sqlite:///relative.db, sqlite:////absolute.db"
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from amends.flow import run_flow
-from amends.ops import StoreOp
+from amends.ledger import StoreOp
 from amends.rows import (
     AddEvent,
     CallRow,

@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 from amends.errors import RunEnded
-from amends.ops import (
-    ClaimRun,
-    DueRuns,
-    LetGo,
-    OpenChild,
-    Opened,
-    OpenRun,
-    Renewed,
-    RenewLeases,
-)
+from amends.ledger import ClaimRun, DueRuns, LetGo, OpenChild, Opened, OpenRun, Renewed, RenewLeases
 from amends.rows import (
     CallRow,
     FindRun,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amends.ops import ListRuns, ReadCall, ReadEvents, ReadRun, SearchCalls, Tree
+from amends.ledger import ListRuns, ReadCall, ReadEvents, ReadRun, SearchCalls, Tree
 from amends.rows import (
     CallRow,
     EventRow,

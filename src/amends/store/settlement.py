@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from amends.errors import TransitionRefused
-from amends.ops import (
+from amends.ledger import (
     DecideCall,
     NoteEvidence,
     NoteProbe,

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from amends.errors import LedgerError, LedgerUnavailable
 from amends.flow import run_flow
-from amends.ops import StoreOp
+from amends.ledger import StoreOp
 from amends.store.batch import GroupCommit, Ticket
 from amends.store.dialect import SQLITE
 from amends.store.file import connect, establish, explained, inode_of, is_busy, is_total, patiently

@@ -160,9 +160,8 @@ def _after_pivot(store: MemoryStore) -> Iterator[str]:
                 in_flight[event.run] = call.id
             elif event.to_state == "failed":
                 in_flight.pop(event.run, None)
-        elif call.kind == "compensatable" and event.to_state == "started" and not call.violation:
-            if event.run in in_flight and event.frm == "(new)":
-                yield f"{call.tool} was started from its pivot's start on"
+        elif call.kind == "compensatable" and not call.violation and event.run in in_flight and event.frm == "(new)":
+            yield f"{call.tool} was admitted from its pivot's start on"
         if event.to_state == "compensating" and event.run in in_flight:
             yield f"{call.tool} was compensated while the pivot was in flight or had passed"
 

@@ -11,8 +11,8 @@ from amends.engine.call import guarded_call
 from amends.engine.session import Session
 from amends.errors import LedgerError
 from amends.hub import Hub, View, direct_ask
+from amends.ledger import LetGo
 from amends.model import Answer
-from amends.ops import LetGo
 from amends.rows import RunRow
 from amends.testing.simulation import Process, Simulation
 from amends.tool import Options
@@ -70,7 +70,7 @@ class Inside:
             return  # taken over meanwhile
         if done.how == "resume":
             run = SimulatedRun(self, session, over=False)
-            await _to_its_end(run, lambda: agents[row.agent](_With(self, run)))
+            await _to_its_end(lambda: agents[row.agent](_With(self, run)))
         self.process.leases.pop(lease.root, None)
 
 
@@ -85,7 +85,7 @@ class _With(Inside):
         return SimulatedBlock(self, id, agent=agent, claimed=self._run, **options)
 
 
-async def _to_its_end(run: SimulatedRun, program: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+async def _to_its_end(program: Callable[[], Coroutine[Any, Any, Any]]) -> None:
     try:
         await program()
     except Exception:

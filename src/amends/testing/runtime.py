@@ -9,7 +9,8 @@ from amends.drive import Driver, Live
 from amends.flow import Op
 from amends.hub import Hub, View
 from amends.keeper import Keeper
-from amends.ops import Ended, Invoke, IsDead, Luck, ReadClocks, Sleep, StoreOp
+from amends.ledger import StoreOp
+from amends.ops import Ended, Invoke, IsDead, Luck, ReadClocks, Sleep
 from amends.run import Run
 from amends.runtime import Runtime
 from amends.store.memory import MemoryStore

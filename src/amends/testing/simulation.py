@@ -16,26 +16,12 @@ from typing import Any, Final
 
 from amends.context import inside
 from amends.flow import Op
-from amends.ops import (
-    ClaimRun,
-    Ended,
-    Invoke,
-    IsDead,
-    Lease,
-    LiveCalls,
-    Luck,
-    OpenRun,
-    ReadClocks,
-    RenewLeases,
-    SettleCall,
-    Sleep,
-    StoreOp,
-    Together,
-)
+from amends.ledger import ClaimRun, OpenRun, RenewLeases, SettleCall, StoreOp
+from amends.ops import Ended, Invoke, IsDead, Lease, LiveCalls, Luck, ReadClocks, Sleep, Together
 from amends.store.memory import MemoryStore
 from amends.testing.clock import Clock
 
-STEPS_MAX: Final = 20_000
+TURNS_MAX: Final = 20_000
 """A schedule longer than this does not end: that is a finding, not a reason to wait."""
 
 
@@ -110,7 +96,7 @@ class Simulation:
         self.disturbed: list[str] = []
         self.jumped = False
         self._ids = 0
-        self._steps = 0
+        self._turns = 0
 
     def new_id(self, prefix: str) -> str:
         """Ids in order, so that schedules are the same every time."""
@@ -142,7 +128,7 @@ class Simulation:
         while not process.done and process.alive and not process.paused:
             if process.ready_at > self.clock.mono:
                 self.advance(process.ready_at - self.clock.mono)
-            self.step(process)
+            self.turn(process)
 
     def race(self, *processes: Process) -> None:
         """Interleave processes one operation at a time, in an order fixed by the seed."""
@@ -154,12 +140,12 @@ class Simulation:
             if not ready:
                 self.advance(min(p.ready_at for p in runnable) - self.clock.mono)
                 continue
-            self.step(self.luck.choice(ready))
+            self.turn(self.luck.choice(ready))
 
-    def step(self, process: Process) -> None:
+    def turn(self, process: Process) -> None:
         """One operation of one process."""
-        self._steps += 1
-        if self._steps > STEPS_MAX:
+        self._turns += 1
+        if self._turns > TURNS_MAX:
             raise Endless(f"{process.name} does not come to an end: {process.trace[-8:]}")
         try:
             op = process.waiting_op
@@ -179,12 +165,14 @@ class Simulation:
             process.done, process.ended = True, error
 
     def _next_op(self, process: Process) -> Op[Any]:
+        asked: Op[Any]
         if process.error is not None:
             error, process.error = process.error, None
-            op: Op[Any] = process.program.throw(error)
-            return op
-        answer, process.answer = process.answer, None
-        return process.program.send(answer)
+            asked = process.program.throw(error)
+        else:
+            answer, process.answer = process.answer, None
+            asked = process.program.send(answer)
+        return asked
 
     def _perform_for(self, process: Process, op: Op[Any]) -> None:
         try:

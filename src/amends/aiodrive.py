@@ -1,0 +1,152 @@
+"""The driver of an event loop: the same operations as ``drive``, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, TypeVar
+
+from amends.context import inside
+from amends.drive import WORLD, Driver, Live, Patience
+from amends.errors import LedgerUnavailable
+from amends.flow import Flow, Op
+from amends.ledger import Store, StoreOp
+from amends.loop import awaited
+from amends.ops import Ended, Invoke, Sleep, Together
+
+T = TypeVar("T")
+
+
+class AsyncDriver:
+    """Carries out operations on the running event loop."""
+
+    mono: Callable[[], float] = staticmethod(time.monotonic)
+
+    def __init__(self, store: Store, live: Live, lease_s: float) -> None:
+        self.store, self.live, self.lease_s = store, live, lease_s
+        self._instant = store.url == "memory:"  # never blocks, so it needs no hop and no shield
+        self._threads: ThreadPoolExecutor | None = None
+        self._blocking = Driver(store, live, lease_s)
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Drive a flow to its end.
+
+        A cancellation that arrives while the ledger writes is kept until the flow next touches the world: the
+        flow then knows what it has started, and nothing is started for a caller that has gone.
+        """
+        pending: asyncio.CancelledError | None = None
+        try:
+            op = flow.send(None)
+            while True:
+                try:
+                    if isinstance(op, StoreOp) and self._instant:
+                        answer = self.store.perform(op)
+                    elif isinstance(op, StoreOp):
+                        answer, cancelled = await self._ask_ledger(op)
+                        pending = pending or cancelled
+                    elif pending is not None:
+                        raise pending
+                    else:
+                        answer = await self._world(op)
+                except Exception as error:
+                    op = flow.throw(error)
+                else:
+                    op = flow.send(answer)
+        except StopIteration as stop:
+            if pending is not None:
+                raise pending from None
+            value: T = stop.value
+            return value
+        finally:
+            flow.close()
+
+    async def _ask_ledger(self, op: StoreOp[Any]) -> tuple[Any, asyncio.CancelledError | None]:
+        writing = asyncio.ensure_future(self._insist(op))
+        cancelled: asyncio.CancelledError | None = None
+        while not writing.done():
+            try:
+                await asyncio.wait({writing})
+            except asyncio.CancelledError as stop:
+                cancelled = stop
+        return writing.result(), cancelled
+
+    async def _insist(self, op: StoreOp[Any]) -> Any:
+        patience: Patience | None = None
+        while True:
+            try:
+                return await self.store.perform_async(op)
+            except LedgerUnavailable:
+                patience = patience or Patience(op, self.lease_s)
+                pause = patience.another(op)
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
+
+    async def _world(self, op: Op[Any]) -> Any:
+        if isinstance(op, Invoke):
+            return await self._invoke(op)
+        if isinstance(op, Sleep):
+            return await asyncio.sleep(max(0.0, op.seconds))
+        if isinstance(op, Together):
+            ends = await asyncio.gather(*(self.run(flow) for flow in op.flows), return_exceptions=True)
+            for end in ends:
+                if isinstance(end, BaseException) and not isinstance(end, Exception):
+                    raise end
+            return ends
+        return WORLD[type(op)](self._blocking, op)
+
+    async def _invoke(self, op: Invoke) -> Ended:
+        if op.lease is not None:
+            op.lease.check(self.mono())
+        if op.flight is not None:
+            op.flight.sent = True
+        if op.is_async:
+            return await awaited(op, lambda: op.fn(**op.kwargs), late=self._late)
+        return await self._in_thread(op)
+
+    async def _in_thread(self, op: Invoke) -> Ended:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(max_workers=64, thread_name_prefix="amends-tool")
+        if op.flight is not None:
+            op.flight.in_thread = True
+        running = asyncio.get_running_loop().run_in_executor(self._threads, copy_context().run, self._body, op)
+        try:
+            done, _ = await asyncio.wait({running}, timeout=op.timeout)
+        except asyncio.CancelledError:
+            self._watch(running, op)
+            raise
+        if not done:
+            self._watch(running, op)
+            return Ended(in_flight=True)
+        ended: Ended = running.result()
+        if inspect.isawaitable(ended.value):
+            awaitable = ended.value
+            return await awaited(op, lambda: awaitable, late=self._late)
+        return ended
+
+    def _body(self, op: Invoke) -> Ended:
+        try:
+            with inside(op.run, op.call, op.phase, is_async=True):
+                return Ended(op.fn(**op.kwargs))
+        except Exception as error:
+            return Ended(error=error)
+
+    def _watch(self, running: asyncio.Future[Any], op: Invoke) -> None:
+        if op.late is not None:
+            make_late = op.late
+            running.add_done_callback(lambda ended: self._late(make_late(ended.result())))
+
+    def _late(self, flow: Flow[None]) -> None:
+        threading.Thread(target=self._blocking.run, args=(flow,), name="amends-late", daemon=True).start()
+
+    def close(self) -> None:
+        """Give the threads back without waiting for bodies that are still in flight."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
+        self._blocking.close()

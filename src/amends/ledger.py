@@ -1,0 +1,461 @@
+"""What a flow may ask of the ledger, and what a ledger must be able to do.
+
+Operations are named by intention; each is one transaction. Repeated after a lost answer (``repeated=True``) an
+operation gives the first answer: the ids and attempt numbers it carries are its nonce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeVar
+
+from amends.flow import Op
+from amends.rows import CallRow, EventRow, RunRow
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class StoreOp(Op[T]):
+    """One transaction of the ledger."""
+
+    repeated: bool = field(default=False, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """``how``: fresh, resumed, ended, busy, conflict, refused."""
+
+    how: Literal["fresh", "resumed", "ended", "busy", "conflict", "refused"]
+    run: RunRow
+    now: float = 0.0
+
+
+@dataclass(slots=True)
+class OpenRun(StoreOp[Opened]):
+    """Open this run, or its next generation, for this owner; or say why not."""
+
+    uid: str
+    id: str
+    tenant: str
+    owner: str
+    opener: str
+    lease_s: float
+    input: str
+    input_digest: str
+    boot: str
+    mono: float
+    policy: str = "rollback"
+    order_mode: str = "strict"
+    agent: str = ""
+    principal: str = ""
+    tags: str = "[]"
+    deadline_s: float | None = None
+    if_rolled_back: str = "again"
+    history: bool = False
+    dead_owner: str = ""
+
+
+@dataclass(slots=True)
+class OpenChild(StoreOp[Opened]):
+    """Open a run inside another one: same owner, same lease."""
+
+    uid: str
+    id: str
+    parent: str
+    epoch: int
+    owner: str
+    input: str
+    input_digest: str
+
+
+@dataclass(slots=True)
+class ClaimRun(StoreOp["RunRow | None"]):
+    """Take over a tree whose owner missed its lease or is dead; None when somebody was faster."""
+
+    root: str
+    owner: str
+    opener: str
+    lease_s: float
+    boot: str
+    mono: float
+    dead_owner: str = ""
+    force: bool = False
+    """Also when recovery had nothing to do: a person asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """Which trees are still ours, with the goal each has by now."""
+
+    goals: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class RenewLeases(StoreOp[Renewed]):
+    """Extend the leases of these roots that are still ours."""
+
+    owner: str
+    epochs: Mapping[str, int]
+    lease_s: float
+
+
+@dataclass(slots=True)
+class LetGo(StoreOp[RunRow]):
+    """Give the tree back: to a person (``suspended``), to whoever opens it, or to a worker after ``wake_s``."""
+
+    root: str
+    owner: str
+    epoch: int
+    wake_s: float | None
+    suspended: bool = False
+    replays: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class DueRuns(StoreOp[list[tuple[RunRow, tuple[str, ...]]]]):
+    """Trees that recovery should look at, each with the names of the tools that it still needs."""
+
+    tenant: str | None
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What the ledger says to a request.
+
+    ``verdict``: start, replay, failed (recorded), staged, held, wait, doubt, retry, refused, ended, conflict,
+    rejected, spent.
+    """
+
+    verdict: str
+    call: CallRow | None = None
+    twin: CallRow | None = None
+    run: RunRow | None = None
+    law: str = ""
+    missing: tuple[str, ...] = ()
+    unsettled: tuple[str, ...] = ()
+    pivot: str = ""
+
+
+@dataclass(slots=True)
+class AdmitCall(StoreOp[Admission]):
+    """Write the request down and start it, or answer from the record, or refuse it by the law."""
+
+    call_id: str
+    run: str
+    root: str
+    owner: str
+    epoch: int
+    tool: str
+    version: str
+    kind: str
+    key: str
+    ident: str
+    digest: str
+    args: str
+    scope: str = "run"
+    declared: bool = False
+    again: str = ""
+    call_ref: str = ""
+    parent: str = ""
+    grp: str = ""
+    at_commit: bool = False
+    after: tuple[str, ...] = ()
+    undoable: bool = False
+    on_conflict: str = "raise"
+    advise: bool = False
+
+
+@dataclass(slots=True)
+class StartCall(StoreOp["CallRow | None"]):
+    """Start attempt number ``attempt`` of a known call; None when its state does not allow it."""
+
+    call_id: str
+    owner: str
+    epoch: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """``fenced``: the ledger did not take it, the run has another owner by now; kept as evidence."""
+
+    call: CallRow
+    fenced: bool = False
+
+
+@dataclass(slots=True)
+class SettleCall(StoreOp[Settled]):
+    """Record how an attempt ended. Under an old epoch nothing is settled: it is kept as evidence."""
+
+    call_id: str
+    owner: str
+    epoch: int
+    attempt: int
+    to: str
+    result: str | None = None
+    loss: str = ""
+    error: str = ""
+    why: str = ""
+    retry_s: float | None = None
+    boot: str = ""
+    mono: float | None = None
+    doom: bool = False
+    """The tool said that its failure is the run's."""
+
+
+@dataclass(slots=True)
+class NoteEvidence(StoreOp["CallRow | None"]):
+    """Keep what was learned after the fact; it reopens what it contradicts."""
+
+    call_id: str
+    attempt: int
+    happened: bool
+    result: str | None
+    error: str
+    boot: str
+    mono: float
+    source: str
+    certain: bool = False
+    """The error says that nothing happened; otherwise only that the body has returned."""
+
+
+@dataclass(slots=True)
+class NoteProbe(StoreOp[CallRow]):
+    """Keep a probe's answer that decided nothing, and when to ask again."""
+
+    call_id: str
+    answer: str
+    why: str
+    next_s: float | None
+    left_s: float | None = None
+    """How much of the settle delay was left, when the answer was ``Absent``."""
+
+
+@dataclass(slots=True)
+class WatchDoubt(StoreOp[CallRow]):
+    """Start counting the settle delay on this host's clock, where the old host's clock is out of reach."""
+
+    call_id: str
+    boot: str
+    mono: float
+
+
+@dataclass(slots=True)
+class ResolveCall(StoreOp[CallRow]):
+    """Settle a doubt: by a probe under the lease (``epoch``), or by a person's word."""
+
+    call_id: str
+    to: str
+    by: str
+    why: str
+    result: str | None = None
+    loss: str = ""
+    epoch: int | None = None
+    owner: str = ""
+    retry_s: float | None = None
+
+
+@dataclass(slots=True)
+class DecideCall(StoreOp[CallRow]):
+    """A person's word on a held call: run, replay or refuse."""
+
+    call_id: str
+    decision: Literal["run", "replay", "refuse"]
+    by: str
+    why: str
+
+
+@dataclass(slots=True)
+class RetryCall(StoreOp[CallRow]):
+    """A person's word that a call or compensation that gave up is tried again."""
+
+    call_id: str
+    by: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """``how``: rolling, deferred (a pivot is in flight: the goal is kept), refused (it has passed), ended."""
+
+    how: Literal["rolling", "deferred", "refused", "ended"]
+    run: RunRow
+
+
+@dataclass(slots=True)
+class BeginRollback(StoreOp[Rollback]):
+    """Make ``rollback`` the goal and close admission; with an owner also begin it."""
+
+    run: str
+    by: str
+    why: str
+    person: bool
+    owner: str = ""
+    epoch: int | None = None
+
+
+@dataclass(slots=True)
+class BeginCompensation(StoreOp["CallRow | None"]):
+    """Start compensation attempt ``attempt``; None when the state or the order does not allow it."""
+
+    call_id: str
+    owner: str
+    epoch: int
+    attempt: int
+    from_doubt: bool = False
+
+
+@dataclass(slots=True)
+class SettleCompensation(StoreOp[Settled]):
+    """Record how a compensation's attempt ended."""
+
+    call_id: str
+    owner: str
+    epoch: int
+    attempt: int
+    to: str
+    error: str = ""
+    retry_s: float | None = None
+    gave_up: bool = False
+    boot: str = ""
+    mono: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """``how``: committed, forward (decided: run what is staged), pivot (start it first), unsettled, rollback, ended."""
+
+    how: Literal["committed", "forward", "pivot", "unsettled", "rollback", "ended"]
+    run: RunRow
+    calls: tuple[CallRow, ...] = ()
+    children: tuple[RunRow, ...] = ()
+
+
+@dataclass(slots=True)
+class DecideCommit(StoreOp[Decision]):
+    """Make ``commit`` the goal; decide it in this transaction if everything is settled."""
+
+    run: str
+    owner: str
+    epoch: int
+    output: str | None = None
+    replays: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class CloseRun(StoreOp[RunRow]):
+    """End the run, or block it with its causes, as the calls in the ledger allow."""
+
+    run: str
+    owner: str
+    epoch: int
+    to: str
+    causes: tuple[str, ...] = ()
+    wake_s: float | None = None
+    interrupted: bool = False
+
+
+@dataclass(slots=True)
+class AbandonRun(StoreOp[RunRow]):
+    """A person closes the run over what stands, each named."""
+
+    run: str
+    by: str
+    why: str
+
+
+@dataclass(slots=True)
+class FinishRun(StoreOp[RunRow]):
+    """A person closes an interrupted run as committed, naming what is missing."""
+
+    run: str
+    by: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A run with its descendants and all their calls, read in one transaction."""
+
+    run: RunRow
+    runs: tuple[RunRow, ...]
+    calls: tuple[CallRow, ...]
+    now: float
+
+
+@dataclass(slots=True)
+class ReadRun(StoreOp["Tree | None"]):
+    """One run's tree, by uid, or by id in a tenant."""
+
+    tenant: str
+    id: str = ""
+    uid: str = ""
+
+
+@dataclass(slots=True)
+class ReadCall(StoreOp["CallRow | None"]):
+    """One call."""
+
+    call_id: str
+
+
+@dataclass(slots=True)
+class ListRuns(StoreOp[list[RunRow]]):
+    """A page of runs, newest first."""
+
+    tenant: str | None
+    states: tuple[str, ...] = ()
+    before: tuple[float, str] | None = None
+    limit: int = 100
+
+
+@dataclass(slots=True)
+class SearchCalls(StoreOp[list[CallRow]]):
+    """A page of calls, newest first."""
+
+    tenant: str | None
+    states: tuple[str, ...] = ()
+    before: int | None = None
+    limit: int = 100
+
+
+@dataclass(slots=True)
+class ReadEvents(StoreOp[list[EventRow]]):
+    """A page of events in ledger order."""
+
+    tenant: str | None
+    root: str | None = None
+    after: int = 0
+    limit: int = 500
+
+
+# ---- the ledger itself ---------------------------------------------------------------------
+
+
+class Store(Protocol):
+    """A durable ledger. Every operation is one transaction; what is answered is durable.
+
+    An operation either happened completely or not at all. Where a store cannot tell whether it happened it
+    raises ``LedgerUnavailable``; repeated with ``repeated=True`` it gives the first answer.
+    """
+
+    url: str
+
+    def open(self, *, create: bool) -> bool:
+        """Connect and bring the schema up to date; True when the ledger is new."""
+        ...
+
+    def perform(self, op: StoreOp[T]) -> T:
+        """Carry out one operation; returns when it is durable."""
+        ...
+
+    async def perform_async(self, op: StoreOp[T]) -> T:
+        """The same from an event loop, without blocking it."""
+        ...
+
+    def close(self) -> None:
+        """Give back connections and threads. May be called twice."""
+        ...

@@ -1,0 +1,97 @@
+"""Awaiting coroutines for a driver: on the running loop, or on a private one for a blocking program."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextvars import copy_context
+from typing import Any, Final
+
+from amends.context import inside
+from amends.flow import Flow
+from amends.ops import Ended, Invoke
+
+GRACE_S: Final = 1.0
+"""How long a cancelled coroutine may take to end before it counts as still in flight."""
+
+
+async def awaited(op: Invoke, start: Callable[[], Any], *, late: Callable[[Flow[None]], None]) -> Ended:
+    """Await a coroutine in its context, up to its timeout; a cancelled one that ends is over, not in flight."""
+
+    async def body() -> Any:
+        with inside(op.run, op.call, op.phase, is_async=True):
+            return await start()
+
+    if op.timeout is None:
+        try:
+            return Ended(await body())
+        except Exception as error:
+            return Ended(error=error)
+    running = asyncio.ensure_future(body())
+    try:
+        done, _ = await asyncio.wait({running}, timeout=op.timeout)
+    except asyncio.CancelledError:
+        running.cancel()
+        await asyncio.wait({running}, timeout=GRACE_S)
+        raise
+    if not done:
+        running.cancel()
+        done, _ = await asyncio.wait({running}, timeout=GRACE_S)
+    if not done:
+        if op.late is not None:
+            make_late = op.late
+            running.add_done_callback(lambda ended: late(make_late(_ended(ended))))
+        return Ended(in_flight=True)
+    return _ended(running, timeout=op.timeout)
+
+
+def _ended(running: asyncio.Future[Any], *, timeout: float | None = None) -> Ended:
+    if running.cancelled():
+        return Ended(error=TimeoutError(f"no answer within {timeout} s"))
+    error = running.exception()
+    if error is None:
+        return Ended(running.result())
+    if not isinstance(error, Exception):
+        return Ended(error=TimeoutError(f"stopped: {type(error).__name__}"))
+    return Ended(error=error)
+
+
+class LoopThread:
+    """A private event loop for async tools in a blocking runtime."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="amends-loop", daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Any) -> Any:
+        """Run it there, with the caller's context, and wait for it here."""
+        context = copy_context()
+        done: Future[Any] = Future()
+
+        def begin() -> None:
+            task = context.run(self.loop.create_task, coroutine)
+            task.add_done_callback(lambda ended: _copy_end(ended, done))
+
+        self.loop.call_soon_threadsafe(begin)
+        return done.result()
+
+    def close(self) -> None:
+        """Stop the loop and its thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(timeout=5.0)
+        if not self.loop.is_running():
+            self.loop.close()
+
+
+def _copy_end(ended: asyncio.Future[Any], done: Future[Any]) -> None:
+    if ended.cancelled():
+        done.set_exception(TimeoutError("the coroutine was cancelled"))
+        return
+    error = ended.exception()
+    if error is None:
+        done.set_result(ended.result())
+    else:
+        done.set_exception(error)
