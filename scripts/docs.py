@@ -14,6 +14,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -93,7 +94,10 @@ def _refusals() -> Iterator[tuple[str, errors.Error]]:
     yield "`OutOfOrder` `pivot_twice`", errors.OutOfOrder("send_wire", law="pivot_twice", pivot="send_wire")
     yield "`OutOfOrder` `pivot_in_flight`", errors.OutOfOrder("charge", law="pivot_in_flight", pivot="send_wire")
     allowed = ["send_mail", "mark_paid"]
-    yield "`OutOfOrder` `after_pivot`", errors.OutOfOrder("charge", law="after_pivot", pivot="send_wire", allowed=allowed)
+    yield (
+        "`OutOfOrder` `after_pivot`",
+        errors.OutOfOrder("charge", law="after_pivot", pivot="send_wire", allowed=allowed),
+    )
     diff = {"cents": (4200, 4900)}
     yield "`KeyConflict`", errors.KeyConflict("", tool="charge", call=_CHARGE, diff=diff)
     yield "`GenerationsSpent`", errors.GenerationsSpent("charge", limit=100)
@@ -102,7 +106,10 @@ def _refusals() -> Iterator[tuple[str, errors.Error]]:
 
 def _outcomes() -> Iterator[tuple[str, errors.Error | Exception]]:
     yield "the tool raised", RuntimeError("address unknown")
-    yield "`ToolFailed`", errors.ToolFailed("address unknown", call=SimpleNamespace(tool="ship"), type_name="ValueError")
+    yield (
+        "`ToolFailed`",
+        errors.ToolFailed("address unknown", call=SimpleNamespace(tool="ship"), type_name="ValueError"),
+    )
     yield "`InDoubt`", errors.InDoubt("", call=_CHARGE, why="timeout")
     yield "`Held` `duplicate`", errors.Held("", call=_CHARGE, reason="duplicate", twin=_CHARGE)
     yield "`Held` `conflict`", errors.Held("", call=_CHARGE, reason="conflict")
@@ -138,8 +145,8 @@ def _ship(order: str) -> dict[str, str]:
     return {"parcel": f"p_{order}"}
 
 
-def _mail(to: str) -> None:
-    return None
+def _mail(to: str) -> str:
+    return to
 
 
 # ---- the surface --------------------------------------------------------------------------
@@ -155,10 +162,23 @@ def _said_of(name: str) -> str:
     return _first_line(getattr(amends, name))
 
 
-def _members(*classes: type[Any]) -> Callable[[], str]:
+def _records() -> str:
+    kinds = (amends.Request, amends.Call, amends.Answer, amends.Report, amends.RunInfo, amends.Residue, amends.Event)
+    return _table("record | fields", ((f"`{kind.__name__}`", _fields(kind)) for kind in kinds))
+
+
+def _fields(kind: type[Any]) -> str:
+    inherited = {field.name for base in kind.__mro__[1:] if is_dataclass(base) for field in fields(base)}
+    own = [field.name for field in fields(kind) if field.name not in inherited]
+    own += [name for name, value in vars(kind).items() if isinstance(value, property)]
+    more = "those of `Request`, and " if kind is amends.Call else ""
+    return more + ", ".join(f"`{name}`" for name in own)
+
+
+def _members(cls: type[Any]) -> Callable[[], str]:
     def made() -> str:
         rows = []
-        for name, value in vars(classes[0]).items():
+        for name, value in vars(cls).items():
             if name.startswith("_") or name in ("is_async", "direct"):
                 continue
             is_value = isinstance(value, property) or not callable(value)
@@ -172,7 +192,11 @@ def _asked(method: Callable[..., Any]) -> str:
     """The parameters by name; optional ones with their default."""
     said: list[str] = []
     for parameter in list(inspect.signature(method).parameters.values())[1:]:
-        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in said and not any(one.startswith("*") for one in said):
+        if (
+            parameter.kind is parameter.KEYWORD_ONLY
+            and "*" not in said
+            and not any(one.startswith("*") for one in said)
+        ):
             said.append("*")
         star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
         default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
@@ -190,6 +214,7 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "perhaps": lambda: _kinds_of_exceptions(judge.PERHAPS),
     "answers": _answers,
     "names": _names,
+    "records": _records,
     "runtime": _members(amends.Runtime),
     "run": _members(amends.Run),
     "attempt": _members(amends.Attempt),

@@ -65,7 +65,7 @@ def parse_filter(text: str, fields: tuple[str, ...]) -> Filter:
     states = RUN_STATES if fields is RUN_FIELDS else CALL_STATES
     for word in text.split():
         field, colon, value = word.partition(":")
-        if not colon or field not in fields:
+        if not colon or not value.strip(",") or field not in fields:
             raise UsageError(
                 f"the filter {word!r} is not understood", hint=f"write field:value; fields are {', '.join(fields)}"
             )

@@ -145,7 +145,7 @@ class Hub:
         wait = options.get("wait")
         return Opening(
             id=self.new_id("run") if id is None else _run_id(id),
-            tenant=options.get("tenant") or view.tenant or "",
+            tenant=view.within(options.get("tenant")) or "",
             owner=self.owner,
             lease_s=self.lease_s,
             wait_s=self.wait_s if wait is None else float(wait),
@@ -199,7 +199,16 @@ class View:
 
     def narrowed(self, tenant: str | None, agent: str | None, principal: str | None) -> View:
         """The same, for these where they are given."""
-        return View(tenant or self.tenant, agent or self.agent, principal or self.principal)
+        return View(self.within(tenant), agent or self.agent, principal or self.principal)
+
+    def within(self, tenant: str | None) -> str | None:
+        """The tenant to act for; a view of one tenant cannot be turned into one of another."""
+        if tenant and self.tenant and tenant != self.tenant:
+            raise UsageError(
+                f"this runtime acts for tenant {self.tenant!r} and cannot act for {tenant!r}",
+                hint="take the other view from the runtime that has no tenant",
+            )
+        return tenant or self.tenant
 
 
 def _run_id(id: Any) -> str:

@@ -62,7 +62,8 @@ class Keeper:
     def _beat(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait(self._lease_s / 3)
+                # Looked at before the wait too: a runtime may be closed before its thread came this far.
+                self._changed.wait_for(lambda: self._closed, self._lease_s / 3)
                 if self._closed or not self._leases:
                     self._thread = None
                     return

@@ -326,12 +326,14 @@ class SettleCompensation(StoreOp[Settled]):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``how``: committed, forward (decided: run what is staged), pivot (start it first), unsettled, rollback, ended."""
+    """``how``: committed, forward (decided: run what is staged), pivot (start it first), early (its pivot may not
+    start: ``missing``), unsettled, rollback, ended."""
 
-    how: Literal["committed", "forward", "pivot", "unsettled", "rollback", "ended"]
+    how: Literal["committed", "forward", "pivot", "early", "unsettled", "rollback", "ended"]
     run: RunRow
     calls: tuple[CallRow, ...] = ()
     children: tuple[RunRow, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -343,6 +345,8 @@ class DecideCommit(StoreOp[Decision]):
     epoch: int
     output: str | None = None
     replays: Mapping[str, int] = field(default_factory=dict)
+    after: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What must have succeeded before each tool that is a pivot at commit."""
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextvars import copy_context
 from typing import Any, Final
 
@@ -71,12 +71,20 @@ class LoopThread:
         context = copy_context()
         done: Future[Any] = Future()
 
+        tasks: list[asyncio.Task[Any]] = []
+
         def begin() -> None:
-            task = context.run(self.loop.create_task, coroutine)
-            task.add_done_callback(lambda ended: _copy_end(ended, done))
+            tasks.append(context.run(self.loop.create_task, coroutine))
+            tasks[0].add_done_callback(lambda ended: _copy_end(ended, done))
 
         self.loop.call_soon_threadsafe(begin)
-        return done.result()
+        try:
+            return done.result()
+        except BaseException:
+            if not done.done():  # interrupted here while it runs there: it is stopped, not left running unseen
+                self.loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+                wait([done], timeout=GRACE_S)
+            raise
 
     def close(self) -> None:
         """Stop the loop and its thread."""

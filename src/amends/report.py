@@ -41,7 +41,6 @@ class Report:
     residue: tuple[Residue, ...] = ()
     doubts: tuple[Call, ...] = ()
     children: tuple[Report, ...] = ()
-    refusals: int = 0
     ledger: str = ""
     skipped: tuple[str, ...] = field(default=())
     """Tools that this process would have needed to go on with the run."""

@@ -62,12 +62,6 @@ def race(folder: Path, how: str, me: str, of: int, rounds: int = ROUNDS) -> list
     return answers
 
 
-def same_set(folder: Path, seed: str) -> str:
-    """The key of a call whose argument is a set; the seed is in the environment of a new interpreter."""
-    with Runtime(f"sqlite:///{folder / seed}.db", tools=[]) as rt, rt.run("r") as run:
-        return run.begin("send", {"to": {"ann", "bob", "eve", "joe"}}, kind="compensatable").call.digest
-
-
 def zombie(folder: Path) -> dict[str, str]:
     """Charges, is frozen before it can say so, wakes up after somebody else took over, and goes on."""
     world = World(folder)

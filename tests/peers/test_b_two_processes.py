@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from amends import Absent, Happened, LedgerError, RunBlocked, Runtime, tool
+from amends import Absent, AsyncRuntime, Happened, InDoubt, LedgerError, RunBlocked, Runtime, tool
 from amends.errors import Busy, LeaseLost
 from tests.behaviour.world import World, until
 from tests.peers import races
@@ -156,6 +157,45 @@ def test_the_outcome_of_a_fenced_worker_is_refused_and_kept_as_evidence(tmp_path
     assert [left.why for left in other.report("r").residue] == ["it has not been taken back yet"]
     until(lambda: bool(other.recover()), seconds=10)
     assert (log, other.report("r").state) == (["refund"], "rolled_back")
+
+
+def test_a_worker_that_learns_that_it_was_fenced_stops_what_it_still_runs(tmp_path: Path, ledger: Ledger) -> None:
+    """idemkit: the one that does it. agent-saga: the zombie goes on to its next step."""
+    log: list[str] = []
+    store = Flaky(tmp_path)
+    store.left[BEAT] = 1_000_000
+
+    @tool
+    async def charge() -> str:
+        log.append("started")
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            log.append("cancelled")
+            raise
+        return "never"
+
+    charge.compensate(lambda: None)
+    other = ledger(charge, lease=5)
+
+    def take_over() -> None:
+        until(lambda: log == ["started"] and bool(other.recover()), seconds=10)
+        store.left[BEAT] = 0  # its machine goes on, and it learns what happened meanwhile
+
+    async def main() -> None:
+        async with AsyncRuntime(store=store, tools=[charge], lease=0.1) as rt:
+            with pytest.raises((LedgerError, asyncio.CancelledError, InDoubt)):
+                async with rt.run("r"):
+                    await charge()
+
+    thread = threading.Thread(target=take_over)
+    thread.start()
+    began = time.monotonic()
+    asyncio.run(main())
+    thread.join(20)
+    assert time.monotonic() - began < 20
+    assert log == ["started", "cancelled"]
+    assert [call.tool for call in other.doubts()] == ["charge"]
 
 
 def test_a_waiting_retry_does_not_push_the_takeover_away(tmp_path: Path, ledger: Ledger) -> None:

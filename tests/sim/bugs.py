@@ -231,7 +231,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((opening, "_lose", 'elif call.state == "started":', 'elif call.state == "started" and False:')),
         ("nothing_stuck",), ("F1", "F6")),
     Bug("5", "takeover turns started into failed",
-        lambda: rewritten((opening, "_lose", 'run, call, "in_doubt"', 'run, call, "failed"')),
+        lambda: rewritten((opening, "_lose", '"in_doubt",', '"failed",')),
         ("ledger_against_world", "effects_once"), ("F1", "F6")),
     Bug("6", "no lease check before the body", lease_unchecked, ("no_stale_body",), ("F1", "F6")),
     Bug("7", "Absent believed before the settle delay",

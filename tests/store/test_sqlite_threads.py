@@ -120,6 +120,7 @@ def test_what_stops_the_first_is_told_to_all_in_line_at_once(
         asked = [pool.submit(shared.perform, request) for request in requests]
         assert {type(future.exception()) for future in asked} == {LedgerUnavailable}
     assert len(waits) == 1
+    monkeypatch.undo()
     holder.close()
     assert ledger.calls() == []
 

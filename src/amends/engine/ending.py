@@ -10,7 +10,7 @@ from amends.engine.call import run_attempts
 from amends.engine.leftover import Leftover, leftovers, obstacles
 from amends.engine.rollback import STOPPED, Back, read_tree, roll_back, settle_all, wait_for_live
 from amends.engine.session import Ask, Session, call_of, decode_args
-from amends.errors import Held, InDoubt, LedgerError, RunBlocked, Waiting
+from amends.errors import Held, InDoubt, LedgerError, OutOfOrder, RunBlocked, Waiting
 from amends.ledger import (
     CloseRun,
     DecideCommit,
@@ -31,8 +31,11 @@ ROUNDS_MAX: Final = 10_000
 async def commit(session: Session, *, output: str | None = None) -> RunRow:
     """Commit, or go forward as far as one can now; raises what stands in the way."""
     await wait_for_live(session)
+    after = {name: spec.after for name, spec in session.specs.items() if spec.at == "commit" and spec.after}
     for _ in range(ROUNDS_MAX):
-        decision = await DecideCommit(session.uid, session.lease.owner, session.lease.epoch, output, session.replays)
+        decision = await DecideCommit(
+            session.uid, session.lease.owner, session.lease.epoch, output, session.replays, after
+        )
         match decision.how:
             case "committed" | "ended":
                 return decision.run
@@ -40,6 +43,13 @@ async def commit(session: Session, *, output: str | None = None) -> RunRow:
                 return replace(decision.run, goal="rollback")  # said, where only the deadline has decided it
             case "pivot":
                 await _run_pivot(session, decision.calls[0])
+            case "early":
+                early = OutOfOrder(
+                    decision.calls[0].tool, law="pivot_early", missing=decision.missing, run_id=session.id
+                )
+                back = await roll_back(session, by=session.lease.owner, why=str(early))
+                raise_blocked(session, back.tree, early)
+                raise early
             case "forward":
                 left = await _drain(session, decision.calls)
                 if left is not None:

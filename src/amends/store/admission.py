@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from amends.ledger import Admission, AdmitCall
@@ -248,18 +249,23 @@ async def _broken_law(op: AdmitCall, run: RunRow) -> Admission | None:
 
 
 async def _early(op: AdmitCall, run: RunRow) -> Admission | None:
+    if op.at_commit:
+        return None  # what is missing or unsettled is looked at when the run commits
     calls, open_children = await within(run)
-    done = {call.tool for call in calls if call.state == "succeeded"}
-    missing = tuple(tool for tool in op.after if tool not in done)
+    missing = not_done(op.after, calls)
     if missing:
         return Admission("refused", run=run, law="pivot_early", missing=missing)
-    if op.at_commit:
-        return None  # what is unsettled now is looked at when the run commits
     unsettled = [call.tool for call in calls if call.state in UNSETTLED and not call.is_staged]
     unsettled += [child.id for child in open_children]
     if unsettled:
         return Admission("refused", run=run, law="pivot_early", unsettled=tuple(dict.fromkeys(unsettled)))
     return None
+
+
+def not_done(after: Sequence[str], calls: Iterable[CallRow]) -> tuple[str, ...]:
+    """Which of these tools have not succeeded."""
+    done = {call.tool for call in calls if call.state == "succeeded"}
+    return tuple(tool for tool in after if tool not in done)
 
 
 async def within(run: RunRow) -> tuple[list[CallRow], list[RunRow]]:

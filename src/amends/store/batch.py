@@ -162,7 +162,8 @@ class GroupCommit:
             heir = self._heir()
             if heir is None:
                 self._led = False
-                self._still.notify_all()
+                if self._held or self._closed:
+                    self._still.notify_all()
         if heir is not None:
             self._appoint(heir)
 

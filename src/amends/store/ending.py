@@ -19,7 +19,7 @@ from amends.ledger import (
 )
 from amends.rows import CallRow, FindCall, FindRun, ListCalls, ListTree, Now, RunRow, UpdateCall, UpdateRun
 from amends.states import RUN_FINAL, STANDING, UNSETTLED
-from amends.store.admission import promote, within
+from amends.store.admission import not_done, promote, within
 from amends.store.change import count_replays, find_run, holds, move_call, move_run, note, owned, unblock
 
 # ---- backward -----------------------------------------------------------------------------
@@ -174,6 +174,9 @@ async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCo
         run = await move_run(run, run.came_from, at=now, by=op.owner, epoch=op.epoch, came_from="", causes="[]")
     if run.phase == "open" and run.staged_pivot:
         pivot = next(call for call in staged if call.id == run.staged_pivot)
+        missing = not_done(op.after.get(pivot.tool, ()), (await within(run))[0])
+        if missing and not pivot.violation:
+            return Decision("early", run, (pivot,), missing=missing)
         run = await UpdateRun(run, {"pivot": pivot.id})
         pivot = await promote(run, pivot, at=now, by=op.owner, epoch=op.epoch)
         pivot = await move_call(

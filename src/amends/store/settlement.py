@@ -247,6 +247,10 @@ async def decide_call(op: DecideCall) -> CallRow:
             run, call, "dropped", at=now, by=op.by, epoch=root.epoch, facts=facts, why=op.why, alias=call.twin
         )
     await unblock(run, at=now, by=op.by, epoch=root.epoch)
+    root = await find_run(call.root)
+    if not root.owner and root.phase == "open" and not root.goal and root.policy != "resume":
+        # Its caller comes back for the answer: the policy waits one lease for it, as for any run that was let go.
+        await UpdateRun(root, {"wake_at": None if root.policy == "wait" else now + root.lease_s})
     return call
 
 
