@@ -307,6 +307,14 @@ def test_the_columns_of_the_ledger_and_its_events_are_documented() -> None:
     assert not missing, f"docs/reference/ledger.md does not have the events {missing}"
 
 
+def test_every_module_has_its_place_in_the_architecture() -> None:
+    text = text_of("explanation/architecture.md")
+    found = {path.stem for path in (ROOT / "src/amends").glob("[!_]*.py")}
+    found |= {f"{path.parent.name}/" for path in (ROOT / "src/amends").glob("*/__init__.py")}
+    missing = sorted(name for name in found if f"`{name}`" not in text)
+    assert not missing, f"docs/explanation/architecture.md does not name {missing}"
+
+
 def test_the_limits_of_sqlite_are_documented_as_they_are() -> None:
     text = text_of("reference/sqlite.md")
     assert ".".join(map(str, file.SQLITE_MIN[:2])) in text

@@ -6,14 +6,14 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from amends import AsyncRuntime, Happened, InDoubt, RunBlocked, current_run, tool
+from amends import Absent, AsyncRuntime, Happened, InDoubt, RunBlocked, current_run, tool
 from amends.errors import NoRun
-from amends.model import Absent
 from tests.behaviour.world import World, runtime, together
 from tests.peers.conftest import Ledger
 
@@ -41,7 +41,9 @@ def _counted(log: list[str], **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("where", ["memory", "file"])
-def test_fifty_threads_that_ask_for_one_call_have_one_effect_and_fifty_equal_results(where: str, ledger: Ledger) -> None:
+def test_fifty_threads_that_ask_for_one_call_have_one_effect_and_fifty_equal_results(
+    where: str, ledger: Ledger
+) -> None:
     """SafeAgent 2.3, 2.4 c: memory 50 effects; SQLite 49 told claim_pending. saga-agent, agent-saga: 50 of 50."""
     log: list[str] = []
     charge = _counted(log)
@@ -68,7 +70,7 @@ def test_fifty_threads_with_runs_of_their_own_have_one_effect_where_the_ledger_i
         with rt.run(f"r-{number}"):
             return charge()
 
-    answers = together([lambda number=number: ask(number) for number in range(50)])
+    answers = together([partial(ask, number) for number in range(50)])
     assert answers == [{"order": "1", "number": 1}] * 50
     assert log == ["1"]
 
@@ -96,7 +98,9 @@ def test_fifty_tasks_that_ask_for_one_call_have_one_effect_and_fifty_equal_resul
 
 
 @pytest.mark.parametrize("runs", ["one run", "a run each"])
-def test_five_hundred_distinct_calls_from_fifty_threads_are_all_done_and_all_recorded(runs: str, ledger: Ledger) -> None:
+def test_five_hundred_distinct_calls_from_fifty_threads_are_all_done_and_all_recorded(
+    runs: str, ledger: Ledger
+) -> None:
     """SafeAgent 2.4 c: 52 of 500 raised, 25 of them after the effect had run (473 effects, 448 receipts)."""
     done: list[int] = []
 
@@ -117,9 +121,9 @@ def test_five_hundred_distinct_calls_from_fifty_threads_are_all_done_and_all_rec
     starts = range(0, 500, 10)
     if runs == "one run":
         with rt.run("r") as run:
-            answers = together([run.bind(lambda first=first: ten(first)) for first in starts])
+            answers = together([run.bind(partial(ten, first)) for first in starts])
     else:
-        answers = together([lambda first=first: ten(first) for first in starts])
+        answers = together([partial(ten, first) for first in starts])
     assert [value for ten_ in answers for value in ten_] == [number * 2 for number in range(500)]
     assert sorted(done) == list(range(500))
     calls = list(rt.calls())
@@ -151,7 +155,7 @@ def test_calls_made_together_keep_an_order_of_their_own(ledger: Ledger) -> None:
     charge = _counted(log)
     rt = ledger(charge, wait=20)
     with rt.run("r") as run:
-        together([run.bind(lambda n=n: charge(order=str(n))) for n in range(50)])
+        together([run.bind(partial(charge, order=str(n))) for n in range(50)])
     settled = [event.seq for event in rt.events("r") if event.to == "succeeded"]
     assert len(set(settled)) == 50
     assert settled == sorted(settled)
@@ -270,7 +274,7 @@ def test_a_cancelled_saga_without_a_probe_undoes_the_rest_and_shows_the_doubt(tm
             await charge()
 
     async def main(rt: Any) -> None:
-        with pytest.raises((TimeoutError, RunBlocked)):
+        with pytest.raises(TimeoutError):
             await asyncio.wait_for(saga(rt), 0.1)
         report = await rt.report("r")
         assert report.state == "blocked"
@@ -321,7 +325,7 @@ def test_an_interrupt_inside_a_body_is_doubt_and_the_others_are_taken_back(ledge
     flight, charge = world.compensatable("flight"), world.compensatable("charge")
     world.script["charge"] = [(KeyboardInterrupt(),)]
     rt = ledger(flight, charge)
-    with pytest.raises((KeyboardInterrupt, RunBlocked)), rt.run("r"):
+    with pytest.raises(KeyboardInterrupt), rt.run("r"):
         flight()
         charge()
     assert world.log == ["flight:1", "charge:1", "undo flight:1"]

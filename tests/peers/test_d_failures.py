@@ -13,8 +13,12 @@ from tests.behaviour.world import FAST, World, states, until
 from tests.peers.conftest import Ledger
 
 
-@pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError(), BrokenPipeError()], ids=lambda e: type(e).__name__)
-def test_a_timeout_after_the_charge_went_through_is_not_failed_and_not_retried(error: Exception, ledger: Ledger) -> None:
+@pytest.mark.parametrize(
+    "error", [TimeoutError(), ConnectionResetError(), BrokenPipeError()], ids=lambda e: type(e).__name__
+)
+def test_a_timeout_after_the_charge_went_through_is_not_failed_and_not_retried(
+    error: Exception, ledger: Ledger
+) -> None:
     """saga-agent 1.4 d: reports COMPENSATED with the money gone; retries=3 charged 4 times."""
     world = World()
     flight, charge = world.compensatable("flight"), world.compensatable("charge", retry=FAST)

@@ -88,7 +88,9 @@ def test_a_call_returns_its_value_and_not_a_receipt(ledger: Ledger) -> None:
     assert call.id
 
 
-@pytest.mark.parametrize("value", [Client(), lambda: 1, open, "x" * (1 << 20)], ids=["client", "lambda", "open", "large"])
+@pytest.mark.parametrize(
+    "value", [Client(), lambda: 1, open, "x" * (1 << 20)], ids=["client", "lambda", "open", "large"]
+)
 def test_a_result_that_cannot_be_written_down_is_a_success_with_a_stated_loss(value: Any, ledger: Ledger) -> None:
     """agent-ledger 4.4 f: effect done, row failed. saga-agent 1.4 f: TypeError from the logger. exactly-once: quarantine."""
     log: list[str] = []

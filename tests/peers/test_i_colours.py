@@ -236,6 +236,7 @@ def test_a_compensation_of_either_colour_runs_in_either_run(twin: str, tmp_path:
 
 def test_an_async_generator_is_refused_where_it_is_declared() -> None:
     """saga-agent 1.3: what cannot be run to its end is marked SUCCESS."""
+
     async def stream() -> Any:
         yield 1
 

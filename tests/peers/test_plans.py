@@ -186,8 +186,12 @@ def test_an_option_that_nobody_knows_is_refused() -> None:
         tool(lambda: None, **said)
 
 
-@pytest.mark.parametrize("option", [{"needs_approval": True}, {"cost": 5}, {"locks": ["x"]}], ids=lambda o: next(iter(o)))
-def test_an_option_that_amends_cannot_keep_yet_is_refused_and_not_ignored(option: dict[str, Any], ledger: Ledger) -> None:
+@pytest.mark.parametrize(
+    "option", [{"needs_approval": True}, {"cost": 5}, {"locks": ["x"]}], ids=lambda o: next(iter(o))
+)
+def test_an_option_that_amends_cannot_keep_yet_is_refused_and_not_ignored(
+    option: dict[str, Any], ledger: Ledger
+) -> None:
     """agent-saga 1.2: verdicts that execute ignores. Until the later part is there, saying it is an error."""
     world = World()
     try:

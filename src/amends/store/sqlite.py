@@ -39,7 +39,7 @@ STATEMENTS: Final = Statements(SQLITE)
 
 
 @dataclass(slots=True)
-class Line:
+class Link:
     """A connection with the one cursor that serves it: its statements follow one another."""
 
     raw: sqlite3.Connection
@@ -78,7 +78,7 @@ class SqliteStore:
         self._create = True
         self._closed = False
         self._forking = False
-        self._writer: Line | None = None
+        self._writer: Link | None = None
         self._begin_anew()
         _STORES.add(self)
 
@@ -93,10 +93,10 @@ class SqliteStore:
     def open(self, *, create: bool) -> bool:
         """Connect and bring the schema up to date; True when this call made the ledger."""
         with self._opening:
-            self._create = create
             self._check_open()
             if self._writer is not None:
                 return False
+            self._create = create
             raw, made = establish(
                 self.path,
                 create=create,
@@ -104,7 +104,7 @@ class SqliteStore:
                 clock=self._clock,
                 wait_s=self._lock_wait_s,
             )
-            self._writer = Line(raw, raw.cursor(), inode_of(self.path))
+            self._writer = Link(raw, raw.cursor(), inode_of(self.path))
             # From now on the ledger exists: should its file vanish, it must not be made again, empty.
             self._create = False
             return made
@@ -158,7 +158,7 @@ class SqliteStore:
                 self._fail(batch, LedgerUnavailable("the thread that wrote was interrupted; nothing was written"))
             raise
 
-    def _begin(self, writer: Line) -> None:
+    def _begin(self, writer: Link) -> None:
         try:
             writer.cursor.execute("begin immediate")
         except sqlite3.OperationalError as error:
@@ -166,10 +166,10 @@ class SqliteStore:
                 raise
             patiently(self.path, self._lock_wait_s, lambda: writer.cursor.execute("begin immediate"))
 
-    def _carry_out(self, ticket: Ticket, line: Line) -> bool:
+    def _carry_out(self, ticket: Ticket, link: Link) -> bool:
         """Run the operation's flow. Its own errors are its own; those of the file are everybody's."""
         try:
-            ticket.answer = run_flow(transaction(intent(ticket.op), Desk(STATEMENTS, self._clock)), line.execute)
+            ticket.answer = run_flow(transaction(intent(ticket.op), Desk(STATEMENTS, self._clock)), link.execute)
             return True
         except sqlite3.Error as error:
             if is_total(error):
@@ -180,7 +180,7 @@ class SqliteStore:
             ticket.error = error
         return False
 
-    def _carry_out_others(self, batch: list[Ticket], writer: Line) -> None:
+    def _carry_out_others(self, batch: list[Ticket], writer: Link) -> None:
         """Take along whoever is in line by now, and whoever comes while we do."""
         place = 1
         self._commits.join(batch)
@@ -214,7 +214,7 @@ class SqliteStore:
         own.__cause__ = error
         return own
 
-    def _ready_writer(self) -> Line:
+    def _ready_writer(self) -> Link:
         writer = self._writer
         if writer is None:
             self.open(create=self._create)
@@ -259,25 +259,25 @@ class SqliteStore:
         return answer
 
     def _read_once(self, ticket: Ticket) -> None:
-        line = self._readers.take()
-        kept: Line | None = None
+        link = self._readers.take()
+        kept: Link | None = None
         try:
-            line.cursor.execute("begin")
-            self._carry_out(ticket, line)
-            line.cursor.execute("rollback")
-            kept = line
+            link.cursor.execute("begin")
+            self._carry_out(ticket, link)
+            link.cursor.execute("rollback")
+            kept = link
         finally:
             if kept is None:
-                line.raw.close()  # it has seen an error of the file, or an interrupt
+                link.raw.close()  # it has seen an error of the file, or an interrupt
             self._readers.give(kept)
 
-    def _open_reader(self) -> Line:
+    def _open_reader(self) -> Link:
         with self._opening:
             if self._writer is None:
                 self.open(create=self._create)
         raw = connect(self.path, create=False, synchronous=self.synchronous, wait_s=self._lock_wait_s)
         raw.execute("pragma query_only = 1")
-        return Line(raw, raw.cursor())
+        return Link(raw, raw.cursor())
 
     # ---- forking --------------------------------------------------------------------------
 
@@ -309,34 +309,34 @@ class SqliteStore:
 class Readers:
     """Connections for reading: as many as there are readers at once, of which a few are kept."""
 
-    def __init__(self, connect: Callable[[], Line]) -> None:
+    def __init__(self, connect: Callable[[], Link]) -> None:
         self._connect = connect
         self._change = threading.Condition()
-        self._idle: list[Line] = []
+        self._idle: list[Link] = []
         self._out = 0
         self._held = False
         self._closed = False
 
-    def take(self) -> Line:
+    def take(self) -> Link:
         """A connection for this reader alone."""
         with self._change:
             self._change.wait_for(lambda: not self._held)
             self._out += 1
-            line = self._idle.pop() if self._idle else None
+            link = self._idle.pop() if self._idle else None
         try:
-            return line or self._connect()
+            return link or self._connect()
         except BaseException:
             self.give(None)
             raise
 
-    def give(self, line: Line | None) -> None:
+    def give(self, link: Link | None) -> None:
         """Take it back."""
-        keep = line is not None and not self._closed and len(self._idle) < READERS_MAX
-        if line is not None and not keep:
-            line.raw.close()
+        keep = link is not None and not self._closed and len(self._idle) < READERS_MAX
+        if link is not None and not keep:
+            link.raw.close()
         with self._change:
-            if line is not None and keep:
-                self._idle.append(line)
+            if link is not None and keep:
+                self._idle.append(link)
             self._out -= 1
             self._change.notify_all()
 
