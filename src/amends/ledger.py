@@ -327,7 +327,8 @@ class SettleCompensation(StoreOp[Settled]):
 @dataclass(frozen=True, slots=True)
 class Decision:
     """``how``: committed, forward (decided: run what is staged), pivot (start it first), early (its pivot may not
-    start: ``missing``), unsettled, rollback, ended."""
+    start: ``missing``), unsettled, rollback, ended.
+    """
 
     how: Literal["committed", "forward", "pivot", "early", "unsettled", "rollback", "ended"]
     run: RunRow

@@ -77,12 +77,15 @@ class LoopThread:
             tasks.append(context.run(self.loop.create_task, coroutine))
             tasks[0].add_done_callback(lambda ended: _copy_end(ended, done))
 
+        def stop() -> None:
+            tasks[0].cancel()  # begin() ran before: the loop keeps its order
+
         self.loop.call_soon_threadsafe(begin)
         try:
             return done.result()
         except BaseException:
             if not done.done():  # interrupted here while it runs there: it is stopped, not left running unseen
-                self.loop.call_soon_threadsafe(lambda: tasks[0].cancel())
+                self.loop.call_soon_threadsafe(stop)
                 wait([done], timeout=GRACE_S)
             raise
 

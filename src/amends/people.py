@@ -14,7 +14,7 @@ from amends.engine.doubt import ask_probe
 from amends.engine.recovery import Found, recover_tree
 from amends.engine.session import Ask, Session, ask_for, call_of
 from amends.engine.telling import event_of, info_of
-from amends.errors import Error, LedgerError, RunEnded, UsageError
+from amends.errors import Error, LedgerError, RunEnded, TransitionRefused, UsageError
 from amends.filter import CALL_FIELDS, RUN_FIELDS, parse_filter
 from amends.flow import Flow
 from amends.hub import Hub, View, adhoc_spec
@@ -65,7 +65,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name, allowed in choices.items():
         if options[name] not in allowed:
             raise UsageError(f"{name} is {options[name]!r}; it is one of {', '.join(allowed)}")
-    for name in ("wait", "wait_approval", "deadline"):
+    for name in ("wait", "deadline"):
         value = options[name]
         if value is not None and not (isinstance(value, int | float) and value >= 0):
             raise UsageError(f"{name} is {value!r}; it is a number of seconds")
@@ -257,6 +257,14 @@ _SETTLED: Final = frozenset({"succeeded", "failed", "compensated", "refused", "d
 # ---- a person's verbs ---------------------------------------------------------------------
 
 
+async def _said_to_ledger(word: StoreOp[T]) -> T:
+    """A verb that does not fit the state is the person's mistake, not the ledger's failure."""
+    try:
+        return await word
+    except TransitionRefused as no:
+        raise UsageError(str(no), hint="look at it again with rt.report or rt.call: it may have moved on") from no
+
+
 def _said(by: str, why: str) -> None:
     if not by or not why:
         raise UsageError("a person's word needs who said it (by=) and why (why=)")
@@ -292,11 +300,17 @@ async def resolve(hub: Hub, view: View, call_id: str, answer: Probed[Any], *, by
         case _:
             raise UsageError(f"an answer is Happened(result), Absent() or Unknown(), not {answer!r}")
     if undoing and to == "compensation_failed" and row.state == "compensation_failed":
-        return await RetryCall(call_id, by, why)
-    return await ResolveCall(
-        call_id, to, by, why, result=None if stored is None else stored.text,
-        loss="" if stored is None else stored.loss or "", retry_s=0.0 if to == "backing_off" else None,
-    )  # fmt: skip
+        return await _said_to_ledger(RetryCall(call_id, by, why))
+    word = ResolveCall(
+        call_id,
+        to,
+        by,
+        why,
+        result=None if stored is None else stored.text,
+        loss="" if stored is None else stored.loss or "",
+        retry_s=0.0 if to == "backing_off" else None,
+    )
+    return await _said_to_ledger(word)  # fmt: skip
 
 
 async def decide(
@@ -307,14 +321,14 @@ async def decide(
     if decision not in ("run", "replay", "refuse"):
         raise UsageError(f"a decision is run, replay or refuse, not {decision!r}")
     await _call(view, call_id)
-    return await DecideCall(call_id, decision, by, why)
+    return await _said_to_ledger(DecideCall(call_id, decision, by, why))
 
 
 async def retry(view: View, call_id: str, *, by: str, why: str) -> CallRow:
     """A person's word to try again."""
     _said(by, why)
     await _call(view, call_id)
-    return await RetryCall(call_id, by, why)
+    return await _said_to_ledger(RetryCall(call_id, by, why))
 
 
 async def ask_rollback(view: View, run_id: str, *, by: str, why: str) -> str:
@@ -336,14 +350,14 @@ async def abandon(view: View, run_id: str, *, by: str, why: str) -> RunRow:
     tree = found(await ReadRun(view.tenant or "", run_id), run_id)
     if tree.run.parent:
         raise UsageError(f"run {run_id} is a child: abandon its root")
-    return await AbandonRun(tree.run.uid, by, why)
+    return await _said_to_ledger(AbandonRun(tree.run.uid, by, why))
 
 
 async def finish(view: View, run_id: str, *, by: str, why: str) -> RunRow:
     """Close an interrupted run as committed."""
     _said(by, why)
     tree = found(await ReadRun(view.tenant or "", run_id), run_id)
-    return await FinishRun(tree.run.uid, by, why)
+    return await _said_to_ledger(FinishRun(tree.run.uid, by, why))
 
 
 async def _call(view: View, call_id: str) -> CallRow:

@@ -16,7 +16,6 @@ DEFAULTS: Final[dict[str, Any]] = {
     "order": "strict",
     "lease": 30.0,
     "wait": 30.0,
-    "wait_approval": 0.0,
     "create": True,
     "tenant": None,
     "agent": None,

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from amends import InDoubt, Runtime, UsageError, tool
+from amends import Absent, InDoubt, Probed, RunBlocked, Runtime, Unknown, UsageError, tool
 from amends.errors import Held, OutOfOrder
 from amends.store.memory import MemoryStore
 
@@ -67,7 +67,7 @@ def test_a_decided_run_waits_one_lease_for_its_caller() -> None:
     first.open("r", recover="rollback").call(reserve, n=1)
     reborn = Runtime(tools=[reserve], store=store, lease=60.0)
     row = next(iter(store.runs.values()))
-    store.runs[row.uid] = _let_go(row)
+    store.runs[row.uid] = _let_go(row)  # type: ignore[assignment]
     with pytest.raises(Held) as held, reborn.run("r"):
         reserve(n=2)
     reborn.decide(held.value.call.id, "run", by="anna", why="it is another one")
@@ -108,3 +108,74 @@ def test_an_interrupt_stops_an_async_tool_of_a_blocking_run() -> None:
     with pytest.raises(InDoubt):
         run.call(slow, n=1)
     rt.close()
+
+
+def _resumed(store: MemoryStore) -> Runtime:
+    """A run that was resumed and met a reworded request, which is held; its block has ended cleanly since."""
+    Runtime(tools=[reserve], store=store).open("r").call(reserve, n=1)
+    row = next(iter(store.runs.values()))
+    store.runs[row.uid] = _let_go(row)  # type: ignore[assignment]
+    return Runtime(tools=[reserve], store=store)
+
+
+def test_a_call_that_was_held_when_its_block_ended_is_done_once_a_person_lets_it() -> None:
+    rt = _resumed(MemoryStore())
+    with pytest.raises(Held) as held, rt.run("r") as run:
+        assert run.answer("reserve", {"n": 2}).status == "held"
+    assert held.value.twin.args == {"n": 1}, "both are shown"
+    rt.decide(held.value.call.id, "run", by="anna", why="it is another one")
+    with rt.run("r") as run:
+        pass
+    assert run.state == "committed"
+    assert [(call.args["n"], call.state) for call in rt.report("r").calls] == [(1, "succeeded"), (2, "succeeded")]
+
+
+def test_a_model_that_says_why_it_repeats_needs_no_person() -> None:
+    rt = _resumed(MemoryStore())
+    with rt.run("r") as run:
+        assert run.answer("reserve", {"n": 2}).status == "held"
+        assert run.answer("reserve", {"n": 2, "again_because": "the customer has two"}).status == "done"
+    assert run.state == "committed"
+
+
+def test_a_verb_that_does_not_fit_is_the_callers_mistake() -> None:
+    rt = Runtime("memory:", tools=[reserve])
+    with rt.run("r") as run:
+        reserve(n=1)
+    call = run.report().calls[0]
+    with pytest.raises(UsageError, match="is succeeded"):
+        rt.resolve(call.id, Absent(), by="anna", why="looked")
+    with pytest.raises(UsageError, match="committed"):
+        rt.abandon("r", by="anna", why="no")
+
+
+def test_a_lost_pivot_that_had_no_effect_is_done_before_what_is_staged_behind_it() -> None:
+    order: list[str] = []
+
+    @tool(kind="pivot")
+    def ship(n: int) -> str:
+        order.append("ship")
+        if len(order) == 1:
+            raise TimeoutError("no answer")
+        return "parcel"
+
+    answers = iter([Unknown()] * 8 + [Absent()] * 9)
+
+    @ship.probe
+    def find() -> Probed[str]:
+        return next(answers)
+
+    @tool(kind="retriable", idempotent=True)
+    def mail(n: int) -> None:
+        order.append("mail")
+
+    rt = Runtime("memory:", tools=[ship, mail], wait=0.0)
+    with pytest.raises(RunBlocked), rt.run("r") as run:
+        mail(n=1)
+        assert run.answer("ship", {"n": 1}).status == "in_doubt"
+    for _ in range(40):
+        if rt.report("r").state == "committed":
+            break
+        time.sleep(0.05)
+        rt.recover()
+    assert order == ["ship", "ship", "mail"]

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from amends import Retry, RunBlocked, Runtime, tool
-from amends.errors import LedgerError, OutOfOrder, RunEnded, UsageError
+from amends.errors import OutOfOrder, RunEnded, UsageError
 from tests.behaviour.world import FAST, ONCE, World, runtime, states
 
 SOON = Retry(attempts=50, delay=0.02, factor=1.0, jitter=0.0)
@@ -128,7 +128,7 @@ def test_an_interrupted_run_is_closed_by_a_person_as_committed() -> None:
         wire()
         raise KeyError
     assert rt.finish("r", by="anna", why="the rest was done by hand").state == "committed"
-    with pytest.raises(LedgerError):
+    with pytest.raises(UsageError):
         rt.finish("r", by="anna", why="again")
 
 
@@ -138,7 +138,7 @@ def test_finish_is_only_for_interrupted_runs() -> None:
     rt = runtime(pay)
     with rt.run("r"):
         pay()
-        with pytest.raises(LedgerError):
+        with pytest.raises(UsageError):
             rt.finish("r", by="anna", why="now")
     with pytest.raises(UsageError):
         rt.finish("nope", by="anna", why="now")

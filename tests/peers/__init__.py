@@ -1,4 +1,4 @@
-"""What other packages get wrong, as properties that amends keeps. The table of rows and tests is in README.md.
+"""What other packages get wrong, as properties that amends keeps. Rows and tests: README.md.
 
 Left out, with the reason "later part": approvals and permits, budgets and gates, language-model wrappers and prices,
 replay and export of runs, hash chains and signatures, MCP and HTTP servers, PostgreSQL and MySQL, framework adapters,

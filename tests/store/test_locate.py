@@ -68,7 +68,7 @@ def test_mysql_names_its_extra(url: str) -> None:
 def test_what_cannot_be_used_is_said_with_a_hint(url: str) -> None:
     with pytest.raises(BadConfig) as bad:
         store_for(url)
-    assert bad.value.setting == "ledger"
+    assert bad.value.setting == "url"
     assert bad.value.hint
 
 

@@ -16,6 +16,7 @@ from amends.ledger import (
     DecideCommit,
     Decision,
     LetGo,
+    ReadCall,
     ResolveCall,
     SettleCall,
     StartCall,
@@ -149,7 +150,7 @@ async def _pause_forward(session: Session, left: tuple[CallRow, ...]) -> RunRow:
 
 async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
     """Settle what can be settled without a person; raises ``Held`` or ``RunBlocked`` otherwise."""
-    held = [row for row in decision.calls if row.state in ("held", "ready")]
+    held = [row for row in decision.calls if row.state == "held"]
     if held:
         raise await let_go_held(session, held[0])
     for child in decision.children:
@@ -157,15 +158,7 @@ async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
     tree = await read_tree(session)
     later = await settle_all(session, tree, back=False)
     for row in (await read_tree(session)).calls:
-        if row.state != "backing_off":
-            continue
-        if row.kind == "retriable":
-            await drive_forward(session, row)
-        elif row.kind == "pivot" and row.at_commit and row.retry_at is not None:
-            await _restart_pivot(session, row)
-        else:
-            # Nobody asked for it again, and certainly nothing happened: it is not part of what is committed.
-            await _give_up(session, row)
+        await _go_on_with(session, row)
     tree = await read_tree(session)
     blocking = obstacles(session, tree)
     waiting = [row for row in tree.calls if row.state == "backing_off" and row.retry_at is not None]
@@ -175,6 +168,36 @@ async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
         await _block(session, blocking, again_s=later)
         raise_blocked(session, await read_tree(session), None)
     return None
+
+
+async def _go_on_with(session: Session, row: CallRow) -> None:
+    """What an unsettled call needs before its run can commit."""
+    if row.state == "ready" and not row.is_staged:
+        await _start_decided(session, row)
+    elif row.state == "backing_off" and row.kind == "retriable":
+        await drive_forward(session, row)
+    elif row.state == "backing_off" and row.kind == "pivot" and row.retry_at is not None:
+        # Its start was lost and had no effect; what is staged behind it must not go out as if it had.
+        await _restart_pivot(session, row)
+    elif row.state == "backing_off":
+        # Nobody asked for it again, and certainly nothing happened: it is not part of what is committed.
+        await _give_up(session, row)
+
+
+async def _start_decided(session: Session, row: CallRow) -> None:
+    """A person let this call go on after its block had ended: it is done now, and its own error is no failure."""
+    spec = session.spec(row.tool)
+    if spec is None or spec.fn is None:
+        raise await let_go_held(session, row)
+    started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
+    if started is None:
+        return
+    try:
+        await run_attempts(session, recorded_ask(session, started), started)
+    except (Waiting, LedgerError):
+        raise
+    except Exception:  # settled as failed, or in doubt for the next round; a tool's error is not its run's
+        return
 
 
 async def _restart_pivot(session: Session, row: CallRow) -> None:
@@ -201,11 +224,13 @@ async def _close_child(session: Session, child: RunRow) -> None:
 
 async def let_go_held(session: Session, row: CallRow) -> Held:
     """Suspend the run for a person, in one transaction; returns what to raise."""
+    twin = await ReadCall(row.twin) if row.twin else None
     await LetGo(session.root, session.lease.owner, session.lease.epoch, None, suspended=True, replays=session.replays)
     return Held(
         f"run {session.id} waits for a person: {row.tool} is held ({row.reason})",
         call=call_of(row, session.spec(row.tool)),
         reason=row.reason,
+        twin=None if twin is None else call_of(twin, session.spec(twin.tool)),
         run_id=session.id,
     )
 

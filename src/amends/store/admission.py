@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from amends.ledger import Admission, AdmitCall
@@ -48,6 +48,8 @@ async def admit_call(op: AdmitCall) -> Admission:
     closed = await _closed(op, run, root, now)
     if closed is not None:
         return closed
+    if op.again:
+        await _let_the_suspicion_go(op, root, now)
     if known is None and root.epoch > 1 and not root.history and not op.declared and not op.again:
         twin = await _suspected_twin(op, root)
         if twin is not None:
@@ -199,6 +201,14 @@ async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, no
         return Admission("held", mine, known, run)
     answer = await _answer_known(op, run, root, mine, now)
     return answer or Admission("conflict", known, run=run)
+
+
+async def _let_the_suspicion_go(op: AdmitCall, root: RunRow, now: float) -> None:
+    """A repeat said on purpose answers the question whether it was one: nobody need be asked any more."""
+    for call in await ListCalls(root.uid, ("held",)):
+        if call.reason in ("duplicate", "conflict") and call.tool == op.tool and call.ident == op.ident:
+            run = await find_run(call.run)
+            await move_call(run, call, "dropped", at=now, by=op.owner, epoch=root.epoch, why=f"repeated: {op.again}")
 
 
 async def _suspected_twin(op: AdmitCall, root: RunRow) -> CallRow | None:

@@ -75,11 +75,15 @@ def connect(path: Path, *, create: bool, synchronous: str, wait_s: float) -> sql
         cached_statements=STATEMENTS_MAX,
         timeout=min(BUSY_S_MAX, wait_s),
     )
-    connection.execute(f"pragma page_size = {PAGE_BYTES}")  # of a new file; an old one keeps its own
-    connection.execute(f"pragma synchronous = {synchronous}")
-    connection.execute(f"pragma wal_autocheckpoint = {WAL_PAGES}")
-    if synchronous == "FULL":
-        connection.execute("pragma fullfsync = 1")  # macOS: a plain fsync stops at the drive's cache
+    try:
+        connection.execute(f"pragma page_size = {PAGE_BYTES}")  # of a new file; an old one keeps its own
+        connection.execute(f"pragma synchronous = {synchronous}")
+        connection.execute(f"pragma wal_autocheckpoint = {WAL_PAGES}")
+        if synchronous == "FULL":
+            connection.execute("pragma fullfsync = 1")  # macOS: a plain fsync stops at the drive's cache
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -119,7 +123,7 @@ def _check_place(path: Path, *, create: bool) -> None:
     if kind is not None:
         raise LedgerUnavailable(
             f"{path} lies on a network file system ({kind}), where SQLite can neither lock nor share memory",
-            hint="put the ledger on a local disk; many hosts share a ledger through PostgreSQL or MySQL",
+            hint="put the ledger on a local disk of one host",
         )
 
 

@@ -76,4 +76,4 @@ def _synchronous(value: str) -> Literal["FULL", "NORMAL"]:
 
 
 def _bad(message: str, *, hint: str) -> BadConfig:
-    return BadConfig(message, setting="ledger", hint=hint)
+    return BadConfig(message, setting="url", hint=hint)
