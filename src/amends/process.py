@@ -74,12 +74,10 @@ def is_dead(owner: str) -> bool:
 
 
 def _started(pid: int) -> str | None:
-    """When that process started, in clock ticks since boot; "" if it is gone or a zombie; None if unknown."""
+    """When that process started, in clock ticks since boot; "" if it is a zombie; None if unknown."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except FileNotFoundError:
-        return "" if Path("/proc/self/stat").exists() else None
     except OSError:
-        return None
+        return None  # not Linux, or hidden from us (hidepid): a process that has gone is told by its signal
     fields = text.rpartition(")")[2].split()
     return "" if fields[0] in ("Z", "X") else fields[19]

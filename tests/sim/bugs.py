@@ -271,7 +271,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((rollback, "_reversed", "row.settled_seq", "row.seq"), (store_ending, "_comes_first", "return later and", "return False and")),
         ("compensation_order", "world_order"), ("F8b",)),
     Bug("18b", "compensation begun while a sibling is live",
-        lambda: rewritten((rollback, "wait_for_live", "while await LiveCalls(session.uid) and", "while False and await LiveCalls(session.uid) and"), (store_ending, "_comes_first", 'if other.state == "started":\n        return True', "if False:\n        return True")),
+        lambda: rewritten((rollback, "wait_for_live", "if not await LiveCalls(session.uid):\n            return await _settle_orphans(session, seen)", "return None"), (store_ending, "_comes_first", 'if other.state == "started":\n        return True', "if False:\n        return True")),
         ("compensation_order",), ("F8c",)),
     Bug("19a", "a failed compensation stops the others",
         lambda: rewritten((rollback, "_one_pass", "if not todo:", "if not todo or any(row.comp_gave_up for row in tree.calls):")),

@@ -24,6 +24,7 @@ from amends.ledger import (
 from amends.model import Absent, Happened
 from amends.ops import Ended, Invoke, LiveCalls, Luck, ReadClocks, Sleep, Together
 from amends.rows import CallRow, RunRow
+from amends.states import LIVE
 from amends.tool import Spec, Twin, twin_kwargs
 
 PASSES_MAX: Final = 1_000
@@ -72,15 +73,29 @@ async def wait_for_live(session: Session, *, patient: bool = False) -> None:
     ``patient``: however long they take, as leaving a block does. A body that must not is given a timeout.
     """
     waited, pause = 0.0, POLL_S_MIN
-    while await LiveCalls(session.uid) and (patient or waited < session.wait_s):
+    while True:
+        seen = {row.id for row in (await read_tree(session)).calls if row.state in LIVE}
+        if not await LiveCalls(session.uid):
+            return await _settle_orphans(session, seen)
+        if not patient and waited >= session.wait_s:
+            return None
         await Sleep(pause)
         waited, pause = waited + pause, min(pause * 2, POLL_S_MAX)
-    if await LiveCalls(session.uid):
+
+
+async def _settle_orphans(session: Session, seen: set[str]) -> None:
+    """Nobody is behind these: a flow was stopped (an interrupt, a cancellation) and could not settle its call.
+
+    They were seen before the last flow ended and are still there after it: a call that another thread has begun
+    since then is not among them.
+    """
+    if not seen:
         return
-    # No flow is left behind these: one was stopped (an interrupt, a cancellation) and could not settle its call.
     clocks = await ReadClocks()
     owner, epoch = session.lease.owner, session.lease.epoch
     for row in (await read_tree(session)).calls:
+        if row.id not in seen:
+            continue
         if row.state == "started":
             to = "failed" if row.kind == "read" else "in_doubt"
             await SettleCall(
@@ -179,6 +194,9 @@ async def compensate(session: Session, row: CallRow) -> float:
             row.id, session.lease.owner, session.lease.epoch, row.comp_attempt + 1, from_doubt=row.state == "in_doubt"
         )
         if started is None:
+            # Another thread has begun a call since we looked: it lands first.
+            await Sleep(POLL_S_MIN)
+            await wait_for_live(session)
             return 0.0
         row = await _attempt(session, spec, twin, started)
     return 0.0

@@ -202,7 +202,8 @@ async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCo
 async def close_run(op: CloseRun) -> RunRow:
     """See ``CloseRun``. ``rolled_back`` never has residue: the calls are looked at once more here."""
     run = await find_run(op.run)
-    if op.repeated and run.state == op.to:
+    given_back = run.uid != run.root or not holds(run, op.owner, op.epoch)
+    if op.repeated and run.state == op.to and given_back:
         return run
     root = await owned(run.root, op.owner, op.epoch)
     now = await Now()

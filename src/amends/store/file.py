@@ -239,6 +239,8 @@ def explained(error: sqlite3.Error, path: Path) -> LedgerError:
             return LedgerUnavailable(
                 f"the disk failed under the ledger at {path}: {error}", hint="look into the system's log"
             )
+        case _:
+            pass
     if _is_closed(error):
         return LedgerUnavailable(f"the ledger at {path} is closed", hint="make a new runtime")
     return LedgerUnavailable(f"the ledger at {path} does not answer: {error}")

@@ -69,10 +69,11 @@ def _synchronous(value: str) -> Literal["FULL", "NORMAL"]:
             return "FULL"
         case "normal":
             return "NORMAL"
-    raise _bad(
-        f"synchronous={value} would lose what was promised to be written down",
-        hint="full survives the loss of power, normal the death of the process",
-    )
+        case _:
+            raise _bad(
+                f"synchronous={value} would lose what was promised to be written down",
+                hint="full survives the loss of power, normal the death of the process",
+            )
 
 
 def _bad(message: str, *, hint: str) -> BadConfig:

@@ -92,8 +92,10 @@ async def open_child(op: OpenChild) -> Opened:
             return Opened("ended" if row.state == "committed" else "refused", row, now)
         if row.state != "rolled_back":
             if row.state == "blocked" and row.interrupted:
-                row = await move_run(row, row.came_from, at=now, by=op.owner, epoch=op.epoch, interrupted=0)
-            return Opened("fresh" if op.repeated else "resumed", row, now)
+                row = await move_run(
+                    row, row.came_from, at=now, by=op.owner, epoch=op.epoch, causes="[]", interrupted=0
+                )
+            return Opened("fresh" if op.repeated and row.uid == op.uid else "resumed", row, now)
     _may_have_children(parent, root)
     child = RunRow(
         uid=op.uid,
@@ -151,7 +153,8 @@ async def _take_over(root: RunRow, op: OpenRun | ClaimRun, now: float, *, histor
     for call in await ListCalls(root.uid, ("started", "compensating", "in_doubt", "compensation_in_doubt")):
         run = await find_run(call.run)
         # A body that outlived its timeout may live on in a process that gave the run back.
-        in_flight = not root.owner and call.quiet_mono is None and call.comp_mono is None
+        undoing = call.state in ("compensating", "compensation_in_doubt")
+        in_flight = not root.owner and (call.comp_mono if undoing else call.quiet_mono) is None
         await _lose(run, call, op, epoch, now=now, quiet=op.mono + root.lease_s if in_flight else quiet)
     return await UpdateRun(
         root,

@@ -8,7 +8,7 @@ shape: building them is slower than running them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, make_dataclass
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
@@ -153,14 +153,16 @@ class Statements:
         return f"insert into {table} ({names}) values ({', '.join([self._dialect.mark] * len(columns))})"
 
 
-@dataclass(slots=True)
 class Desk:
     """One transaction: what it has read so far stays as it is, because nobody else can change it meanwhile."""
 
-    statements: Statements
-    clock: Callable[[], float]
-    runs: dict[str, RunRow] = field(default_factory=dict)
-    calls: dict[str, CallRow] = field(default_factory=dict)
+    __slots__ = ("calls", "clock", "runs", "statements")
+
+    def __init__(self, statements: Statements, clock: Callable[[], float]) -> None:
+        self.statements = statements
+        self.clock = clock
+        self.runs: dict[str, RunRow] = {}
+        self.calls: dict[str, CallRow] = {}
 
 
 async def transaction(intent: Flow[T], desk: Desk) -> T:

@@ -1,0 +1,56 @@
+"""Schedules that once broke something, each with what it broke. A bug gets its seed here before it gets its fix."""
+
+from __future__ import annotations
+
+import pytest
+
+from amends.testing.simulation import Fault
+from tests.sim.scenarios import Variant
+from tests.sim.schedule import Schedule, play
+from tests.sim.sweep import scenarios_of
+
+SEEDS: list[tuple[str, str, Variant, Schedule]] = [
+    (
+        "a rollback did not end while the pivot of a child was in doubt",
+        "F14 child with pivot",
+        Variant(),
+        Schedule((Fault(9, "after"),)),
+    ),
+    (
+        "the decision to commit, asked for again after a lost answer, waited for the pivot that it had started",
+        "F11 at commit, ok",
+        Variant(),
+        Schedule((Fault(8, "lost"),)),
+    ),
+    (
+        "the late word of a fenced worker compensated a second time what it had seen happen",
+        "F1 call",
+        Variant(probe=True),
+        Schedule((Fault(2, "pause after"),)),
+    ),
+    (
+        "no two hosts ever agreed that the settle delay was over",
+        "F1 call",
+        Variant(probe=True),
+        Schedule((Fault(1, "after"),), same_host=False),
+    ),
+    (
+        "leaving a block took a call that another thread had just begun for one that nobody was behind",
+        "F8c leaves early",
+        Variant(True, "idempotent", "", True),
+        Schedule(
+            (Fault(16, "clock back"), Fault(10, "redeliver")),
+            (Fault(3, "body no effect"), Fault(18, "after")),
+            same_host=False,
+            seed=1064260577,
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "name", "variant", "schedule"), SEEDS, ids=[seed[0][:40] for seed in SEEDS])
+def test_what_was_broken_once_stays_mended(what: str, name: str, variant: Variant, schedule: Schedule) -> None:
+    found = [scenario for scenario in scenarios_of(variant) if scenario.name == name]
+    assert found, f"the flow {name!r} is still there"
+    for scenario in found:
+        assert play(scenario, schedule).violations == [], what
