@@ -16,7 +16,8 @@ from amends.drive import WORLD, Driver, Live, Patience
 from amends.errors import LedgerUnavailable
 from amends.flow import Flow, Op
 from amends.ledger import Store, StoreOp
-from amends.loop import awaited
+from amends.loop import awaited, ended_of
+from amends.model import NoEffect
 from amends.ops import Ended, Invoke, Sleep, Together
 
 T = TypeVar("T")
@@ -62,6 +63,10 @@ class AsyncDriver:
                 raise pending from None
             value: T = stop.value
             return value
+        except Exception as error:
+            if pending is not None:  # whoever cancelled waits for that, not for what the ledger said meanwhile
+                raise pending from error
+            raise
         finally:
             flow.close()
 
@@ -114,12 +119,16 @@ class AsyncDriver:
             self._threads = ThreadPoolExecutor(max_workers=64, thread_name_prefix="amends-tool")
         if op.flight is not None:
             op.flight.in_thread = True
-        running = asyncio.get_running_loop().run_in_executor(self._threads, copy_context().run, self._body, op)
+        queued = self._threads.submit(copy_context().run, self._body, op)
+        running = asyncio.wrap_future(queued)
         try:
             done, _ = await asyncio.wait({running}, timeout=op.timeout)
         except asyncio.CancelledError:
-            self._watch(running, op)
+            if not queued.cancel():
+                self._watch(running, op)
             raise
+        if not done and queued.cancel():
+            return Ended(error=NoEffect(f"no thread was free for {op.call.tool} within {op.timeout} s"))
         if not done:
             self._watch(running, op)
             return Ended(in_flight=True)
@@ -130,6 +139,8 @@ class AsyncDriver:
         return ended
 
     def _body(self, op: Invoke) -> Ended:
+        if op.lease is not None:  # it may have waited long for a thread
+            op.lease.check(self.mono())
         try:
             with inside(op.run, op.call, op.phase, is_async=True):
                 return Ended(op.fn(**op.kwargs))
@@ -139,7 +150,7 @@ class AsyncDriver:
     def _watch(self, running: asyncio.Future[Any], op: Invoke) -> None:
         if op.late is not None:
             make_late = op.late
-            running.add_done_callback(lambda ended: self._late(make_late(ended.result())))
+            running.add_done_callback(lambda ended: self._late(make_late(ended_of(ended))))
 
     def _late(self, flow: Flow[None]) -> None:
         threading.Thread(target=self._blocking.run, args=(flow,), name="amends-late", daemon=True).start()

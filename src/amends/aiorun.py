@@ -132,8 +132,8 @@ class AsyncRun:
     def submit(self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Task[R]:
         """Start ``fn`` as a task that has this run; leaving the block waits for it."""
         live, lineage = self._hub.live, self._session.lineage
-        live.enter(lineage)
         task = asyncio.ensure_future(self.bind(fn)(*args, **kwargs))
+        live.enter(lineage)  # it begins when this task next waits
         task.add_done_callback(lambda _: live.leave(lineage))
         return task
 

@@ -42,12 +42,12 @@ async def awaited(op: Invoke, start: Callable[[], Any], *, late: Callable[[Flow[
     if not done:
         if op.late is not None:
             make_late = op.late
-            running.add_done_callback(lambda ended: late(make_late(_ended(ended))))
+            running.add_done_callback(lambda ended: late(make_late(ended_of(ended))))
         return Ended(in_flight=True)
-    return _ended(running, timeout=op.timeout)
+    return ended_of(running, timeout=op.timeout)
 
 
-def _ended(running: asyncio.Future[Any], *, timeout: float | None = None) -> Ended:
+def ended_of(running: asyncio.Future[Any], *, timeout: float | None = None) -> Ended:
     if running.cancelled():
         return Ended(error=TimeoutError(f"no answer within {timeout} s"))
     error = running.exception()

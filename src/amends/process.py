@@ -61,8 +61,6 @@ def is_dead(owner: str) -> bool:
     if host != _host() or not pid_text.isdigit():
         return False
     pid = int(pid_text)
-    if pid == os.getpid():
-        return bool(rest) and rest != _started(pid)
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

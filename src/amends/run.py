@@ -128,7 +128,11 @@ class Run:
             self._pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix=f"amends-run-{self.id}")
         live, lineage = self._hub.live, self._session.lineage
         live.enter(lineage)
-        future = self._pool.submit(self.bind(fn), *args, **kwargs)
+        try:
+            future = self._pool.submit(self.bind(fn), *args, **kwargs)
+        except BaseException:
+            live.leave(lineage)  # it never began: nobody waits for it
+            raise
         future.add_done_callback(lambda _: live.leave(lineage))
         return future
 

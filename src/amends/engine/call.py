@@ -240,6 +240,8 @@ async def conclude(session: Session, ask: Ask, row: CallRow, ended: Ended) -> tu
             f"{row.tool} ended after run {row.run_id} had another owner; its outcome is kept as evidence",
             run_id=row.run_id,
         )
+    if settled.call.state == "succeeded" and settle.to != "succeeded":  # an earlier attempt had its effect after all
+        value = load_result(settled.call.result, ask.spec.result_type)
     return value, settled.call
 
 

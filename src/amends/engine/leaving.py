@@ -43,6 +43,7 @@ async def _let_go_as_it_is(session: Session) -> str:
     if run.policy == "rollback" and run.phase in ("open", "rolling_back"):
         return ""
     if session.uid == session.root:
+        await wait_for_live(session)
         await let_go(session)
     return run.phase
 
@@ -83,6 +84,7 @@ async def leave_raised(session: Session, error: BaseException) -> Back:
 
 async def leave_waiting(session: Session) -> RunRow:
     """The block waits for something: give the run back, to a person if a call is held."""
+    await wait_for_live(session, patient=True)  # what other threads and tasks have sent is settled by its owner
     tree = await read_tree(session)
     held = [row for row in tree.calls if row.state in ("held", "ready") and not row.is_staged]
     if held:

@@ -220,7 +220,7 @@ async def _attempt(session: Session, spec: Spec, twin: Twin, row: CallRow) -> Ca
     if spec.guard is not None:
         held = await _guard(session, spec, row)
         if held is not None:
-            return await _settle(session, row, held, spec, twin, guarded=held.error is None)
+            return await _settle(session, row, held, spec, twin, guarded=True)
     call = call_of(row, spec)
     ended = await Invoke(
         fn=twin.fn,
@@ -263,14 +263,14 @@ async def _settle(
         boot=clocks.boot, mono=clocks.mono,
     )  # fmt: skip
     tried = row.comp_attempt - row.comp_from
-    if guarded:
+    if guarded and ended.error is None:
         settle.to, settle.error, settle.gave_up = "compensation_failed", GUARDED, True
     elif ended.in_flight:
         settle.to, settle.mono = "compensation_in_doubt", None
         settle.error = describe_error(TimeoutError(f"no answer within {twin.timeout} s"))
     elif ended.error is not None:
         settle.error = describe_error(ended.error)
-        doubtful = judge(spec, ended.error) == "doubt"
+        doubtful = judge(spec, ended.error) == "doubt" and not guarded  # a guard that broke has started nothing
         settle.to = "compensation_in_doubt" if doubtful else "compensation_failed"
         settle.gave_up = tried >= twin.retry.attempts
         if not settle.gave_up:

@@ -113,14 +113,15 @@ def ask_for(
     )
     meant = spec.intent(args)
     identity = spec.identity(request)
-    named = canonical(meant if identity is None else identity, path="key")
+    meaning = whole if len(meant) == len(args) else canonical(meant, path="args")
+    named = meaning if identity is None else canonical(identity, path="key")
     scope = "ledger" if spec.scope == "ledger" else session.root
     return Ask(
         spec=spec,
         args=args,
         text=text,
         key=digest("call", session.tenant, scope, spec.name, named, again or ""),
-        ident=digest("ident", canonical(meant, path="args")),
+        ident=digest("ident", meaning),
         digest=digest("digest", spec.name, spec.version, whole),
         fn=body,
         is_async=spec.is_async if is_async is None else is_async,

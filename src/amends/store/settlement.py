@@ -72,11 +72,11 @@ async def settle_call(op: SettleCall) -> Settled:
         result=op.result, loss=op.loss, error=op.error, why=op.why, settled_at=now,
         retry_at=None if op.retry_s is None else now + op.retry_s, quiet_boot=op.boot, quiet_mono=op.mono,
     )  # fmt: skip
-    run = await _after_settling(run, settled, now, op.owner, root.epoch, doom=op.doom)
-    if op.to in ("failed", "backing_off") and call.evidence and json.loads(call.evidence)["happened"]:
-        # This attempt had no effect. An earlier one, thought absent, has returned meanwhile: it had.
-        kept = json.loads(call.evidence)["result"]
-        settled = await _reopen(run, settled, kept, now, "late", root.epoch)
+    known = json.loads(call.evidence) if call.evidence and op.to in ("failed", "backing_off") else {}
+    if known.get("happened"):
+        # This attempt had no effect. An earlier one, which was thought absent, has returned meanwhile: it had.
+        return Settled(await _reopen(run, settled, known["result"], now, "late", root.epoch))
+    await _after_settling(run, settled, now, op.owner, root.epoch, doom=op.doom)
     return Settled(settled)
 
 
