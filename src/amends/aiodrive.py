@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from amends.context import inside
 from amends.drive import WORLD, Driver, Live, Patience
-from amends.errors import LedgerUnavailable
+from amends.errors import LeaseLost, LedgerUnavailable
 from amends.flow import Flow, Op
 from amends.ledger import Store, StoreOp
-from amends.loop import awaited, ended_of
+from amends.loop import awaited
 from amends.model import NoEffect
 from amends.ops import Ended, Invoke, Sleep, Together
 
@@ -118,7 +118,7 @@ class AsyncDriver:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(max_workers=64, thread_name_prefix="amends-tool")
         if op.flight is not None:
-            op.flight.in_thread = True
+            op.flight.goes_on = True
         queued = self._threads.submit(copy_context().run, self._body, op)
         running = asyncio.wrap_future(queued)
         try:
@@ -126,6 +126,8 @@ class AsyncDriver:
         except asyncio.CancelledError:
             if not queued.cancel():
                 self._watch(running, op)
+            elif op.flight is not None:
+                op.flight.sent = False
             raise
         if not done and queued.cancel():
             return Ended(error=NoEffect(f"no thread was free for {op.call.tool} within {op.timeout} s"))
@@ -150,7 +152,7 @@ class AsyncDriver:
     def _watch(self, running: asyncio.Future[Any], op: Invoke) -> None:
         if op.late is not None:
             make_late = op.late
-            running.add_done_callback(lambda ended: self._late(make_late(ended_of(ended))))
+            running.add_done_callback(lambda ended: self._late(make_late(_returned(ended))))
 
     def _late(self, flow: Flow[None]) -> None:
         threading.Thread(target=self._blocking.run, args=(flow,), name="amends-late", daemon=True).start()
@@ -161,3 +163,11 @@ class AsyncDriver:
             self._threads.shutdown(wait=False)
             self._threads = None
         self._blocking.close()
+
+
+def _returned(running: asyncio.Future[Ended]) -> Ended:
+    """How a body that was no longer waited for ended in its thread."""
+    error = running.exception()
+    if isinstance(error, LeaseLost):
+        return Ended(error=NoEffect(str(error)))  # it had waited for a thread, and was not begun
+    return running.result() if error is None else Ended(error=TimeoutError(f"stopped: {type(error).__name__}"))

@@ -137,12 +137,16 @@ class Driver:
         context = copy_context()
 
         def body() -> None:
-            late = box.put(context.run(self._directly, op))
+            try:
+                ended = context.run(self._directly, op)
+            except BaseException as error:  # sys.exit() and the like end this thread, not the program; perhaps it was sent
+                ended = Ended(error=TimeoutError(f"stopped: {type(error).__name__}"))
+            late = box.put(ended)
             if late is not None and op.late is not None:
                 self.run(op.late(late))
 
         if op.flight is not None:
-            op.flight.in_thread = True
+            op.flight.goes_on = True
         threading.Thread(target=body, name=f"amends-{op.call.tool}", daemon=True).start()
         return box.wait(op.timeout)
 

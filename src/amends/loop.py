@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from amends.context import inside
 from amends.flow import Flow
-from amends.ops import Ended, Invoke
+from amends.ops import Ended, Flight, Invoke
 
 GRACE_S: Final = 1.0
 """How long a cancelled coroutine may take to end before it counts as still in flight."""
@@ -33,21 +33,27 @@ async def awaited(op: Invoke, start: Callable[[], Any], *, late: Callable[[Flow[
     try:
         done, _ = await asyncio.wait({running}, timeout=op.timeout)
     except asyncio.CancelledError:
-        running.cancel()
-        await asyncio.wait({running}, timeout=GRACE_S)
+        await _stopped(running, op, late)
         raise
-    if not done:
-        running.cancel()
-        done, _ = await asyncio.wait({running}, timeout=GRACE_S)
-    if not done:
-        if op.late is not None:
-            make_late = op.late
-            running.add_done_callback(lambda ended: late(make_late(ended_of(ended))))
+    if not done and not await _stopped(running, op, late):
         return Ended(in_flight=True)
-    return ended_of(running, timeout=op.timeout)
+    return _ended(running, timeout=op.timeout)
 
 
-def ended_of(running: asyncio.Future[Any], *, timeout: float | None = None) -> Ended:
+async def _stopped(running: asyncio.Future[Any], op: Invoke, late: Callable[[Flow[None]], None]) -> bool:
+    """Cancel it; False when it goes on all the same: then its return is evidence."""
+    running.cancel()
+    flight = op.flight or Flight()
+    flight.goes_on = True  # should we be cancelled once more while we wait
+    done, _ = await asyncio.wait({running}, timeout=GRACE_S)
+    flight.goes_on = not done
+    if not done and op.late is not None:
+        make_late = op.late
+        running.add_done_callback(lambda ended: late(make_late(_ended(ended))))
+    return bool(done)
+
+
+def _ended(running: asyncio.Future[Any], *, timeout: float | None = None) -> Ended:
     if running.cancelled():
         return Ended(error=TimeoutError(f"no answer within {timeout} s"))
     error = running.exception()

@@ -50,8 +50,8 @@ class Flight:
 
     call: CallRow | None = None
     sent: bool = False
-    in_thread: bool = False
-    """The body runs in a thread of its own and goes on although nobody waits for it."""
+    goes_on: bool = False
+    """The body runs by itself, in a thread of its own for one, and may go on although nobody waits for it."""
 
 
 # ---- the world ----------------------------------------------------------------------------

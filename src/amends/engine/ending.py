@@ -290,7 +290,7 @@ async def stop_call(session: Session, flight: Flight) -> None:
     doubtful = flight.sent and row.kind != "read"
     await SettleCall(
         row.id, session.lease.owner, session.lease.epoch, row.attempt, "in_doubt" if doubtful else "failed",
-        why="cancelled", boot=clocks.boot, mono=None if flight.in_thread else clocks.mono, error=STOPPED,
+        why="cancelled", boot=clocks.boot, mono=None if flight.goes_on else clocks.mono, error=STOPPED,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from amends.engine.ending import commit, interrupted
 from amends.engine.leftover import obstacles
@@ -15,6 +15,9 @@ from amends.flow import Flow
 from amends.ledger import ClaimRun, CloseRun, DueRuns, LetGo
 from amends.ops import IsDead, Lease, ReadClocks
 from amends.rows import RunRow
+
+LOOKED_AT_MAX: Final = 10_000
+"""How many due trees one look goes through, at most, for those that this process has the tools for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,19 @@ async def find_abandoned(
 
     A run that only its agent can go on with is left to a process that has the agent; ``None``: has them all.
     """
+    asked, seen = limit, -1
+    while True:
+        found = await _looked_at(tools, tenant, asked, agents)
+        ours = [one for one in found if not one.missing]
+        if len(ours) >= limit or len(found) <= seen or asked >= LOOKED_AT_MAX:
+            return [*ours, *(one for one in found if one.missing)][:limit]
+        # Those that this process cannot help must not hide those behind them that it can.
+        asked, seen = min(asked * 4, LOOKED_AT_MAX), len(found)
+
+
+async def _looked_at(
+    tools: frozenset[str], tenant: str | None, limit: int, agents: frozenset[str] | None
+) -> list[Found]:
     found: list[Found] = []
     clocks = await ReadClocks()
     for root, needed in await DueRuns(tenant, limit):
@@ -53,7 +69,7 @@ async def find_abandoned(
             if agents is not None and _wants_agent(root) and root.agent not in agents:
                 missing = (*missing, f"agent {root.agent}")
             found.append(Found(root, missing, dead))
-    return found[:limit]
+    return found
 
 
 def _wants_agent(root: RunRow) -> bool:
