@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn, ParamSpec, Self, TypeVar, overload
@@ -50,6 +51,7 @@ class AsyncRun:
         self.resumed: bool = session.resumed
         self.generation: int = row.generation
         self._output_was = info.output
+        self._pid = os.getpid()
 
     @property
     def state(self) -> RunState:
@@ -92,6 +94,7 @@ class AsyncRun:
 
     async def execute(self, plan_: Sequence[object], /) -> list[Answer]:
         """A model's plan: a list of ``{"tool", "args"}``; inner lists run in parallel."""
+        people.refuse_forked(self._pid, self.id)
         flights: list[Flight] = []
         flow = plan.run_plan(self._session, plan_, parent=parent_call(), flights=flights)
         return await self._watched(flow, flights)
@@ -111,6 +114,7 @@ class AsyncRun:
         self, tool: str, args: Mapping[str, Any], *, key: Any = None, kind: str | None = None
     ) -> AsyncAttempt:
         """Start by hand: ``attempt.succeed(result)`` or ``.fail(error)``; silence is doubt."""
+        people.refuse_forked(self._pid, self.id)
         ask = people.hand_ask(self._hub, self._session, tool, args, key=key, kind=kind)
         done = await self._flow(leaving.begin_by_hand(self._session, ask))
         return AsyncAttempt(self, ask, done)
@@ -170,6 +174,7 @@ class AsyncRun:
     async def rollback(self, why: str) -> NoReturn:
         """Compensate everything, then raise ``RolledBack``."""
         people.refuse_in_body(self.id, "rolled back")
+        people.refuse_forked(self._pid, self.id)
         try:
             await _shielded(self._flow(leaving.take_back(self._session, why=why)))
         finally:
@@ -195,6 +200,7 @@ class AsyncRun:
 
     async def _do(self, ask: Ask) -> Done:
         refuse_nowhere(ask.spec.name)
+        people.refuse_forked(self._pid, self.id)
         done = await self._watched(guarded_call(self._session, ask), [ask.flight])
         if done.row.kind == "pivot" and done.row.state == "succeeded" and not done.replayed:
             self._session.state = "pivoted"
@@ -224,6 +230,7 @@ class AsyncRun:
         return Staged(call_of(done.row, spec), lambda: people.staged_now(self._hub, call_id))
 
     async def _open_child(self, id: str | None, input: object) -> AsyncRun:
+        people.refuse_forked(self._pid, self.id)
         name, text, digest_ = people.child_input(self._hub, id, input)
         opened, session = await self._flow(
             opening.open_child(self._session, id=f"{self.id}/{name}", input=text, input_digest=digest_, given=input)
@@ -233,8 +240,9 @@ class AsyncRun:
         )
 
     async def _leave(self, error: BaseException | None) -> None:
-        if self._over:
-            return
+        if self._over or (error is not None and self._pid != os.getpid()):
+            return  # in a forked child it is not ours to leave
+        people.refuse_forked(self._pid, self.id)
         try:
             await self._leave_by(error)
         finally:

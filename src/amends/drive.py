@@ -20,7 +20,7 @@ from amends.errors import LedgerUnavailable
 from amends.flow import Flow, Op, run_flow
 from amends.ledger import NoteEvidence, SettleCall, SettleCompensation, Store, StoreOp
 from amends.loop import LoopThread, awaited
-from amends.ops import Ended, Invoke, IsDead, LiveCalls, Luck, ReadClocks, Sleep, Together
+from amends.ops import Ended, Flight, Invoke, IsDead, LiveCalls, Luck, ReadClocks, Sleep, Together
 
 T = TypeVar("T")
 
@@ -154,7 +154,10 @@ class Driver:
         with self._lock:
             if self._loop is None:
                 self._loop = LoopThread()
+        flight = op.flight or Flight()
+        flight.goes_on = True  # an interrupt stops us here, not the coroutine there
         ended: Ended = self._loop.run(awaited(op, start, late=self._late))
+        flight.goes_on = ended.in_flight
         return ended
 
     def _late(self, flow: Flow[None]) -> None:

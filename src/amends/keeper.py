@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -31,9 +32,14 @@ class Keeper:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._pid = os.getpid()
 
     def keep(self, lease: Lease, on_lost: Callable[[], Any] | None = None) -> None:
         """Renew this lease until it is forgotten."""
+        if self._pid != os.getpid():
+            # A forked child owns nothing of its parent's: if it renewed those leases, nobody could recover them.
+            self._pid, self._leases, self._thread = os.getpid(), {}, None
+            self._changed = threading.Condition()
         with self._changed:
             self._leases[lease.root] = (lease, on_lost)
             if not self._beats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Generic, Literal, TypeVar
@@ -14,7 +15,7 @@ from amends.engine.doubt import ask_probe
 from amends.engine.recovery import Found, recover_tree
 from amends.engine.session import Ask, Session, ask_for, call_of
 from amends.engine.telling import event_of, info_of
-from amends.errors import Error, LedgerError, RunEnded, TransitionRefused, UsageError
+from amends.errors import Error, LedgerError, NoRun, RunEnded, TransitionRefused, UsageError
 from amends.filter import CALL_FIELDS, RUN_FIELDS, parse_filter
 from amends.flow import Flow
 from amends.hub import Hub, View, adhoc_spec
@@ -35,7 +36,7 @@ from amends.ledger import (
 )
 from amends.model import Absent, Call, Event, Happened, NoEffect, Probed, RunInfo, Unknown
 from amends.ops import Lease
-from amends.rows import CallRow, RunRow
+from amends.rows import CallRow, RunRow, needs_tool
 from amends.spec import declaration_of
 from amends.tool import Declaration, Options
 
@@ -77,6 +78,15 @@ def refuse_in_body(run_id: str, what: str) -> None:
         raise UsageError(
             f"run {run_id} cannot be {what} inside the body of a tool: that call has no result yet",
             hint="return or raise, and end the run where it was opened",
+        )
+
+
+def refuse_forked(pid: int, run_id: str) -> None:
+    """A forked child has a copy of the run, and neither its lease nor its heartbeat."""
+    if pid != os.getpid():
+        raise NoRun(
+            f"run {run_id} belongs to process {pid}, which forked this one; nothing was started",
+            hint="do the call in the parent, or open a run of its own in this process",
         )
 
 
@@ -247,11 +257,8 @@ async def one(hub: Hub, root: str) -> Found | None:
     tree = await ReadRun("", uid=root)
     if tree is None or tree.run.closed_at is not None or (tree.run.owner and tree.run.lease_until > tree.now):
         return None
-    needed = {row.tool for row in tree.calls if row.kind != "read" and row.state not in _SETTLED}
+    needed = {row.tool for row in tree.calls if needs_tool(tree.run, row)}
     return Found(tree.run, tuple(sorted(tool for tool in needed if tool not in hub.specs)))
-
-
-_SETTLED: Final = frozenset({"succeeded", "failed", "compensated", "refused", "dropped", "residue"})
 
 
 # ---- a person's verbs ---------------------------------------------------------------------

@@ -155,6 +155,15 @@ class EventRow:
     facts: str
 
 
+def needs_tool(root: RunRow, call: CallRow) -> bool:
+    """Whether going on with this tree may need the tool of this call: its body, its probe or its compensation."""
+    if call.kind == "read" or call.state in ("failed", "compensated", "refused", "dropped", "residue"):
+        return False
+    if call.state == "succeeded" and call.kind == "pivot":
+        return False  # it stands whatever happens: no body of it is ever needed again
+    return call.state != "succeeded" or (root.phase != "pivoted" and root.goal != "commit")
+
+
 RUN_COLUMNS: Final = tuple(field.name for field in fields(RunRow))
 CALL_COLUMNS: Final = tuple(field.name for field in fields(CallRow))
 EVENT_COLUMNS: Final = tuple(field.name for field in fields(EventRow))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -48,6 +49,7 @@ class Run:
         self.resumed: bool = session.resumed
         self.generation: int = row.generation
         self._output_was = info.output
+        self._pid = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
 
     @property
@@ -89,6 +91,7 @@ class Run:
 
     def execute(self, plan_: Sequence[object], /) -> list[Answer]:
         """A model's plan: a list of ``{"tool", "args"}``; inner lists run in parallel."""
+        people.refuse_forked(self._pid, self.id)
         flights: list[Flight] = []
         flow = plan.run_plan(self._session, plan_, parent=parent_call(), flights=flights)
         return self._watched(flow, flights)
@@ -104,6 +107,7 @@ class Run:
 
     def begin(self, tool: str, args: Mapping[str, Any], *, key: Any = None, kind: str | None = None) -> Attempt:
         """Start by hand: ``attempt.succeed(result)`` or ``.fail(error)``; silence is doubt."""
+        people.refuse_forked(self._pid, self.id)
         ask = people.hand_ask(self._hub, self._session, tool, args, key=key, kind=kind)
         done = self._flow(leaving.begin_by_hand(self._session, ask))
         return Attempt(self, ask, done)
@@ -163,6 +167,7 @@ class Run:
     def rollback(self, why: str) -> NoReturn:
         """Compensate everything, then raise ``RolledBack``."""
         people.refuse_in_body(self.id, "rolled back")
+        people.refuse_forked(self._pid, self.id)
         try:
             self._flow(leaving.take_back(self._session, why=why))
         finally:
@@ -183,6 +188,7 @@ class Run:
 
     def _do(self, ask: Ask) -> Done:
         refuse_nowhere(ask.spec.name)
+        people.refuse_forked(self._pid, self.id)
         return self._watched(guarded_call(self._session, ask), [ask.flight])
 
     def _watched(self, flow: Flow[T], flights: Sequence[Flight]) -> T:
@@ -209,6 +215,7 @@ class Run:
         return Staged(call_of(done.row, spec), lambda: people.staged_now(self._hub, call_id))
 
     def _open_child(self, id: str | None, input: object) -> Run:
+        people.refuse_forked(self._pid, self.id)
         name, text, digest_ = people.child_input(self._hub, id, input)
         opened, session = self._flow(
             opening.open_child(self._session, id=f"{self.id}/{name}", input=text, input_digest=digest_, given=input)
@@ -218,8 +225,10 @@ class Run:
     def _leave(self, error: BaseException | None) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=error is None or isinstance(error, Exception))
-        if not self._over:
-            self._leave_by(error)
+        if self._over or (error is not None and self._pid != os.getpid()):
+            return  # in a forked child it is not ours to leave
+        people.refuse_forked(self._pid, self.id)
+        self._leave_by(error)
 
     def _leave_by(self, error: BaseException | None) -> None:
         output = None

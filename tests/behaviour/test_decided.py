@@ -179,3 +179,32 @@ def test_a_lost_pivot_that_had_no_effect_is_done_before_what_is_staged_behind_it
         time.sleep(0.05)
         rt.recover()
     assert order == ["ship", "ship", "mail"]
+
+
+def test_an_agent_that_died_after_its_pivot_is_resumed_and_goes_forward() -> None:
+    from amends import Run
+    from amends.testing import Crash, runtime
+
+    done: list[str] = []
+
+    @tool(kind="pivot")
+    def merge(n: int) -> str:
+        done.append("merge")
+        return "merged"
+
+    @tool(kind="retriable", idempotent=True)
+    def close_ticket(n: int) -> None:
+        done.append("close")
+
+    def agent(run: Run) -> str:
+        run.call(merge, n=1)
+        if not run.resumed:
+            rt.crash()
+        run.call(close_ticket, n=1)
+        return "done"
+
+    rt = runtime(tools=[merge, close_ticket], agents={"merger": agent})
+    with pytest.raises(Crash):
+        rt.start("merger", id="pr-7")
+    assert [report.state for report in rt.recover()] == ["committed"]
+    assert done == ["merge", "close"]

@@ -73,7 +73,7 @@ async def _looked_at(
 
 
 def _wants_agent(root: RunRow) -> bool:
-    return root.policy == "resume" and bool(root.agent) and root.phase == "open" and not root.goal
+    return root.policy == "resume" and bool(root.agent) and root.state in ("open", "pivoted") and not root.goal
 
 
 async def claim(
@@ -100,6 +100,9 @@ def recover_tree(session: Session, root: RunRow, *, has_agent: bool) -> Flow[Rec
     """Finish one claimed tree: its goal, else forward if pivoted, else its policy."""
     if root.phase == "rolling_back" or (root.goal == "rollback" and root.phase == "open"):
         return _go_back(session, root.goal_why or "recovered")
+    if root.state == "pivoted" and not root.goal and root.policy == "resume" and has_agent:
+        # Forward, and by the one who knows the way: only without an agent is it a person's matter.
+        return _wait_or_resume(session, root, has_agent)
     if root.goal == "commit" or root.phase == "pivoted":
         return _go_forward(session, root)
     if _deadline_passed(root):
@@ -141,8 +144,6 @@ async def _wait_or_resume(session: Session, root: RunRow, has_agent: bool) -> Re
     tree = await read_tree(session)
     later = await settle_all(session, tree, back=False)
     tree = await read_tree(session)
-    if tree.run.phase == "pivoted":
-        return await _go_forward(session, tree.run)  # the doubt was the pivot's, and it has happened
     doubtful = any(row.state == "in_doubt" for row in tree.calls)
     # A doubt first, then the policy: an agent that meets one fails, and would take back what a person can still save.
     if root.policy == "resume" and has_agent and not doubtful and tree.run.state in ("open", "pivoted"):

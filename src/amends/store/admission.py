@@ -183,7 +183,8 @@ async def _answer_held(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow,
     closed = await _closed(op, run, root, now)
     if closed is not None:
         return closed
-    return Admission("retry", known, twin, run)  # a person said: run it
+    broken = None if op.advise else await _broken_law(op, run)
+    return broken or Admission("retry", known, twin, run)  # a person said: run it; that changes no law
 
 
 async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
@@ -265,7 +266,8 @@ async def _early(op: AdmitCall, run: RunRow) -> Admission | None:
     missing = not_done(op.after, calls)
     if missing:
         return Admission("refused", run=run, law="pivot_early", missing=missing)
-    unsettled = [call.tool for call in calls if call.state in UNSETTLED and not call.is_staged]
+    others = [call for call in calls if call.key != op.key]  # a held pivot that a person let go is not its own obstacle
+    unsettled = [call.tool for call in others if call.state in UNSETTLED and not call.is_staged]
     unsettled += [child.id for child in open_children]
     if unsettled:
         return Admission("refused", run=run, law="pivot_early", unsettled=tuple(dict.fromkeys(unsettled)))

@@ -16,6 +16,7 @@ from amends.rows import (
     RunRow,
     UpdateCall,
     UpdateRun,
+    needs_tool,
 )
 from amends.store.change import count_replays, find_run, holds, move_call, move_run, note, owned
 
@@ -241,13 +242,5 @@ async def due_runs(op: DueRuns) -> list[tuple[RunRow, tuple[str, ...]]]:
     found: list[tuple[RunRow, tuple[str, ...]]] = []
     for root in [*due, *others]:
         calls = await ListCalls(root.uid)
-        found.append((root, tuple(sorted({call.tool for call in calls if _needs_tool(root, call)}))))
+        found.append((root, tuple(sorted({call.tool for call in calls if needs_tool(root, call)}))))
     return found
-
-
-def _needs_tool(root: RunRow, call: CallRow) -> bool:
-    if call.kind == "read" or call.state in ("failed", "compensated", "refused", "dropped", "residue"):
-        return False
-    if call.state == "succeeded" and call.kind == "pivot":
-        return False  # it stands whatever happens: no body of it is ever needed again
-    return call.state != "succeeded" or (root.phase != "pivoted" and root.goal != "commit")

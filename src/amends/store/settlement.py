@@ -233,7 +233,7 @@ async def decide_call(op: DecideCall) -> CallRow:
     root = await find_run(call.root)
     facts = {"decision": op.decision, "why": op.why}
     if op.decision == "run":
-        call = await move_call(run, call, "ready", at=now, by=op.by, epoch=root.epoch, facts=facts)
+        call = await _let_run(run, call, op, now, root.epoch)
     elif op.decision == "refuse":
         call = await move_call(
             run,
@@ -255,6 +255,25 @@ async def decide_call(op: DecideCall) -> CallRow:
     if not root.owner and root.phase == "open" and not root.goal and root.policy != "resume":
         # Its caller comes back for the answer: the policy waits one lease for it, as for any run that was let go.
         await UpdateRun(root, {"wake_at": None if root.policy == "wait" else now + root.lease_s})
+    return call
+
+
+async def _let_run(run: RunRow, call: CallRow, op: DecideCall, now: float, epoch: int) -> CallRow:
+    """A person's word lifts a suspicion, not the ordering law: what is staged stays staged."""
+    if run.phase == "pivoted" and call.kind in ("compensatable", "pivot") and run.order_mode != "advise":
+        raise TransitionRefused(
+            f"run {run.id} has pivoted: {call.tool} can no longer be done in it; refuse it, or answer it from its twin",
+            frm=call.state,
+            to="ready",
+        )
+    stages = run.phase == "open" and (call.kind == "retriable" or call.at_commit)
+    if stages and call.at_commit and run.staged_pivot:
+        raise TransitionRefused(f"run {run.id} has its pivot at commit already", frm=call.state, to="ready")
+    facts = {"decision": op.decision, "why": op.why}
+    changes = {"reason": "order"} if stages else {}
+    call = await move_call(run, call, "ready", at=now, by=op.by, epoch=epoch, facts=facts, **changes)
+    if stages and call.at_commit:
+        await UpdateRun(run, {"staged_pivot": call.id})
     return call
 
 
