@@ -208,3 +208,23 @@ def test_an_agent_that_died_after_its_pivot_is_resumed_and_goes_forward() -> Non
         rt.start("merger", id="pr-7")
     assert [report.state for report in rt.recover()] == ["committed"]
     assert done == ["merge", "close"]
+
+
+def test_a_pivot_that_failed_and_has_happened_after_all_moves_its_run() -> None:
+    from amends.ledger import NoteEvidence
+
+    @tool(kind="pivot")
+    def send(n: int) -> str:
+        raise RuntimeError("it says that nothing happened")
+
+    store = MemoryStore()
+    rt = Runtime(tools=[reserve, send], store=store)
+    with rt.run("r") as run:
+        assert run.answer("send", {"n": 1}).status == "failed"
+        call = run.report().calls[0]
+        store.perform(NoteEvidence(call.id, 1, True, '"sent"', "", "boot", 1.0, source="late"))
+        assert run.report().state == "pivoted"
+        with pytest.raises(OutOfOrder) as refused:
+            reserve(n=1)
+        assert refused.value.law == "after_pivot"
+    assert run.state == "committed"

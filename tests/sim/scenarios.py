@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
-from amends.errors import Refused
+from amends import people
+from amends.engine.session import provider_key
+from amends.errors import Busy, Refused, UsageError
 from amends.hub import Hub
-from amends.model import Probed, Retry
-from amends.ops import Together
-from amends.testing.program import Inside, SimulatedRun
-from amends.testing.world import Traits, World
+from amends.ledger import ReadRun, Tree
+from amends.model import Absent, Happened, Probed, Retry
+from amends.ops import Sleep, Together
+from amends.testing.program import NOBODY, Inside, SimulatedRun
+from amends.testing.world import Traits, World, result_of
 from amends.tool import tool
 
 SETTLE_S = 20.0
@@ -47,10 +52,13 @@ VARIANTS = tuple(
 
 
 PLAIN = Variant()
+EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
-def make(name: str, kind: str = "compensatable", variant: Variant = PLAIN, **options: Any) -> Any:
-    """A tool of the simulation."""
+def make(
+    name: str, kind: str = "compensatable", variant: Variant = PLAIN, *, twin: Mapping[str, Any] = EMPTY, **options: Any
+) -> Any:
+    """A tool of the simulation; ``twin``: other options of its compensation."""
 
     def body(n: int = 0, word: str = "") -> str:
         return "seen" if kind == "read" else Here.world.act()
@@ -70,7 +78,7 @@ def make(name: str, kind: str = "compensatable", variant: Variant = PLAIN, **opt
             idempotent=variant.comp_idempotent,
             absent_ok=variant.twin == "absent_ok",
             wins=variant.twin == "wins",
-            retry=Retry(attempts=3, delay=0.1, jitter=0.0),
+            **{"retry": Retry(attempts=3, delay=0.1, jitter=0.0), **twin},
         )(undo)
     if variant.probe:
         made.probe(settle=SETTLE_S)(ask)
@@ -208,6 +216,21 @@ def f7_compensation(v: Variant, how: str) -> Scenario:
     )
 
 
+def f7p_probed_compensation(v: Variant, how: str) -> Scenario:
+    def ask() -> Probed[None]:
+        return Here.world.probe_undo()
+
+    tools = [make(name, variant=v, twin={"probe": ask}) for name in "abc"]
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            for one in tools:
+                await do(run, one, n=1)
+            raise Fails("on purpose")
+
+    return Scenario(f"F7p probed, {how}", program, tools, _rest(*"abc", variant=v), script={"undo_b": [how]})
+
+
 def f8_group(v: Variant) -> Scenario:
     tools = [make(name, variant=v) for name in "abcd"]
 
@@ -259,6 +282,24 @@ def f8c_leaves_early(v: Variant) -> Scenario:
                 raise end
 
     return Scenario("F8c leaves early", program, [a, b], _rest("a", "b", variant=v))
+
+
+def f8d_waits_early(v: Variant) -> Scenario:
+    a, b = make("a", variant=v), make("b", variant=v)
+
+    async def program(inside: Inside) -> None:
+        run = await inside.open("r")
+
+        async def block() -> None:
+            await do(run, a, n=1)
+            waits = Busy("not yet", owner="somebody", retry_after=1.0)
+            await run.leave(waits)
+            raise waits
+
+        await Together([do(run, b, n=1), block()])
+        inside.process.leases.pop(run.session.root, None)
+
+    return Scenario("F8d waits early", program, [a, b], _rest("a", "b", variant=v))
 
 
 def f9b_beside_the_pivot(v: Variant) -> Scenario:
@@ -398,6 +439,22 @@ def f16_child_again(v: Variant) -> Scenario:
     return Scenario("F16 child again", program, [a, b], _rest("a", "b", variant=v))
 
 
+def f16b_child_slowly_back(v: Variant) -> Scenario:
+    slow = Retry(attempts=3, delay=100.0, jitter=0.0)
+    a, b = make("a", variant=v), make("b", variant=v, twin={"retry": slow})
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            await do(run, a, n=1)
+            child = await run.child("inner")
+            if child.over:
+                return
+            await do(child, b, n=1)
+            await child.leave(Fails("the child"))
+
+    return Scenario("F16b child slowly back", program, [a, b], _rest("a", "b", variant=v), script={"undo_b": ["raise"]})
+
+
 def f17_resume(v: Variant) -> Scenario:
     a, b, p = make("a", variant=v), make("b", variant=v), make("p", "pivot", variant=v)
 
@@ -479,6 +536,57 @@ def f23_person(v: Variant) -> Scenario:
     return Scenario("F23 person rolls back", program, [a, b], _rest("a", "b", variant=v), second=second)
 
 
+def f23b_person_beside(v: Variant, verb: str) -> Scenario:
+    a, b, p = make("a", variant=v), make("b", variant=v), make("p", "pivot", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            await do(run, a, n=1)
+            await do(run, b, n=1)
+            await do(run, p, n=1)
+
+    async def second(inside: Inside) -> None:
+        for _ in range(12):
+            await Sleep(7.0)
+            tree = await ReadRun("", "r")
+            if tree is not None:
+                await _say(inside.hub, tree, verb)
+
+    lost = {"b": ["answer lost"], "p": ["request lost"], "undo_a": ["answer lost"]}
+    return Scenario(f"F23b person {verb}", program, [a, b, p], _rest(*"abp", variant=v), script=lost, second=second)
+
+
+async def _say(hub: Hub, tree: Tree, verb: str) -> None:
+    """A person who does not know what the owner is at says the truth, or that it is enough."""
+    world = Here.world
+    for row in tree.calls:
+        with suppress(UsageError):
+            if verb == "abandons":
+                await people.abandon(NOBODY, tree.run.id, by="anna", why="enough")
+            elif row.state == "in_doubt" and not any(one.call_id == row.id for _, one in world.later):
+                there = Happened(result_of(provider_key(row))) if world.stands(row.id) else Absent()
+                await people.resolve(hub, NOBODY, row.id, there, by="anna", why="looked")
+            elif row.state == "compensation_in_doubt":
+                undone = Absent() if world.stands(row.id) else Happened(None)
+                await people.resolve(hub, NOBODY, row.id, undone, by="anna", why="looked")
+
+
+def f17b_opened_again(v: Variant, ends: str) -> Scenario:
+    a, b, m = make("a", variant=v), make("b", variant=v), make("m", "retriable", variant=MAIL)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r", wait=100.0) as run:
+            await do(run, a, n=1)
+            await run.call(m, n=1)
+            await do(run, b, n=1)
+            if ends == "raises" and not run.session.resumed and run.session.generation == 1:
+                raise Fails("once")
+
+    rest = {**_rest("a", "b", variant=v), "m": traits(MAIL)}
+    lost = {"b": ["answer lost"], "undo_a": ["raise"] * 4}
+    return Scenario(f"F17b opened again, {ends}", program, [a, b, m], rest, script=lost, second=program)
+
+
 def f10b_two_openers(v: Variant) -> Scenario:
     a = make("a", variant=v)
 
@@ -499,7 +607,9 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         f5_read(v),
         f6_rollback(v),
         *(f7_compensation(v, how) for how in ("once", "always", "lost", "unsent")),
+        *(f7p_probed_compensation(v, how) for how in ("answer lost", "request lost")),
         f8_group(v),
+        f8d_waits_early(v),
         f8b_side_by_side(v),
         f8c_leaves_early(v),
         f9b_beside_the_pivot(v),
@@ -511,10 +621,13 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *(f14_child(v, pivot) for pivot in (False, True)),
         f15_child_left_open(v),
         f16_child_again(v),
+        f16b_child_slowly_back(v),
         f17_resume(v),
+        *(f17b_opened_again(v, ends) for ends in ("raises", "commits")),
         f18_reworded(v),
         f21_twins(v),
         *(f22_ledger_scope(v, first) for first in ("commits", "rolls back")),
         f23_person(v),
+        *(f23b_person_beside(v, verb) for verb in ("resolves", "abandons")),
         f10b_two_openers(v),
     ]

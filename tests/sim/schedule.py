@@ -31,11 +31,16 @@ class Schedule:
     same_host: bool = True
     raced: bool = False
     seed: int = 0
+    later: tuple[Fault, ...] = ()
+    """In the recovery of the recovery, and in the one after that."""
+    rivals: bool = False
+    """Two workers race for every tree."""
 
     def __str__(self) -> str:
         parts = [f"{f.kind} at {f.at}" for f in self.agent]
         parts += [f"recovery: {f.kind} at {f.at}" for f in self.recovery]
         parts += [f"second: {f.kind} at {f.at}" for f in self.second]
+        parts += [f"later: {f.kind} at {f.at}" for f in self.later] + ["rivals"] * self.rivals
         return ", ".join(parts) + f" (host {'same' if self.same_host else 'other'}, seed {self.seed})"
 
 
@@ -115,9 +120,9 @@ class _Stage:
     # ---- rest ----------------------------------------------------------------------------
 
     def _until_quiet(self, faults: tuple[Fault, ...]) -> None:
-        for _ in range(ROUNDS_MAX):
+        for round_ in range(ROUNDS_MAX):
             worker = self._recover(faults)
-            faults = ()
+            faults = self.schedule.later if faults and round_ < 2 else ()
             if not self._wait_for_more() and worker.alive:
                 return
         raise Endless("the ledger does not come to rest: " + ", ".join(_states(self.sim)))
@@ -130,6 +135,8 @@ class _Stage:
             return Inside(self.sim, self.hub, process).recover(self.agents)
 
         worker = self.sim.start(f"worker {self.workers}", program, host=host, faults=faults)
+        if self.schedule.rivals:
+            self.sim.race(worker, self.sim.start(f"rival {self.workers}", program, host="rival"))
         self.sim.run(worker)
         self.world.settle_late()
         if self.workers == 1:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, Final
 
 from amends.canonical import faithful, store_result
 from amends.engine.judge import judge, why_doubtful
-from amends.engine.session import Session, call_of, decode_args, describe_error
+from amends.engine.session import Session, call_of, compensation_key, decode_args, describe_error
 from amends.ledger import NoteProbe, ReadCall, ResolveCall, SettleCall, StartCall, WatchDoubt
 from amends.model import Absent, Call, Happened, Retry, Unknown
 from amends.ops import Ended, Invoke, Luck, ReadClocks, Sleep
@@ -105,6 +106,9 @@ async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> C
 async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow) -> Happened[Any] | Absent | Unknown:
     """What the world says of a call. Anything that is not one of the three answers is ``Unknown``."""
     call = call_of(row, spec, phase="probe")
+    if spec.compensate is not None and probe is spec.compensate.probe:
+        # A compensation is asked for by its own key: that is the one its destination was given.
+        call = replace(call, key=compensation_key(row), attempt=row.comp_attempt)
     ended = await Invoke(
         fn=probe.fn,
         kwargs=twin_kwargs(probe.params, args=decode_args(row, spec), result=call.result, call=call),
@@ -164,7 +168,8 @@ async def wait_settled(session: Session, spec: Spec, row: CallRow) -> float:
 
 
 async def _same_host(row: CallRow) -> bool:
-    return (await ReadClocks()).boot == row.quiet_boot
+    boot = row.comp_boot if row.state == "compensation_in_doubt" else row.quiet_boot
+    return (await ReadClocks()).boot == boot
 
 
 # ---- one more start -----------------------------------------------------------------------

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from amends.engine.doubt import ask_probe, may_compensate_in_doubt, settle_doubt, settle_left, wait_settled
+from amends.engine.doubt import (
+    PROBE_PACE,
+    ask_probe,
+    may_compensate_in_doubt,
+    settle_doubt,
+    settle_left,
+    wait_settled,
+)
 from amends.engine.judge import judge
 from amends.engine.leftover import leftovers
 from amends.engine.session import POLL_S_MAX, POLL_S_MIN, Session, call_of, decode_args, describe_error
@@ -15,13 +22,15 @@ from amends.ledger import (
     BeginRollback,
     CloseRun,
     LetGo,
+    NoteProbe,
+    ReadCall,
     ReadRun,
     ResolveCall,
     SettleCall,
     SettleCompensation,
     Tree,
 )
-from amends.model import Absent, Happened
+from amends.model import Absent, Happened, Unknown
 from amends.ops import Ended, Invoke, LiveCalls, Luck, ReadClocks, Sleep, Together
 from amends.rows import CallRow, RunRow
 from amends.states import LIVE
@@ -282,16 +291,16 @@ async def _settle(
 async def _probe_compensation(session: Session, spec: Spec, twin: Twin, row: CallRow) -> tuple[CallRow, float]:
     assert twin.probe is not None, "a compensation without a probe of its own is a person's matter"
     answer = await ask_probe(session, spec, twin.probe, row)
-    to = ""
-    if isinstance(answer, Happened):
-        to = "compensated"
-    elif isinstance(answer, Absent):
-        left = await settle_left(session, spec, row)
-        if left > 0:
-            return row, left
-        to = "compensation_failed"
-    if not to:
-        return row, POLL_S_MAX * 4
+    if isinstance(answer, Unknown):
+        pause = PROBE_PACE.pause(min(row.probes + 1, PROBE_PACE.attempts), await Luck())
+        await NoteProbe(row.id, "unknown", answer.why, next_s=pause, left_s=row.quiet_left)
+        return row, max(POLL_S_MAX, pause)
+    if isinstance(answer, Absent) and await settle_left(session, spec, row) > 0:
+        left = await wait_settled(session, spec, row)
+        newest = await ReadCall(row.id)
+        assert newest is not None, "calls are never deleted while their run is open"
+        return newest, left  # asked again when the delay is over: only then is it believed
+    to = "compensated" if isinstance(answer, Happened) else "compensation_failed"
     resolved = await ResolveCall(row.id, to, "probe", "", epoch=session.lease.epoch, owner=session.lease.owner)
     return resolved, 0.0
 

@@ -151,7 +151,9 @@ async def _reopen(run: RunRow, call: CallRow, result: str | None, now: float, by
         run, call, "succeeded", at=now, by=by, epoch=epoch, facts={"late": True}, result=kept, settled_at=now,
         comp_from=call.comp_attempt, comp_gave_up=0,
     )  # fmt: skip
-    run = await _after_settling(run, call, now, by, epoch)  # a pivot that was to be tried again has happened
+    if call.kind == "pivot" and run.phase == "open" and not run.pivot and not call.violation:
+        run = await UpdateRun(run, {"pivot": call.id})  # it had failed, and the run went on without it
+    run = await _after_settling(run, call, now, by, epoch)  # a pivot that was thought absent has happened
     root = await find_run(run.root)
     for one in {run.uid: run, root.uid: root}.values():
         if one.state == "rolled_back":

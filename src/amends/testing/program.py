@@ -13,6 +13,7 @@ from amends.errors import LedgerError
 from amends.hub import Hub, View, direct_ask
 from amends.ledger import LetGo
 from amends.model import Answer
+from amends.ops import Flight
 from amends.rows import RunRow
 from amends.testing.simulation import Process, Simulation
 from amends.tool import Options
@@ -128,8 +129,20 @@ class SimulatedRun:
         return done.value
 
     async def execute(self, calls: Sequence[object]) -> list[Answer]:
-        """A plan."""
-        return await plan.run_plan(self.session, calls)
+        """A plan; a cancellation turns what its members had started into doubt."""
+        flights: list[Flight] = []
+        live, lineage = self.inside.process.live, self.session.lineage
+        live.update(lineage)
+        try:
+            return await plan.run_plan(self.session, calls, flights=flights)
+        except (Exception, GeneratorExit):
+            raise
+        except BaseException:
+            for flight in flights:
+                await ending.stop_call(self.session, flight)
+            raise
+        finally:
+            live.subtract(lineage)
 
     async def child(self, name: str) -> SimulatedRun:
         """A run inside this one."""

@@ -243,7 +243,7 @@ class Simulation:
                 raise Crash
             case "pause before" if not process.in_group:
                 raise Paused
-            case "cancel before" if isinstance(op, Invoke) and not process.in_group:
+            case "cancel before" if isinstance(op, Invoke):
                 raise Cancelled
             case "lost" if isinstance(op, StoreOp):
                 self.store.perform(op)  # committed, and nobody heard
@@ -272,7 +272,7 @@ class Simulation:
             raise Crash
         if fault == "pause after" and not process.in_group:
             raise _PausedWith(answer)
-        if fault == "cancel after" and isinstance(op, Invoke) and not process.in_group:
+        if fault == "cancel after" and isinstance(op, Invoke):
             raise Cancelled
         return answer
 

@@ -85,6 +85,14 @@ class World:
         self.settle_late()
         return Happened(result_of(op.call.key)) if self._in_place(op.call.key) else Absent()
 
+    def probe_undo(self) -> Probed[None]:
+        """What the world says of a compensation, by its own key."""
+        _, op = self._now()
+        if self.sim.mode == "unknown":
+            return Unknown("no answer")
+        landed = any(one.key == op.call.key and one.phase == "compensate" for one in self.landings)
+        return Happened(None) if landed else Absent()
+
     def _now(self) -> tuple[Process, Invoke]:
         assert self.sim.current is not None, "the world is touched by bodies only"
         return self.sim.current
