@@ -7,6 +7,7 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from amends import people
@@ -124,7 +125,7 @@ class AsyncRuntime:
                 over = self._hub.session(opened.run, lease, resumed=True)
                 return AsyncRun(self._hub, self._driver, over, opened.run, over=True)
             session = self._hub.session(opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s)
-            self._hub.keeper.keep(lease)
+            self._hub.keeper.keep(lease, partial(self._driver.lose, lease.root))
             row = opened.run
             if opened.how == "resumed":
                 row = await self._owing(session, row)
@@ -202,7 +203,7 @@ class AsyncRuntime:
         row, lease = claimed
         session = self._hub.session(row, lease, resumed=True, wait_s=people.patience(self._hub))
         run = AsyncRun(self._hub, self._driver, session, row, over=False)
-        self._hub.keeper.keep(lease)
+        self._hub.keeper.keep(lease, partial(self._driver.lose, lease.root))
         try:
             done = await self._driver.run(people.recover_tree(session, row, has_agent=row.agent in self._agents))
             if done.how == "resume":

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from amends import process
 from amends.context import inside
 from amends.drive import WORLD, Driver, Live, Patience
 from amends.errors import LeaseLost, LedgerUnavailable
@@ -26,13 +28,14 @@ T = TypeVar("T")
 class AsyncDriver:
     """Carries out operations on the running event loop."""
 
-    mono: Callable[[], float] = staticmethod(time.monotonic)
+    mono: Callable[[], float] = staticmethod(process.mono)
 
     def __init__(self, store: Store, live: Live, lease_s: float) -> None:
         self.store, self.live, self.lease_s = store, live, lease_s
         self._instant = store.url == "memory:"  # never blocks, so it needs no hop and no shield
         self._threads: ThreadPoolExecutor | None = None
         self._blocking = Driver(store, live, lease_s)
+        self._bodies: dict[str, list[_Body]] = {}
 
     async def run(self, flow: Flow[T]) -> T:
         """Drive a flow to its end.
@@ -111,8 +114,34 @@ class AsyncDriver:
         if op.flight is not None:
             op.flight.sent = True
         if op.is_async:
-            return await awaited(op, lambda: op.fn(**op.kwargs), late=self._late)
+            return await self._owned(op)
         return await self._in_thread(op)
+
+    async def _owned(self, op: Invoke) -> Ended:
+        """Await a coroutine while its run is ours: whoever learns that it no longer is cancels it."""
+        task = asyncio.current_task()
+        if op.lease is None or task is None:
+            return await awaited(op, lambda: op.fn(**op.kwargs), late=self._late)
+        body = _Body(asyncio.get_running_loop(), task, task.cancelling())
+        bodies = self._bodies.setdefault(op.lease.root, [])
+        bodies.append(body)
+        try:
+            return await awaited(op, lambda: op.fn(**op.kwargs), late=self._late)
+        except asyncio.CancelledError as error:
+            if body.stopped and body.task.cancelling() <= body.cancelling + 1:
+                raise LeaseLost(f"{op.call.tool} was stopped: its run has another owner by now") from error
+            raise
+        finally:
+            body.over()
+            bodies.remove(body)
+            if not bodies:
+                self._bodies.pop(op.lease.root, None)
+
+    def lose(self, root: str) -> None:
+        """A run tree is no longer ours: cancel the coroutines of it that still run. From any thread."""
+        for body in list(self._bodies.get(root, ())):
+            with contextlib.suppress(RuntimeError):  # its loop is closed: it runs no more
+                body.loop.call_soon_threadsafe(body.stop)
 
     async def _in_thread(self, op: Invoke) -> Ended:
         if self._threads is None:
@@ -163,6 +192,28 @@ class AsyncDriver:
             self._threads.shutdown(wait=False)
             self._threads = None
         self._blocking.close()
+
+
+@dataclass(slots=True, eq=False)
+class _Body:
+    """A coroutine that runs in this task; stopped as ``asyncio.timeout`` stops one, so that the task goes on."""
+
+    loop: asyncio.AbstractEventLoop
+    task: asyncio.Task[Any]
+    cancelling: int
+    running: bool = True
+    stopped: bool = False
+
+    def stop(self) -> None:
+        """Cancel it, once, if it still runs."""
+        if self.running and not self.stopped:
+            self.stopped = self.task.cancel()
+
+    def over(self) -> None:
+        """It has ended; the cancellation was ours and is over too."""
+        self.running = False
+        if self.stopped:
+            self.task.uncancel()
 
 
 def _returned(running: asyncio.Future[Ended]) -> Ended:

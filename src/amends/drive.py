@@ -78,7 +78,7 @@ class Patience:
 class Driver:
     """Carries out operations, blocking the calling thread."""
 
-    mono: Callable[[], float] = staticmethod(time.monotonic)
+    mono: Callable[[], float] = staticmethod(process.mono)
 
     def __init__(self, store: Store, live: Live, lease_s: float) -> None:
         self.store, self.live, self.lease_s = store, live, lease_s
@@ -139,7 +139,9 @@ class Driver:
         def body() -> None:
             try:
                 ended = context.run(self._directly, op)
-            except BaseException as error:  # sys.exit() and the like end this thread, not the program; perhaps it was sent
+            except (
+                BaseException
+            ) as error:  # sys.exit() and the like end this thread, not the program; perhaps it was sent
                 ended = Ended(error=TimeoutError(f"stopped: {type(error).__name__}"))
             late = box.put(ended)
             if late is not None and op.late is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
+from amends import process
 from amends.errors import LedgerError
 from amends.ledger import Renewed, RenewLeases
 from amends.ops import Lease
@@ -24,7 +24,7 @@ class Keeper:
         renew: Callable[[RenewLeases], Renewed],
         lease_s: float,
         *,
-        mono: Callable[[], float] = time.monotonic,
+        mono: Callable[[], float] = process.mono,
         beats: bool = True,
     ) -> None:
         self._renew, self._lease_s, self._mono, self._beats = renew, lease_s, mono, beats
@@ -92,6 +92,9 @@ class Keeper:
             except LedgerError as error:
                 log.warning("leases of %d runs could not be renewed: %s", len(mine), error)
                 continue
+            except Exception:  # whatever it was: a heart that stops for good loses every run of this process
+                log.exception("leases of %d runs could not be renewed", len(mine))
+                continue
             for lease in mine:
                 if lease.root in renewed.goals:
                     lease.until = max(lease.until, asked_at + self._lease_s)
@@ -101,9 +104,10 @@ class Keeper:
 
     def _lose(self, lease: Lease) -> None:
         with self._changed:
-            kept = self._leases.pop(lease.root, None)
-        if kept is None:
-            return  # given back while we asked
+            kept = self._leases.get(lease.root)
+            if kept is None or kept[0] is not lease:
+                return  # given back while we asked, and perhaps opened again
+            del self._leases[lease.root]
         lease.lost = True
         log.warning("the lease of run tree %s was taken over by another worker", lease.root)
         if kept[1] is not None:

@@ -227,6 +227,9 @@ class NoteProbe(StoreOp[CallRow]):
     """Keep a probe's answer that decided nothing, and when to ask again."""
 
     call_id: str
+    about: int
+    number: int
+    """The attempt that was asked about, and which answer to this call it is."""
     answer: str
     why: str
     next_s: float | None
@@ -239,6 +242,7 @@ class WatchDoubt(StoreOp[CallRow]):
     """Start counting the settle delay on this host's clock, where the old host's clock is out of reach."""
 
     call_id: str
+    about: int
     boot: str
     mono: float
 

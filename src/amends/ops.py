@@ -50,6 +50,8 @@ class Flight:
 
     call: CallRow | None = None
     sent: bool = False
+    doubted: bool = False
+    """An earlier start of it may have had its effect, whatever became of this one."""
     goes_on: bool = False
     """The body runs by itself, in a thread of its own for one, and may go on although nobody waits for it."""
 

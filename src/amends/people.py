@@ -253,9 +253,11 @@ def patience(hub: Hub) -> float:
 
 
 async def one(hub: Hub, root: str) -> Found | None:
-    """One tree, as recovery sees it; None when it is closed or its owner lives."""
+    """One tree, as recovery sees it; None when it is closed, its owner lives, or it still waits for a person."""
     tree = await ReadRun("", uid=root)
     if tree is None or tree.run.closed_at is not None or (tree.run.owner and tree.run.lease_until > tree.now):
+        return None
+    if tree.run.suspended:
         return None
     needed = {row.tool for row in tree.calls if needs_tool(tree.run, row)}
     return Found(tree.run, tuple(sorted(tool for tool in needed if tool not in hub.specs)))

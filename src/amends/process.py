@@ -9,13 +9,21 @@ import socket
 import time
 from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
 from amends.ops import Clocks
+
+_BOOTTIME: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def mono() -> float:
+    """Monotonic time that also passes while the host sleeps: a lease runs out, and an effect lands, all the same."""
+    return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
 
 
 def clocks() -> Clocks:
     """Wall and monotonic time, with the name of the boot that the monotonic clock belongs to."""
-    return Clocks(time.time(), time.monotonic(), boot_id())
+    return Clocks(time.time(), mono(), boot_id())
 
 
 def luck() -> float:

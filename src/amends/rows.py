@@ -131,6 +131,11 @@ class CallRow:
     comp_mono: float | None = None
 
     @property
+    def in_question(self) -> int:
+        """The attempt, of the call or of its compensation, that nobody knows the outcome of; 0: there is none."""
+        return {"in_doubt": self.attempt, "compensation_in_doubt": self.comp_attempt}.get(self.state, 0)
+
+    @property
     def is_staged(self) -> bool:
         """Accepted, waiting for the pivot or the commit."""
         return self.reason == "order" and self.state in ("held", "ready")

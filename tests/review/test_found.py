@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from amends import AsyncRuntime, Runtime, process, tool
+from amends import AsyncRuntime, Happened, Runtime, declare, process, tool
 from amends.aiodrive import AsyncDriver
-from amends.drive import Live
+from amends.drive import Driver, Live
 from amends.errors import Busy, Held, LeaseLost, LedgerError, UsageError
+from amends.keeper import Keeper
 from amends.ledger import (
     AdmitCall,
     BeginCompensation,
@@ -26,12 +27,16 @@ from amends.ledger import (
     CloseRun,
     LetGo,
     NoteEvidence,
+    NoteProbe,
     OpenChild,
     OpenRun,
+    Renewed,
+    RenewLeases,
     ResolveCall,
     SettleCall,
     SettleCompensation,
     StartCall,
+    WatchDoubt,
 )
 from amends.model import NoEffect
 from amends.ops import Invoke, Lease
@@ -87,6 +92,20 @@ def test_a_process_that_proc_hides_is_not_dead(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(os, "kill", not_yours)
     host = process.owner_name().rsplit("|", 2)[0]
     assert not process.is_dead(f"{host}|1|5")
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="only Linux has a clock that counts sleep")
+def test_a_lease_runs_out_while_the_host_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A laptop that was closed for an hour wakes up: another host has gone on with its run meanwhile."""
+    asleep = [0.0]
+    real = time.clock_gettime
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: real(clock) + asleep[0])
+    driver = Driver(MemoryStore(), Live(), LEASE_S)
+    lease = Lease("u", "w", 1, LEASE_S, process.clocks().mono + LEASE_S)
+    lease.check(driver.mono())
+    asleep[0] = 3_600.0
+    with pytest.raises(LeaseLost):
+        lease.check(driver.mono())
 
 
 def test_a_worker_finds_its_runs_behind_many_that_it_has_no_tools_for() -> None:
@@ -159,6 +178,65 @@ def test_blocking_a_blocked_run_again_gives_it_back_although_the_first_request_n
     assert (run.owner, json.loads(run.causes)) == ("", ["ask bob"])
 
 
+def test_a_probe_noted_twice_is_one_probe() -> None:
+    store = MemoryStore()
+    opened(store)
+    admitted(store)
+    store.perform(SettleCall("c1", "w1", 1, 1, "in_doubt", why="timeout", boot="boot", mono=1.0))
+    store.perform(NoteProbe("c1", 1, 1, "unknown", "", next_s=1.0))
+    store.perform(NoteProbe("c1", 1, 1, "unknown", "", next_s=1.0, repeated=True))
+    assert store.calls["c1"].probes == 1
+    assert [event.what for event in store.events].count("probed") == 1
+
+
+def test_what_a_slow_worker_says_of_an_older_attempt_does_not_shorten_the_settle_delay() -> None:
+    store = MemoryStore()
+    opened(store)
+    admitted(store)
+    store.perform(SettleCall("c1", "w1", 1, 1, "in_doubt", why="timeout", boot="boot", mono=1.0))
+    store.perform(ResolveCall("c1", "backing_off", "probe", "", epoch=1, owner="w1", retry_s=0.0))
+    assert store.perform(StartCall("c1", "w1", 1, 2)) is not None
+    store.perform(SettleCall("c1", "w1", 1, 2, "in_doubt", why="timeout", boot="boot", mono=None))
+    store.perform(NoteProbe("c1", 1, 1, "absent, too early to believe", "", next_s=1.0, left_s=1.0))
+    store.perform(WatchDoubt("c1", 1, "elsewhere", 2.0))
+    assert (store.calls["c1"].quiet_mono, store.calls["c1"].quiet_left) == (None, None)
+
+
+def test_a_lease_that_was_given_back_and_taken_again_is_still_renewed() -> None:
+    asked: list[str] = []
+    old = Lease("u1", "w1", 1, LEASE_S, 1e9)
+    new = Lease("u1", "w1", 2, LEASE_S, 1e9)
+
+    def renew(op: RenewLeases) -> Renewed:
+        if not asked:
+            asked.append("once")
+            keeper.forget(old)
+            keeper.keep(new)
+            return Renewed({})
+        return Renewed(dict.fromkeys(op.epochs, ""))
+
+    keeper = Keeper(renew, LEASE_S, beats=False)
+    keeper.keep(old)
+    keeper.renew(keeper.kept())
+    assert keeper.kept() == [new]
+
+
+def test_a_heartbeat_survives_what_nobody_expected() -> None:
+    beats: list[int] = []
+
+    def renew(op: RenewLeases) -> Renewed:
+        beats.append(1)
+        raise RuntimeError("disk on fire")
+
+    keeper = Keeper(renew, 0.06)
+    keeper.keep(Lease("u1", "w1", 1, 0.06, 1e12))
+    until = time.monotonic() + 5
+    while len(beats) < 3 and time.monotonic() < until:
+        time.sleep(0.01)
+    keeper.close()
+    assert len(beats) >= 3
+
+
 # ---- evidence -----------------------------------------------------------------------------
 
 
@@ -218,6 +296,28 @@ def test_a_block_that_waits_lets_its_other_calls_land_first() -> None:
             return states
 
     assert asyncio.run(main()) == ["succeeded"]
+
+
+def test_a_run_that_still_waits_for_a_person_is_not_taken_back_when_another_doubt_is_resolved() -> None:
+    @tool
+    def reserve(n: int) -> int:
+        if n == 3:
+            raise TimeoutError("no answer")
+        return n
+
+    @reserve.compensate
+    def release(n: int) -> None: ...
+
+    store = MemoryStore()
+    Runtime(tools=[reserve], store=store).open("r").call(reserve, n=1)
+    rt = resumed(store, reserve)
+    with pytest.raises(Held), rt.run("r") as run:
+        doubt = run.answer("reserve", {"n": 3, "again_because": "another one"})
+        assert (doubt.status, run.answer("reserve", {"n": 2}).status) == ("in_doubt", "held")
+    assert doubt.call is not None
+    assert rt.resolve(doubt.call.id, Happened(3), by="anna", why="looked").state == "open"
+    assert rt.recover() == []
+    assert [call.state for call in rt.report("r").calls] == ["succeeded", "succeeded", "held"]
 
 
 # ---- drivers ------------------------------------------------------------------------------
@@ -351,6 +451,71 @@ def test_a_cancellation_is_not_lost_with_a_refusal() -> None:
     asyncio.run(main())
 
 
+def test_a_run_that_was_taken_over_cancels_what_it_still_runs() -> None:
+    ended: list[str] = []
+
+    @tool
+    async def slow(n: int) -> int:
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+        return n
+
+    @slow.compensate
+    async def unslow(n: int) -> None: ...
+
+    async def main() -> None:
+        store = MemoryStore()
+        async with AsyncRuntime(tools=[slow], store=store, lease=0.6) as rt:
+            run = await rt.open("r")
+            calling = asyncio.ensure_future(run.call(slow, n=1))
+            await asyncio.sleep(0.05)
+            uid, row = next(iter(store.runs.items()))
+            store.runs[uid] = replace(row, owner="other", epoch=row.epoch + 1)
+            with pytest.raises(LeaseLost):
+                await asyncio.wait_for(calling, 5)
+            assert not calling.cancelled()
+
+    asyncio.run(main())
+    assert ended == ["cancelled"]
+
+
+def test_a_repeated_start_that_is_cancelled_is_in_flight_until_its_thread_returns() -> None:
+    free, starts = threading.Event(), list[int]()
+
+    @tool(idempotent=True)
+    def pay(n: int) -> str:
+        starts.append(n)
+        if len(starts) == 1:
+            raise TimeoutError("no answer")
+        free.wait(10)
+        return "paid"
+
+    @pay.compensate
+    def unpay(n: int) -> None: ...
+
+    async def main() -> None:
+        store = MemoryStore()
+        async with AsyncRuntime(tools=[pay], store=store) as rt:
+            run = await rt.open("r")
+            calling = asyncio.ensure_future(run.call(pay, n=1))
+            while len(starts) < 2:
+                await asyncio.sleep(0.01)
+            calling.cancel()
+            await asyncio.gather(calling, return_exceptions=True)
+            row = next(iter(store.calls.values()))
+            assert (row.state, row.quiet_mono) == ("in_doubt", None), "it may still be sent"
+            free.set()
+            while not next(iter(store.calls.values())).evidence:
+                await asyncio.sleep(0.01)
+            assert await run.call(pay, n=1) == "paid"
+            assert len(starts) == 2
+
+    asyncio.run(asyncio.wait_for(main(), 15))
+
+
 # ---- the law ------------------------------------------------------------------------------
 
 
@@ -410,6 +575,17 @@ def test_a_decided_call_is_not_done_after_the_pivot() -> None:
             rt.decide(held.call.id, "refuse", by="anna", why="too late")
             assert run.answer(name, {"n": 2}).status == "refused"
     assert done == ["reserve 1", "wire 1"]
+    assert run.state == "committed"
+
+
+def test_a_staged_call_keeps_the_handler_it_came_with() -> None:
+    sent: list[str] = []
+    tools = [declare("mail", kind="retriable", idempotent=True), declare("wire", kind="pivot", at="commit")]
+    rt = Runtime("memory:", tools=tools)
+    with rt.run("r") as run:
+        run.answer("wire", {"n": 1}, handler=lambda n: sent.append("wire"))
+        run.answer("mail", {"n": 1}, handler=lambda n: sent.append("mail"))
+    assert sent == ["wire", "mail"]
     assert run.state == "committed"
 
 

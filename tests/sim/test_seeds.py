@@ -45,10 +45,36 @@ SEEDS: list[tuple[str, str, Variant, Schedule]] = [
             seed=1064260577,
         ),
     ),
+    (
+        "the probe of a compensation was handed the call's key, and so the compensation was done twice",
+        "F7p probed, answer lost",
+        Variant(),
+        Schedule((Fault(39, "before"),), (Fault(21, "body request lost"),), seed=829486980, rivals=True),
+    ),
+    (
+        "no two hosts ever agreed that the settle delay of a compensation was over",
+        "F7p probed, answer lost",
+        Variant(True, "window"),
+        Schedule((Fault(13, "clock forward"),), same_host=False, seed=388706690),
+    ),
+    (
+        "a run was blocked for good by a child whose compensation was to be tried again later",
+        "F16b child slowly back",
+        Variant(False, "idempotent"),
+        Schedule((Fault(26, "lost"),), same_host=False, seed=945697240, rivals=True),
+    ),
+    (
+        "a repeated start that was never sent said that the start before it had had no effect",
+        "F17b opened again, commits",
+        Variant(False, "window", "wins", True),
+        Schedule(
+            (Fault(10, "cancel before"),), (Fault(20, "pause before"),), (Fault(0, "after"),), False, True, 872949326
+        ),
+    ),
 ]
 
 
-@pytest.mark.parametrize(("what", "name", "variant", "schedule"), SEEDS, ids=[seed[0][:40] for seed in SEEDS])
+@pytest.mark.parametrize("what, name, variant, schedule", SEEDS, ids=[seed[0][:40] for seed in SEEDS])
 def test_what_was_broken_once_stays_mended(what: str, name: str, variant: Variant, schedule: Schedule) -> None:
     found = [scenario for scenario in scenarios_of(variant) if scenario.name == name]
     assert found, f"the flow {name!r} is still there"

@@ -136,11 +136,11 @@ def evidence(ledger: Ledger) -> ops.StoreOp:
 
 
 def probe(ledger: Ledger) -> ops.StoreOp:
-    return ops.NoteProbe(doubt(ledger, ledger.run()).id, "unknown", "no answer", 4.0)
+    return ops.NoteProbe(doubt(ledger, ledger.run()).id, 1, 1, "unknown", "no answer", 4.0)
 
 
 def watch(ledger: Ledger) -> ops.StoreOp:
-    return ops.WatchDoubt(doubt(ledger, ledger.run()).id, "other boot", 3.0)
+    return ops.WatchDoubt(doubt(ledger, ledger.run()).id, 1, "other boot", 3.0)
 
 
 def resolve_by_probe(ledger: Ledger) -> ops.StoreOp:

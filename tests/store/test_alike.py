@@ -121,8 +121,8 @@ ACTIONS: dict[Action, int] = {
     on_call("failed", "in_doubt", "compensated")(
         lambda call, *_: ops.NoteEvidence(call.id, call.attempt, True, '"late"', "", "boot", 9.0, "late")
     ): 3,
-    on_call("in_doubt")(lambda call, *_: ops.NoteProbe(call.id, "unknown", "", 3.0)): 2,
-    on_call("in_doubt", "compensation_in_doubt")(lambda call, *_: ops.WatchDoubt(call.id, "boot", 8.0)): 2,
+    on_call("in_doubt")(lambda call, *_: ops.NoteProbe(call.id, call.in_question, call.probes + 1, "unknown", "", 3.0)): 2,
+    on_call("in_doubt", "compensation_in_doubt")(lambda call, *_: ops.WatchDoubt(call.id, call.in_question, "boot", 8.0)): 2,
     on_call(*DOUBT)(
         lambda call, owner, epoch, luck: ops.ResolveCall(
             call.id, luck.choice(["succeeded", "failed", "residue", "compensated"]), "ann", "seen", owner=owner,

@@ -190,14 +190,14 @@ def test_evidence_for_an_unknown_call_is_no_error(ledger: Ledger) -> None:
 def test_a_probe_that_knows_nothing_is_counted_and_asked_again(ledger: Ledger) -> None:
     run = ledger.run()
     call = ledger.settle(ledger.start(run), "in_doubt").call
-    probed = ledger(ops.NoteProbe(call.id, "unknown", "no answer", 4.0))
+    probed = ledger(ops.NoteProbe(call.id, 1, 1, "unknown", "no answer", 4.0))
     assert (probed.probes, probed.probe_at, probed.state) == (1, ledger.clock.now + 4.0, "in_doubt")
 
 
 def test_the_settle_delay_can_be_counted_on_another_host(ledger: Ledger) -> None:
     run = ledger.run()
     call = ledger.settle(ledger.start(run), "in_doubt").call
-    watched = ledger(ops.WatchDoubt(call.id, "other boot", 3.0))
+    watched = ledger(ops.WatchDoubt(call.id, 1, "other boot", 3.0))
     assert (watched.quiet_boot, watched.quiet_mono) == ("other boot", 3.0)
 
 
@@ -283,8 +283,8 @@ def test_there_is_nothing_to_try_again_in_a_call_that_succeeded(ledger: Ledger) 
     [
         ops.StartCall("nobody", "a", 1, 1),
         ops.SettleCall("nobody", "a", 1, 1, "failed"),
-        ops.NoteProbe("nobody", "unknown", "", None),
-        ops.WatchDoubt("nobody", "boot", 1.0),
+        ops.NoteProbe("nobody", 1, 1, "unknown", "", None),
+        ops.WatchDoubt("nobody", 1, "boot", 1.0),
         ops.ResolveCall("nobody", "failed", "ann", ""),
         ops.DecideCall("nobody", "run", "ann", ""),
         ops.RetryCall("nobody", "ann", ""),

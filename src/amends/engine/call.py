@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final, NoReturn
 
 from amends.canonical import diff, faithful, load_result
-from amends.engine.doubt import LOST_STARTS_MAX, settle_doubt, stays_in_doubt
+from amends.engine.doubt import LOST_STARTS_MAX, note_late, settle_doubt, stays_in_doubt
 from amends.engine.judge import judge, why_doubtful
 from amends.engine.session import (
     POLL_S_MAX,
@@ -32,7 +32,7 @@ from amends.errors import (
     ToolFailed,
     UsageError,
 )
-from amends.ledger import Admission, AdmitCall, NoteEvidence, ReadCall, SettleCall, StartCall
+from amends.ledger import Admission, AdmitCall, ReadCall, SettleCall, StartCall
 from amends.model import Retry
 from amends.ops import Ended, Invoke, Luck, ReadClocks, Sleep
 from amends.rows import CallRow
@@ -63,9 +63,10 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
             case "replay":
                 return _replayed(session, ask.spec, _row(answer))
             case "staged":
+                session.handlers.setdefault(_row(answer).id, (ask.fn, ask.is_async))
                 return Done(_row(answer), staged=True)
             case "doubt":
-                row = await settle_doubt(session, ask.spec, _row(answer))
+                row = await settle_doubt(session, ask.spec, _row(answer), flight=ask.flight)
                 if stays_in_doubt(row):
                     raise in_doubt(session, row)
             case "retry":
@@ -90,7 +91,7 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
             case "replay":
                 return _replayed(session, ask.spec, _row(answer))
             case "doubt":
-                row = await settle_doubt(session, ask.spec, _row(answer))
+                row = await settle_doubt(session, ask.spec, _row(answer), flight=ask.flight)
                 if stays_in_doubt(row):
                     raise in_doubt(session, row)
             case "retry":
@@ -157,7 +158,7 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
     """Run a started call to its end: retries, doubts and probes included."""
     while True:
         assert row.state == "started", "an attempt runs only after its start is durable"
-        ask.flight.call, ask.flight.sent = row, False
+        ask.flight.call, ask.flight.sent, ask.flight.doubted = row, False, False
         ended = await Invoke(
             fn=ask.fn,
             kwargs=ask.args,
@@ -174,11 +175,13 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
         if row.state == "succeeded":
             return Done(row, value)
         if row.state == "in_doubt":
-            row = await settle_doubt(session, ask.spec, row)
+            row = await settle_doubt(session, ask.spec, row, flight=ask.flight)
         if row.state == "succeeded":
             return Done(row, load_result(row.result, ask.spec.result_type))
         if stays_in_doubt(row):
             raise in_doubt(session, row) from ended.error
+        if row.state == "started":
+            return await guarded_call(session, ask)  # a twin has begun it again: its outcome answers us
         if row.state != "backing_off":
             raise ended.error or failure(ask.spec, row)
         if ask.spec.kind == "retriable":
@@ -270,27 +273,6 @@ _PERMANENT: Final = (TypeError, AttributeError, NameError, NotImplementedError)
 async def _pause(spec: Spec, row: CallRow) -> float:
     retry = spec.retry if spec.retry_declared or spec.kind != "retriable" else FORWARD
     return retry.pause(max(1, row.attempt - row.tries_from), await Luck())
-
-
-async def note_late(spec: Spec, row: CallRow, late: Ended) -> None:
-    """A body that outlived its timeout has returned: evidence, never a settlement."""
-    clocks = await ReadClocks()
-    text = None
-    happened = late.error is None
-    if happened:
-        text = faithful(late.value, spec.result_type)[1].text
-    certain = late.error is not None and judge(spec, late.error) != "doubt" and spec.probe is None
-    await NoteEvidence(
-        row.id,
-        row.attempt,
-        happened=happened,
-        result=text,
-        error="" if late.error is None else describe_error(late.error),
-        boot=clocks.boot,
-        mono=clocks.mono,
-        source="late" if happened or certain else "late, unclear",
-        certain=certain,
-    )
 
 
 # ---- answers that are errors --------------------------------------------------------------

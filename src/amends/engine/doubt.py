@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from amends.canonical import faithful, store_result
 from amends.engine.judge import judge, why_doubtful
 from amends.engine.session import Session, call_of, compensation_key, decode_args, describe_error
-from amends.ledger import NoteProbe, ReadCall, ResolveCall, SettleCall, StartCall, WatchDoubt
+from amends.errors import LeaseLost
+from amends.ledger import NoteEvidence, NoteProbe, ReadCall, ResolveCall, SettleCall, StartCall, WatchDoubt
 from amends.model import Absent, Call, Happened, Retry, Unknown
-from amends.ops import Ended, Invoke, Luck, ReadClocks, Sleep
+from amends.ops import Ended, Flight, Invoke, Luck, ReadClocks, Sleep
 from amends.rows import CallRow
 from amends.tool import ProbeSpec, Spec, twin_kwargs
 
@@ -26,10 +28,13 @@ def stays_in_doubt(row: CallRow) -> bool:
     return row.state in ("in_doubt", "compensation_in_doubt", "compensation_failed", "residue")
 
 
-async def settle_doubt(session: Session, spec: Spec | None, row: CallRow, *, back: bool = False) -> CallRow:
+async def settle_doubt(
+    session: Session, spec: Spec | None, row: CallRow, *, back: bool = False, flight: Flight | None = None
+) -> CallRow:
     """Settle one call's doubt as far as amends can alone; the row is returned as it is then.
 
-    ``back``: the run goes back, so a call that had no effect is ``failed`` and not started again.
+    ``back``: the run goes back, so a call that had no effect is ``failed`` and not started again. ``flight``: where
+    the caller learns what was started, should this flow be stopped.
     """
     row = await _refreshed(row)
     if row.state != "in_doubt":
@@ -38,7 +43,7 @@ async def settle_doubt(session: Session, spec: Spec | None, row: CallRow, *, bac
     if row.state == "in_doubt" and spec is not None and spec.probe is not None:
         row = await _by_probe(session, spec, row, back)
     if row.state == "in_doubt" and spec is not None and not (back and may_compensate_in_doubt(spec)):
-        row = await _by_repeating(session, spec, row)
+        row = await _by_repeating(session, spec, row, flight or Flight())
     return row
 
 
@@ -93,9 +98,17 @@ async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> C
                 # Nobody may trust the clocks of two hosts: what this one waits here is what the next need not.
                 await Sleep(session.wait_s - spent)
                 left -= session.wait_s - spent
-            await NoteProbe(row.id, named, why, next_s=min(pause, PROBE_PACE.max_delay), left_s=left)
+            await NoteProbe(
+                row.id,
+                row.in_question,
+                row.probes + 1,
+                named,
+                why,
+                next_s=min(pause, PROBE_PACE.max_delay),
+                left_s=left,
+            )
             return await _refreshed(row)
-        await NoteProbe(row.id, named, why, next_s=pause, left_s=left)
+        await NoteProbe(row.id, row.in_question, row.probes + 1, named, why, next_s=pause, left_s=left)
         await Sleep(pause)
         spent += pause
         row = await _refreshed(row)
@@ -147,7 +160,7 @@ async def settle_left(session: Session, spec: Spec, row: CallRow) -> float:
         # The old host's clock is out of reach: go on from what it had left, or as if it could have sent until now.
         known = row.quiet_left
         quiet = clocks.mono + (session.lease.lease_s if known is None else known - spec.settle)
-        await WatchDoubt(row.id, clocks.boot, quiet)
+        await WatchDoubt(row.id, row.in_question, clocks.boot, quiet)
     return quiet + spec.settle - clocks.mono
 
 
@@ -163,7 +176,15 @@ async def wait_settled(session: Session, spec: Spec, row: CallRow) -> float:
     if moved and left < float("inf"):
         await Sleep(session.wait_s)
         left -= session.wait_s
-        await NoteProbe(row.id, "not probed: its settle delay is not over", "", next_s=left, left_s=left)
+        await NoteProbe(
+            row.id,
+            row.in_question,
+            row.probes + 1,
+            "not probed: its settle delay is not over",
+            "",
+            next_s=left,
+            left_s=left,
+        )
     return left
 
 
@@ -175,13 +196,13 @@ async def _same_host(row: CallRow) -> bool:
 # ---- one more start -----------------------------------------------------------------------
 
 
-async def _by_repeating(session: Session, spec: Spec, row: CallRow) -> CallRow:
+async def _by_repeating(session: Session, spec: Spec, row: CallRow, flight: Flight) -> CallRow:
     """An idempotent call inside its window is started again to learn its result: its destination knows the key."""
     while row.state == "in_doubt" and await _repeatable(spec, row) and spec.fn is not None:
         started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
         if started is None:
             return await _refreshed(row)
-        row = await _repeat(session, spec, started)
+        row = await _repeat(session, spec, started, flight, alone=row.quiet_mono is not None)
         if row.state == "in_doubt" and await _repeatable(spec, row):
             await Sleep(PROBE_PACE.pause(row.attempt, await Luck()))
     return row
@@ -196,9 +217,10 @@ async def _repeatable(spec: Spec, row: CallRow) -> bool:
     return row.first_at is not None and clocks.wall < row.first_at + spec.window
 
 
-async def _repeat(session: Session, spec: Spec, row: CallRow) -> CallRow:
+async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *, alone: bool) -> CallRow:
     assert spec.fn is not None, "only a tool with a body is repeated"
     call = call_of(row, spec)
+    flight.call, flight.sent, flight.doubted = row, False, True
     ended = await Invoke(
         fn=spec.fn,
         kwargs=call.args,
@@ -208,11 +230,15 @@ async def _repeat(session: Session, spec: Spec, row: CallRow) -> CallRow:
         lease=session.lease,
         phase="execute",
         run=session.run,
+        late=partial(note_late, spec, row),
+        flight=flight,
     )
     clocks = await ReadClocks()
     settle = SettleCall(
         row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded", boot=clocks.boot, mono=clocks.mono
     )
+    if not alone:
+        settle.mono = None  # the start before this one is still in flight
     if ended.in_flight:
         settle.to, settle.why, settle.mono = "in_doubt", "timeout", None
     elif ended.error is not None:
@@ -224,7 +250,34 @@ async def _repeat(session: Session, spec: Spec, row: CallRow) -> CallRow:
         stored = faithful(ended.value, spec.result_type)[1]
         settle.result, settle.loss = stored.text, stored.loss or ""
     settled = await settle
+    flight.call = None
+    if settled.fenced:
+        raise LeaseLost(
+            f"{row.tool} ended after run {row.run_id} had another owner; its outcome is kept as evidence",
+            run_id=row.run_id,
+        )
     return settled.call
+
+
+async def note_late(spec: Spec, row: CallRow, late: Ended) -> None:
+    """A body that outlived its timeout has returned: evidence, never a settlement."""
+    clocks = await ReadClocks()
+    text = None
+    happened = late.error is None
+    if happened:
+        text = faithful(late.value, spec.result_type)[1].text
+    certain = late.error is not None and judge(spec, late.error) != "doubt" and spec.probe is None
+    await NoteEvidence(
+        row.id,
+        row.attempt,
+        happened=happened,
+        result=text,
+        error="" if late.error is None else describe_error(late.error),
+        boot=clocks.boot,
+        mono=clocks.mono,
+        source="late" if happened or certain else "late, unclear",
+        certain=certain,
+    )
 
 
 # ---- writing the answer down --------------------------------------------------------------

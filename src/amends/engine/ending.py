@@ -79,8 +79,9 @@ async def _run_pivot(session: Session, row: CallRow) -> None:
 def recorded_ask(session: Session, row: CallRow) -> Ask:
     """The request of a recorded call, to start it again in its own words."""
     spec = session.spec(row.tool)
+    body = session.body(row)
     assert spec is not None, f"the tool {row.tool} is known here"
-    assert spec.fn is not None, f"the tool {row.tool} has its body here"
+    assert body is not None, f"the tool {row.tool} has its body here"
     return Ask(
         spec=spec,
         args=decode_args(row, spec),
@@ -88,8 +89,8 @@ def recorded_ask(session: Session, row: CallRow) -> Ask:
         key=row.key,
         ident=row.ident,
         digest=row.digest,
-        fn=spec.fn,
-        is_async=spec.is_async,
+        fn=body[0],
+        is_async=body[1],
         timeout=spec.timeout,
         flight=Flight(),
     )
@@ -101,9 +102,6 @@ def recorded_ask(session: Session, row: CallRow) -> Ask:
 async def _drain(session: Session, staged: tuple[CallRow, ...]) -> tuple[CallRow, ...] | None:
     """Start what was staged, in its order; None when all of it is done, else what is not."""
     for row in staged:
-        spec = session.spec(row.tool)
-        if spec is None or spec.fn is None:
-            continue
         await drive_forward(session, row)
     tree = await read_tree(session)
     left = tuple(row for row in tree.calls if row.run == session.uid and row.state != "succeeded" and _pending(row))
@@ -118,7 +116,7 @@ async def drive_forward(session: Session, row: CallRow) -> None:
     """One start of one retriable, unless it is not its time."""
     clocks = await ReadClocks()
     waits = row.state == "backing_off" and (row.retry_at is None or row.retry_at > clocks.wall)
-    if waits or row.state not in ("held", "ready", "backing_off"):
+    if waits or row.state not in ("held", "ready", "backing_off") or session.body(row) is None:
         return
     started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
     if started is None:
@@ -153,10 +151,10 @@ async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
     held = [row for row in decision.calls if row.state == "held"]
     if held:
         raise await let_go_held(session, held[0])
-    for child in decision.children:
-        await _close_child(session, child)
+    waits = [await _close_child(session, child) for child in decision.children]
     tree = await read_tree(session)
-    later = await settle_all(session, tree, back=False)
+    waits.append(await settle_all(session, tree, back=False))
+    later = min((wait for wait in waits if wait is not None), default=None)
     for row in (await read_tree(session)).calls:
         await _go_on_with(session, row)
     tree = await read_tree(session)
@@ -212,14 +210,17 @@ async def _give_up(session: Session, row: CallRow) -> None:
     )
 
 
-async def _close_child(session: Session, child: RunRow) -> None:
-    """A child that was left open never finished: it goes back; one that pivoted goes forward."""
+async def _close_child(session: Session, child: RunRow) -> float | None:
+    """A child that was left open never finished: it goes back; one that pivoted goes forward.
+
+    Seconds until it can go on, where it must wait.
+    """
     inner = session.child(child.uid, child.id, generation=child.generation, resumed=True, state=child.state)
     if child.phase == "pivoted" or child.goal == "commit":
         with suppress(RunBlocked):  # what blocks it blocks us: it is found, and named, with our own obstacles
             await commit(inner)
-    else:
-        await roll_back(inner, by=session.lease.owner, why="its block was never finished")
+        return None
+    return (await roll_back(inner, by=session.lease.owner, why="its block was never finished")).again_s
 
 
 async def let_go_held(session: Session, row: CallRow) -> Held:
@@ -287,7 +288,7 @@ async def stop_call(session: Session, flight: Flight) -> None:
     if row is None:
         return
     clocks = await ReadClocks()
-    doubtful = flight.sent and row.kind != "read"
+    doubtful = (flight.sent or flight.doubted) and row.kind != "read"
     await SettleCall(
         row.id, session.lease.owner, session.lease.epoch, row.attempt, "in_doubt" if doubtful else "failed",
         why="cancelled", boot=clocks.boot, mono=None if flight.goes_on else clocks.mono, error=STOPPED,

@@ -293,7 +293,9 @@ async def _probe_compensation(session: Session, spec: Spec, twin: Twin, row: Cal
     answer = await ask_probe(session, spec, twin.probe, row)
     if isinstance(answer, Unknown):
         pause = PROBE_PACE.pause(min(row.probes + 1, PROBE_PACE.attempts), await Luck())
-        await NoteProbe(row.id, "unknown", answer.why, next_s=pause, left_s=row.quiet_left)
+        await NoteProbe(
+            row.id, row.in_question, row.probes + 1, "unknown", answer.why, next_s=pause, left_s=row.quiet_left
+        )
         return row, max(POLL_S_MAX, pause)
     if isinstance(answer, Absent) and await settle_left(session, spec, row) > 0:
         left = await wait_settled(session, spec, row)
@@ -326,4 +328,4 @@ async def _stop(session: Session, tree: Tree, again_s: float) -> Back:
     wake = min(again_s, session.lease.lease_s * 10)
     if session.uid == session.root:
         await LetGo(session.root, session.lease.owner, session.lease.epoch, wake, replays=session.replays)
-    return Back(tree.run, await read_tree(session), again_s)
+    return Back(tree.run, await read_tree(session), wake)

@@ -40,12 +40,20 @@ class Session:
     state: str = "open"
     run: Any = None
     replays: dict[str, int] = field(default_factory=dict)
+    handlers: dict[str, tuple[Callable[..., Any], bool]] = field(default_factory=dict)
+    """Bodies, and whether they are async, that came with a request and not with a declaration: of staged calls."""
     above: tuple[str, ...] = ()
     """The runs that this one is inside of."""
 
     def spec(self, tool: str) -> Spec | None:
         """The declaration of a recorded call's tool, if this process has it."""
         return self.specs.get(tool)
+
+    def body(self, row: CallRow) -> tuple[Callable[..., Any], bool] | None:
+        """What to run for a recorded call, if this process has it."""
+        spec = self.specs.get(row.tool)
+        declared = None if spec is None or spec.fn is None else (spec.fn, spec.is_async)
+        return None if spec is None else self.handlers.get(row.id, declared)
 
     def child(self, uid: str, id: str, *, generation: int, resumed: bool, state: str) -> Session:
         """The session of a run inside this one."""

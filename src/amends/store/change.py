@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from amends.errors import LeaseLost, TransitionRefused
-from amends.rows import AddEvent, CallRow, FindCall, FindRun, RunRow, UpdateCall, UpdateRun
+from amends.rows import AddEvent, CallRow, FindCall, FindRun, ListCalls, RunRow, UpdateCall, UpdateRun
 from amends.states import call_may, run_may
 
 
@@ -108,6 +108,13 @@ async def unblock(run: RunRow, *, at: float, by: str, epoch: int) -> RunRow:
     root = run if run.uid == run.root else await find_run(run.root)
     if root.uid != run.uid and root.state == "blocked":
         root = await move_run(root, root.came_from, at=at, by=by, epoch=epoch, came_from="", causes="[]")
-    if not root.owner and root.closed_at is None:
+    if not root.owner and root.closed_at is None and not await _waits_for_a_person(root, run):
         root = await UpdateRun(root, {"wake_at": at, "suspended": 0})
     return root if root.uid == run.uid else run
+
+
+async def _waits_for_a_person(root: RunRow, run: RunRow) -> bool:
+    """Whether it is suspended, and another call is still held: what was said of one does not wake its policy."""
+    if not root.suspended or "rollback" in (root.goal, run.goal):
+        return False
+    return any(not call.is_staged for call in await ListCalls(root.uid, ("held",)))

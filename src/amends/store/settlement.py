@@ -168,10 +168,14 @@ async def _reopen(run: RunRow, call: CallRow, result: str | None, now: float, by
 async def note_probe(op: NoteProbe) -> CallRow:
     """See ``NoteProbe``."""
     call = await _find(op.call_id)
+    if op.repeated and call.probes >= op.number:
+        return call
     now = await Now()
     run = await find_run(call.run)
     root = await find_run(call.root)
     await note(run, "probed", at=now, by="probe", epoch=root.epoch, call=call.id, answer=op.answer, why=op.why)
+    if not _is_about(call, op.about):
+        return call  # said by a worker that was too slow: the call has been started again, or is settled
     at = None if op.next_s is None else now + op.next_s
     return await UpdateCall(call, {"probes": call.probes + 1, "probe_at": at, "quiet_left": op.left_s})
 
@@ -179,9 +183,16 @@ async def note_probe(op: NoteProbe) -> CallRow:
 async def watch_doubt(op: WatchDoubt) -> CallRow:
     """See ``WatchDoubt``."""
     call = await _find(op.call_id)
+    if not _is_about(call, op.about):
+        return call
     if call.state == "in_doubt":
         return await UpdateCall(call, {"quiet_boot": op.boot, "quiet_mono": op.mono})
     return await UpdateCall(call, {"comp_boot": op.boot, "comp_mono": op.mono})
+
+
+def _is_about(call: CallRow, attempt: int) -> bool:
+    """Whether the call is still in doubt, and for this very attempt of it or of its compensation."""
+    return call.in_question == attempt > 0
 
 
 # ---- the probe's word, and a person's -----------------------------------------------------
@@ -254,7 +265,8 @@ async def decide_call(op: DecideCall) -> CallRow:
         )
     await unblock(run, at=now, by=op.by, epoch=root.epoch)
     root = await find_run(call.root)
-    if not root.owner and root.phase == "open" and not root.goal and root.policy != "resume":
+    undecided = root.owner or root.suspended  # somebody is at it, or another call is still held
+    if not undecided and root.phase == "open" and not root.goal and root.policy != "resume":
         # Its caller comes back for the answer: the policy waits one lease for it, as for any run that was let go.
         await UpdateRun(root, {"wake_at": None if root.policy == "wait" else now + root.lease_s})
     return call

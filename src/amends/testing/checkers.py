@@ -224,6 +224,17 @@ def nothing_stuck(store: MemoryStore, world: World) -> Iterator[str]:
             yield f"run {run.id} is {run.state} and still owned by {run.owner}"
 
 
+def blocked_for_a_person(store: MemoryStore, world: World) -> Iterator[str]:
+    """A run is blocked only when amends can do nothing more alone: what is to be tried again later will be."""
+    for run in store.runs.values():
+        if run.state != "blocked" or run.uid != run.root or run.wake_at is not None:
+            continue
+        for call in store.calls.values():
+            later = call.comp_retry_at is not None and not call.comp_gave_up and call.state == "compensation_failed"
+            if call.root == run.uid and later:
+                yield f"run {run.id} is blocked although {call.tool} is to be compensated again"
+
+
 def settled_by_owner(store: MemoryStore, world: World) -> Iterator[str]:
     """Only the process that owns a tree moves its calls; whoever was taken over can settle nothing."""
     owners: dict[str, str] = {}
@@ -360,6 +371,7 @@ CHECKERS: Final[dict[str, Checker]] = {
         outbox,
         event_per_transition,
         nothing_stuck,
+        blocked_for_a_person,
         settled_by_owner,
         attempts_in_order,
         pivot_moves_its_run,
