@@ -32,6 +32,7 @@ ROUNDS_MAX: Final = 10_000
 async def commit(session: Session, *, output: str | None = None) -> RunRow:
     """Commit, or go forward as far as one can now; raises what stands in the way."""
     await wait_for_live(session)
+    await _need_body(session)
     after = {name: spec.after for name, spec in session.specs.items() if spec.at == "commit" and spec.after}
     for _ in range(ROUNDS_MAX):
         decision = await DecideCommit(
@@ -60,6 +61,19 @@ async def commit(session: Session, *, output: str | None = None) -> RunRow:
                 if paused is not None:
                     return paused
     raise AssertionError(f"the commit of run {session.id} does not end")
+
+
+async def _need_body(session: Session) -> None:
+    """A pivot at commit whose handler lived in another process cannot be started here: that is said before it is."""
+    if not any(spec.at == "commit" and spec.fn is None for spec in session.specs.values()):
+        return
+    tree = await read_tree(session)
+    pivot = next((row for row in tree.calls if row.id == tree.run.staged_pivot and row.is_staged), None)
+    if pivot is None or session.body(pivot) is not None or tree.run.phase != "open":
+        return
+    cause = f"{pivot.tool} ({pivot.id}) has no body in this process: rt.rollback({session.id!r}, by=..., why=...)"
+    await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=(cause,))
+    raise RunBlocked(f"run {session.id} is blocked: {cause}", run_id=session.id, causes=[cause])
 
 
 async def _run_pivot(session: Session, row: CallRow) -> None:

@@ -15,6 +15,7 @@ from amends.flow import Flow
 from amends.ledger import ClaimRun, CloseRun, DueRuns, LetGo
 from amends.ops import IsDead, Lease, ReadClocks
 from amends.rows import RunRow
+from amends.states import UNSETTLED
 
 LOOKED_AT_MAX: Final = 10_000
 """How many due trees one look goes through, at most, for those that this process has the tools for."""
@@ -108,8 +109,18 @@ def recover_tree(session: Session, root: RunRow, *, has_agent: bool) -> Flow[Rec
     if _deadline_passed(root):
         return _go_back(session, "the deadline passed")
     if root.policy == "rollback":
-        return _go_back(session, "its owner was lost")
+        return _unless_a_person_is_asked(session)
     return _wait_or_resume(session, root, has_agent)
+
+
+async def _unless_a_person_is_asked(session: Session) -> Recovered:
+    """Go back, but not with a run that waits only for a person and died before it could say so."""
+    tree = await read_tree(session)
+    unsettled = [row for row in tree.calls if row.state in UNSETTLED and not row.is_staged]
+    if unsettled and all(row.state == "held" for row in unsettled):
+        run = await LetGo(session.root, session.lease.owner, session.lease.epoch, None, suspended=True)
+        return Recovered("done", run)
+    return await _go_back(session, "its owner was lost")
 
 
 def _deadline_passed(root: RunRow) -> bool:

@@ -155,6 +155,8 @@ async def _reopen(run: RunRow, call: CallRow, result: str | None, now: float, by
         run = await UpdateRun(run, {"pivot": call.id})  # it had failed, and the run went on without it
     run = await _after_settling(run, call, now, by, epoch)  # a pivot that was thought absent has happened
     root = await find_run(run.root)
+    if root.uid != run.uid and root.state in ("committed", "abandoned"):
+        return call  # nobody goes back inside a run that is over: it stands, and its report names it
     for one in {run.uid: run, root.uid: root}.values():
         if one.state == "rolled_back":
             one = await move_run(one, "rolling_back", at=now, by=by, epoch=epoch, closed_at=None, goal="rollback")
