@@ -1,0 +1,15 @@
+"""What every test may rely on, wherever the suite was started."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interrupts_arrive() -> None:
+    """A suite that a shell started in the background inherits an ignored SIGINT; interrupts are what some tests test."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
