@@ -73,6 +73,13 @@ class Pace:
         return self._pause
 
 
+def _is_late(report: Report) -> bool:
+    """Whether a run that only goes forward was not done in time; also when it has been done since."""
+    deadline = report.run.deadline_at
+    forward = report.state in ("pivoted", "committed") or (report.state == "blocked" and report.run.goal == "commit")
+    return forward and deadline is not None and deadline < (report.run.closed_at or datetime.now(UTC))
+
+
 @dataclass(slots=True)
 class Worker:
     """One loop over one runtime. ``stop`` ends it after the run it is at."""
@@ -197,8 +204,7 @@ class Worker:
             self._tell_skipped(report)
             return report
         log.info("run %s is %s", report.run_id, report.state)
-        late = report.run.deadline_at
-        if report.state == "pivoted" and late is not None and late < datetime.now(UTC) and self._is_news(report):
+        if _is_late(report) and self._is_news(report):
             log.warning("run %s is past its deadline; it has pivoted, so it goes on until it is done", report.run_id)
         for left in report.residue:
             log.warning("run %s: left standing: %s (%s): %s", report.run_id, left.call.tool, left.call.id, left.why)

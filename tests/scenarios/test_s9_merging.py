@@ -34,18 +34,22 @@ def test_a_retriable_that_fails_for_long_is_tried_across_restarts_and_nothing_is
 def _until_killed(merge: Program) -> None:
     """A worker that tries at least twice and then dies."""
     with merge.start("worker") as child:
-        wait_until(lambda: sum(one["pid"] == child.pid for one in merge.world.entries("tried")) >= 2)
-        child.kill()
+        try:
+            wait_until(lambda: sum(one["pid"] == child.pid for one in merge.world.entries("tried")) >= 2)
+        finally:
+            child.kill()  # also when it does not try: a test that fails must not wait for it
     assert child.returncode == -signal.SIGKILL
 
 
 def _until_done(merge: Program, outage: Path) -> str:
     """A last worker: the outage ends under its hands, and it leaves when it is asked to."""
     with merge.start("worker") as child:
-        wait_until(lambda: sum(one["pid"] == child.pid for one in merge.world.entries("tried")) >= 1)
-        outage.unlink()
-        wait_until(lambda: merge.report("merge-9").state == "committed")
-        child.terminate()
+        try:
+            wait_until(lambda: sum(one["pid"] == child.pid for one in merge.world.entries("tried")) >= 1)
+            outage.unlink()
+            wait_until(lambda: merge.report("merge-9").state == "committed")
+        finally:
+            child.terminate()
         out, err = child.communicate(timeout=PATIENCE_S)
     assert (child.returncode, out.strip()) == (0, '"stopped"'), err
     return err

@@ -197,19 +197,38 @@ async def _same_host(row: CallRow) -> bool:
 
 
 async def _by_repeating(session: Session, spec: Spec, row: CallRow, flight: Flight) -> CallRow:
-    """An idempotent call inside its window is started again to learn its result: its destination knows the key."""
-    while row.state == "in_doubt" and await _repeatable(spec, row) and spec.fn is not None:
+    """An idempotent call inside its window is started again to learn its result: its destination knows the key.
+
+    At its tool's own pace, and only as long as one may stand here: whoever looks next goes on.
+    """
+    left = session.wait_s
+    wait = await _not_before(spec, row)
+    while row.state == "in_doubt" and spec.fn is not None and wait <= left and await _repeatable(spec, row):
+        await Sleep(wait)
+        left -= wait
         started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
         if started is None:
             return await _refreshed(row)
         row = await _repeat(session, spec, started, flight, alone=row.quiet_mono is not None)
         if row.state == "in_doubt" and await _repeatable(spec, row):
-            await Sleep(PROBE_PACE.pause(row.attempt, await Luck()))
+            pace = spec.retry if spec.retry_declared else PROBE_PACE
+            wait = pace.pause(max(1, row.attempt - row.tries_from), await Luck())
+            said = "not probed: it was started again"
+            row = await NoteProbe(row.id, row.in_question, row.probes + 1, said, "", next_s=wait)
     return row
 
 
+async def _not_before(spec: Spec, row: CallRow) -> float:
+    """Seconds until the next start that an earlier visit has put off; a probe has just been asked in its place."""
+    if row.probe_at is None or spec.probe is not None:
+        return 0.0
+    return max(0.0, row.probe_at - (await ReadClocks()).wall)
+
+
 async def _repeatable(spec: Spec, row: CallRow) -> bool:
-    if not spec.idempotent or row.attempt - row.tries_from >= max(spec.retry.attempts, LOST_STARTS_MAX):
+    tried = row.attempt - row.tries_from
+    endless = spec.kind == "retriable" and not spec.retry_declared  # after the pivot only forward
+    if not spec.idempotent or (not endless and tried >= max(spec.retry.attempts, LOST_STARTS_MAX)):
         return False
     if spec.window is None:
         return True

@@ -173,13 +173,22 @@ async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
         await _go_on_with(session, row)
     tree = await read_tree(session)
     blocking = obstacles(session, tree)
+    forward = tree.run.phase == "pivoted"
     waiting = [row for row in tree.calls if row.state == "backing_off" and row.retry_at is not None]
+    waiting += [row for row in tree.calls if forward and _is_repeated(session, row)]
     if waiting:  # of this run or of a child that pivoted: it is due later
         return await _pause_forward(session, tuple(waiting))
     if blocking:
         await _block(session, blocking, again_s=later)
         raise_blocked(session, await read_tree(session), None)
     return None
+
+
+def _is_repeated(session: Session, row: CallRow) -> bool:
+    """Whether a doubt needs neither probe nor person: its idempotent call is started again when it is due."""
+    spec = session.spec(row.tool)
+    due = row.state == "in_doubt" and row.probe_at is not None
+    return due and spec is not None and spec.idempotent and spec.probe is None
 
 
 async def _go_on_with(session: Session, row: CallRow) -> None:
