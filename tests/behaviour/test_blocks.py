@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from amends import RunBlocked, UsageError
+from amends import Retry, RunBlocked, UsageError
 from amends.errors import Busy, Held, InDoubt, LedgerUnavailable, RunEnded
 from tests.behaviour.world import ONCE, World, runtime, states, until
 
@@ -248,7 +248,7 @@ def test_a_pivot_in_doubt_blocks_the_run_and_nothing_is_taken_back(swallowed: bo
 
 def test_a_doubt_after_the_pivot_blocks_the_run() -> None:
     world = World()
-    wire, mail = world.pivot(), world.retriable(idempotent="1s", retry=ONCE)
+    wire, mail = world.pivot(), world.retriable(idempotent=True, retry=Retry(attempts=1, delay=0.01))
     world.script["mail"] = [(TimeoutError("lost"),)] * 10
     rt = runtime(wire, mail, wait=2)
     with pytest.raises(RunBlocked), rt.run("r"):

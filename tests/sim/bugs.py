@@ -244,7 +244,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((judge, "judge", 'return "doubt" if names & PERHAPS', 'return "certain" if names & PERHAPS')),
         ("ledger_against_world",), ("F3", "F1")),
     Bug("10", "non-idempotent call restarted from in_doubt",
-        lambda: rewritten((doubt, "_repeatable", "if not spec.idempotent or", "if")), ("effects_once",), ("F1", "F3")),
+        lambda: rewritten((doubt, "is_repeatable", "if not spec.idempotent or", "if")), ("effects_once",), ("F1", "F3")),
     Bug("11", "a retry gets a new key per attempt",
         lambda: rewritten((session, "provider_key", "row.key, row.generation)", "row.key, row.generation, row.attempt)")),
         ("effects_once",), ("F1", "F3", "F12")),

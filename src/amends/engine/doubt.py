@@ -203,14 +203,14 @@ async def _by_repeating(session: Session, spec: Spec, row: CallRow, flight: Flig
     """
     left = session.wait_s
     wait = await _not_before(spec, row)
-    while row.state == "in_doubt" and spec.fn is not None and wait <= left and await _repeatable(spec, row):
+    while row.state == "in_doubt" and spec.fn is not None and wait <= left and await is_repeatable(spec, row):
         await Sleep(wait)
         left -= wait
         started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
         if started is None:
             return await _refreshed(row)
         row = await _repeat(session, spec, started, flight, alone=row.quiet_mono is not None)
-        if row.state == "in_doubt" and await _repeatable(spec, row):
+        if row.state == "in_doubt" and await is_repeatable(spec, row):
             pace = spec.retry if spec.retry_declared else PROBE_PACE
             wait = pace.pause(max(1, row.attempt - row.tries_from), await Luck())
             said = "not probed: it was started again"
@@ -225,7 +225,8 @@ async def _not_before(spec: Spec, row: CallRow) -> float:
     return max(0.0, row.probe_at - (await ReadClocks()).wall)
 
 
-async def _repeatable(spec: Spec, row: CallRow) -> bool:
+async def is_repeatable(spec: Spec, row: CallRow) -> bool:
+    """Whether a call in doubt may be started again: its destination deduplicates, still, and it has starts left."""
     tried = row.attempt - row.tries_from
     endless = spec.kind == "retriable" and not spec.retry_declared  # after the pivot only forward
     if not spec.idempotent or (not endless and tried >= max(spec.retry.attempts, LOST_STARTS_MAX)):

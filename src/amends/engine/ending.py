@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from amends.engine.call import run_attempts
+from amends.engine.doubt import is_repeatable
 from amends.engine.leftover import Leftover, leftovers, obstacles
 from amends.engine.rollback import STOPPED, Back, read_tree, roll_back, settle_all, wait_for_live
 from amends.engine.session import Ask, Session, call_of, decode_args
@@ -175,7 +176,7 @@ async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
     blocking = obstacles(session, tree)
     forward = tree.run.phase == "pivoted"
     waiting = [row for row in tree.calls if row.state == "backing_off" and row.retry_at is not None]
-    waiting += [row for row in tree.calls if forward and _is_repeated(session, row)]
+    waiting += [row for row in tree.calls if forward and await _is_repeated(session, row)]
     if waiting:  # of this run or of a child that pivoted: it is due later
         return await _pause_forward(session, tuple(waiting))
     if blocking:
@@ -184,11 +185,12 @@ async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
     return None
 
 
-def _is_repeated(session: Session, row: CallRow) -> bool:
+async def _is_repeated(session: Session, row: CallRow) -> bool:
     """Whether a doubt needs neither probe nor person: its idempotent call is started again when it is due."""
     spec = session.spec(row.tool)
-    due = row.state == "in_doubt" and row.probe_at is not None
-    return due and spec is not None and spec.idempotent and spec.probe is None
+    if row.state != "in_doubt" or row.probe_at is None or spec is None or spec.probe is not None:
+        return False
+    return await is_repeatable(spec, row)
 
 
 async def _go_on_with(session: Session, row: CallRow) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 from amends.engine.doubt import (
     PROBE_PACE,
     ask_probe,
+    is_repeatable,
     may_compensate_in_doubt,
     settle_doubt,
     settle_left,
@@ -133,16 +134,18 @@ async def settle_all(session: Session, tree: Tree, *, back: bool) -> float | Non
             continue
         spec = session.spec(row.tool)
         after = await settle_doubt(session, spec, row, back=back)
-        if after.state == "in_doubt" and spec is not None and _asked_again(spec, after, back=back):
+        if after.state == "in_doubt" and spec is not None and await _asked_again(spec, after, back=back):
             clocks = await ReadClocks()
             waits.append(max(POLL_S_MAX, (after.probe_at or clocks.wall) - clocks.wall))
     return min(waits, default=None)
 
 
-def _asked_again(spec: Spec, row: CallRow, *, back: bool) -> bool:
+async def _asked_again(spec: Spec, row: CallRow, *, back: bool) -> bool:
     """Whether time brings more: another probe, or another start of an idempotent call."""
-    repeats = row.probe_at is not None and spec.idempotent and not (back and may_compensate_in_doubt(spec))
-    return spec.probe is not None or repeats
+    if spec.probe is not None:
+        return True
+    blind = back and may_compensate_in_doubt(spec)
+    return row.probe_at is not None and not blind and await is_repeatable(spec, row)
 
 
 # ---- compensations ------------------------------------------------------------------------
