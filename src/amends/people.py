@@ -15,7 +15,7 @@ from amends.engine.doubt import ask_probe
 from amends.engine.recovery import Found, recover_tree
 from amends.engine.session import Ask, Session, ask_for, call_of
 from amends.engine.telling import event_of, info_of
-from amends.errors import Error, LedgerError, NoRun, RunEnded, TransitionRefused, UsageError
+from amends.errors import LedgerError, NoRun, RunEnded, TransitionRefused, UsageError
 from amends.filter import CALL_FIELDS, RUN_FIELDS, parse_filter
 from amends.flow import Flow
 from amends.hub import Hub, View, adhoc_spec
@@ -374,8 +374,3 @@ async def _call(view: View, call_id: str) -> CallRow:
     if row is None or row.tenant != (view.tenant or ""):
         raise UsageError(f"there is no call {call_id!r} in this ledger")
     return row
-
-
-def is_ours(error: BaseException) -> bool:
-    """Whether amends raised it."""
-    return isinstance(error, Error)

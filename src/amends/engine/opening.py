@@ -9,7 +9,7 @@ from amends.canonical import decode
 from amends.engine.ending import commit, raise_blocked
 from amends.engine.rollback import read_tree, roll_back, settle_all
 from amends.engine.session import POLL_S_MAX, POLL_S_MIN, Session
-from amends.errors import Busy, LedgerError, RunConflict, RunEnded
+from amends.errors import Busy, RunConflict, RunEnded
 from amends.ledger import LetGo, OpenChild, Opened, OpenRun
 from amends.ops import IsDead, Lease, ReadClocks, Sleep
 from amends.rows import RunRow
@@ -168,7 +168,3 @@ def _busy(opened: Opened) -> Busy:
         retry_after=left,
         run_id=opened.run.id,
     )
-
-
-class NotOurs(LedgerError):
-    """Recovery met a run that another worker took first."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
@@ -188,10 +187,6 @@ class World:
             lease = process.leases.get(row.root)
             if lease is not None and root.epoch != lease.epoch and sim.clock.mono >= lease.until:
                 self.stale.append(f"{op.call.tool} was started by {process.name}, whose lease had ended")
-
-    def to_json(self) -> str:
-        """The landings, for a report."""
-        return json.dumps([(one.tool, one.phase, one.call_id) for one in self.landings])
 
 
 def result_of(key: str) -> str:
