@@ -24,6 +24,22 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
+class Schema:
+    """The version a ledger has, and what this amends knows."""
+
+    version: int
+    """0: there is no ledger yet."""
+    newest: int
+    """The newest version that this amends knows."""
+    needs: int
+    """The version that an amends must know to use the ledger: below it two amends cannot share it."""
+    pending: tuple[str, ...]
+    """The migrations that this amends would apply."""
+    ledger: str = ""
+    """The ledger's own name, made when it was made."""
+
+
+@dataclass(frozen=True, slots=True)
 class Happened(Generic[R_co]):
     """The call took effect, with this result."""
 

@@ -189,6 +189,8 @@ class FindRun(Op["RunRow | None"]):
     """The run of this uid, locked until the transaction ends where the database has such locks."""
 
     uid: str
+    skip: bool = False
+    """Answer None instead of waiting when another transaction has it locked: who claims takes the next one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,16 @@ from amends.store.migrations import migrations
 from amends.store.sql import _ROWS, CALLS, Desk, Execute, Result, Statements, transaction
 from tests.store.ledger import Ledger
 
-OTHER = Dialect("other", mark="%s", quote="`", lock=" for update", new_id=" returning seq", index="")
+OTHER = Dialect(
+    "other",
+    mark="%s",
+    quote="`",
+    lock=" for update",
+    skip=" for update skip locked",
+    new_id=" returning seq",
+    clock="",
+    index="",
+)
 
 
 def database() -> sqlite3.Connection:

@@ -157,7 +157,7 @@ def test_a_ledger_of_a_newer_amends_is_refused_with_both_versions(make: Make, pa
     make().open(create=True)
     newest = len(migrations("sqlite"))
     raw = sqlite3.connect(path)
-    raw.execute("insert into amends_schema values (?, 0.0)", (newest + 7,))
+    raw.execute("insert into amends_schema values (?, ?, 0.0, 'x')", (newest + 7, newest + 7))
     raw.commit()
     raw.close()
     with pytest.raises(LedgerTooNew) as too_new:
@@ -172,7 +172,7 @@ def test_an_older_ledger_is_migrated_once_by_whoever_comes_first(
 ) -> None:
     make().open(create=True)
     known = migrations("sqlite")
-    newer = Migration(len(known) + 1, "more", ("create table more (x)", "insert into more values (1)"))
+    newer = Migration(len(known) + 1, "more", 1, ("create table more (x)", "insert into more values (1)"))
     monkeypatch.setattr(file, "migrations", lambda dialect: (*known, newer))
     stores = [make() for _ in range(8)]
     caplog.set_level(logging.INFO, logger="amends")
@@ -189,7 +189,7 @@ def test_a_migration_that_fails_leaves_the_ledger_as_it_was(
 ) -> None:
     make().open(create=True)
     known = migrations("sqlite")
-    wrong = Migration(len(known) + 1, "wrong", ("create table more (x)", "insert into nowhere values (1)"))
+    wrong = Migration(len(known) + 1, "wrong", 1, ("create table more (x)", "insert into nowhere values (1)"))
     monkeypatch.setattr(file, "migrations", lambda dialect: (*known, wrong))
     with pytest.raises(LedgerError):
         make().open(create=True)

@@ -21,8 +21,12 @@ class Dialect:
     """Around names: ``key`` and ``call`` are reserved words in some databases."""
     lock: str
     """Ends a select whose rows nobody else may change before the transaction ends."""
+    skip: str
+    """The same, but without the rows that somebody else has locked."""
     new_id: str
     """Ends the insert of an event, where only the statement itself tells the id it made."""
+    clock: str
+    """The server's own clock, in seconds; empty where there is no server and the process's clock is asked."""
 
     index: str
     """After a table's name: the index to use. A planner that guesses takes the wrong one when tenants are few."""
@@ -33,4 +37,4 @@ class Dialect:
 
 
 # One writer at a time (BEGIN IMMEDIATE): there is nobody to lock a row against.
-SQLITE: Final = Dialect("sqlite", mark="?", quote='"', lock="", new_id="", index=" indexed by {}")
+SQLITE: Final = Dialect("sqlite", mark="?", quote='"', lock="", skip="", new_id="", clock="", index=" indexed by {}")

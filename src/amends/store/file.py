@@ -6,14 +6,16 @@ import logging
 import os
 import random
 import re
+import secrets
 import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
-from amends.errors import LedgerCorrupt, LedgerError, LedgerMissing, LedgerTooNew, LedgerUnavailable
-from amends.store.migrations import migrations
+from amends.errors import LedgerCorrupt, LedgerError, LedgerMissing, LedgerUnavailable
+from amends.model import Schema
+from amends.store.migrations import check_usable, migrations, schema_of
 
 T = TypeVar("T")
 
@@ -141,31 +143,41 @@ def _missing(path: Path, why: str) -> LedgerMissing:
     )
 
 
+def read_schema(path: Path, *, wait_s: float) -> Schema:
+    """What the file holds; nothing is made and nothing is changed."""
+    if not os.path.exists(path):  # noqa: PTH110
+        return schema_of("sqlite", 0, 0, "")
+    connection = connect(path, create=False, synchronous="FULL", wait_s=wait_s)
+    try:
+        return patiently(path, wait_s, lambda: _schema(connection, _names(connection)))
+    except sqlite3.Error as error:
+        raise explained(error, path) from error
+    finally:
+        connection.close()
+
+
 def _checked_version(connection: sqlite3.Connection, path: Path, *, create: bool) -> int:
     names = _names(connection)
-    version = _version(connection, names)
-    newest = migrations("sqlite")[-1].version
-    if version == 0 and not create:
+    found = _schema(connection, names)
+    if found.version == 0 and not create:
         raise _missing(path, "the file holds none")
-    if version == 0 and names:
+    if found.version == 0 and names:
         raise LedgerCorrupt(f"{path} is a database of something else", hint="give the ledger a file of its own")
-    if version > newest:
-        raise LedgerTooNew(
-            f"the ledger at {path} has version {version}; this amends knows versions up to {newest}",
-            hint="upgrade amends: a newer one has used this ledger",
-        )
-    return version
+    check_usable(found, str(path))
+    return found.version
 
 
 def _names(connection: sqlite3.Connection) -> set[str]:
     return {name for (name,) in connection.execute("select name from sqlite_master")}
 
 
-def _version(connection: sqlite3.Connection, names: set[str]) -> int:
+def _schema(connection: sqlite3.Connection, names: set[str]) -> Schema:
     if "amends_schema" not in names:
-        return 0
-    version: int | None = connection.execute("select max(version) from amends_schema").fetchone()[0]
-    return version or 0
+        return schema_of("sqlite", 0, 0, "")
+    version, needs, ledger = connection.execute(
+        "select max(version), max(needs), max(ledger) from amends_schema"
+    ).fetchone()
+    return schema_of("sqlite", version or 0, needs or 0, ledger or "")
 
 
 def _use_wal(connection: sqlite3.Connection, path: Path) -> None:
@@ -180,17 +192,20 @@ def _migrate(
     connection: sqlite3.Connection, path: Path, version: int, *, clock: Callable[[], float], wait_s: float
 ) -> bool:
     """Bring the schema up to date under the write lock; whether the ledger is new."""
-    if version == migrations("sqlite")[-1].version:
+    if version >= migrations("sqlite")[-1].version:
         return False  # without the lock: who wants to look must not wait for who writes
     patiently(path, wait_s, lambda: connection.execute("begin immediate"))
     try:
-        found = _version(connection, _names(connection))  # somebody may have been faster
+        schema = _schema(connection, _names(connection))  # somebody may have been faster
+        found, ledger = schema.version, schema.ledger or secrets.token_hex(8)
         for migration in migrations("sqlite")[found:]:
             if found:
                 log.info("migrating the ledger at %s to version %d (%s)", path, migration.version, migration.name)
             for statement in migration.statements:
                 connection.execute(statement)
-            connection.execute("insert into amends_schema values (?, ?)", (migration.version, clock()))
+            connection.execute(
+                "insert into amends_schema values (?, ?, ?, ?)", (migration.version, migration.needs, clock(), ledger)
+            )
         connection.execute("commit")
     except BaseException:
         if connection.in_transaction:

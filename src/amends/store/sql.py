@@ -95,8 +95,10 @@ class Statements:
         runs, calls, events = self._select("runs", RUN_COLUMNS), self._select("calls", CALL_COLUMNS), "from events"
         mark, lock = dialect.mark, dialect.lock
         key = dialect.name_of("key")
-        self.newest = f"select at {events} order by seq desc limit 1"
+        newest = f"{events} order by seq desc limit 1"
+        self.newest = f"select {dialect.clock}, (select at {newest})" if dialect.clock else f"select null, at {newest}"
         self.find_run = f"{runs} where uid = {mark}{lock}"
+        self.find_run_unlocked = f"{runs} where uid = {mark}{dialect.skip}"
         self.find_run_by_id = f"{runs} where tenant = {mark} and id = {mark} order by generation desc limit 1{lock}"
         self.list_tree = f"{runs} where root = {mark} order by place"
         self.find_call = f"{calls} where id = {mark}{lock}"
@@ -158,7 +160,7 @@ class Desk:
 
     __slots__ = ("calls", "clock", "runs", "statements")
 
-    def __init__(self, statements: Statements, clock: Callable[[], float]) -> None:
+    def __init__(self, statements: Statements, clock: Callable[[], float] | None) -> None:
         self.statements = statements
         self.clock = clock
         self.runs: dict[str, RunRow] = {}
@@ -186,17 +188,19 @@ async def transaction(intent: Flow[T], desk: Desk) -> T:
 # ---- one row ------------------------------------------------------------------------------
 
 
-async def _now(desk: Desk, _: rows.Now) -> float:
-    newest = (await Execute(desk.statements.newest, ()))[0]
-    clock = desk.clock()
-    return max(clock, newest[0][0]) if newest else clock
+async def _now(desk: Desk, op: rows.Now) -> float:
+    found, _, _ = await Execute(desk.statements.newest, ())
+    server, newest = found[0] if found else (None, None)
+    clock: float = server if desk.clock is None else desk.clock()
+    return clock if newest is None else max(clock, newest)
 
 
 async def _find_run(desk: Desk, op: rows.FindRun) -> RunRow | None:
     seen = desk.runs.get(op.uid)
     if seen is not None:
         return seen
-    found, _, _ = await Execute(desk.statements.find_run, (op.uid,))
+    statements = desk.statements
+    found, _, _ = await Execute(statements.find_run_unlocked if op.skip else statements.find_run, (op.uid,))
     return _remembered(desk.runs, op.uid, RUNS.make(*found[0])) if found else None
 
 
@@ -253,8 +257,8 @@ async def _update(
 
 
 async def _add_event(desk: Desk, op: rows.AddEvent) -> int:
-    _, _, seq = await Execute(desk.statements.insert_event, EVENT_VALUES(op))
-    return seq
+    told, _, seq = await Execute(desk.statements.insert_event, EVENT_VALUES(op))
+    return told[0][0] if told else seq
 
 
 def _remembered(seen: dict[str, Row], key: str, row: Row) -> Row:

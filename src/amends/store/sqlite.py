@@ -18,9 +18,10 @@ from typing import Any, Final, Literal, TypeVar
 from amends.errors import LedgerError, LedgerUnavailable
 from amends.flow import run_flow
 from amends.ledger import StoreOp
+from amends.model import Schema
 from amends.store.batch import GroupCommit, Ticket
 from amends.store.dialect import SQLITE
-from amends.store.file import connect, establish, explained, inode_of, is_busy, is_total, patiently
+from amends.store.file import connect, establish, explained, inode_of, is_busy, is_total, patiently, read_schema
 from amends.store.intents import READS, intent
 from amends.store.sql import Desk, Execute, Result, Statements, transaction
 
@@ -108,6 +109,15 @@ class SqliteStore:
             # From now on the ledger exists: should its file vanish, it must not be made again, empty.
             self._create = False
             return made
+
+    def schema(self) -> Schema:
+        """What the file holds and what this amends would have; makes and changes nothing."""
+        return read_schema(self.path, wait_s=self._lock_wait_s)
+
+    def migrate(self) -> Schema:
+        """Bring the ledger up to date, making it if there is none."""
+        self.open(create=True)
+        return self.schema()
 
     def perform(self, op: StoreOp[T]) -> T:
         """Carry out one operation; returns when it is durable."""

@@ -1,9 +1,12 @@
 -- The ledger. Columns are the fields of rows.py, in their order; tests/store/test_schema.py compares.
 -- Needs SQLite 3.37 (strict tables). Chains of OR, because SQLite builds a tree of the values for each IN.
 
+-- needs: the newest migration that an amends must know to use the ledger. ledger: its own name, the same in all rows.
 create table amends_schema (
     version integer primary key,
-    applied_at real not null
+    needs integer not null,
+    applied_at real not null,
+    ledger text not null
 ) strict;
 
 -- place: the order of creation, parents before children; no field of a row.
