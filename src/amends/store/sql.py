@@ -188,7 +188,7 @@ async def transaction(intent: Flow[T], desk: Desk) -> T:
 # ---- one row ------------------------------------------------------------------------------
 
 
-async def _now(desk: Desk, op: rows.Now) -> float:
+async def _now(desk: Desk, _op: rows.Now) -> float:
     found, _, _ = await Execute(desk.statements.newest, ())
     server, newest = found[0] if found else (None, None)
     clock: float = server if desk.clock is None else desk.clock()
