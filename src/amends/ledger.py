@@ -126,7 +126,7 @@ class Admission:
     """What the ledger says to a request.
 
     ``verdict``: start, replay, failed (recorded), staged, held, wait, doubt, retry, refused, ended, conflict,
-    rejected, spent.
+    rejected, spent. ``run`` is told where the answer is about a run: not for a start or a replay.
     """
 
     verdict: str

@@ -67,7 +67,7 @@ async def _first_answer(mine: CallRow, run: RunRow) -> Admission:
     if mine.state == "held":
         twin = await FindCall(mine.twin) if mine.twin else None
         return Admission("staged" if mine.is_staged else "held", mine, twin, run)
-    return Admission("start", mine, run=run)
+    return Admission("start", mine)
 
 
 async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission:
@@ -75,11 +75,11 @@ async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> A
     closed = await _closed(op, run, root, now)
     if closed is not None and (root.state == "committed" or root.goal == "commit"):
         recorded = [call for call in await ListCalls(root.uid, ("succeeded",)) if call.key.startswith(f"{op.key}:")]
-        return Admission("replay", recorded[-1], run=run) if recorded else closed
+        return Admission("replay", recorded[-1]) if recorded else closed
     if closed is not None:
         return closed
     op = replace(op, key=f"{op.key}:{op.call_id}")  # the request itself may be repeated: it stays as it is
-    return Admission("start", await _insert(op, run, root, now, state="started", generation=1), run=run)
+    return Admission("start", await _insert(op, run, root, now, state="started", generation=1))
 
 
 async def _closed(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission | None:
@@ -105,7 +105,7 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
     if known.alias:
         twin = await FindCall(known.alias)
         assert twin is not None, "an alias names a call of this ledger"
-        return Admission("replay", twin, run=run)
+        return Admission("replay", twin)
     if known.root != root.uid:
         return await _answer_other_run(op, run, known, now)
     asked_now = False
@@ -118,7 +118,7 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
         return await _conflict(op, run, root, known, now)
     match known.state:
         case "succeeded":
-            return Admission("replay", known, run=run)
+            return Admission("replay", known)
         case "started" | "compensating":
             return Admission("wait", known, run=run)
         case "in_doubt" | "backing_off" if _is_record(root) or (known.kind, known.state) == (
@@ -168,7 +168,7 @@ async def _answer_other_run(op: AdmitCall, run: RunRow, known: CallRow, now: flo
     pivoted = other.phase == "pivoted" or (other.state == "committed" and bool(other.pivot))
     kept = pivoted or other_root.phase == "pivoted" or other_root.state == "committed"
     if kept and known.state == "succeeded":
-        return Admission("replay", known, run=run)
+        return Admission("replay", known)
     if kept and known.is_staged:
         return Admission("staged", known, run=run)
     return Admission("wait", known, twin=known, run=other_root)
@@ -242,8 +242,8 @@ async def _admit_by_law(op: AdmitCall, run: RunRow, root: RunRow, now: float, ge
         return Admission("staged", call, run=run)
     call = await _insert(op, run, root, now, state="started", generation=generation, violation=violation)
     if op.kind == "pivot" and not violation:
-        run = await UpdateRun(run, {"pivot": call.id})
-    return Admission("start", call, run=run)
+        await UpdateRun(run, {"pivot": call.id})
+    return Admission("start", call)
 
 
 async def _broken_law(op: AdmitCall, run: RunRow) -> Admission | None:
