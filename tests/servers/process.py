@@ -29,9 +29,11 @@ WATCHDOG = """
 read -r _
 if read -r pid <"$1/pid"; then
     kill -s "$2" -- "-$pid"
-    for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25; do
-        kill -0 -- "-$pid" || break
-        sleep 0.2
+    left=250
+    while [ "$left" -gt 0 ]; do
+        left=$((left - 1))
+        kill -s 0 -- "-$pid" || break
+        sleep 0.02
     done
     kill -s KILL -- "-$pid"
 fi 2>/dev/null
@@ -134,10 +136,11 @@ class Process:
             os.write(self._leash, b"\n")
         os.close(self._leash)
         self._leash = -1
-        self._watchdog.wait(STOP_S)
         if self._running is not None:
+            # First: the watchdog takes a dead server that nobody has waited for, for a living one.
             self._running.wait(STOP_S)
             self._running = None
+        self._watchdog.wait(STOP_S)
 
     def _launch(self, argv: Sequence[str]) -> None:
         other = {"user": self.user.uid, "group": self.user.gid, "extra_groups": []} if self.user.is_other else {}
