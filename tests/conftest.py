@@ -7,6 +7,8 @@ import threading
 
 import pytest
 
+pytest_plugins = ["tests.servers.fixtures"]
+
 
 @pytest.fixture(autouse=True, scope="session")
 def interrupts_arrive() -> None:

@@ -1,0 +1,14 @@
+"""Real PostgreSQL and MariaDB servers, thrown away after use: for tests, for chaos and for measuring.
+
+In pytest, use the fixtures of `tests/servers/fixtures.py`. Elsewhere:
+
+    with PostgresServer() as server:
+        url = server.create_database()
+"""
+
+from tests.servers.databases import create_database, drop_database, with_database
+from tests.servers.found import Unavailable
+from tests.servers.mariadb import MariadbServer
+from tests.servers.postgres import PostgresServer
+
+__all__ = ["MariadbServer", "PostgresServer", "Unavailable", "create_database", "drop_database", "with_database"]

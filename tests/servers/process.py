@@ -1,0 +1,190 @@
+"""One server process in a folder of its own, both gone when its owner is, however the owner ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.servers.found import Unavailable, unprivileged_user
+
+START_S = 60
+STOP_S = 30
+POLL_S = 0.02
+LOG_TAIL_CHARS = 2000
+
+# Stands between a killed test process and a server that would run for ever. It waits on a pipe whose other end only
+# the owner has: the kernel closes it whatever the owner died of. PR_SET_PDEATHSIG would be less code and less use: it
+# follows the *thread* that started the server, it is lost when the user changes, it is Linux's alone, and nobody
+# would remove the folder. A line on the pipe means the same as its end, for an owner whose forked children still
+# hold the pipe. The pid file is written by the server's own process before it becomes the server, so there is no
+# moment in which a server runs and nobody knows it.
+WATCHDOG = """
+read -r _
+if read -r pid <"$1/pid"; then
+    kill -s "$2" -- "-$pid"
+    left=250
+    while [ "$left" -gt 0 ]; do
+        left=$((left - 1))
+        kill -s 0 -- "-$pid" || break
+        sleep 0.02
+    done
+    kill -s KILL -- "-$pid"
+fi 2>/dev/null
+rm -rf -- "$1"
+"""
+# A group of its own: the interrupt of a terminal is for the tests, and initdb is ended with what it started.
+LAUNCH = 'echo $$ >pid && exec "$@"'
+
+
+class Process:
+    """A folder, at most one program running in it, and the watchdog that outlives us."""
+
+    def __init__(self, *, discard_signal: str, folder: Path | None = None) -> None:
+        self.user = unprivileged_user()
+        # A socket's path has at most 107 bytes, 103 on macOS, where the usual temporary folder is half of that.
+        parent = folder or (Path("/tmp") if os.access("/tmp", os.W_OK) else None)
+        self.folder = Path(tempfile.mkdtemp(prefix="amends-", dir=parent))
+        if self.user.is_other:
+            os.chown(self.folder, self.user.uid, self.user.gid)
+        self._running: subprocess.Popen[bytes] | None = None
+        read_end, self._leash = os.pipe()
+        self._watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", WATCHDOG, "watchdog", str(self.folder), discard_signal],
+            stdin=read_end,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+        os.close(read_end)
+
+    @property
+    def pid(self) -> int | None:
+        return self._running.pid if self._running is not None else None
+
+    @property
+    def log(self) -> str:
+        try:
+            return (self.folder / "log").read_text(encoding="utf-8", errors="replace")[-LOG_TAIL_CHARS:]
+        except FileNotFoundError:
+            return ""
+
+    def run(self, argv: Sequence[str]) -> None:
+        """The program ran to its end and said yes."""
+        self._launch(argv)
+        assert self._running is not None
+        status = self._running.wait(START_S)
+        self._ended()
+        if status != 0:
+            raise Unavailable(f"{argv[0]} ended with {status}: {self.log}")
+
+    def start(self, argv: Sequence[str], *, answers: Callable[[], bool]) -> None:
+        """The server answers."""
+        assert self._running is None, "already started"
+        self._launch(argv)
+        assert self._running is not None
+        deadline = time.monotonic() + START_S
+        while not answers():
+            if self._running.poll() is not None:
+                status = self._running.returncode
+                self._ended()
+                raise Unavailable(f"{argv[0]} ended with {status}: {self.log}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise Unavailable(f"{argv[0]} did not answer within {START_S} s: {self.log}")
+            time.sleep(POLL_S)
+
+    def stop(self, number: int) -> None:
+        """The server has ended in order; its data stays."""
+        if self._running is None:
+            return
+        self._running.send_signal(number)
+        try:
+            self._running.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._ended()
+
+    def kill(self) -> None:
+        """The server and all its children have had SIGKILL and are gone; its data stays as it was."""
+        if self._running is None:
+            return
+        self._running.kill()
+        self._running.wait()
+        deadline = time.monotonic() + STOP_S
+        # Found by where they are: PostgreSQL's backends leave the group, and are init's once the postmaster is dead.
+        while survivors := _processes_in(self.folder):
+            for pid in survivors:
+                _kill_if_there(pid)
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"processes {survivors} in {self.folder} survive SIGKILL")
+            time.sleep(POLL_S / 10)
+        self._ended()
+
+    def close(self) -> None:
+        """No process, no folder."""
+        if self._leash < 0:
+            return
+        with contextlib.suppress(BrokenPipeError):  # somebody ended the watchdog
+            os.write(self._leash, b"\n")
+        os.close(self._leash)
+        self._leash = -1
+        if self._running is not None:
+            # First: the watchdog takes a dead server that nobody has waited for, for a living one.
+            self._running.wait(STOP_S)
+            self._running = None
+        self._watchdog.wait(STOP_S)
+
+    def _launch(self, argv: Sequence[str]) -> None:
+        other = {"user": self.user.uid, "group": self.user.gid, "extra_groups": []} if self.user.is_other else {}
+        with (self.folder / "log").open("ab") as log:
+            self._running = subprocess.Popen(
+                ["/bin/sh", "-c", LAUNCH, "launch", *argv],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=self.folder,
+                env={"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self.folder), "LC_ALL": "C", "TZ": "UTC"},
+                **other,  # type: ignore[call-overload]
+            )
+
+    def _ended(self) -> None:
+        self._running = None
+        (self.folder / "pid").unlink(missing_ok=True)
+
+
+def free_port() -> int:
+    """A port that nobody listens on now. Somebody may be quicker: a start that fails is tried with another one."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def listens(address: tuple[str, int] | str) -> bool:
+    with socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET) as probe:
+        return probe.connect_ex(address) == 0
+
+
+def _processes_in(folder: Path) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            place = (entry / "cwd").readlink()
+        except OSError:
+            continue
+        if place.is_relative_to(folder):
+            found.append(int(entry.name))
+    return found
+
+
+def _kill_if_there(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
