@@ -1,27 +1,27 @@
-"""Every test of a store runs on every store and in both colours."""
+"""Every check of the conformance suite runs on every store and in both colours."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from amends.store.sqlite import SqliteStore
-from tests.store.ledger import Clock, Ledger, audit, make_store
-from tests.store.many import Gate
+# Before anything imports them: a failed check shows the values.
+pytest.register_assert_rewrite("amends.testing.conformance")
 
-STORES = ("memory", "sqlite")
-COLOURS = ("blocking", "async")
+from amends.store.sqlite import SqliteStore  # noqa: E402
+from amends.testing.conformance.ledger import Ledger, audit  # noqa: E402
+from tests.store.harness import Harness, in_file, in_memory  # noqa: E402
+from tests.store.many import Gate  # noqa: E402
 
 
-@pytest.fixture(params=[f"{store}-{colour}" for store in STORES for colour in COLOURS])
-def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
-    kind, _, colour = request.param.partition("-")
-    clock = Clock()
-    under_test = Ledger(make_store(kind, tmp_path, clock), colour, clock)
-    assert under_test.store.open(create=True)
-    yield under_test
-    audit(under_test)
-    under_test.store.close()
+@pytest.fixture
+def memory_harness() -> Harness:
+    return in_memory()
+
+
+@pytest.fixture
+def sqlite_harness(tmp_path: Path) -> Harness:
+    return in_file(tmp_path / "ledger.db")
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 from amends import ledger as ops
 from amends.rows import RunRow
 from amends.store.sqlite import SqliteStore
-from tests.store.ledger import Ledger
+from amends.testing.conformance.ledger import Ledger
 
 CALLERS = 64
 

@@ -15,7 +15,7 @@ from amends.store.dialect import SQLITE, Dialect
 from amends.store.intents import intent
 from amends.store.migrations import migrations
 from amends.store.sql import _ROWS, CALLS, Desk, Execute, Result, Statements, transaction
-from tests.store.ledger import Ledger
+from amends.testing.conformance.ledger import Ledger
 
 OTHER = Dialect(
     "other",

@@ -18,7 +18,7 @@ from amends.errors import LedgerCorrupt, LedgerError, LedgerMissing, LedgerTooNe
 from amends.store import file
 from amends.store.migrations import Migration, migrations
 from amends.store.sqlite import SqliteStore
-from tests.store.ledger import Clock, Ledger, audit
+from amends.testing.conformance.ledger import Clock, Ledger, audit
 from tests.store.many import child
 
 
@@ -282,7 +282,7 @@ READ_ONLY = """
     from amends import ledger as ops
     from amends.errors import LedgerUnavailable
     from amends.store.sqlite import SqliteStore
-    from tests.store.ledger import Ledger
+    from amends.testing.conformance.ledger import Ledger
 
     folder = Path(sys.argv[1])
     store = SqliteStore(folder / "ledger.db")

@@ -9,7 +9,7 @@ import pytest
 from amends import ledger as ops
 from amends.errors import LedgerUnavailable
 from amends.store.sqlite import SqliteStore
-from tests.store.ledger import Ledger
+from amends.testing.conformance.ledger import Ledger
 from tests.store.many import CALLERS, Gate, commits, in_line, numbered, stored, wait_for
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from amends.store.sqlite import SqliteStore
-from tests.store.ledger import Ledger, audit
+from amends.testing.conformance.ledger import Ledger, audit
 from tests.store.many import child
 
 HAMMER = """
     import sys
     from pathlib import Path
     from amends.store.sqlite import SqliteStore
-    from tests.store.ledger import Clock, Ledger
+    from amends.testing.conformance.ledger import Clock, Ledger
 
     name, path = sys.argv[1], Path(sys.argv[2])
     store = SqliteStore(path, "NORMAL", Clock())
@@ -46,7 +46,7 @@ FORKS = """
     import os, sys, threading
     from pathlib import Path
     from amends.store.sqlite import SqliteStore
-    from tests.store.ledger import Clock, Ledger, audit
+    from amends.testing.conformance.ledger import Clock, Ledger, audit
 
     path = Path(sys.argv[1])
     store = SqliteStore(path, "NORMAL", Clock())

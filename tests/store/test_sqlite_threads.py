@@ -15,7 +15,7 @@ from amends.rows import RunRow
 from amends.store import sqlite
 from amends.store.batch import BATCH_MAX
 from amends.store.sqlite import SqliteStore
-from tests.store.ledger import Ledger
+from amends.testing.conformance.ledger import Ledger
 from tests.store.many import CALLERS, Gate, ask_together, commits, in_line, numbered, stored, wait_for
 
 

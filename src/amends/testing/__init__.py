@@ -1,10 +1,14 @@
 """Testing with amends: a runtime in memory with its own clock, and the simulator for your own tools.
 
 ``runtime`` for unit tests, ``check_tool`` for one tool with its twin, ``simulate`` for a whole task under every crash.
-The simulator that tests amends itself is here too (``Simulation``, ``World``, ``CHECKERS``).
+The simulator that tests amends itself is here too (``Simulation``, ``World``, ``CHECKERS``), and the suite by which a
+store proves that it is a ledger (``prove_store``).
 """
 
 from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from amends.testing.checkers import CHECKERS, Violation, check_all
 from amends.testing.clock import Clock
@@ -13,18 +17,42 @@ from amends.testing.simulate import Verdict, check_tool, simulate
 from amends.testing.simulation import Crash, Fault, Simulation
 from amends.testing.world import World
 
+if TYPE_CHECKING:
+    from amends.testing.conformance import CHECKS as STORE_CHECKS
+    from amends.testing.conformance import Proof, Skipped, check_store, prove_store
+
 __all__ = [
     "CHECKERS",
+    "STORE_CHECKS",
     "Clock",
     "Crash",
     "Fault",
+    "Proof",
     "Simulation",
+    "Skipped",
     "TestRuntime",
     "Verdict",
     "Violation",
     "World",
     "check_all",
+    "check_store",
     "check_tool",
+    "prove_store",
     "runtime",
     "simulate",
 ]
+
+# Whoever tests a tool pays for no suite of stores.
+_OF_STORES: Final = {
+    "Proof": "Proof",
+    "STORE_CHECKS": "CHECKS",
+    "Skipped": "Skipped",
+    "check_store": "check_store",
+    "prove_store": "prove_store",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_STORES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("amends.testing.conformance"), _OF_STORES[name])

@@ -1,17 +1,19 @@
 """Going back, going forward, closing."""
 
-import json
+from __future__ import annotations
 
-import pytest
+import json
 
 from amends import ledger as ops
 from amends.errors import LeaseLost, TransitionRefused
-from tests.store.ledger import Ledger
+from amends.testing.conformance.ledger import Ledger, raises
+from amends.testing.conformance.registry import check, check_each
 
 # ---- back ---------------------------------------------------------------------------------
 
 
-def test_a_rollback_closes_what_has_not_started(ledger: Ledger) -> None:
+@check
+def a_rollback_closes_what_has_not_started(ledger: Ledger) -> None:
     run = ledger.run()
     staged = ledger.admit(run, "mail", kind="retriable").call
     waiting = ledger.settle(ledger.start(run, "ship"), "backing_off", retry_s=9.0).call
@@ -20,14 +22,16 @@ def test_a_rollback_closes_what_has_not_started(ledger: Ledger) -> None:
     assert [ledger.look(call).state for call in (staged, waiting, done)] == ["dropped", "failed", "succeeded"]
 
 
-def test_a_persons_rollback_of_a_live_run_is_its_goal(ledger: Ledger) -> None:
+@check
+def a_persons_rollback_of_a_live_run_is_its_goal(ledger: Ledger) -> None:
     run = ledger.run()
     asked = ledger(ops.BeginRollback(run.uid, "ann", "stop", True))
     assert (asked.how, asked.run.state, asked.run.goal, asked.run.goal_by) == ("deferred", "open", "rollback", "person")
     assert ledger.admit(run).verdict == "ended"
 
 
-def test_a_rollback_over_a_pivot_in_flight_waits(ledger: Ledger) -> None:
+@check
+def a_rollback_over_a_pivot_in_flight_waits(ledger: Ledger) -> None:
     run = ledger.run()
     call = ledger.start(run, "wire", kind="pivot")
     assert ledger.roll_back(run).how == "deferred"
@@ -35,19 +39,22 @@ def test_a_rollback_over_a_pivot_in_flight_waits(ledger: Ledger) -> None:
     assert ledger.roll_back(run).how == "rolling"
 
 
-def test_a_rollback_over_a_pivot_that_passed_is_refused(ledger: Ledger) -> None:
+@check
+def a_rollback_over_a_pivot_that_passed_is_refused(ledger: Ledger) -> None:
     run = ledger.run()
     ledger.do(run, "wire", kind="pivot")
     assert ledger.roll_back(run).how == "refused"
 
 
-def test_a_run_that_ended_is_not_rolled_back(ledger: Ledger) -> None:
+@check
+def a_run_that_ended_is_not_rolled_back(ledger: Ledger) -> None:
     run = ledger.run()
     ledger.commit(run)
     assert ledger(ops.BeginRollback(run.uid, "ann", "stop", True)).how == "ended"
 
 
-def test_a_rollback_takes_committed_children_along_and_not_their_pivots(ledger: Ledger) -> None:
+@check
+def a_rollback_takes_committed_children_along_and_not_their_pivots(ledger: Ledger) -> None:
     run = ledger.run()
     plain, pivoted = ledger.child(run, "plain"), ledger.child(run, "pivoted")
     ledger.do(plain, "charge", key="1")
@@ -59,7 +66,8 @@ def test_a_rollback_takes_committed_children_along_and_not_their_pivots(ledger: 
     assert ledger.read(pivoted).state == "committed"
 
 
-def test_compensations_go_in_reverse_of_settling(ledger: Ledger) -> None:
+@check
+def compensations_go_in_reverse_of_settling(ledger: Ledger) -> None:
     run = ledger.run()
     slow, quick = ledger.start(run, "slow"), ledger.start(run, "quick")
     quick, slow = ledger.settle(quick).call, ledger.settle(slow).call
@@ -69,7 +77,8 @@ def test_compensations_go_in_reverse_of_settling(ledger: Ledger) -> None:
     assert ledger.compensate(quick).state == "compensated"
 
 
-def test_calls_of_one_group_are_compensated_side_by_side(ledger: Ledger) -> None:
+@check
+def calls_of_one_group_are_compensated_side_by_side(ledger: Ledger) -> None:
     run = ledger.run()
     one, two = ledger.do(run, "one", grp="g"), ledger.do(run, "two", grp="g")
     ledger.roll_back(run)
@@ -77,7 +86,8 @@ def test_calls_of_one_group_are_compensated_side_by_side(ledger: Ledger) -> None
     assert ledger(ledger.compensate_op(two)) is not None
 
 
-def test_no_compensation_starts_while_a_call_is_started(ledger: Ledger) -> None:
+@check
+def no_compensation_starts_while_a_call_is_started(ledger: Ledger) -> None:
     run = ledger.run()
     done, running = ledger.do(run, "charge"), ledger.start(run, "ship")
     ledger.roll_back(run)
@@ -86,13 +96,15 @@ def test_no_compensation_starts_while_a_call_is_started(ledger: Ledger) -> None:
     assert ledger(ledger.compensate_op(done)) is not None
 
 
-def test_a_compensation_starts_only_in_a_run_that_goes_back(ledger: Ledger) -> None:
+@check
+def a_compensation_starts_only_in_a_run_that_goes_back(ledger: Ledger) -> None:
     run = ledger.run()
     call = ledger.do(run)
     assert ledger(ledger.compensate_op(call)) is None
 
 
-def test_a_compensation_is_started_once_per_attempt(ledger: Ledger) -> None:
+@check
+def a_compensation_is_started_once_per_attempt(ledger: Ledger) -> None:
     run = ledger.run()
     call = ledger.do(run)
     ledger.roll_back(run)
@@ -104,7 +116,8 @@ def test_a_compensation_is_started_once_per_attempt(ledger: Ledger) -> None:
     assert ledger.compensate(failed).comp_attempt == 2
 
 
-def test_a_doubt_is_compensated_only_where_that_is_allowed(ledger: Ledger) -> None:
+@check
+def a_doubt_is_compensated_only_where_that_is_allowed(ledger: Ledger) -> None:
     run = ledger.run()
     call = ledger.settle(ledger.start(run), "in_doubt").call
     ledger.roll_back(run)
@@ -112,7 +125,8 @@ def test_a_doubt_is_compensated_only_where_that_is_allowed(ledger: Ledger) -> No
     assert ledger(ledger.compensate_op(call, from_doubt=True)).state == "compensating"
 
 
-def test_a_compensation_settled_under_an_old_epoch_is_evidence_only(ledger: Ledger) -> None:
+@check
+def a_compensation_settled_under_an_old_epoch_is_evidence_only(ledger: Ledger) -> None:
     run = ledger.run()
     call = ledger.do(run)
     ledger.roll_back(run)
@@ -122,19 +136,18 @@ def test_a_compensation_settled_under_an_old_epoch_is_evidence_only(ledger: Ledg
     assert ledger.look(call).state == "compensation_in_doubt"
 
 
-def test_an_old_owner_compensates_nothing(ledger: Ledger) -> None:
+@check
+def an_old_owner_compensates_nothing(ledger: Ledger) -> None:
     run = ledger.run()
     call = ledger.do(run)
     ledger.roll_back(run)
     ledger.take_over(run)
-    with pytest.raises(LeaseLost):
+    with raises(LeaseLost):
         ledger(ledger.compensate_op(call))
 
 
-@pytest.mark.parametrize(
-    "left", ["succeeded", "in_doubt", "started", "compensating", "compensation_failed", "compensation_in_doubt"]
-)
-def test_rolled_back_never_has_residue(ledger: Ledger, left: str) -> None:
+@check_each(["succeeded", "in_doubt", "started", "compensating", "compensation_failed", "compensation_in_doubt"])
+def rolled_back_never_has_residue(ledger: Ledger, left: str) -> None:
     run = ledger.run()
     call = ledger.start(run)
     if left in ("succeeded", "in_doubt"):
@@ -147,12 +160,13 @@ def test_rolled_back_never_has_residue(ledger: Ledger, left: str) -> None:
         if left != "compensating":
             ledger.settle_compensation(begun, left)
     before = ledger.everything()
-    with pytest.raises(TransitionRefused):
+    with raises(TransitionRefused):
         ledger.close(run, "rolled_back")
     assert ledger.everything() == before
 
 
-def test_rolled_back_is_reached_when_every_effect_is_compensated(ledger: Ledger) -> None:
+@check
+def rolled_back_is_reached_when_every_effect_is_compensated(ledger: Ledger) -> None:
     run = ledger.run()
     child = ledger.child(run, "part")
     ledger.do(run, "look", kind="read")
@@ -165,20 +179,22 @@ def test_rolled_back_is_reached_when_every_effect_is_compensated(ledger: Ledger)
     assert ledger.read(child).state == "rolled_back"
 
 
-def test_a_parent_is_not_rolled_back_over_a_childs_pivot(ledger: Ledger) -> None:
+@check
+def a_parent_is_not_rolled_back_over_a_childs_pivot(ledger: Ledger) -> None:
     run = ledger.run()
     child = ledger.child(run, "part")
     ledger.do(child, "wire", kind="pivot")
     ledger.commit(child)
     ledger.roll_back(run)
-    with pytest.raises(TransitionRefused):
+    with raises(TransitionRefused):
         ledger.close(run, "rolled_back")
 
 
 # ---- forward ------------------------------------------------------------------------------
 
 
-def test_a_commit_of_what_is_settled_is_decided_at_once(ledger: Ledger) -> None:
+@check
+def a_commit_of_what_is_settled_is_decided_at_once(ledger: Ledger) -> None:
     run = ledger.run()
     ledger.do(run)
     decision = ledger(ops.DecideCommit(run.uid, "a", 1, '"done"'))
@@ -190,8 +206,8 @@ def test_a_commit_of_what_is_settled_is_decided_at_once(ledger: Ledger) -> None:
     )
 
 
-@pytest.mark.parametrize("to", ["started", "in_doubt", "backing_off"])
-def test_a_commit_waits_for_what_is_unsettled(ledger: Ledger, to: str) -> None:
+@check_each(["started", "in_doubt", "backing_off"])
+def a_commit_waits_for_what_is_unsettled(ledger: Ledger, to: str) -> None:
     run = ledger.run()
     call = ledger.start(run)
     if to != "started":
@@ -201,14 +217,16 @@ def test_a_commit_waits_for_what_is_unsettled(ledger: Ledger, to: str) -> None:
     assert ledger.read(run).goal == "commit"
 
 
-def test_a_commit_waits_for_open_children(ledger: Ledger) -> None:
+@check
+def a_commit_waits_for_open_children(ledger: Ledger) -> None:
     run = ledger.run()
     child = ledger.child(run, "part")
     decision = ledger.commit(run)
     assert (decision.how, decision.children) == ("unsettled", (child,))
 
 
-def test_a_commit_with_staged_calls_is_the_point_of_no_return(ledger: Ledger) -> None:
+@check
+def a_commit_with_staged_calls_is_the_point_of_no_return(ledger: Ledger) -> None:
     run = ledger.run()
     mail = ledger.admit(run, "mail", kind="retriable").call
     decision = ledger.commit(run)
@@ -218,7 +236,8 @@ def test_a_commit_with_staged_calls_is_the_point_of_no_return(ledger: Ledger) ->
     assert ledger.commit(run).how == "committed"
 
 
-def test_a_pivot_staged_for_the_commit_starts_first(ledger: Ledger) -> None:
+@check
+def a_pivot_staged_for_the_commit_starts_first(ledger: Ledger) -> None:
     run = ledger.run()
     wire = ledger.admit(run, "wire", kind="pivot", at_commit=True).call
     decision = ledger.commit(run)
@@ -228,7 +247,8 @@ def test_a_pivot_staged_for_the_commit_starts_first(ledger: Ledger) -> None:
     assert ledger.commit(run).how == "committed"
 
 
-def test_the_outbox_of_a_child_becomes_its_parents(ledger: Ledger) -> None:
+@check
+def the_outbox_of_a_child_becomes_its_parents(ledger: Ledger) -> None:
     run = ledger.run()
     child = ledger.child(run, "part")
     mail = ledger.admit(child, "mail", kind="retriable").call
@@ -237,30 +257,34 @@ def test_the_outbox_of_a_child_becomes_its_parents(ledger: Ledger) -> None:
     assert ledger.commit(run).calls == (ledger.look(mail),)
 
 
-def test_a_run_that_was_told_to_go_back_does_not_commit(ledger: Ledger) -> None:
+@check
+def a_run_that_was_told_to_go_back_does_not_commit(ledger: Ledger) -> None:
     run = ledger.run()
     ledger(ops.BeginRollback(run.uid, "ann", "stop", True))
     assert ledger.commit(run).how == "rollback"
 
 
-def test_a_run_past_its_deadline_does_not_commit(ledger: Ledger) -> None:
+@check
+def a_run_past_its_deadline_does_not_commit(ledger: Ledger) -> None:
     run = ledger.run(deadline_s=5.0)
     ledger.clock.now += 6
     assert ledger.commit(run).how == "rollback"
 
 
-def test_a_run_is_not_closed_as_committed_over_what_is_unsettled(ledger: Ledger) -> None:
+@check
+def a_run_is_not_closed_as_committed_over_what_is_unsettled(ledger: Ledger) -> None:
     run = ledger.run()
     ledger.do(run, "wire", kind="pivot")
     ledger.start(run, "mail", kind="retriable")
-    with pytest.raises(TransitionRefused):
+    with raises(TransitionRefused):
         ledger.close(run, "committed")
 
 
 # ---- blocked, abandoned, finished ---------------------------------------------------------
 
 
-def test_a_blocked_run_names_its_causes_and_has_no_owner(ledger: Ledger) -> None:
+@check
+def a_blocked_run_names_its_causes_and_has_no_owner(ledger: Ledger) -> None:
     run = ledger.run()
     ledger.settle(ledger.start(run), "in_doubt")
     blocked = ledger.close(run, "blocked", causes=("decide", "or wait"), wake_s=7.0)
@@ -270,7 +294,8 @@ def test_a_blocked_run_names_its_causes_and_has_no_owner(ledger: Ledger) -> None
     assert blocked.phase == "open"
 
 
-def test_a_blocked_run_may_be_blocked_for_other_causes(ledger: Ledger) -> None:
+@check
+def a_blocked_run_may_be_blocked_for_other_causes(ledger: Ledger) -> None:
     run = ledger.run()
     ledger.close(run, "blocked", causes=("one",))
     again = ledger.claim(run, force=True)
@@ -279,7 +304,8 @@ def test_a_blocked_run_may_be_blocked_for_other_causes(ledger: Ledger) -> None:
     assert (blocked.state, blocked.came_from, json.loads(blocked.causes)) == ("blocked", "open", ["two"])
 
 
-def test_an_abandoned_run_names_what_stands(ledger: Ledger) -> None:
+@check
+def an_abandoned_run_names_what_stands(ledger: Ledger) -> None:
     run = ledger.run()
     done, held = ledger.do(run, "charge"), ledger.admit(run, "mail", kind="retriable").call
     doubt = ledger.settle(ledger.start(run, "ship"), "in_doubt").call
@@ -289,31 +315,35 @@ def test_an_abandoned_run_names_what_stands(ledger: Ledger) -> None:
     assert ledger.admit(run).verdict in ("ended", "doubt")
 
 
-def test_a_run_with_calls_in_flight_is_not_abandoned(ledger: Ledger) -> None:
+@check
+def a_run_with_calls_in_flight_is_not_abandoned(ledger: Ledger) -> None:
     run = ledger.run()
     ledger.start(run)
-    with pytest.raises(TransitionRefused):
+    with raises(TransitionRefused):
         ledger(ops.AbandonRun(run.uid, "ann", "enough"))
 
 
-def test_after_its_pivot_an_abandoned_run_keeps_what_it_did(ledger: Ledger) -> None:
+@check
+def after_its_pivot_an_abandoned_run_keeps_what_it_did(ledger: Ledger) -> None:
     run = ledger.run()
     charge, wire = ledger.do(run, "charge"), ledger.do(run, "wire", kind="pivot")
     ledger(ops.AbandonRun(run.uid, "ann", "enough"))
     assert [ledger.look(call).state for call in (charge, wire)] == ["succeeded", "succeeded"]
 
 
-def test_a_run_is_abandoned_once(ledger: Ledger) -> None:
+@check
+def a_run_is_abandoned_once(ledger: Ledger) -> None:
     run = ledger.run()
     ledger(ops.AbandonRun(run.uid, "ann", "enough"))
-    with pytest.raises(TransitionRefused):
+    with raises(TransitionRefused):
         ledger(ops.AbandonRun(run.uid, "bob", "enough too"))
 
 
-def test_an_interrupted_run_is_finished_by_hand(ledger: Ledger) -> None:
+@check
+def an_interrupted_run_is_finished_by_hand(ledger: Ledger) -> None:
     run = ledger.run()
     ledger.do(run, "wire", kind="pivot")
-    with pytest.raises(TransitionRefused):
+    with raises(TransitionRefused):
         ledger(ops.FinishRun(run.uid, "ann", "all done"))
     ledger.close(run, "blocked", causes=("open it again",), interrupted=True)
     finished = ledger(ops.FinishRun(run.uid, "ann", "all done"))

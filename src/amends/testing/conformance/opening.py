@@ -1,13 +1,21 @@
 """Who owns a run tree."""
 
-import pytest
+from __future__ import annotations
 
 from amends import ledger as ops
 from amends.errors import LeaseLost, RunEnded
-from tests.store.ledger import LEASE_S, Ledger
+from amends.testing.conformance.ledger import LEASE_S, Ledger, raises
+from amends.testing.conformance.registry import check, check_each
 
 
-def test_a_new_run_is_open_and_owned(ledger: Ledger) -> None:
+@check
+def a_new_ledger_says_that_it_is_new_and_is_empty(ledger: Ledger) -> None:
+    assert ledger.is_new
+    assert ledger.everything() == ([], [], [])
+
+
+@check
+def a_new_run_is_open_and_owned(ledger: Ledger) -> None:
     opened = ledger.open("order", owner="a")
     assert opened.how == "fresh"
     assert (opened.run.state, opened.run.owner, opened.run.epoch, opened.run.generation) == ("open", "a", 1, 1)
@@ -15,20 +23,22 @@ def test_a_new_run_is_open_and_owned(ledger: Ledger) -> None:
     assert ledger.read(opened.run) == opened.run
 
 
-def test_the_same_id_in_another_tenant_is_another_run(ledger: Ledger) -> None:
+@check
+def the_same_id_in_another_tenant_is_another_run(ledger: Ledger) -> None:
     one, other = ledger.run("order"), ledger.open("order", tenant="umbrella")
     assert other.how == "fresh"
     assert one.uid != other.run.uid
 
 
-@pytest.mark.parametrize("owner", ["a", "b"])
-def test_a_run_whose_lease_lives_is_busy_for_everybody(ledger: Ledger, owner: str) -> None:
+@check_each(["a", "b"])
+def a_run_whose_lease_lives_is_busy_for_everybody(ledger: Ledger, owner: str) -> None:
     run = ledger.run("order", owner="a")
     opened = ledger.open("order", owner=owner)
     assert (opened.how, opened.run) == ("busy", run)
 
 
-def test_a_run_whose_lease_ended_is_resumed_under_the_next_epoch(ledger: Ledger) -> None:
+@check
+def a_run_whose_lease_ended_is_resumed_under_the_next_epoch(ledger: Ledger) -> None:
     ledger.run("order", owner="a")
     ledger.clock.now += LEASE_S + 1
     opened = ledger.open("order", owner="b", history=True)
@@ -37,13 +47,15 @@ def test_a_run_whose_lease_ended_is_resumed_under_the_next_epoch(ledger: Ledger)
     assert ledger.read(opened.run) == opened.run
 
 
-def test_an_owner_that_is_certainly_dead_is_taken_over_at_once(ledger: Ledger) -> None:
+@check
+def an_owner_that_is_certainly_dead_is_taken_over_at_once(ledger: Ledger) -> None:
     ledger.run("order", owner="a")
     assert ledger.open("order", owner="b", dead_owner="x").how == "busy"
     assert ledger.open("order", owner="b", dead_owner="a").how == "resumed"
 
 
-def test_another_input_for_the_same_id_is_a_conflict(ledger: Ledger) -> None:
+@check
+def another_input_for_the_same_id_is_a_conflict(ledger: Ledger) -> None:
     run = ledger.run("order", input="1 box")
     ledger.clock.now += LEASE_S + 1
     opened = ledger.open("order", input="2 boxes")
@@ -51,14 +63,16 @@ def test_another_input_for_the_same_id_is_a_conflict(ledger: Ledger) -> None:
     assert ledger.open("order", input="1 box").how == "resumed"
 
 
-def test_a_committed_run_answers_from_its_record(ledger: Ledger) -> None:
+@check
+def a_committed_run_answers_from_its_record(ledger: Ledger) -> None:
     run = ledger.run()
     assert ledger.commit(run).how == "committed"
     opened = ledger.open()
     assert (opened.how, opened.run.state) == ("ended", "committed")
 
 
-def test_a_run_that_its_own_failure_rolled_back_opens_as_its_next_generation(ledger: Ledger) -> None:
+@check
+def a_run_that_its_own_failure_rolled_back_opens_as_its_next_generation(ledger: Ledger) -> None:
     run = ledger.run()
     ledger.roll_back(run)
     ledger.close(run, "rolled_back")
@@ -69,27 +83,31 @@ def test_a_run_that_its_own_failure_rolled_back_opens_as_its_next_generation(led
     assert ledger(ops.ReadRun("acme", "order")).run == again.run
 
 
-def test_a_run_that_a_person_rolled_back_is_not_opened_again(ledger: Ledger) -> None:
+@check
+def a_run_that_a_person_rolled_back_is_not_opened_again(ledger: Ledger) -> None:
     run = ledger.run()
     ledger.roll_back(run, person=True)
     ledger.close(run, "rolled_back")
     assert ledger.open().how == "refused"
 
 
-def test_an_abandoned_run_is_not_opened_again(ledger: Ledger) -> None:
+@check
+def an_abandoned_run_is_not_opened_again(ledger: Ledger) -> None:
     run = ledger.run()
     ledger(ops.AbandonRun(run.uid, "ann", "no longer needed"))
     assert ledger.open().how == "refused"
 
 
-def test_a_child_is_not_opened_as_a_root(ledger: Ledger) -> None:
+@check
+def a_child_is_not_opened_as_a_root(ledger: Ledger) -> None:
     run = ledger.run()
     child = ledger.child(run, "part")
     opened = ledger.open("part")
     assert (opened.how, opened.run) == ("refused", child)
 
 
-def test_an_interrupted_run_that_is_opened_again_goes_on(ledger: Ledger) -> None:
+@check
+def an_interrupted_run_that_is_opened_again_goes_on(ledger: Ledger) -> None:
     run = ledger.run()
     ledger.do(run, "wire", kind="pivot")
     ledger.close(run, "blocked", causes=("open it again",), interrupted=True)
@@ -100,7 +118,8 @@ def test_an_interrupted_run_that_is_opened_again_goes_on(ledger: Ledger) -> None
 # ---- children -----------------------------------------------------------------------------
 
 
-def test_the_same_request_finds_the_same_child(ledger: Ledger) -> None:
+@check
+def the_same_request_finds_the_same_child(ledger: Ledger) -> None:
     run = ledger.run()
     child = ledger.child(run, "part", input="x")
     assert (child.root, child.parent, child.state) == (run.uid, run.uid, "open")
@@ -109,14 +128,16 @@ def test_the_same_request_finds_the_same_child(ledger: Ledger) -> None:
     assert ledger(ledger.child_op(run, "part", input="y")).how == "conflict"
 
 
-def test_a_child_that_ended_answers_from_its_record(ledger: Ledger) -> None:
+@check
+def a_child_that_ended_answers_from_its_record(ledger: Ledger) -> None:
     run = ledger.run()
     child = ledger.child(run, "part")
     ledger.commit(child)
     assert ledger(ledger.child_op(run, "part")).how == "ended"
 
 
-def test_a_child_that_was_rolled_back_opens_as_its_next_generation(ledger: Ledger) -> None:
+@check
+def a_child_that_was_rolled_back_opens_as_its_next_generation(ledger: Ledger) -> None:
     run = ledger.run()
     child = ledger.child(run, "part")
     ledger.roll_back(child)
@@ -125,24 +146,27 @@ def test_a_child_that_was_rolled_back_opens_as_its_next_generation(ledger: Ledge
     assert (again.how, again.run.generation) == ("fresh", 2)
 
 
-def test_a_run_that_is_ending_takes_no_new_child(ledger: Ledger) -> None:
+@check
+def a_run_that_is_ending_takes_no_new_child(ledger: Ledger) -> None:
     run = ledger.run()
     ledger.start(run, "wire", kind="pivot")
-    with pytest.raises(RunEnded):
+    with raises(RunEnded):
         ledger.child(run, "part")
 
 
-def test_an_old_owner_opens_no_child(ledger: Ledger) -> None:
+@check
+def an_old_owner_opens_no_child(ledger: Ledger) -> None:
     run = ledger.run()
     ledger.take_over(run)
-    with pytest.raises(LeaseLost):
+    with raises(LeaseLost):
         ledger.child(run, "part")
 
 
 # ---- taking over --------------------------------------------------------------------------
 
 
-def test_a_tree_is_claimed_only_when_its_lease_has_ended(ledger: Ledger) -> None:
+@check
+def a_tree_is_claimed_only_when_its_lease_has_ended(ledger: Ledger) -> None:
     run = ledger.run()
     assert ledger.claim(run) is None
     ledger.clock.now += LEASE_S + 1
@@ -151,33 +175,38 @@ def test_a_tree_is_claimed_only_when_its_lease_has_ended(ledger: Ledger) -> None
     assert (claimed.owner, claimed.epoch) == ("b", 2)
 
 
-def test_of_two_claimers_one_is_faster(ledger: Ledger) -> None:
+@check
+def of_two_claimers_one_is_faster(ledger: Ledger) -> None:
     run = ledger.run()
     ledger.take_over(run, owner="b")
     assert ledger.claim(run, owner="c") is None
 
 
-def test_a_dead_owner_is_claimed_at_once_and_nobody_elses_run(ledger: Ledger) -> None:
+@check
+def a_dead_owner_is_claimed_at_once_and_nobody_elses_run(ledger: Ledger) -> None:
     run = ledger.run(owner="a")
     assert ledger.claim(run, dead_owner="z") is None
     assert ledger.claim(run, dead_owner="a") is not None
 
 
-def test_a_run_that_waits_for_a_person_is_claimed_only_by_force(ledger: Ledger) -> None:
+@check
+def a_run_that_waits_for_a_person_is_claimed_only_by_force(ledger: Ledger) -> None:
     run = ledger.run()
     ledger(ops.LetGo(run.uid, "a", 1, None, suspended=True))
     assert ledger.claim(run) is None
     assert ledger.claim(run, force=True) is not None
 
 
-def test_a_closed_run_is_not_claimed(ledger: Ledger) -> None:
+@check
+def a_closed_run_is_not_claimed(ledger: Ledger) -> None:
     run = ledger.run()
     ledger.commit(run)
     ledger.clock.now += LEASE_S + 1
     assert ledger.claim(run, force=True) is None
 
 
-def test_a_takeover_turns_what_was_live_into_doubt_in_one_transaction(ledger: Ledger) -> None:
+@check
+def a_takeover_turns_what_was_live_into_doubt_in_one_transaction(ledger: Ledger) -> None:
     run = ledger.run()
     done = ledger.do(run, "charge")
     child = ledger.child(run, "part")
@@ -194,7 +223,8 @@ def test_a_takeover_turns_what_was_live_into_doubt_in_one_transaction(ledger: Le
     assert {event.epoch for event in written} == {2}
 
 
-def test_a_takeover_turns_a_compensation_into_doubt(ledger: Ledger) -> None:
+@check
+def a_takeover_turns_a_compensation_into_doubt(ledger: Ledger) -> None:
     run = ledger.run()
     call = ledger.do(run)
     ledger.roll_back(run)
@@ -203,7 +233,8 @@ def test_a_takeover_turns_a_compensation_into_doubt(ledger: Ledger) -> None:
     assert ledger.look(call).state == "compensation_in_doubt"
 
 
-def test_what_an_owner_with_a_lease_may_still_send_is_waited_for(ledger: Ledger) -> None:
+@check
+def what_an_owner_with_a_lease_may_still_send_is_waited_for(ledger: Ledger) -> None:
     one, other = ledger.run("one", owner="a"), ledger.run("other", owner="dead")
     slow, dead = ledger.start(one, key="1"), ledger.start(other, key="2")
     ledger.claim(other, dead_owner="dead")
@@ -215,7 +246,8 @@ def test_what_an_owner_with_a_lease_may_still_send_is_waited_for(ledger: Ledger)
 # ---- renewing and letting go --------------------------------------------------------------
 
 
-def test_only_ones_own_leases_are_renewed(ledger: Ledger) -> None:
+@check
+def only_ones_own_leases_are_renewed(ledger: Ledger) -> None:
     mine, lost = ledger.run("mine", owner="a"), ledger.run("lost", owner="a")
     ledger.claim(lost, owner="b", dead_owner="a")
     ledger.clock.now += 10
@@ -225,13 +257,15 @@ def test_only_ones_own_leases_are_renewed(ledger: Ledger) -> None:
     assert ledger.read(lost).owner == "b"
 
 
-def test_a_renewal_tells_what_a_person_asked_for(ledger: Ledger) -> None:
+@check
+def a_renewal_tells_what_a_person_asked_for(ledger: Ledger) -> None:
     run = ledger.run()
     ledger(ops.BeginRollback(run.uid, "ann", "stop", True))
     assert dict(ledger(ops.RenewLeases("a", {run.uid: 1}, LEASE_S)).goals) == {run.uid: "rollback"}
 
 
-def test_a_run_that_was_let_go_belongs_to_whoever_comes(ledger: Ledger) -> None:
+@check
+def a_run_that_was_let_go_belongs_to_whoever_comes(ledger: Ledger) -> None:
     run = ledger.run()
     call = ledger.do(run)
     let = ledger(ops.LetGo(run.uid, "a", 1, 5.0, replays={call.id: 3}))
@@ -240,7 +274,8 @@ def test_a_run_that_was_let_go_belongs_to_whoever_comes(ledger: Ledger) -> None:
     assert ledger.open(owner="b").how == "resumed"
 
 
-def test_who_no_longer_owns_a_run_lets_nothing_go(ledger: Ledger) -> None:
+@check
+def who_no_longer_owns_a_run_lets_nothing_go(ledger: Ledger) -> None:
     run = ledger.run(owner="a")
     claimed = ledger.take_over(run, owner="b")
     assert ledger(ops.LetGo(run.uid, "a", 1, 0.0)) == claimed
@@ -250,7 +285,8 @@ def test_who_no_longer_owns_a_run_lets_nothing_go(ledger: Ledger) -> None:
 # ---- what recovery should look at ---------------------------------------------------------
 
 
-def test_due_runs_come_first_with_the_tools_that_they_need(ledger: Ledger) -> None:
+@check
+def due_runs_come_first_with_the_tools_that_they_need(ledger: Ledger) -> None:
     late, owned, waits, closed = (ledger.run(id) for id in ("late", "owned", "waits", "closed"))
     ledger.do(late, "charge", key="1")
     ledger.settle(ledger.start(late, "ship", key="2"), "failed")
@@ -265,7 +301,8 @@ def test_due_runs_come_first_with_the_tools_that_they_need(ledger: Ledger) -> No
     assert [root.id for root, _ in ledger(ops.DueRuns(None, 1))] == ["late", "owned"]
 
 
-def test_the_run_that_waited_longest_is_due_first(ledger: Ledger) -> None:
+@check
+def the_run_that_waited_longest_is_due_first(ledger: Ledger) -> None:
     for id in ("first", "second", "third"):
         ledger(ops.LetGo(ledger.run(id).uid, "a", 1, {"first": 3.0, "second": 1.0, "third": 2.0}[id]))
     ledger.clock.now += 5

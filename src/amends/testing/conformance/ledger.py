@@ -1,19 +1,22 @@
 """A store under test: with a clock of its own, spoken to in one colour, and audited at the end."""
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, Final, Generic, TypeVar
 
 from amends import ledger as ops
 from amends.ledger import Store
 from amends.rows import CallRow, EventRow, RunRow
 from amends.states import NEW, call_may, run_may
-from amends.store.memory import MemoryStore
-from amends.store.sqlite import SqliteStore
 
-LEASE_S = 30.0
+E = TypeVar("E", bound=BaseException)
+
+LEASE_S: Final = 30.0
+PAGE: Final = 100
 
 
 @dataclass
@@ -23,16 +26,27 @@ class Clock:
     now: float = 1_000_000.0
 
     def __call__(self) -> float:
+        """The time of the ledger."""
         return self.now
 
 
-def make_store(kind: str, folder: Path, clock: Callable[[], float]) -> Store:
-    match kind:
-        case "memory":
-            return MemoryStore(clock)
-        case "sqlite":
-            return SqliteStore(folder / "ledger.db", "NORMAL", clock)
-    raise AssertionError(kind)
+@dataclass
+class Raised(Generic[E]):
+    """The error that was expected, once it came."""
+
+    value: E = field(init=False)
+
+
+@contextmanager
+def raises(expected: type[E]) -> Iterator[Raised[E]]:
+    """The block raises this error; it is an ``AssertionError`` when it does not."""
+    raised = Raised[E]()
+    try:
+        yield raised
+    except expected as error:
+        raised.value = error
+    else:
+        raise AssertionError(f"{expected.__name__} was to be raised, and nothing was")
 
 
 @dataclass
@@ -43,11 +57,20 @@ class Ledger:
     colour: str = "blocking"
     clock: Clock = field(default_factory=Clock)
     made: int = 0
+    is_new: bool = True
+    """What opening it said."""
+    runner: asyncio.Runner | None = None
+    """The event loop of the async colour; without one each operation has its own."""
+    beside: Ledger | None = None
+    """A second handle on the same ledger, where the store can have one."""
 
     def __call__(self, op: ops.StoreOp[Any]) -> Any:
-        if self.colour == "async":
+        """Perform it in this colour."""
+        if self.colour == "blocking":
+            return self.store.perform(op)
+        if self.runner is None:
             return asyncio.run(self.store.perform_async(op))
-        return self.store.perform(op)
+        return self.runner.run(self.store.perform_async(op))
 
     def new(self, what: str) -> str:
         self.made += 1
@@ -56,7 +79,8 @@ class Ledger:
     # ---- owning ---------------------------------------------------------------------------
 
     def open(self, id: str = "order", **given: Any) -> ops.Opened:
-        return self(self.open_op(id, **given))
+        answer: ops.Opened = self(self.open_op(id, **given))
+        return answer
 
     def open_op(self, id: str = "order", *, owner: str = "a", input: str = "", **given: Any) -> ops.OpenRun:
         return ops.OpenRun(
@@ -70,7 +94,7 @@ class Ledger:
         return opened.run
 
     def child(self, parent: RunRow, id: str = "child", **given: Any) -> RunRow:
-        opened = self(self.child_op(parent, id, **given))
+        opened: ops.Opened = self(self.child_op(parent, id, **given))
         assert opened.how in ("fresh", "resumed"), opened.how
         return opened.run
 
@@ -81,7 +105,8 @@ class Ledger:
         )  # fmt: skip
 
     def claim(self, root: RunRow, *, owner: str = "b", **given: Any) -> RunRow | None:
-        return self(self.claim_op(root, owner=owner, **given))
+        answer: RunRow | None = self(self.claim_op(root, owner=owner, **given))
+        return answer
 
     def claim_op(self, root: RunRow, *, owner: str = "b", **given: Any) -> ops.ClaimRun:
         return ops.ClaimRun(
@@ -115,11 +140,12 @@ class Ledger:
     def start(self, run: RunRow, tool: str = "charge", **given: Any) -> CallRow:
         admission = self.admit(run, tool, **given)
         assert admission.verdict == "start", admission
-        assert admission.call is not None
-        return admission.call
+        call: CallRow = admission.call
+        return call
 
     def settle(self, call: CallRow, to: str = "succeeded", **given: Any) -> ops.Settled:
-        return self(self.settle_op(call, to, **given))
+        answer: ops.Settled = self(self.settle_op(call, to, **given))
+        return answer
 
     def settle_op(
         self, call: CallRow, to: str = "succeeded", *, owner: str = "a", epoch: int = 0, **given: Any
@@ -140,7 +166,10 @@ class Ledger:
     # ---- ending ---------------------------------------------------------------------------
 
     def roll_back(self, run: RunRow, *, owner: str = "a", person: bool = False, epoch: int = 0) -> ops.Rollback:
-        return self(ops.BeginRollback(run.uid, owner, "it failed", person, owner=owner, epoch=epoch or run.epoch))
+        answer: ops.Rollback = self(
+            ops.BeginRollback(run.uid, owner, "it failed", person, owner=owner, epoch=epoch or run.epoch)
+        )
+        return answer
 
     def compensate_op(self, call: CallRow, *, owner: str = "a", epoch: int = 0, **given: Any) -> ops.BeginCompensation:
         return ops.BeginCompensation(call.id, owner, epoch or call.created_epoch, call.comp_attempt + 1, **given)
@@ -154,22 +183,25 @@ class Ledger:
     def settle_compensation(
         self, call: CallRow, to: str, *, owner: str = "a", epoch: int = 0, **given: Any
     ) -> ops.Settled:
-        return self(
+        answer: ops.Settled = self(
             ops.SettleCompensation(
                 call.id, owner, epoch or call.created_epoch, call.comp_attempt, to, boot="boot", mono=500.0, **given
             )
         )
+        return answer
 
     def commit(self, run: RunRow, *, owner: str = "a") -> ops.Decision:
-        return self(ops.DecideCommit(run.uid, owner, run.epoch))
+        answer: ops.Decision = self(ops.DecideCommit(run.uid, owner, run.epoch))
+        return answer
 
     def close(self, run: RunRow, to: str, *, owner: str = "a", **given: Any) -> RunRow:
-        return self(ops.CloseRun(run.uid, owner, run.epoch, to, **given))
+        answer: RunRow = self(ops.CloseRun(run.uid, owner, run.epoch, to, **given))
+        return answer
 
     # ---- looking --------------------------------------------------------------------------
 
     def read(self, run: RunRow) -> RunRow:
-        tree = self(ops.ReadRun("", uid=run.uid))
+        tree: ops.Tree | None = self(ops.ReadRun("", uid=run.uid))
         assert tree is not None
         return tree.run
 
@@ -182,26 +214,26 @@ class Ledger:
         found: list[EventRow] = []
         while True:
             after = found[-1].seq if found else 0
-            page = self(ops.ReadEvents(None, None if run is None else run.root, after, 100))
+            page = self(ops.ReadEvents(None, None if run is None else run.root, after, PAGE))
             found += page
-            if len(page) < 100:
+            if len(page) < PAGE:
                 return found
 
     def runs(self) -> list[RunRow]:
         found: list[RunRow] = []
         while True:
             before = (found[-1].created_at, found[-1].uid) if found else None
-            page = self(ops.ListRuns(None, (), before, 100))
+            page = self(ops.ListRuns(None, (), before, PAGE))
             found += page
-            if len(page) < 100:
+            if len(page) < PAGE:
                 return found
 
     def calls(self) -> list[CallRow]:
         found: list[CallRow] = []
         while True:
-            page = self(ops.SearchCalls(None, (), found[-1].seq if found else None, 100))
+            page = self(ops.SearchCalls(None, (), found[-1].seq if found else None, PAGE))
             found += page
-            if len(page) < 100:
+            if len(page) < PAGE:
                 return found
 
     def everything(self) -> tuple[list[RunRow], list[CallRow], list[EventRow]]:
@@ -224,5 +256,6 @@ def audit(ledger: Ledger) -> None:
         assert may(event.frm, event.to_state), f"{event} is in no table"
         state[subject] = event.to_state
     assert state == {run.uid: run.state for run in runs} | {call.id: call.state for call in calls}
+    firsts = {event.seq: event.call for event in events}
     for call in calls:
-        assert events[call.seq - 1].call == call.id, "a call's seq is the place of its first event"
+        assert firsts.get(call.seq) == call.id, "a call's seq is the place of its first event"

@@ -1,23 +1,26 @@
 """For every operation a ledger in which it has something to do, and the operation, ready to be performed."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from typing import Any, Final, TypeAlias
 
 from amends import ledger as ops
 from amends.rows import CallRow, RunRow
-from tests.store.ledger import LEASE_S, Ledger
+from amends.testing.conformance.ledger import LEASE_S, Ledger
 
-Scenario = Callable[[Ledger], ops.StoreOp]
+Scenario: TypeAlias = Callable[[Ledger], ops.StoreOp[Any]]
 
 
 def doubt(ledger: Ledger, run: RunRow, tool: str = "charge", **given: object) -> CallRow:
     return ledger.settle(ledger.start(run, tool, **given), "in_doubt").call
 
 
-def open_fresh(ledger: Ledger) -> ops.StoreOp:
+def open_fresh(ledger: Ledger) -> ops.StoreOp[Any]:
     return ledger.open_op(input="x")
 
 
-def open_resumed(ledger: Ledger) -> ops.StoreOp:
+def open_resumed(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     ledger.start(run, "ship")
     ledger.start(run, "look", kind="read")
@@ -25,81 +28,81 @@ def open_resumed(ledger: Ledger) -> ops.StoreOp:
     return ledger.open_op(owner="b")
 
 
-def open_next_generation(ledger: Ledger) -> ops.StoreOp:
+def open_next_generation(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     ledger.roll_back(run)
     ledger.close(run, "rolled_back")
     return ledger.open_op()
 
 
-def open_child(ledger: Ledger) -> ops.StoreOp:
+def open_child(ledger: Ledger) -> ops.StoreOp[Any]:
     return ledger.child_op(ledger.run(), input="x")
 
 
-def claim(ledger: Ledger) -> ops.StoreOp:
+def claim(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     ledger.start(run, "ship")
     ledger.clock.now += LEASE_S + 1
     return ledger.claim_op(run)
 
 
-def renew(ledger: Ledger) -> ops.StoreOp:
+def renew(ledger: Ledger) -> ops.StoreOp[Any]:
     runs = [ledger.run("one"), ledger.run("two")]
     return ops.RenewLeases("a", {run.uid: 1 for run in runs}, LEASE_S)
 
 
-def let_go(ledger: Ledger) -> ops.StoreOp:
+def let_go(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     return ops.LetGo(run.uid, "a", 1, 5.0, replays={ledger.do(run).id: 2})
 
 
-def admit_started(ledger: Ledger) -> ops.StoreOp:
+def admit_started(ledger: Ledger) -> ops.StoreOp[Any]:
     return ledger.admit_op(ledger.run())
 
 
-def admit_read(ledger: Ledger) -> ops.StoreOp:
+def admit_read(ledger: Ledger) -> ops.StoreOp[Any]:
     return ledger.admit_op(ledger.run(), kind="read")
 
 
-def admit_pivot(ledger: Ledger) -> ops.StoreOp:
+def admit_pivot(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     ledger.do(run, "charge")
     return ledger.admit_op(run, "wire", kind="pivot", after=("charge",))
 
 
-def admit_staged(ledger: Ledger) -> ops.StoreOp:
+def admit_staged(ledger: Ledger) -> ops.StoreOp[Any]:
     return ledger.admit_op(ledger.run(), "mail", kind="retriable")
 
 
-def admit_staged_pivot(ledger: Ledger) -> ops.StoreOp:
+def admit_staged_pivot(ledger: Ledger) -> ops.StoreOp[Any]:
     return ledger.admit_op(ledger.run(), "wire", kind="pivot", at_commit=True)
 
 
-def admit_held_duplicate(ledger: Ledger) -> ops.StoreOp:
+def admit_held_duplicate(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     ledger.do(run, key="1", args="1")
     return ledger.admit_op(ledger.take_over(run), key="2", args="2")
 
 
-def admit_held_conflict(ledger: Ledger) -> ops.StoreOp:
+def admit_held_conflict(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     ledger.do(run, args="1")
     return ledger.admit_op(run, args="2", on_conflict="hold")
 
 
-def admit_recorded_failure(ledger: Ledger) -> ops.StoreOp:
+def admit_recorded_failure(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     ledger.settle(ledger.start(run), "failed")
     ledger.settle(ledger.start(run), "failed")
     return ledger.admit_op(ledger.take_over(run))
 
 
-def start(ledger: Ledger) -> ops.StoreOp:
+def start(ledger: Ledger) -> ops.StoreOp[Any]:
     call = ledger.settle(ledger.start(ledger.run()), "backing_off").call
     return ops.StartCall(call.id, "a", 1, 2)
 
 
-def start_staged(ledger: Ledger) -> ops.StoreOp:
+def start_staged(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     call = ledger.admit(run, "mail", kind="retriable").call
     ledger.do(run, "wire", kind="pivot")
@@ -107,26 +110,26 @@ def start_staged(ledger: Ledger) -> ops.StoreOp:
     return ops.StartCall(call.id, "a", 1, 1)
 
 
-def settle(ledger: Ledger) -> ops.StoreOp:
+def settle(ledger: Ledger) -> ops.StoreOp[Any]:
     return ledger.settle_op(ledger.start(ledger.run()))
 
 
-def settle_pivot(ledger: Ledger) -> ops.StoreOp:
+def settle_pivot(ledger: Ledger) -> ops.StoreOp[Any]:
     return ledger.settle_op(ledger.start(ledger.run(), "wire", kind="pivot"))
 
 
-def settle_doomed(ledger: Ledger) -> ops.StoreOp:
+def settle_doomed(ledger: Ledger) -> ops.StoreOp[Any]:
     return ledger.settle_op(ledger.start(ledger.run()), "failed", doom=True)
 
 
-def settle_fenced(ledger: Ledger) -> ops.StoreOp:
+def settle_fenced(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     call = ledger.start(run)
     ledger.take_over(run)
     return ledger.settle_op(call)
 
 
-def evidence(ledger: Ledger) -> ops.StoreOp:
+def evidence(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     call = doubt(ledger, run)
     ledger.roll_back(run)
@@ -135,32 +138,32 @@ def evidence(ledger: Ledger) -> ops.StoreOp:
     return ops.NoteEvidence(call.id, 1, True, '"late"', "", "boot", 700.0, "late return")
 
 
-def probe(ledger: Ledger) -> ops.StoreOp:
+def probe(ledger: Ledger) -> ops.StoreOp[Any]:
     return ops.NoteProbe(doubt(ledger, ledger.run()).id, 1, 1, "unknown", "no answer", 4.0)
 
 
-def watch(ledger: Ledger) -> ops.StoreOp:
+def watch(ledger: Ledger) -> ops.StoreOp[Any]:
     return ops.WatchDoubt(doubt(ledger, ledger.run()).id, 1, "other boot", 3.0)
 
 
-def resolve_by_probe(ledger: Ledger) -> ops.StoreOp:
+def resolve_by_probe(ledger: Ledger) -> ops.StoreOp[Any]:
     call = doubt(ledger, ledger.run(), "wire", kind="pivot")
     return ops.ResolveCall(call.id, "succeeded", "probe", "found", result='"ok"', owner="a", epoch=1)
 
 
-def resolve_by_person(ledger: Ledger) -> ops.StoreOp:
+def resolve_by_person(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     call = doubt(ledger, run)
     ledger.close(run, "blocked", causes=("decide",))
     return ops.ResolveCall(call.id, "failed", "ann", "I looked")
 
 
-def decide(ledger: Ledger) -> ops.StoreOp:
+def decide(ledger: Ledger) -> ops.StoreOp[Any]:
     held = ledger(admit_held_duplicate(ledger)).call
     return ops.DecideCall(held.id, "replay", "ann", "the same")
 
 
-def retry(ledger: Ledger) -> ops.StoreOp:
+def retry(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     ledger.do(run, "wire", kind="pivot")
     call = ledger.settle(ledger.start(run, "mail", kind="retriable"), "backing_off").call
@@ -168,7 +171,7 @@ def retry(ledger: Ledger) -> ops.StoreOp:
     return ops.RetryCall(call.id, "ann", "the server is back")
 
 
-def roll_back(ledger: Ledger) -> ops.StoreOp:
+def roll_back(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     child = ledger.child(run)
     ledger.do(child)
@@ -177,48 +180,48 @@ def roll_back(ledger: Ledger) -> ops.StoreOp:
     return ops.BeginRollback(run.uid, "a", "it failed", False, owner="a", epoch=1)
 
 
-def roll_back_by_person(ledger: Ledger) -> ops.StoreOp:
+def roll_back_by_person(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     ledger.close(run, "blocked", causes=("decide",))
     return ops.BeginRollback(run.uid, "ann", "stop", True)
 
 
-def compensate(ledger: Ledger) -> ops.StoreOp:
+def compensate(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     call = ledger.do(run)
     ledger.roll_back(run)
     return ledger.compensate_op(call)
 
 
-def settle_compensation(ledger: Ledger) -> ops.StoreOp:
+def settle_compensation(ledger: Ledger) -> ops.StoreOp[Any]:
     begun = ledger(compensate(ledger))
     return ops.SettleCompensation(begun.id, "a", 1, 1, "compensated", boot="boot", mono=1.0)
 
 
-def commit(ledger: Ledger) -> ops.StoreOp:
+def commit(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     return ops.DecideCommit(run.uid, "a", 1, '"done"', {ledger.do(run).id: 1})
 
 
-def commit_forward(ledger: Ledger) -> ops.StoreOp:
+def commit_forward(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     ledger.admit(run, "mail", kind="retriable")
     return ops.DecideCommit(run.uid, "a", 1)
 
 
-def commit_pivot(ledger: Ledger) -> ops.StoreOp:
+def commit_pivot(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     ledger.admit(run, "wire", kind="pivot", at_commit=True)
     return ops.DecideCommit(run.uid, "a", 1)
 
 
-def commit_child(ledger: Ledger) -> ops.StoreOp:
+def commit_child(ledger: Ledger) -> ops.StoreOp[Any]:
     child = ledger.child(ledger.run())
     ledger.admit(child, "mail", kind="retriable")
     return ops.DecideCommit(child.uid, "a", 1)
 
 
-def close_rolled_back(ledger: Ledger) -> ops.StoreOp:
+def close_rolled_back(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     child = ledger.child(run)
     ledger.roll_back(run)
@@ -226,27 +229,27 @@ def close_rolled_back(ledger: Ledger) -> ops.StoreOp:
     return ops.CloseRun(run.uid, "a", 1, "rolled_back")
 
 
-def close_blocked(ledger: Ledger) -> ops.StoreOp:
+def close_blocked(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     doubt(ledger, run)
     return ops.CloseRun(run.uid, "a", 1, "blocked", causes=("decide",), wake_s=5.0)
 
 
-def abandon(ledger: Ledger) -> ops.StoreOp:
+def abandon(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     ledger.do(run)
     doubt(ledger, ledger.child(run), "ship")
     return ops.AbandonRun(run.uid, "ann", "enough")
 
 
-def finish(ledger: Ledger) -> ops.StoreOp:
+def finish(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     ledger.do(run, "wire", kind="pivot")
     ledger.close(run, "blocked", causes=("open it",), interrupted=True)
     return ops.FinishRun(run.uid, "ann", "all done")
 
 
-SCENARIOS: dict[str, Scenario] = {
+SCENARIOS: Final[dict[str, Scenario]] = {
     scenario.__name__: scenario
     for scenario in (
         open_fresh, open_resumed, open_next_generation, open_child, claim, renew, let_go, admit_started, admit_read,

@@ -1,0 +1,114 @@
+"""Every operation happens wholly or not at all, and once, however often it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, Final
+
+from amends import ledger as ops
+from amends.flow import Flow
+from amends.store import intents
+from amends.store.memory import MemoryStore
+from amends.testing.conformance.alike import ranked, without_places
+from amends.testing.conformance.ledger import Clock, Ledger
+from amends.testing.conformance.registry import Skipped, check_each
+from amends.testing.conformance.scenarios import SCENARIOS, Scenario
+
+ROWS_MAX: Final = 100
+"""More row operations than any operation of these scenarios has."""
+
+# These carry nothing that tells a repetition from a second request. Repeated they go one further: in the recorded
+# generations, in the count of probes. No body starts, no state changes.
+ONE_FURTHER: Final = ("admit_recorded_failure", "probe")
+
+
+class Broken(Exception):
+    """The row that could not be written."""
+
+
+@check_each(SCENARIOS)
+def an_operation_that_fails_in_the_middle_leaves_nothing_behind(ledger: Ledger, scenario: Scenario) -> None:
+    op = scenario(ledger)
+    asked = _said(op)
+    before = ledger.everything()
+    for after in range(ROWS_MAX):
+        with breaking(type(op), after) as broken:
+            try:
+                ledger(op)
+            except Broken:
+                assert ledger.everything() == before, f"broken at row operation {after}, something was left behind"
+                assert _said(op) == asked, "the request was changed"
+                continue
+        if not broken and after == 0:
+            raise Skipped(f"this store carries {type(op).__name__} out without the shared flows: nothing to break")
+        assert not broken, "the failure of a row was swallowed"
+        assert after > 1, "the scenario has something to break"
+        return
+    raise AssertionError(f"{type(op).__name__} did not end within {ROWS_MAX} row operations")
+
+
+@check_each(SCENARIOS)
+def a_repeated_operation_gives_the_first_answer(ledger: Ledger, scenario: Scenario) -> None:
+    op = scenario(ledger)
+    first = ledger(op)
+    after = ledger.everything()
+    op.repeated = True
+    second = ledger(op)
+    if scenario.__name__ in ONE_FURTHER:
+        assert type(second) is type(first)
+        assert {call.id: call.state for call in ledger.calls()} == {call.id: call.state for call in after[1]}
+    else:
+        assert second == first
+        assert ledger.everything() == after
+
+
+@check_each(SCENARIOS)
+def repeating_what_never_happened_makes_it_happen(ledger: Ledger, scenario: Scenario) -> None:
+    """The first request was lost on its way: nobody can tell, so it comes marked as repeated."""
+    clock = Clock()
+    twin = Ledger(MemoryStore(clock), clock=clock)
+    expected = twin(scenario(twin))
+    op = scenario(ledger)
+    op.repeated = True
+    assert without_places(ledger(op)) == without_places(expected)
+    assert ranked(ledger) == ranked(twin)
+
+
+@contextmanager
+def breaking(kind: type[ops.StoreOp[Any]], after: int) -> Iterator[list[int]]:
+    """The flow of this operation fails in place of its row operation number ``after``; the list says that it did.
+
+    A store that carries operations out through ``amends.store.intents`` cannot avoid it.
+    """
+    true = intents.INTENTS[kind]
+    broken: list[int] = []
+    intents.INTENTS[kind] = _breaking(true, after, broken)
+    try:
+        yield broken
+    finally:
+        intents.INTENTS[kind] = true
+
+
+def _breaking(true: Callable[[Any], Flow[Any]], after: int, broken: list[int]) -> Callable[[Any], Flow[Any]]:
+    async def flow(op: Any) -> Any:
+        inner, count, answer = true(op), 0, None
+        try:
+            while True:
+                row_op = inner.send(answer)
+                if count == after:
+                    broken.append(count)
+                    raise Broken
+                count += 1
+                answer = await row_op
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            inner.close()
+
+    return flow
+
+
+def _said(op: ops.StoreOp[Any]) -> dict[str, Any]:
+    return {field.name: getattr(op, field.name) for field in fields(op)}
