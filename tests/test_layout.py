@@ -37,7 +37,7 @@ ROWS: dict[str, Row] = {
         "the words that everything else is said in depend on nothing",
     ),
     "tools": Row(
-        ("tool", "spec", "signature", "declare", "check", "flow", "rows", "ops", "ledger", "filter"),
+        ("tool", "spec", "signature", "declare", "check", "flow", "rows", "ops", "ledger", "answers", "filter"),
         ("words",),
         "a declaration and an operation are data: whoever performs them comes later",
     ),

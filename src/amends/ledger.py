@@ -10,6 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeVar
 
+from amends.answers import Admission as Admission
+from amends.answers import Decision as Decision
+from amends.answers import Opened as Opened
+from amends.answers import Renewed as Renewed
+from amends.answers import Rollback as Rollback
+from amends.answers import Settled as Settled
+from amends.answers import Tree as Tree
 from amends.flow import Op
 from amends.rows import CallRow, EventRow, RunRow
 
@@ -21,15 +28,6 @@ class StoreOp(Op[T]):
     """One transaction of the ledger."""
 
     repeated: bool = field(default=False, kw_only=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """``how``: fresh, resumed, ended, busy, conflict, refused."""
-
-    how: Literal["fresh", "resumed", "ended", "busy", "conflict", "refused"]
-    run: RunRow
-    now: float = 0.0
 
 
 @dataclass(slots=True)
@@ -85,13 +83,6 @@ class ClaimRun(StoreOp["RunRow | None"]):
     """Also when recovery had nothing to do: a person asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Renewed:
-    """Which trees are still ours, with the goal each has by now."""
-
-    goals: Mapping[str, str]
-
-
 @dataclass(slots=True)
 class RenewLeases(StoreOp[Renewed]):
     """Extend the leases of these roots that are still ours."""
@@ -119,24 +110,6 @@ class DueRuns(StoreOp[list[tuple[RunRow, tuple[str, ...]]]]):
 
     tenant: str | None
     limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """What the ledger says to a request.
-
-    ``verdict``: start, replay, failed (recorded), staged, held, wait, doubt, retry, refused, ended, conflict,
-    rejected, spent. ``run`` is told where the answer is about a run: not for a start or a replay.
-    """
-
-    verdict: str
-    call: CallRow | None = None
-    twin: CallRow | None = None
-    run: RunRow | None = None
-    law: str = ""
-    missing: tuple[str, ...] = ()
-    unsettled: tuple[str, ...] = ()
-    pivot: str = ""
 
 
 @dataclass(slots=True)
@@ -178,14 +151,6 @@ class StartCall(StoreOp["CallRow | None"]):
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """``fenced``: the ledger did not take it, the run has another owner by now; kept as evidence."""
-
-    call: CallRow
-    fenced: bool = False
-
-
 @dataclass(slots=True)
 class SettleCall(StoreOp[Settled]):
     """Record how an attempt ended. Under an old epoch nothing is settled: it is kept as evidence."""
@@ -204,6 +169,8 @@ class SettleCall(StoreOp[Settled]):
     mono: float | None = None
     doom: bool = False
     """The tool said that its failure is the run's."""
+    seen: CallRow | None = None
+    """The call as it was when the attempt started, where the caller has it: a store need not read it back."""
 
 
 @dataclass(slots=True)
@@ -281,14 +248,6 @@ class RetryCall(StoreOp[CallRow]):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rollback:
-    """``how``: rolling, deferred (a pivot is in flight: the goal is kept), refused (it has passed), ended."""
-
-    how: Literal["rolling", "deferred", "refused", "ended"]
-    run: RunRow
-
-
 @dataclass(slots=True)
 class BeginRollback(StoreOp[Rollback]):
     """Make ``rollback`` the goal and close admission; with an owner also begin it."""
@@ -326,19 +285,6 @@ class SettleCompensation(StoreOp[Settled]):
     gave_up: bool = False
     boot: str = ""
     mono: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """``how``: committed, forward (decided: run what is staged), pivot (start it first), early (its pivot may not
-    start: ``missing``), unsettled, rollback, ended.
-    """
-
-    how: Literal["committed", "forward", "pivot", "early", "unsettled", "rollback", "ended"]
-    run: RunRow
-    calls: tuple[CallRow, ...] = ()
-    children: tuple[RunRow, ...] = ()
-    missing: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -383,16 +329,6 @@ class FinishRun(StoreOp[RunRow]):
     run: str
     by: str
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """A run with its descendants and all their calls, read in one transaction."""
-
-    run: RunRow
-    runs: tuple[RunRow, ...]
-    calls: tuple[CallRow, ...]
-    now: float
 
 
 @dataclass(slots=True)

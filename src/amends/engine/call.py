@@ -217,8 +217,9 @@ async def conclude(session: Session, ask: Ask, row: CallRow, ended: Ended) -> tu
     """Settle what the body did. Told to the caller only after it is durable."""
     clocks = await ReadClocks()
     settle = SettleCall(
-        row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded", boot=clocks.boot, mono=clocks.mono
-    )
+        row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded",
+        boot=clocks.boot, mono=clocks.mono, seen=row,
+    )  # fmt: skip
     value = ended.value
     if ended.in_flight:
         settle.to, settle.why, settle.mono = "in_doubt", "timeout", None

@@ -11,7 +11,6 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -23,7 +22,9 @@ from amends.store.batch import GroupCommit, Ticket
 from amends.store.dialect import SQLITE
 from amends.store.file import connect, establish, explained, inode_of, is_busy, is_total, patiently, read_schema
 from amends.store.intents import READS, intent
-from amends.store.sql import Desk, Execute, Result, Statements, transaction
+from amends.store.links import Link, Readers
+from amends.store.sql import Desk, Statements, transaction
+from amends.store.sqlite_quick import QUICK
 
 T = TypeVar("T")
 
@@ -33,26 +34,8 @@ FORK_WAIT_S: Final = LOCK_WAIT_S + 5.0
 """How long a fork waits for transactions that other threads have begun."""
 THREADS_MAX: Final = 4
 """Threads for event loops: one writes, the others read."""
-READERS_MAX: Final = 4
-"""Idle read connections that are kept."""
 
 STATEMENTS: Final = Statements(SQLITE)
-
-
-@dataclass(slots=True)
-class Link:
-    """A connection with the one cursor that serves it: its statements follow one another."""
-
-    raw: sqlite3.Connection
-    cursor: sqlite3.Cursor
-    inode: int = 0
-    """Which file it writes: a path may come to name another one."""
-
-    def execute(self, op: Execute) -> Result:
-        """Answer one request of a flow."""
-        cursor = self.cursor
-        cursor.execute(op.sql, op.params)
-        return cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0
 
 
 class SqliteStore:
@@ -179,7 +162,11 @@ class SqliteStore:
     def _carry_out(self, ticket: Ticket, link: Link) -> bool:
         """Run the operation's flow. Its own errors are its own; those of the file are everybody's."""
         try:
-            ticket.answer = run_flow(transaction(intent(ticket.op), Desk(STATEMENTS, self._clock)), link.execute)
+            op = ticket.op
+            quick = QUICK.get(type(op))
+            ticket.answer = None if quick is None else quick(link.cursor, op, self._clock)
+            if ticket.answer is None:
+                ticket.answer = run_flow(transaction(intent(op), Desk(STATEMENTS, self._clock)), link.execute)
             return True
         except sqlite3.Error as error:
             if is_total(error):
@@ -314,68 +301,6 @@ class SqliteStore:
             _LEFT_ALONE.append((self._writer, self._readers))
             self._writer = None
         self._begin_anew()
-
-
-class Readers:
-    """Connections for reading: as many as there are readers at once, of which a few are kept."""
-
-    def __init__(self, connect: Callable[[], Link]) -> None:
-        self._connect = connect
-        self._change = threading.Condition()
-        self._idle: list[Link] = []
-        self._out = 0
-        self._held = False
-        self._closed = False
-
-    def take(self) -> Link:
-        """A connection for this reader alone."""
-        with self._change:
-            self._change.wait_for(lambda: not self._held)
-            self._out += 1
-            link = self._idle.pop() if self._idle else None
-        try:
-            return link or self._connect()
-        except BaseException:
-            self.give(None)
-            raise
-
-    def give(self, link: Link | None) -> None:
-        """Take it back."""
-        keep = link is not None and not self._closed and len(self._idle) < READERS_MAX
-        if link is not None and not keep:
-            link.raw.close()
-        with self._change:
-            if link is not None and keep:
-                self._idle.append(link)
-            self._out -= 1
-            self._change.notify_all()
-
-    def drop(self) -> None:
-        """Disconnect those that are not in use."""
-        with self._change:
-            while self._idle:
-                self._idle.pop().raw.close()
-
-    def hold(self, timeout_s: float) -> bool:
-        """Disconnect all and let nobody read until ``release``; False when a reader is not done in time."""
-        with self._change:
-            self._held = True
-            done = self._change.wait_for(lambda: self._out == 0, timeout_s)
-        if done:
-            self.drop()
-        return done
-
-    def release(self) -> None:
-        """Go on after ``hold``."""
-        with self._change:
-            self._held = False
-            self._change.notify_all()
-
-    def close(self) -> None:
-        """Disconnect all, for good."""
-        self._closed = True
-        self.hold(LOCK_WAIT_S)
-        self.release()
 
 
 _STORES: Final[weakref.WeakSet[SqliteStore]] = weakref.WeakSet()

@@ -1,0 +1,82 @@
+"""What a ledger answers to the operations of ``ledger``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from amends.rows import CallRow, RunRow
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """``how``: fresh, resumed, ended, busy, conflict, refused."""
+
+    how: Literal["fresh", "resumed", "ended", "busy", "conflict", "refused"]
+    run: RunRow
+    now: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """Which trees are still ours, with the goal each has by now."""
+
+    goals: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What the ledger says to a request.
+
+    ``verdict``: start, replay, failed (recorded), staged, held, wait, doubt, retry, refused, ended, conflict,
+    rejected, spent. ``run`` is told where the answer is about a run: not for a start or a replay.
+    """
+
+    verdict: str
+    call: CallRow | None = None
+    twin: CallRow | None = None
+    run: RunRow | None = None
+    law: str = ""
+    missing: tuple[str, ...] = ()
+    unsettled: tuple[str, ...] = ()
+    pivot: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """``fenced``: the ledger did not take it, the run has another owner by now; kept as evidence."""
+
+    call: CallRow
+    fenced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """``how``: rolling, deferred (a pivot is in flight: the goal is kept), refused (it has passed), ended."""
+
+    how: Literal["rolling", "deferred", "refused", "ended"]
+    run: RunRow
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """``how``: committed, forward (decided: run what is staged), pivot (start it first), early (its pivot may not
+    start: ``missing``), unsettled, rollback, ended.
+    """
+
+    how: Literal["committed", "forward", "pivot", "early", "unsettled", "rollback", "ended"]
+    run: RunRow
+    calls: tuple[CallRow, ...] = ()
+    children: tuple[RunRow, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A run with its descendants and all their calls, read in one transaction."""
+
+    run: RunRow
+    runs: tuple[RunRow, ...]
+    calls: tuple[CallRow, ...]
+    now: float
