@@ -170,6 +170,7 @@ DEEDS: dict[Deed, int] = {
         lambda call, owner, epoch, luck: ops.SettleCall(
             call.id, owner, epoch, call.attempt, luck.choice(SETTLED), result='"ok"', retry_s=luck.choice([None, 5.0]),
             boot="boot", mono=luck.choice([None, 5.0]), doom=seldom(luck),
+            seen=luck.choice([None, call, call]),
         )
     ): 24,
     on_call("backing_off", "in_doubt", "held", "ready")(

@@ -153,7 +153,8 @@ class Ledger:
         result = given.pop("result", '"ok"' if to == "succeeded" else None)
         return ops.SettleCall(
             call_id=call.id, owner=owner, epoch=epoch or call.created_epoch, attempt=call.attempt, to=to,
-            result=result, boot="boot", mono=given.pop("mono", 500.0), **given,
+            result=result, boot="boot", mono=given.pop("mono", 500.0),
+            seen=given.pop("seen", call), **given,
         )  # fmt: skip
 
     def do(self, run: RunRow, tool: str = "charge", **given: Any) -> CallRow:
