@@ -47,7 +47,7 @@ ROWS: dict[str, Row] = {
         "engine/ performs nothing: await an operation object instead, and let a driver perform it",
     ),
     "drive": Row(
-        ("drive", "aiodrive", "loop", "context", "process"),
+        ("drive", "aiodrive", "loop", "bell", "context", "process"),
         ("words", "tools", "engine"),
         "a driver performs operations for any engine and any store: it may not know which store",
     ),

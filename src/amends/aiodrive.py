@@ -20,7 +20,7 @@ from amends.flow import Flow, Op
 from amends.ledger import Store, StoreOp
 from amends.loop import awaited
 from amends.model import NoEffect
-from amends.ops import Ended, Invoke, Sleep, Together
+from amends.ops import Await, Ended, Invoke, Sleep, Together
 
 T = TypeVar("T")
 
@@ -50,9 +50,11 @@ class AsyncDriver:
                 try:
                     if isinstance(op, StoreOp) and self._instant:
                         answer = self.store.perform(op)
+                        self.live.bell.heard(op, answer)
                     elif isinstance(op, StoreOp):
                         answer, cancelled = await self._ask_ledger(op)
                         pending = pending or cancelled
+                        self.live.bell.heard(op, answer)
                     elif pending is not None:
                         raise pending
                     else:
@@ -100,6 +102,8 @@ class AsyncDriver:
             return await self._invoke(op)
         if isinstance(op, Sleep):
             return await asyncio.sleep(max(0.0, op.seconds))
+        if isinstance(op, Await):
+            return await op.watcher.wait_async(op.seconds)
         if isinstance(op, Together):
             ends = await asyncio.gather(*(self.run(flow) for flow in op.flows), return_exceptions=True)
             for end in ends:

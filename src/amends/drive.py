@@ -15,12 +15,13 @@ from contextvars import copy_context
 from typing import Any, Final, TypeVar
 
 from amends import process
+from amends.bell import Bell
 from amends.context import inside
 from amends.errors import LedgerUnavailable
 from amends.flow import Flow, Op, run_flow
 from amends.ledger import NoteEvidence, SettleCall, SettleCompensation, Store, StoreOp
 from amends.loop import LoopThread, awaited
-from amends.ops import Ended, Flight, Invoke, IsDead, LiveCalls, Luck, ReadClocks, Sleep, Together
+from amends.ops import Await, Ended, Flight, Invoke, IsDead, LiveCalls, Luck, ReadClocks, Sleep, Together, Watch
 
 T = TypeVar("T")
 
@@ -31,9 +32,10 @@ TRIES_MAX: Final = 3
 class Live:
     """How many flows of each run are under way in this process; those of a child count for its parents too."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Store | None = None) -> None:
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
+        self.bell = Bell(store)
 
     def count(self, run: str) -> int:
         """Flows of this run that have not ended."""
@@ -92,7 +94,9 @@ class Driver:
     def perform(self, op: Op[Any]) -> Any:
         """Carry out one operation."""
         if isinstance(op, StoreOp):
-            return self._ask_ledger(op)
+            answer = self._ask_ledger(op)
+            self.live.bell.heard(op, answer)
+            return answer
         return WORLD[type(op)](self, op)
 
     def _ask_ledger(self, op: StoreOp[T]) -> T:
@@ -183,6 +187,8 @@ WORLD: Final[dict[type[Any], Callable[[Driver, Any], Any]]] = {
     ReadClocks: lambda _, _op: process.clocks(),
     Luck: lambda _, _op: process.luck(),
     Sleep: lambda _, op: time.sleep(max(0.0, op.seconds)),
+    Watch: lambda driver, op: driver.live.bell.watch(op.root),
+    Await: lambda _, op: op.watcher.wait(op.seconds),
     IsDead: lambda _, op: process.is_dead(op.owner),
     LiveCalls: lambda driver, op: driver.live.count(op.run),
 }

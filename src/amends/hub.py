@@ -50,7 +50,7 @@ class Hub:
         self.wait_s: float = self.value("wait")
         self.tools: list[object] = list(tools)
         self.specs: dict[str, Spec] = self._checked(self.tools)
-        self.live = Live()
+        self.live = Live(self.store)
         self.keeper = Keeper(self.store.perform, self.lease_s)
         self.new_id: Callable[[str], str] = process.new_id
         self._opened = False

@@ -86,6 +86,21 @@ class Sleep(Op[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class Watch(Op[Any]):
+    """Be told when this run tree changes: a watcher for ``Await``, which lasts as long as somebody has it."""
+
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class Await(Op[None]):
+    """Let time pass until the tree changes, at most so long."""
+
+    watcher: Any
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class IsDead(Op[bool]):
     """Whether this owner is certainly dead: same host and boot, process gone."""
 

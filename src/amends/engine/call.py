@@ -10,8 +10,6 @@ from amends.canonical import diff, faithful, load_result
 from amends.engine.doubt import LOST_STARTS_MAX, note_late, settle_doubt, stays_in_doubt
 from amends.engine.judge import judge, why_doubtful
 from amends.engine.session import (
-    POLL_S_MAX,
-    POLL_S_MIN,
     Ask,
     Session,
     call_of,
@@ -19,6 +17,7 @@ from amends.engine.session import (
     describe_error,
     error_parts,
 )
+from amends.engine.waiting import Wait
 from amends.errors import (
     Busy,
     GenerationsSpent,
@@ -54,7 +53,7 @@ class Done:
 
 async def guarded_call(session: Session, ask: Ask) -> Done:
     """Do it once in this run and give its result; raises the tool's own error, or says why not."""
-    waited, pause = 0.0, POLL_S_MIN
+    wait = Wait(session.wait_s)
     while True:
         answer = await _admit(session, ask)
         match answer.verdict:
@@ -72,17 +71,15 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
             case "retry":
                 return await resume_attempts(session, ask, _row(answer))
             case "wait":
-                if waited >= session.wait_s:
-                    raise _busy(session, answer, waited)
-                await Sleep(pause)
-                waited, pause = waited + pause, min(pause * 2, POLL_S_MAX)
+                if not await wait.again(_row(answer).root):
+                    raise _busy(session, answer, wait.waited)
             case _:
                 _refuse(session, ask, answer)
 
 
 async def guarded_admission(session: Session, ask: Ask) -> Done:
     """Start a call by hand: its row is ``started`` when the caller is to do it, else it was answered."""
-    waited, pause = 0.0, POLL_S_MIN
+    wait = Wait(session.wait_s)
     while True:
         answer = await _admit(session, ask)
         match answer.verdict:
@@ -99,10 +96,8 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
                 if restarted is not None:
                     return Done(restarted)
             case "wait":
-                if waited >= session.wait_s:
-                    raise _busy(session, answer, waited)
-                await Sleep(pause)
-                waited, pause = waited + pause, min(pause * 2, POLL_S_MAX)
+                if not await wait.again(_row(answer).root):
+                    raise _busy(session, answer, wait.waited)
             case "staged":
                 raise UsageError(f"{ask.spec.name} is staged: what starts at commit cannot be done by hand")
             case _:

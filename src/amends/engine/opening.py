@@ -8,10 +8,11 @@ from typing import Any, Literal
 from amends.canonical import decode
 from amends.engine.ending import commit, raise_blocked
 from amends.engine.rollback import read_tree, roll_back, settle_all
-from amends.engine.session import POLL_S_MAX, POLL_S_MIN, Session
+from amends.engine.session import Session
+from amends.engine.waiting import Wait
 from amends.errors import Busy, RunConflict, RunEnded
 from amends.ledger import LetGo, OpenChild, Opened, OpenRun
-from amends.ops import IsDead, Lease, ReadClocks, Sleep
+from amends.ops import IsDead, Lease, ReadClocks
 from amends.rows import RunRow
 
 
@@ -40,7 +41,7 @@ class Opening:
 
 async def take(opening: Opening) -> tuple[Opened, Lease]:
     """Own the run, waiting for a live owner up to a limit; raises ``Busy``, ``RunConflict``, ``RunEnded``."""
-    waited, pause, dead = 0.0, POLL_S_MIN, ""
+    wait, dead = Wait(opening.wait_s), ""
     while True:
         clocks = await ReadClocks()
         opened = await OpenRun(
@@ -74,10 +75,8 @@ async def take(opening: Opening) -> tuple[Opened, Lease]:
                 if not dead and await IsDead(run.owner):
                     dead = run.owner
                     continue
-                if waited >= opening.wait_s:
+                if not await wait.again(run.root):
                     raise _busy(opened)
-                await Sleep(pause)
-                waited, pause = waited + pause, min(pause * 2, POLL_S_MAX)
             case _:
                 # The lease counts from before the request was sent, on our own clock.
                 until = clocks.mono + opening.lease_s

@@ -16,7 +16,8 @@ from amends.engine.doubt import (
 )
 from amends.engine.judge import judge
 from amends.engine.leftover import leftovers
-from amends.engine.session import POLL_S_MAX, POLL_S_MIN, Session, call_of, decode_args, describe_error
+from amends.engine.session import Session, call_of, decode_args, describe_error
+from amends.engine.waiting import POLL_S_MAX, POLL_S_MIN
 from amends.flow import Flow
 from amends.ledger import (
     BeginCompensation,

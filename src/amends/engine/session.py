@@ -15,8 +15,6 @@ from amends.ops import Flight, Lease
 from amends.rows import CallRow
 from amends.tool import Spec
 
-POLL_S_MIN: Final = 0.005
-POLL_S_MAX: Final = 0.25
 MESSAGE_CHARS_MAX: Final = 2_000
 
 

@@ -10,7 +10,7 @@ from amends.flow import Op
 from amends.hub import Hub, View
 from amends.keeper import Keeper
 from amends.ledger import StoreOp
-from amends.ops import Ended, Invoke, IsDead, Luck, ReadClocks, Sleep
+from amends.ops import Await, Ended, Invoke, IsDead, Luck, ReadClocks, Sleep, Watch
 from amends.run import Run
 from amends.runtime import Runtime
 from amends.store.memory import MemoryStore
@@ -59,7 +59,9 @@ class TestDriver(Driver):
             return self._point(op)
         if isinstance(op, ReadClocks):
             return self.clock.read("test")
-        if isinstance(op, Sleep):
+        if isinstance(op, Watch):
+            return None  # nobody is told in virtual time: polls are as frequent as they need to be
+        if isinstance(op, Sleep | Await):
             return self.clock.advance(max(0.0, min(op.seconds, 1e7)))
         if isinstance(op, Luck):
             return 0.5

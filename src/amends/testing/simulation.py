@@ -17,7 +17,7 @@ from typing import Any, Final
 from amends.context import inside
 from amends.flow import Op
 from amends.ledger import ClaimRun, OpenRun, RenewLeases, SettleCall, StoreOp
-from amends.ops import Ended, Invoke, IsDead, Lease, LiveCalls, Luck, ReadClocks, Sleep, Together
+from amends.ops import Await, Ended, Invoke, IsDead, Lease, LiveCalls, Luck, ReadClocks, Sleep, Together, Watch
 from amends.store.memory import MemoryStore
 from amends.testing.clock import Clock
 
@@ -74,7 +74,7 @@ class Process:
     settles: list[SettleCall] = field(default_factory=list)
 
 
-Watch = Callable[["Simulation", Process, Invoke], None]
+Onlooker = Callable[["Simulation", Process, Invoke], None]
 
 
 class Simulation:
@@ -86,7 +86,7 @@ class Simulation:
         self.lease_s = lease_s
         self.luck = random.Random(seed)
         self.processes: list[Process] = []
-        self.before_body: list[Watch] = []
+        self.before_body: list[Onlooker] = []
         self.mode = "ok"
         """What the outside world does to the body that runs now; tools of the simulation look at it."""
         self.script: dict[str, list[str]] = {}
@@ -222,7 +222,9 @@ class Simulation:
             return self.clock.read(process.host)
         if isinstance(op, Luck):
             return 0.5
-        if isinstance(op, Sleep):
+        if isinstance(op, Watch):
+            return None  # nobody is told in virtual time: polls are as frequent as they need to be
+        if isinstance(op, Sleep | Await):
             process.ready_at = self.clock.mono + max(0.0, min(op.seconds, 1e6))
             return None
         if isinstance(op, IsDead):
