@@ -355,9 +355,9 @@ def test_a_deadline_that_passed_takes_the_run_back() -> None:
     world = World()
     reserve, hold = world.compensatable("reserve"), world.compensatable("hold")
     rt = runtime(reserve, hold)
-    with pytest.raises(RolledBack), rt.run("r", deadline=0.01):
+    with pytest.raises(RolledBack), rt.run("r", deadline=0.4):
         reserve()
-        time.sleep(0.02)
+        time.sleep(0.45)
         with pytest.raises(RunEnded):
             hold()
     assert world.log == ["reserve:1", "undo reserve:1"]
