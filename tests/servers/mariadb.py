@@ -53,7 +53,7 @@ class MariadbServer:
         self._server = mariadb_program("mariadbd")
         self._installer = mariadb_program("mariadb-install-db")
         self._settings = SETTINGS | (DURABLE if durable else FAST) | (settings or {})
-        self.port = free_port() if tcp else 3306
+        self.port = 3306  # with tcp, another one from the first start on
         self._tcp = tcp
         self._folder = folder
         self._process: Process | None = None
@@ -68,6 +68,8 @@ class MariadbServer:
                 process.close()
                 raise
             self._process = process
+            # Now, not before: making took a second, in which somebody may have taken the port.
+            self.port = free_port() if self._tcp else self.port
         self._process.start(self._command(), answers=self._answers)
         return self
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -18,6 +19,9 @@ START_S = 60
 STOP_S = 30
 POLL_S = 0.02
 LOG_TAIL_CHARS = 2000
+# Below what Linux (32768) and macOS (49152) give to clients.
+PORTS = (20000, 32000)
+PORT_TRIES_MAX = 100
 
 # Stands between a killed test process and a server that would run for ever. It waits on a pipe whose other end only
 # the owner has: the kernel closes it whatever the owner died of. PR_SET_PDEATHSIG would be less code and less use: it
@@ -162,10 +166,27 @@ class Process:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now. Somebody may be quicker: a start that fails is tried with another one."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port on loopback that nobody uses now, and that the kernel gives to no client later.
+
+    A client that tries again and again to reach a killed server on a port of the kernel's own range is one day given
+    that very port, is connected to itself, and the server cannot come back.
+    """
+    for _ in range(PORT_TRIES_MAX):
+        # Not the seeded one: tests seed it, and all workers would try the same ports.
+        port = random.SystemRandom().randrange(*PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if _can_bind(probe, port):
+                return port
+    raise Unavailable(f"no free port on loopback between {PORTS[0]} and {PORTS[1]}")
+
+
+def _can_bind(probe: socket.socket, port: int) -> bool:
+    try:
+        probe.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True
 
 
 def listens(address: tuple[str, int] | str) -> bool:
