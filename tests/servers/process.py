@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.servers.found import Unavailable, unprivileged_user
+from tests.servers.found import Unavailable, User, unprivileged_user
 
 START_S = 60
 STOP_S = 30
@@ -50,8 +50,8 @@ LAUNCH = 'echo $$ >pid && exec "$@"'
 class Process:
     """A folder, at most one program running in it, and the watchdog that outlives us."""
 
-    def __init__(self, *, discard_signal: str, folder: Path | None = None) -> None:
-        self.user = unprivileged_user()
+    def __init__(self, *, discard_signal: str, folder: Path | None = None, user: User | None = None) -> None:
+        self.user = user or unprivileged_user()
         # A socket's path has at most 107 bytes, 103 on macOS, where the usual temporary folder is half of that.
         parent = folder or (Path("/tmp") if os.access("/tmp", os.W_OK) else None)
         self.folder = Path(tempfile.mkdtemp(prefix="amends-", dir=parent))
