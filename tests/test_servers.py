@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.servers import MariadbServer, PostgresServer, Unavailable, create_database, drop_database, with_database
-from tests.servers.databases import database_of, execute, mysql_arguments
+from tests.servers.databases import connect, database_of, execute
 from tests.servers.fixtures import server_url, unavailable
 from tests.servers.found import wheel_binaries
 from tests.servers.shared import Kind, Owner
@@ -60,29 +60,13 @@ def test_a_database_is_dropped_under_an_open_transaction(pytestconfig: pytest.Co
     server = server_url(pytestconfig, kind)
     url = create_database(server)
     execute(url, ["CREATE TABLE a (b int)"])
-    for connection in open_transaction(url):
+    with contextlib.closing(connect(url, autocommit=False)) as connection:
+        connection.cursor().execute("SELECT * FROM a")
         drop_database(server, url)
         with pytest.raises(Exception, match=r"(?i)lost|terminat|gone|closed|reset|killed"):
             connection.cursor().execute("SELECT 1")
     table = "pg_database WHERE datname" if kind == "postgres" else "information_schema.schemata WHERE schema_name"
     assert execute(server, [f"SELECT 1 FROM {table} = '{database_of(url)}'"]) == []
-
-
-def open_transaction(url: str) -> Iterator:
-    connection: Any
-    if url.startswith("postgres"):
-        import psycopg
-
-        connection = psycopg.connect(url)
-    else:
-        import pymysql  # type: ignore[import-untyped]
-
-        connection = pymysql.connect(**mysql_arguments(url))
-    try:
-        connection.cursor().execute("SELECT * FROM a")
-        yield connection
-    finally:
-        connection.close()
 
 
 def test_a_postgresql_database_is_copied_from_a_template(postgres_url: str, pytestconfig: pytest.Config) -> None:
@@ -191,6 +175,18 @@ def processes_in(folder: Path) -> list[str]:
     return found
 
 
+# ---- behind a pooler -----------------------------------------------------------------------
+
+
+def test_a_transaction_mode_pooler_hands_one_session_to_two_clients(pooled_postgres_url: str) -> None:
+    with (
+        contextlib.closing(connect(pooled_postgres_url)) as one,
+        contextlib.closing(connect(pooled_postgres_url)) as two,
+    ):
+        pids = {client.execute("SELECT pg_backend_pid()").fetchone()[0] for client in (one, two, one, two)}
+    assert len(pids) == 1
+
+
 # ---- no server -----------------------------------------------------------------------------
 
 ASKING = """
@@ -198,6 +194,7 @@ def test_postgres(postgres_url): pass
 def test_mysql(mysql_url): pass
 def test_postgres_server(postgres_server): pass
 def test_mariadb_server(mariadb_server): pass
+def test_pooler(pooled_postgres_url): pass
 """
 
 
@@ -205,7 +202,7 @@ def test_mariadb_server(mariadb_server): pass
 def test_a_missing_server_is_a_visible_skip(tmp_path: Path, workers: str) -> None:
     status, said = run_without_servers(tmp_path, workers=workers, ci="")
     assert status == pytest.ExitCode.OK
-    assert "4 skipped" in said
+    assert "5 skipped" in said
     assert "no PostgreSQL server: AMENDS_TEST_SERVERS=off" in said
     assert "no MariaDB server: AMENDS_TEST_SERVERS=off" in said
 
@@ -213,7 +210,7 @@ def test_a_missing_server_is_a_visible_skip(tmp_path: Path, workers: str) -> Non
 def test_a_missing_server_is_a_failure_in_ci(tmp_path: Path) -> None:
     status, said = run_without_servers(tmp_path, workers="0", ci="true")
     assert status == pytest.ExitCode.TESTS_FAILED
-    assert "4 errors" in said
+    assert "5 errors" in said
     assert "no PostgreSQL server: AMENDS_TEST_SERVERS=off (CI is set" in said
     assert "no MariaDB server: AMENDS_TEST_SERVERS=off (CI is set" in said
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.servers import databases
-from tests.servers.found import mariadb_program
+from tests.servers.found import system_program
 from tests.servers.process import Process, free_port, listens
 
 CONNECTIONS_MAX = 300
@@ -50,8 +50,8 @@ class MariadbServer:
         folder: Path | None = None,
         settings: dict[str, str] | None = None,
     ) -> None:
-        self._server = mariadb_program("mariadbd")
-        self._installer = mariadb_program("mariadb-install-db")
+        self._server = system_program("mariadbd", "MariaDB")
+        self._installer = system_program("mariadb-install-db", "MariaDB")
         self._settings = SETTINGS | (DURABLE if durable else FAST) | (settings or {})
         self.port = 3306  # with tcp, another one from the first start on
         self._tcp = tcp
