@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -118,6 +119,21 @@ def test_nothing_is_left_of_a_closed_server(make: Callable[[], Server]) -> None:
         unavailable(refusal)
     assert not folder.exists()
     assert processes_in(folder) == []
+
+
+@pytest.mark.parametrize("make", [PostgresServer, MariadbServer])
+def test_nothing_is_left_of_a_server_that_does_not_start(make: Callable[..., Server]) -> None:
+    place = Path(tempfile.mkdtemp(dir="/tmp"))
+    place.chmod(0o755)
+    try:
+        server = make(folder=place, settings={"no_such_setting": "1"})
+        with pytest.raises(Unavailable, match=r"no.such.setting"):
+            server.start()
+        assert list(place.iterdir()) == []
+    except Unavailable as refusal:
+        unavailable(refusal)
+    finally:
+        place.rmdir()
 
 
 @pytest.mark.parametrize("make", MAKERS)

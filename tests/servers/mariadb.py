@@ -60,17 +60,18 @@ class MariadbServer:
 
     def start(self) -> Self:
         """It answers: with no databases the first time, later with what it had."""
-        if self._process is None:
-            process = Process(discard_signal="KILL", folder=self._folder)
-            try:
-                self._make(process)
-            except BaseException:
-                process.close()
-                raise
-            self._process = process
+        if self._process is not None:
+            self._process.start(self._command(), answers=self._answers)
+            return self
+        try:
+            self._process = Process(discard_signal="KILL", folder=self._folder)
+            self._make(self._process)
             # Now, not before: making took a second, in which somebody may have taken the port.
             self.port = free_port() if self._tcp else self.port
-        self._process.start(self._command(), answers=self._answers)
+            self._process.start(self._command(), answers=self._answers)
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def stop(self) -> None:

@@ -47,10 +47,16 @@ class PgBouncer:
                 return False
             return True
 
-        if self._process is None:
+        if self._process is not None:
+            self._process.start(self._command(), answers=answers)
+            return self
+        try:
             self._process = Process(discard_signal="KILL")
-            self._write(self._process.folder)
-        self._process.start([str(self._program), str(self.folder / "pgbouncer.ini")], answers=answers)
+            self._write(self.folder)
+            self._process.start(self._command(), answers=answers)
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def stop(self) -> None:
@@ -85,6 +91,9 @@ class PgBouncer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _command(self) -> list[str]:
+        return [str(self._program), str(self.folder / "pgbouncer.ini")]
 
     def _write(self, folder: Path) -> None:
         parts = urlsplit(self._server_url)

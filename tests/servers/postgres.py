@@ -55,18 +55,19 @@ class PostgresServer:
 
     def start(self) -> Self:
         """It answers: with empty databases the first time, later with what it had."""
-        if self._process is None:
+        if self._process is not None:
+            self._process.start(self._command(), answers=self._answers)
+            return self
+        try:
             # SIGQUIT, not SIGKILL: the postmaster then takes its children and its shared memory with it.
-            process = Process(discard_signal="QUIT", folder=self._folder)
-            try:
-                self._make(process)
-            except BaseException:
-                process.close()
-                raise
-            self._process = process
+            self._process = Process(discard_signal="QUIT", folder=self._folder)
+            self._make(self._process)
             # Now, not before: making took a second, in which somebody may have taken the port.
             self.port = free_port() if self._tcp else self.port
-        self._process.start(self._command(), answers=self._answers)
+            self._process.start(self._command(), answers=self._answers)
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def stop(self) -> None:

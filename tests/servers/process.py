@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -136,7 +137,10 @@ class Process:
         """No process, no folder."""
         if self._leash < 0:
             return
-        with contextlib.suppress(BrokenPipeError):  # somebody ended the watchdog
+        if self._watchdog.poll() is not None:  # somebody ended it
+            self.kill()
+            shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(BrokenPipeError):
             os.write(self._leash, b"\n")
         os.close(self._leash)
         self._leash = -1
@@ -156,9 +160,16 @@ class Process:
                 stderr=log,
                 start_new_session=True,
                 cwd=self.folder,
-                env={"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self.folder), "LC_ALL": "C", "TZ": "UTC"},
+                env=self._environment(),
                 **other,  # type: ignore[call-overload]
             )
+
+    def _environment(self) -> dict[str, str]:
+        """Nothing of ours but PATH, and no folder of everybody's: MariaDB, when it starts, removes from /tmp the
+        temporary tables of every other server there.
+        """
+        home = str(self.folder)
+        return {"PATH": os.environ.get("PATH", os.defpath), "HOME": home, "TMPDIR": home, "LC_ALL": "C", "TZ": "UTC"}
 
     def _ended(self) -> None:
         self._running = None
