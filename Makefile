@@ -15,7 +15,7 @@ DEV := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check sim format docs test-pythons clean
+.PHONY: help demo test check sim servers format docs test-pythons clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -23,7 +23,7 @@ help: ## this list
 demo: $(RUN) ## the shop: commit, take back, kill and recover, refuse
 	@$(BIN)/amends demo $(ARGS)
 
-test: $(DEV) ## all tests
+test: $(DEV) servers ## all tests
 	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 check: $(DEV) ## format, lint, types, import rule, docs
@@ -35,6 +35,9 @@ check: $(DEV) ## format, lint, types, import rule, docs
 
 sim: $(DEV) ## the simulator: every crash point, seeded races (a longer run takes a number: ARGS=200000)
 	@$(BIN)/python -m tests.sim $(ARGS)
+
+servers: ## PostgreSQL, MariaDB and PgBouncer are installed, where we may (make test does it by itself)
+	@sh scripts/servers
 
 format: $(DEV) ## put the code into shape
 	@$(BIN)/python -m ruff check --fix-only --quiet .

@@ -9,6 +9,15 @@ In pytest, use the fixtures of `tests/servers/fixtures.py`. Elsewhere:
 from tests.servers.databases import create_database, drop_database, with_database
 from tests.servers.found import Unavailable
 from tests.servers.mariadb import MariadbServer
+from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 
-__all__ = ["MariadbServer", "PostgresServer", "Unavailable", "create_database", "drop_database", "with_database"]
+__all__ = [
+    "MariadbServer",
+    "PgBouncer",
+    "PostgresServer",
+    "Unavailable",
+    "create_database",
+    "drop_database",
+    "with_database",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import uuid
 from collections.abc import Sequence
@@ -48,20 +49,24 @@ def drop_database(server_url: str, name_or_url: str) -> None:
 
 def execute(url: str, statements: Sequence[str]) -> list[tuple[Any, ...]]:
     """Every statement ran, each in a transaction of its own; the rows of the last one."""
+    rows: list[tuple[Any, ...]] = []
+    with contextlib.closing(connect(url)) as connection:
+        for statement in statements:
+            cursor = connection.cursor()
+            cursor.execute(statement)
+            rows = list(cursor.fetchall()) if cursor.description else []
+    return rows
+
+
+def connect(url: str, *, autocommit: bool = True) -> Any:
+    """A plain connection of the driver that the URL wants."""
     if is_postgres(url):
         import psycopg
 
-        with psycopg.connect(url, autocommit=True, connect_timeout=CONNECT_S) as connection:
-            cursor = None
-            for statement in statements:
-                cursor = connection.execute(statement.encode())
-            return cursor.fetchall() if cursor is not None and cursor.description else []
+        return psycopg.connect(url, autocommit=autocommit, connect_timeout=CONNECT_S)
     import pymysql  # type: ignore[import-untyped]
 
-    with pymysql.connect(**mysql_arguments(url), autocommit=True) as connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
-        return list(cursor.fetchall())
+    return pymysql.connect(**mysql_arguments(url), autocommit=autocommit)
 
 
 def mysql_arguments(url: str) -> dict[str, Any]:

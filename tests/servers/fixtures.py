@@ -8,9 +8,10 @@ from typing import Any, Never
 
 import pytest
 
-from tests.servers.databases import create_database, drop_database
+from tests.servers.databases import create_database, database_of, drop_database
 from tests.servers.found import Unavailable
 from tests.servers.mariadb import MariadbServer
+from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 from tests.servers.shared import Kind, Owner, ask
 
@@ -69,6 +70,21 @@ def mariadb_server() -> Iterator[MariadbServer]:
         yield server
     finally:
         server.close()
+
+
+@pytest.fixture
+def pooled_postgres_url(pytestconfig: pytest.Config) -> Iterator[str]:
+    """A fresh PostgreSQL database behind a PgBouncer in transaction mode that has one session for all its clients."""
+    server = server_url(pytestconfig, "postgres")
+    try:
+        pooler = PgBouncer(server).start()
+    except Unavailable as refusal:
+        unavailable(refusal)
+    try:
+        for url in _database(pytestconfig, "postgres"):
+            yield pooler.url(database_of(url))
+    finally:
+        pooler.close()
 
 
 def server_url(config: pytest.Config, kind: Kind) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 POSTGRES_FOLDERS = "/usr/lib/postgresql"
 # Debian keeps servers outside the PATH of ordinary users.
-SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec")
+SYSTEM_FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/sbin", "/usr/libexec")
 SWITCH = "AMENDS_TEST_SERVERS"
 PROGRAM_S = 10
 
@@ -58,15 +58,15 @@ def postgres_binaries() -> Path:
     )
 
 
-def mariadb_program(name: str) -> Path:
-    """`mariadbd` or `mariadb-install-db`, on PATH or where Debian puts it."""
-    _refuse_if_switched_off("MariaDB")
-    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS, "/usr/bin"])
+def system_program(name: str, server: str) -> Path:
+    """A program on PATH, or where Debian puts servers."""
+    _refuse_if_switched_off(server)
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])
     found = shutil.which(name, path=path)
     if found is None:
         raise Unavailable(
-            f"no MariaDB server: no {name} on PATH or in {', '.join(SYSTEM_FOLDERS)}; "
-            "run `make servers` as root, or set AMENDS_TEST_MYSQL_URL"
+            f"no {server} server: no {name} on PATH or in {', '.join(SYSTEM_FOLDERS)}; run `make servers` as root"
+            + (", or set AMENDS_TEST_MYSQL_URL" if server == "MariaDB" else "")
         )
     return Path(found)
 

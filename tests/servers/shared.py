@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
-import tempfile
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Literal
 
-from tests.servers.found import Unavailable
+from tests.servers.found import Unavailable, User
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
+from tests.servers.process import Process
 
 Kind = Literal["postgres", "mysql"]
 VARIABLES: dict[Kind, str] = {"postgres": "AMENDS_TEST_POSTGRES_URL", "mysql": "AMENDS_TEST_MYSQL_URL"}
@@ -41,7 +39,7 @@ class Owner:
         self._refused: dict[Kind, str] = {}
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
-        self._folder: Path | None = None
+        self._place: Process | None = None
 
     def url(self, kind: Kind) -> str:
         """The URL of a server in which databases may be made; `Unavailable` says why there is none."""
@@ -60,16 +58,15 @@ class Owner:
 
     def listen(self) -> str:
         """Workers may ask from now on; the path to ask at."""
-        if self._folder is None:
-            self._folder = Path(
-                tempfile.mkdtemp(prefix="amends-ask-", dir="/tmp" if os.access("/tmp", os.W_OK) else None)
-            )
+        if self._place is None:
+            # No program runs in it; it is a folder that goes away with us.
+            self._place = Process(discard_signal="KILL", user=User(os.geteuid(), os.getegid()))
             self._listener = socket.socket(socket.AF_UNIX)
-            self._listener.bind(str(self._folder / "ask"))
+            self._listener.bind(str(self._place.folder / "ask"))
             self._listener.listen(WAITING_MAX)
             self._thread = threading.Thread(target=self._serve, args=(self._listener,), name="servers", daemon=True)
             self._thread.start()
-        return str(self._folder / "ask")
+        return str(self._place.folder / "ask")
 
     def close(self) -> None:
         if self._listener is not None:
@@ -77,8 +74,8 @@ class Owner:
             self._listener.close()
         if self._thread is not None:
             self._thread.join(ASK_S)
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._place is not None:
+            self._place.close()
         for server in self._started.values():
             server.close()
         self._started.clear()
