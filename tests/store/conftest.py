@@ -1,6 +1,7 @@
 """Every check of the conformance suite runs on every store and in both colours."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,11 @@ pytest.register_assert_rewrite("amends.testing.conformance")
 
 from amends.store.sqlite import SqliteStore  # noqa: E402
 from amends.testing.conformance.ledger import Ledger, audit  # noqa: E402
-from tests.store.harness import Harness, in_file, in_memory  # noqa: E402
+from tests.servers.databases import create_database, drop_database  # noqa: E402
+from tests.servers.fixtures import server_url  # noqa: E402
+from tests.servers.shared import Kind  # noqa: E402
+from tests.store.emptied import Emptied  # noqa: E402
+from tests.store.harness import Harness, in_file, in_memory, on_server  # noqa: E402
 from tests.store.many import Gate  # noqa: E402
 
 
@@ -22,6 +27,26 @@ def memory_harness() -> Harness:
 @pytest.fixture
 def sqlite_harness(tmp_path: Path) -> Harness:
     return in_file(tmp_path / "ledger.db")
+
+
+@pytest.fixture(scope="session")
+def postgresql_harness(pytestconfig: pytest.Config) -> Iterator[Harness]:
+    yield from _on_server(pytestconfig, "postgresql", "postgres")
+
+
+@pytest.fixture(scope="session")
+def mysql_harness(pytestconfig: pytest.Config) -> Iterator[Harness]:
+    yield from _on_server(pytestconfig, "mysql", "mysql")
+
+
+def _on_server(config: pytest.Config, store: str, kind: Kind) -> Iterator[Harness]:
+    server = server_url(config, kind)
+    url = create_database(server)
+    try:
+        with closing(Emptied(url)) as database:
+            yield on_server(store, database)
+    finally:
+        drop_database(server, url)
 
 
 @pytest.fixture

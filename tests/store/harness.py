@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,15 @@ from typing import Any
 from amends.ledger import Store
 from amends.store.memory import MemoryStore
 from amends.store.sqlite import SqliteStore
+from tests.store.emptied import Emptied
 
 NEW_LEDGER = "opening.a_new_ledger_says_that_it_is_new_and_is_empty"
 
-SERVERS = {"postgresql": "amends.store.postgres", "mysql": "amends.store.mysql"}
-STORES = ("memory", "sqlite", *(kind for kind, module in SERVERS.items() if find_spec(module)))
+SERVERS = {
+    "postgresql": ("amends.store.postgres", "PostgresStore"),
+    "mysql": ("amends.store.mysql", "MysqlStore"),
+}
+STORES = ("memory", "sqlite", *(kind for kind, (module, _) in SERVERS.items() if find_spec(module)))
 
 
 @dataclass(frozen=True)
@@ -34,11 +39,12 @@ def in_file(path: Path) -> Harness:
     )
 
 
-def on_server(url: str, store: Callable[..., Store], empty: Callable[[], None]) -> Harness:
-    """One database for many checks: making one takes longer than most checks do."""
+def on_server(kind: str, database: Emptied) -> Harness:
+    module, name = SERVERS[kind]
+    store: Callable[..., Store] = getattr(import_module(module), name)
 
     def make(clock: Callable[[], float]) -> Store:
-        empty()
-        return store(url, clock=clock)
+        database.empty()
+        return store(database.url, clock=clock)
 
-    return Harness(make, lambda _, clock: store(url, clock=clock))
+    return Harness(make, lambda _, clock: store(database.url, clock=clock))

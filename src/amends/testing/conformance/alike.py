@@ -14,8 +14,8 @@ from amends.store.memory import MemoryStore
 from amends.testing.conformance.ledger import LEASE_S, Ledger
 from amends.testing.conformance.registry import check_each
 
-SEEDS: Final = 10
-ASKED: Final = 250
+SEEDS: Final = 5
+ASKED: Final = 200
 LOOKED_EVERY: Final = 50
 KINDS: Final = {"look": "read", "charge": "compensatable", "wire": "pivot", "mail": "retriable"}
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
 
 from amends import ledger as ops
@@ -61,8 +62,8 @@ class Ledger:
     """What opening it said."""
     runner: asyncio.Runner | None = None
     """The event loop of the async colour; without one each operation has its own."""
-    beside: Ledger | None = None
-    """A second handle on the same ledger, where the store can have one."""
+    second: Callable[[], Ledger] | None = None
+    """Makes the second handle."""
 
     def __call__(self, op: ops.StoreOp[Any]) -> Any:
         """Perform it in this colour."""
@@ -71,6 +72,11 @@ class Ledger:
         if self.runner is None:
             return asyncio.run(self.store.perform_async(op))
         return self.runner.run(self.store.perform_async(op))
+
+    @cached_property
+    def beside(self) -> Ledger | None:
+        """A second handle on the same ledger, where the store can have one; made when it is first asked for."""
+        return None if self.second is None else self.second()
 
     def new(self, what: str) -> str:
         self.made += 1

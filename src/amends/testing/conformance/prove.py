@@ -128,7 +128,7 @@ def _under_test(
         store = make(clock)
         ledger = handle(store, create=True)
         if second is not None:
-            ledger.beside = handle(second(store, clock), create=False)
+            ledger.second = lambda: handle(second(store, clock), create=False)
         yield ledger
 
 

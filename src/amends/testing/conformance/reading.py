@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from amends import ledger as ops
 from amends.rows import CallRow, RunRow
 from amends.testing.conformance.ledger import Ledger
@@ -112,3 +114,28 @@ def ledger_time_never_goes_back(ledger: Ledger) -> None:
     late = ledger.run("late")
     assert late.created_at == run.created_at
     assert ledger(ops.ReadRun("", uid=run.uid)).now == run.created_at
+
+
+@check
+def a_second_look_sees_what_was_written_since_the_first(ledger: Ledger) -> None:
+    """Over the second handle too, where there is one: no snapshot is kept from one look to the next."""
+    for number, reader in enumerate((ledger, ledger.beside or ledger)):
+        run = ledger.run(f"run {number}")
+        call = ledger.start(run)
+        before = looks(reader, run, call)
+        ledger.settle(call)
+        ledger.commit(run)
+        after = looks(reader, run, call)
+        stale = [name for name in before if before[name] == after[name]]
+        assert not stale, f"these looks saw the past: {stale}"
+        assert reader.everything() == ledger.everything()
+        assert reader.look(call).state == "succeeded"
+
+
+def looks(reader: Ledger, run: RunRow, call: CallRow) -> dict[str, object]:
+    """The answer of every operation that only reads."""
+    asked: tuple[ops.StoreOp[Any], ...] = (
+        ops.ReadCall(call.id), ops.ReadRun("", uid=run.uid), ops.ListRuns(None), ops.SearchCalls(None),
+        ops.ReadEvents(None), ops.DueRuns(None, 10),
+    )  # fmt: skip
+    return {type(op).__name__: reader(op) for op in asked}
