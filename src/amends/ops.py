@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from amends.errors import LeaseLost
 from amends.flow import Flow, Op
 from amends.model import Call, Phase
+from amends.record import dataclass
 from amends.rows import CallRow
 
 T = TypeVar("T")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn
 
@@ -35,6 +34,7 @@ from amends.errors import (
 from amends.ledger import Admission, AdmitCall, ReadCall, SettleCall, StartCall
 from amends.model import Retry
 from amends.ops import Ended, Invoke, Luck, ReadClocks, Sleep
+from amends.record import dataclass
 from amends.rows import CallRow
 from amends.tool import Spec
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from amends.canonical import decode
@@ -12,6 +11,7 @@ from amends.engine.session import POLL_S_MAX, POLL_S_MIN, Session
 from amends.errors import Busy, RunConflict, RunEnded
 from amends.ledger import LetGo, OpenChild, Opened, OpenRun
 from amends.ops import IsDead, Lease, ReadClocks, Sleep
+from amends.record import dataclass, field
 from amends.rows import RunRow
 
 

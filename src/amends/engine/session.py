@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from amends.canonical import ARGS_BYTES_MAX, canonical, check_size, decode, dige
 from amends.errors import BadArguments
 from amends.model import Call, Compensation, Order, Phase, Request
 from amends.ops import Flight, Lease
+from amends.record import dataclass, field
 from amends.rows import CallRow
 from amends.tool import Spec
 
