@@ -6,7 +6,6 @@ import bisect
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from amends.flow import run_flow
@@ -33,6 +32,7 @@ from amends.rows import (
     RunRow,
     UpdateCall,
     UpdateRun,
+    changed,
 )
 from amends.store.intents import intent
 
@@ -123,7 +123,7 @@ class MemoryStore:
     def _update_run(self, op: UpdateRun) -> RunRow:
         old = self.runs[op.row.uid]
         assert old.state == op.row.state, "a run is changed from the state that was read"
-        new = replace(old, **op.changes)
+        new = changed(old, op.changes)
         self.runs[new.uid] = new
         self._undo.append(lambda: self.runs.__setitem__(old.uid, old))
         return new
@@ -165,7 +165,7 @@ class MemoryStore:
     def _update_call(self, op: UpdateCall) -> CallRow:
         old = self.calls[op.row.id]
         assert old.state == op.row.state, "a call is changed from the state that was read"
-        new = replace(old, **op.changes)
+        new = changed(old, op.changes)
         self.calls[new.id] = new
         self._undo.append(lambda: self.calls.__setitem__(old.id, old))
         return new
