@@ -24,12 +24,14 @@ _WORDS: Final = {None: "null", True: "true", False: "false"}
 
 def digest(*parts: str | bytes | int | None) -> str:
     """SHA-256 over the parts, each with its type and length: no two different inputs collide."""
+    texts = [f"str{len(part)}:{part}" for part in parts if type(part) is str]
+    text = "".join(texts)
+    if len(texts) == len(parts) and text.isascii():
+        return sha256(text.encode("ascii")).hexdigest()
     return sha256(b"".join([_part(part) for part in parts])).hexdigest()
 
 
 def _part(part: str | bytes | int | None) -> bytes:
-    if type(part) is str and part.isascii():
-        return f"str{len(part)}:{part}".encode("ascii")
     data = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
     kind = next(kind for kind in (str, bytes, bool, int, type(None)) if isinstance(part, kind))
     return f"{kind.__name__}{len(data)}:".encode() + data

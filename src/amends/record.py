@@ -8,9 +8,10 @@ here. What is made is a dataclass like any other: ``fields``, ``replace``, compa
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from reprlib import recursive_repr
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -26,8 +27,9 @@ else:
         return decorate
 
 
-__all__ = ["dataclass", "field"]
+__all__ = ["changed", "dataclass", "field"]
 
+T = TypeVar("T")
 SWAP_FIELDS_MIN: Final = 3
 """From so many fields on it is quicker to fill a bare object and change its class than to go past the freezing."""
 
@@ -110,6 +112,34 @@ def _bare(cls: Any) -> Any:
     return type("bare", cls.__bases__, known | generic)
 
 
+def changed(one: T, changes: Mapping[str, Any]) -> T:
+    """``dataclasses.replace`` of a frozen record, many times faster."""
+    kind = type(one)
+    copy = _COPIERS.get(kind)
+    if copy is None:
+        copy = _COPIERS[kind] = _copier(kind)
+    new = copy(one)
+    for name, value in changes.items():
+        setattr(new, name, value)
+    new.__class__ = kind
+    made: T = new
+    return made
+
+
+def _copier(cls: Any) -> Callable[[Any], Any]:
+    """Copies a record into a bare one."""
+    known: dict[str, Any] = {"_new": object.__new__, "_bare": _bare(cls)}
+    lines = [
+        "new = _new(_bare)",
+        *(f"new.{one.name} = old.{one.name}" for one in dataclasses.fields(cls)),
+        "return new",
+    ]
+    exec("def copy(old):\n    " + "\n    ".join(lines), known)
+    made: Callable[[Any], Any] = known["copy"]
+    return made
+
+
+_COPIERS: Final[dict[type[Any], Callable[[Any], Any]]] = {}
 _become: Final = object.__dict__["__class__"].__set__
 
 

@@ -7,10 +7,9 @@ columns, so that a new store has little to prove.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
-from operator import attrgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from amends.flow import Op
 from amends.record import dataclass
@@ -176,22 +175,6 @@ CALL_COLUMNS: Final = tuple(field.name for field in fields(CallRow))
 EVENT_COLUMNS: Final = tuple(field.name for field in fields(EventRow))
 
 Changes = Mapping[str, Any]
-Row = TypeVar("Row", RunRow, CallRow)
-
-_LAYOUTS: Final[dict[type[Any], tuple[Callable[[Any], tuple[Any, ...]], dict[str, int]]]] = {
-    kind: (attrgetter(*columns), {name: place for place, name in enumerate(columns)})
-    for kind, columns in ((RunRow, RUN_COLUMNS), (CallRow, CALL_COLUMNS))
-}
-
-
-def changed(row: Row, changes: Changes) -> Row:
-    """``dataclasses.replace``, many times faster."""
-    kind = type(row)
-    values_of, place_of = _LAYOUTS[kind]
-    values = list(values_of(row))
-    for name, value in changes.items():
-        values[place_of[name]] = value
-    return kind(*values)
 
 
 # ---- what a transaction can do ------------------------------------------------------------

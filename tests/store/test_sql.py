@@ -9,7 +9,8 @@ import pytest
 from amends import ledger as ops
 from amends.errors import TransitionRefused
 from amends.flow import Flow, run_flow
-from amends.rows import CallRow, UpdateCall, changed
+from amends.record import changed
+from amends.rows import CallRow, UpdateCall
 from amends.states import CALL_MOVES, CALL_STATES, call_may
 from amends.store.dialect import SQLITE, Dialect
 from amends.store.intents import intent

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from amends.flow import run_flow
 from amends.ledger import StoreOp
+from amends.record import changed
 from amends.rows import (
     AddEvent,
     CallRow,
@@ -32,7 +33,6 @@ from amends.rows import (
     RunRow,
     UpdateCall,
     UpdateRun,
-    changed,
 )
 from amends.store.intents import intent
 

@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from amends import rows
 from amends.errors import TransitionRefused
 from amends.flow import Flow, Op
+from amends.record import changed
 from amends.rows import CALL_COLUMNS, EVENT_COLUMNS, RUN_COLUMNS, CallRow, Changes, EventRow, RunRow
 from amends.states import CALL_STATES, LIVE, NEW, RUN_STATES, STANDING, UNSETTLED, call_sources, run_sources
 from amends.store.dialect import Dialect
@@ -226,7 +227,7 @@ async def _update(
             to=to,
         )
     # The flow may hold an older copy than this transaction has written: change the newest.
-    new = seen[key] = rows.changed(seen.get(key, row), changes)
+    new = seen[key] = changed(seen.get(key, row), changes)
     return new
 
 
