@@ -49,6 +49,10 @@ class Table(Generic[Row]):
     values: Callable[[Row], tuple[Any, ...]]
     sources: Callable[[Any], tuple[str, ...]]
 
+    def changed(self, row: Row, changes: Changes) -> Row:
+        """``dataclasses.replace``, many times faster."""
+        return changed(row, changes)
+
 
 def _table(
     name: str, key: str, columns: tuple[str, ...], *, kind: type[Row], sources: Callable[[Any], tuple[str, ...]]
@@ -227,7 +231,7 @@ async def _update(
             to=to,
         )
     # The flow may hold an older copy than this transaction has written: change the newest.
-    new = seen[key] = changed(seen.get(key, row), changes)
+    new = seen[key] = table.changed(seen.get(key, row), changes)
     return new
 
 
