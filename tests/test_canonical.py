@@ -34,6 +34,7 @@ from typing_extensions import TypedDict
 import amends.canonical as subject
 from amends.canonical import Stored, canonical, decode, digest, encode, faithful, load_result, store_result
 from amends.errors import LedgerCorrupt, NotStorable, TooLarge
+from amends.plain import plain_copy, plain_texts
 
 
 class Colour(Enum):
@@ -494,3 +495,75 @@ def test_what_is_stored_shares_nothing_with_the_caller() -> None:
     seen, stored = faithful(value)
     value["items"].append(2)
     assert seen == {"items": [1]} == load_result(stored.text)
+
+
+# ---- the quick way, and the rules -----------------------------------------------------------
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from(["$x", "e\u0301", "\ud800", 0.1]),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(["$x", "a", 'a"', "a!", "a b"]), inner),
+    max_leaves=12,
+)
+
+
+def by_the_rules(value: object) -> tuple[str, str] | None:
+    try:
+        return encode(value, path="args"), canonical(value)
+    except NotStorable:
+        return None
+
+
+@given(PLAIN)
+@settings(max_examples=400)
+def test_the_quick_way_writes_what_the_rules_write(value: object) -> None:
+    texts = plain_texts(value)
+    assert texts is None or texts == by_the_rules(value)
+    copied = plain_copy(value)
+    if copied is not None:
+        text, twin = copied
+        assert text == encode(value, path="result")
+        assert repr(twin) == repr(decode(text)) == repr(value)
+
+
+@given(st.floats())
+def test_the_quick_way_names_a_number_as_the_rules_do(value: float) -> None:
+    texts = plain_texts(value)
+    assert texts is None or texts == by_the_rules(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$x": 1},
+        (1,),
+        {1: 2},
+        2**53,
+        1e300,
+        float("nan"),
+        Level.LOW,
+        "\ud800",
+        "x" * 70_000,
+        ["x" * 100] * 1_000,
+        {"a": [[[[[[[[[]]]]]]]]]},
+        Decimal(1),
+        {"a": b""},
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_what_is_not_plain_is_left_to_the_rules(value: object) -> None:
+    assert plain_texts(value) is None
+    assert plain_copy(value) is None or value == 1e300
+
+
+def test_a_copy_is_nobody_elses() -> None:
+    value = {"a": [1, {"b": []}]}
+    text, twin = plain_copy(value) or ("", None)
+    assert twin == value
+    twin["a"][1]["b"].append(1)
+    assert value == {"a": [1, {"b": []}]}
+    assert text == encode(value, path="result")

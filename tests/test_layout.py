@@ -32,7 +32,7 @@ class Row:
 
 ROWS: dict[str, Row] = {
     "words": Row(
-        ("errors", "model", "states", "canonical", "report"),
+        ("record", "errors", "model", "states", "plain", "canonical", "report"),
         (),
         "the words that everything else is said in depend on nothing",
     ),

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from amends import process
@@ -21,6 +20,7 @@ from amends.ledger import Store, StoreOp
 from amends.loop import awaited
 from amends.model import NoEffect
 from amends.ops import Await, Ended, Invoke, Sleep, Together
+from amends.record import dataclass
 
 T = TypeVar("T")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+from amends.record import dataclass
 from amends.rows import CallRow, RunRow
 
 

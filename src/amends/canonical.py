@@ -11,12 +11,11 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import partial
-from hashlib import sha256
 from inspect import Signature
 from math import isfinite
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -26,6 +25,9 @@ from unicodedata import normalize
 from uuid import UUID
 
 from amends.errors import LedgerCorrupt, NotStorable, TooLarge
+from amends.plain import PLAIN_INT, SAFE_INT, plain_copy
+from amends.plain import digest as digest
+from amends.record import dataclass, field
 
 ARGS_BYTES_MAX: Final = 1 << 20
 RESULT_BYTES_MAX: Final = 1 << 20
@@ -35,9 +37,8 @@ PART_CHARS: Final = 64  # a long text counts as one value per so many characters
 INT_BITS_MAX: Final = 1 << 18  # Python writes an int in quadratic time: 0.1 s for this one, 15 s for one of 400 kB
 PLACE_CHARS_MAX: Final = 120
 ADAPTERS_MAX: Final = 512
-_SAFE_INT: Final = (1 << 53) - 1  # JSON readers other than Python round beyond it
 _SHORT_INT_BITS: Final = 2048  # Python may refuse to read longer ones in decimal
-_PLAIN_INT: Final = 10**32
+_CHAR_BYTES_MAX: Final = 4
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK: Final = timedelta(microseconds=1)
 
@@ -45,16 +46,6 @@ _TICK: Final = timedelta(microseconds=1)
 def canonical(value: object, *, path: str = "args") -> str:
     """One text for one meaning: equal values give the same text whatever their spelling. Raises ``NotStorable``."""
     return _written(value, _Walk(path, _MEANINGS))
-
-
-def digest(*parts: str | bytes | int | None) -> str:
-    """SHA-256 over the parts, each with its type and length: no two different inputs collide."""
-    hashed = sha256()
-    for part in parts:
-        data = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
-        kind = next(kind for kind in (str, bytes, bool, int, type(None)) if isinstance(part, kind))
-        hashed.update(f"{kind.__name__}{len(data)}:".encode() + data)
-    return hashed.hexdigest()
 
 
 def diff(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -65,6 +56,8 @@ def diff(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, tup
 
 def check_size(text: str, *, path: str, limit: int) -> None:
     """Raise ``TooLarge`` when the text takes more than ``limit`` bytes."""
+    if len(text) * _CHAR_BYTES_MAX <= limit:
+        return
     size = len(text.encode("utf-8"))
     if size > limit:
         raise TooLarge(f"{path} of {size:,} bytes is larger than {limit:,}", path=path, size=size, limit=limit)
@@ -85,7 +78,10 @@ def encode(value: object, *, path: str) -> str:
 
 def decode(text: str, annotation: object = Any) -> Any:
     """The value of a stored text, as the annotation says; as it is written where the annotation does not fit."""
-    value = _read(text)
+    return _shaped(_read(text), text, annotation)
+
+
+def _shaped(value: Any, text: str, annotation: object) -> Any:
     is_missing = annotation is Any or annotation is Signature.empty or isinstance(annotation, str)
     if is_missing or (annotation is type(value) and annotation in _PACKS):
         return value
@@ -110,6 +106,9 @@ def load_result(stored_text: str | None, annotation: object = Any) -> Any:
 
 def faithful(value: Any, annotation: object = Any) -> tuple[Any, Stored]:
     """The value as every replay will see it, and what is stored; the original where nothing could be. Never raises."""
+    plain = plain_copy(value)
+    if plain is not None:
+        return _shaped(plain[1], plain[0], annotation), Stored(plain[0], None)
     walk = _Walk("result", _PACKS)
     try:
         text = _written(value, walk)
@@ -254,7 +253,7 @@ def _pack_str(value: str, walk: _Walk) -> Any:
 
 
 def _pack_int(value: int, _: _Walk) -> Any:
-    if -_SAFE_INT <= value <= _SAFE_INT:
+    if -SAFE_INT <= value <= SAFE_INT:
         return value
     return {"$int": str(value) if value.bit_length() <= _SHORT_INT_BITS else hex(value)}
 
@@ -267,7 +266,7 @@ def _mean_number(value: float | Decimal, walk: _Walk) -> Any:
     if type(value) is float:
         # A whole float is the int it equals (2.0**60 is 2**60); any other is its shortest decimal, as it was typed.
         value = int(value) if value.is_integer() else Decimal(repr(value))
-    if type(value) is int and abs(value) < _PLAIN_INT:
+    if type(value) is int and abs(value) < PLAIN_INT:
         return value
     if type(value) is int and value.bit_length() > INT_BITS_MAX:
         walk.refuse(f"is an int of more than {INT_BITS_MAX:,} bits", cure="pass it as bytes")
@@ -277,7 +276,7 @@ def _mean_number(value: float | Decimal, walk: _Walk) -> Any:
     sign, digits, exponent = number.as_tuple()
     text = "".join(map(str, digits)).rstrip("0")
     power = int(exponent) + len(digits) - len(text)
-    if not text or (power >= 0 and number.copy_abs() < _PLAIN_INT):
+    if not text or (power >= 0 and number.copy_abs() < PLAIN_INT):
         return int(number)
     return {"$number": f"{'-' * sign}{text}e{power}"}  # never the zeros of 1E+999999 written out
 

@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 INSIST: Final = (SettleCall, SettleCompensation, NoteEvidence)
 TRIES_MAX: Final = 3
+PLAIN: Final = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
+"""Types of results that are certainly nothing to await."""
 
 
 class Live:
@@ -131,7 +133,9 @@ class Driver:
                 value = op.fn(**op.kwargs)
         except Exception as error:
             return Ended(error=error)
-        if inspect.isawaitable(value):  # a plain function that gave back a coroutine: nothing has run yet
+        if type(value) not in PLAIN and inspect.isawaitable(
+            value
+        ):  # a plain function that gave back a coroutine: nothing has run yet
             return self._on_loop(op, lambda: value)
         return Ended(value)
 

@@ -6,11 +6,11 @@ Words are and-ed, comma-separated values or-ed, ``*`` is a wildcard.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
 from amends.errors import UsageError
+from amends.record import dataclass
 from amends.rows import CallRow, RunRow
 from amends.states import CALL_STATES, RUN_STATES
 

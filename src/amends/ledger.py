@@ -7,7 +7,6 @@ operation gives the first answer: the ids and attempt numbers it carries are its
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeVar
 
 from amends.answers import Admission as Admission
@@ -18,6 +17,7 @@ from amends.answers import Rollback as Rollback
 from amends.answers import Settled as Settled
 from amends.answers import Tree as Tree
 from amends.flow import Op
+from amends.record import dataclass, field
 from amends.rows import CallRow, EventRow, RunRow
 
 T = TypeVar("T")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+from amends.record import dataclass, field
 from amends.states import CallState, HoldReason, RunState
 
 Kind: TypeAlias = Literal["read", "compensatable", "pivot", "retriable"]

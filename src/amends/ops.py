@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from amends.errors import LeaseLost
 from amends.flow import Flow, Op
 from amends.model import Call, Phase
+from amends.record import dataclass
 from amends.rows import CallRow
 
 T = TypeVar("T")
@@ -116,6 +116,46 @@ class Ended:
     in_flight: bool = False
 
 
+@dataclass(slots=True, eq=False)
+class Later:
+    """A started call as its body may ask for it: put together when it does, since few bodies do."""
+
+    row: CallRow
+    make: Callable[[], Call]
+    made: Call | None = None
+
+    def whole(self) -> Call:
+        """The call itself; always the same one."""
+        if self.made is None:
+            self.made = self.make()
+        return self.made
+
+    @property
+    def id(self) -> str:
+        """As in the call."""
+        return self.row.id
+
+    @property
+    def run_id(self) -> str:
+        """As in the call."""
+        return self.row.run_id
+
+    @property
+    def tool(self) -> str:
+        """As in the call."""
+        return self.row.tool
+
+    @property
+    def key(self) -> str:
+        """As in the call."""
+        return self.whole().key
+
+    @property
+    def attempt(self) -> int:
+        """As in the call."""
+        return self.row.attempt
+
+
 @dataclass(frozen=True, slots=True)
 class Invoke(Op[Ended]):
     """Run user code: the only operation with effects outside the ledger. Checks the lease last."""
@@ -124,7 +164,7 @@ class Invoke(Op[Ended]):
     kwargs: Mapping[str, Any]
     is_async: bool
     timeout: float | None
-    call: Call
+    call: Call | Later
     lease: Lease | None
     phase: Phase
     run: Any = None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
 from amends.errors import shown
 from amends.model import Call, Residue, RunInfo
+from amends.record import dataclass, field
 from amends.states import RunState
 
 GLYPHS: Final = {

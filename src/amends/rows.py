@@ -8,10 +8,11 @@ columns, so that a new store has little to prove.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Final
 
 from amends.flow import Op
+from amends.record import dataclass
 
 
 @dataclass(frozen=True, slots=True)

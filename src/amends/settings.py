@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from amends.errors import BadConfig
+from amends.record import dataclass
 
 DEFAULTS: Final[dict[str, Any]] = {
     "url": None,

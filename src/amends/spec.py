@@ -7,13 +7,13 @@ is all that the engine ever sees of a tool.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, Literal, Required, TypeAlias, TypedDict
 
 from amends.errors import BadArguments, BadDeclaration
 from amends.model import Call, Kind, Order, Request, Retry, Scope, Staged
+from amends.record import dataclass, field
 from amends.signature import REPEAT, Signature, parsed, refuse, staged_problem
 
 OnConflict: TypeAlias = Literal["raise", "hold"]

@@ -10,7 +10,7 @@ import functools
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FrameType, MethodType, ModuleType
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypeAlias, TypeVar, Unpack, overload
 
@@ -18,6 +18,7 @@ from amends.check import bad, check_seconds
 from amends.declare import declare, declared_target, specs_of
 from amends.errors import NoRun, WrongColour
 from amends.model import Kind, Probed, Retry, Staged
+from amends.record import dataclass
 from amends.signature import is_async_function
 from amends.spec import (
     ClassOptions,

@@ -9,6 +9,7 @@ import pytest
 from amends import ledger as ops
 from amends.errors import TransitionRefused
 from amends.flow import Flow, run_flow
+from amends.record import changed
 from amends.rows import CallRow, UpdateCall
 from amends.states import CALL_MOVES, CALL_STATES, call_may
 from amends.store.dialect import SQLITE, Dialect
@@ -156,7 +157,7 @@ def test_the_database_refuses_a_change_from_a_state_that_is_no_longer_there() ->
 
 def test_rows_made_quickly_are_rows() -> None:
     row = a_call("started")
-    assert CALLS.changed(row, {"state": "failed"}) == CallRow(
+    assert changed(row, {"state": "failed"}) == CallRow(
         **{n: getattr(row, n) for n in CALLS.columns} | {"state": "failed"}
     )
     assert type(CALLS.make(*CALLS.values(row))) is CallRow

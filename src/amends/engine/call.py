@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn
 
@@ -33,7 +32,8 @@ from amends.errors import (
 )
 from amends.ledger import Admission, AdmitCall, ReadCall, SettleCall, StartCall
 from amends.model import Retry
-from amends.ops import Ended, Invoke, Luck, ReadClocks, Sleep
+from amends.ops import Ended, Invoke, Later, Luck, ReadClocks, Sleep
+from amends.record import dataclass
 from amends.rows import CallRow
 from amends.tool import Spec
 
@@ -159,7 +159,7 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
             kwargs=ask.args,
             is_async=ask.is_async,
             timeout=ask.timeout,
-            call=call_of(row, ask.spec, args=ask.args),
+            call=Later(row, partial(call_of, row, ask.spec, args=ask.args)),
             lease=session.lease,
             phase="execute",
             run=session.run,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from amends.engine.doubt import unclear
 from amends.engine.session import Session, call_of, error_text
 from amends.ledger import Tree
+from amends.record import dataclass
 from amends.rows import CallRow, RunRow
 from amends.states import UNSETTLED
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from amends.canonical import decode
@@ -13,6 +12,7 @@ from amends.engine.waiting import Wait
 from amends.errors import Busy, RunConflict, RunEnded
 from amends.ledger import LetGo, OpenChild, Opened, OpenRun
 from amends.ops import IsDead, Lease, ReadClocks
+from amends.record import dataclass, field
 from amends.rows import RunRow
 
 

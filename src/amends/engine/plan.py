@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from amends.engine.call import Done, guarded_call
@@ -12,6 +11,7 @@ from amends.engine.telling import answer_done, answer_error
 from amends.errors import BadArguments, LedgerError, OutOfOrder, Refused, UnknownTool, UsageError, Waiting
 from amends.model import Answer
 from amends.ops import Flight, Together
+from amends.record import dataclass
 from amends.tool import Spec
 
 REF: Final = "$result"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from amends.engine.ending import commit, interrupted
@@ -14,6 +13,7 @@ from amends.errors import RunBlocked, Waiting
 from amends.flow import Flow
 from amends.ledger import ClaimRun, CloseRun, DueRuns, LetGo
 from amends.ops import IsDead, Lease, ReadClocks
+from amends.record import dataclass
 from amends.rows import RunRow
 from amends.states import UNSETTLED
 

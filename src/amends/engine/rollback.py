@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from amends.engine.doubt import (
@@ -34,6 +33,7 @@ from amends.ledger import (
 )
 from amends.model import Absent, Happened, Unknown
 from amends.ops import Ended, Invoke, LiveCalls, Luck, ReadClocks, Sleep, Together
+from amends.record import dataclass
 from amends.rows import CallRow, RunRow
 from amends.states import LIVE
 from amends.tool import Spec, Twin, twin_kwargs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -12,6 +12,8 @@ from amends.canonical import ARGS_BYTES_MAX, canonical, check_size, decode, dige
 from amends.errors import BadArguments
 from amends.model import Call, Compensation, Order, Phase, Request
 from amends.ops import Flight, Lease
+from amends.plain import plain_texts
+from amends.record import dataclass, field
 from amends.rows import CallRow
 from amends.tool import Spec
 
@@ -105,22 +107,13 @@ def ask_for(
     """Write the request down. Raises ``NotStorable`` or ``TooLarge`` before anything is recorded."""
     body = fn or spec.fn
     assert body is not None, f"{spec.name} has a body or a handler"
-    text = encode(dict(args), path="args")
+    plain = plain_texts(args)
+    text = encode(dict(args), path="args") if plain is None else plain[0]
     check_size(text, path="args", limit=ARGS_BYTES_MAX)
-    whole = canonical(dict(args), path="args")
-    request = Request(
-        run_id=session.id,
-        tool=spec.name,
-        version=spec.version,
-        args=args,
-        tenant=session.tenant or None,
-        agent=session.agent or None,
-        principal=session.principal or None,
-    )
-    meant = spec.intent(args)
-    identity = spec.identity(request)
-    meaning = whole if len(meant) == len(args) else canonical(meant, path="args")
-    named = meaning if identity is None else canonical(identity, path="key")
+    whole = canonical(dict(args), path="args") if plain is None else plain[1]
+    meaning = named = whole
+    if spec.key is not None or spec.ignore:
+        meaning, named = _meant(session, spec, args, whole)
     scope = "ledger" if spec.scope == "ledger" else session.root
     return Ask(
         spec=spec,
@@ -137,6 +130,23 @@ def ask_for(
         grp=grp,
         timeout=spec.timeout if timeout is None else timeout,
     )
+
+
+def _meant(session: Session, spec: Spec, args: Mapping[str, Any], whole: str) -> tuple[str, str]:
+    """What the request means, and what it is named by, where the tool says that this is not all its arguments."""
+    request = Request(
+        run_id=session.id,
+        tool=spec.name,
+        version=spec.version,
+        args=args,
+        tenant=session.tenant or None,
+        agent=session.agent or None,
+        principal=session.principal or None,
+    )
+    meant = spec.intent(args)
+    identity = spec.identity(request)
+    meaning = whole if len(meant) == len(args) else canonical(meant, path="args")
+    return meaning, meaning if identity is None else canonical(identity, path="key")
 
 
 def provider_key(row: CallRow) -> str:

@@ -6,11 +6,11 @@ import bisect
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from amends.flow import run_flow
 from amends.ledger import StoreOp
+from amends.record import changed
 from amends.rows import (
     AddEvent,
     CallRow,
@@ -123,7 +123,7 @@ class MemoryStore:
     def _update_run(self, op: UpdateRun) -> RunRow:
         old = self.runs[op.row.uid]
         assert old.state == op.row.state, "a run is changed from the state that was read"
-        new = replace(old, **op.changes)
+        new = changed(old, op.changes)
         self.runs[new.uid] = new
         self._undo.append(lambda: self.runs.__setitem__(old.uid, old))
         return new
@@ -165,7 +165,7 @@ class MemoryStore:
     def _update_call(self, op: UpdateCall) -> CallRow:
         old = self.calls[op.row.id]
         assert old.state == op.row.state, "a call is changed from the state that was read"
-        new = replace(old, **op.changes)
+        new = changed(old, op.changes)
         self.calls[new.id] = new
         self._undo.append(lambda: self.calls.__setitem__(old.id, old))
         return new
