@@ -202,7 +202,7 @@ async def renew_leases(op: RenewLeases) -> Renewed:
     """See ``RenewLeases``."""
     now = await Now()
     goals: dict[str, str] = {}
-    for uid, epoch in op.epochs.items():
+    for uid, epoch in sorted(op.epochs.items()):  # in one order: rows are locked, and others renew as well
         root = await FindRun(uid)
         if root is None or not holds(root, op.owner, epoch):
             continue
