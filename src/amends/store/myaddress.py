@@ -62,7 +62,9 @@ def read_address(url: str) -> Address:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or PORT
     except ValueError:
-        raise _bad("the ledger's URL cannot be read", hint=f"use {FORM}; quote signs in a password (@ is %40)") from None
+        raise _bad(
+            "the ledger's URL cannot be read", hint=f"use {FORM}; quote signs in a password (@ is %40)"
+        ) from None
     scheme = parts.scheme.partition("+")[0]
     database = unquote(parts.path.removeprefix("/"))
     options = dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -160,9 +160,7 @@ class MysqlStore:
     def _begin_anew(self) -> None:
         address = self._address
         self._opening = threading.RLock()
-        self._pool: Pool[Link] = Pool(
-            self._connect, most=address.pool_max, wait_s=address.lock_wait_s, where=self.url
-        )
+        self._pool: Pool[Link] = Pool(self._connect, most=address.pool_max, wait_s=address.lock_wait_s, where=self.url)
         self._threads: ThreadPoolExecutor | None = None
 
     # ---- the protocol of a store ----------------------------------------------------------
