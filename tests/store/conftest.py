@@ -10,7 +10,9 @@ pytest.register_assert_rewrite("amends.testing.conformance")
 
 from amends.store.sqlite import SqliteStore  # noqa: E402
 from amends.testing.conformance.ledger import Ledger, audit  # noqa: E402
-from tests.store.harness import Harness, in_file, in_memory  # noqa: E402
+from tests.servers import databases  # noqa: E402
+from tests.servers.fixtures import server_url  # noqa: E402
+from tests.store.harness import Harness, in_file, in_memory, on_server  # noqa: E402
 from tests.store.many import Gate  # noqa: E402
 
 
@@ -22,6 +24,31 @@ def memory_harness() -> Harness:
 @pytest.fixture
 def sqlite_harness(tmp_path: Path) -> Harness:
     return in_file(tmp_path / "ledger.db")
+
+
+@pytest.fixture(scope="session")
+def mysql_kept(pytestconfig: pytest.Config) -> Iterator[str]:
+    """A database with a ledger in it, for all tests of this process that empty it themselves."""
+    from amends.store.mysql import MysqlStore
+
+    server = server_url(pytestconfig, "mysql")
+    url = databases.create_database(server)
+    made = MysqlStore(url)
+    made.open(create=True)
+    made.close()
+    yield url
+    databases.drop_database(server, url)
+
+
+@pytest.fixture
+def mysql_harness(mysql_kept: str) -> Harness:
+    from amends.store.mysql import MysqlStore
+
+    def empty() -> None:
+        # Not TRUNCATE, which makes files anew: most checks write less than ten rows.
+        databases.execute(mysql_kept, [f"delete from {table}" for table in ("events", "calls", "runs")])
+
+    return on_server(mysql_kept, MysqlStore, empty)
 
 
 @pytest.fixture

@@ -26,13 +26,12 @@ FULL: Final = frozenset({3, 1021, 1026, 1030, 1114})
 READ_ONLY: Final = frozenset({1036, 1290, 1792, 1836, 3100})
 FORBIDDEN: Final = frozenset({1044, 1142, 1143, 1227, 1370})
 CROWDED: Final = frozenset({1040, 1203, 1226})
-NOT_THERE: Final = frozenset({2002, 2003, 2005})
 
 
 def code_of(error: BaseException) -> int:
-    """The server's or the driver's number; 0 when there is none, as on a connection that is closed."""
-    first = error.args[0] if error.args else 0
-    return first if isinstance(first, int) else 0
+    """The server's or the driver's number: 0 on a connection that is closed, -1 when there is none."""
+    first = error.args[0] if error.args else -1
+    return first if isinstance(first, int) else -1
 
 
 def said_by(error: BaseException) -> str:
@@ -43,7 +42,7 @@ def said_by(error: BaseException) -> str:
 def explained(error: BaseException, where: str) -> LedgerError:
     """The error in the caller's words."""
     code = code_of(error)
-    said = f"{said_by(error)} ({code})" if code else said_by(error) or type(error).__name__
+    said = f"{said_by(error)} ({code})" if code > 0 else said_by(error) or type(error).__name__
     if code == 1049:
         return LedgerMissing(
             f"no ledger at {where}: the server has no such database",
@@ -56,8 +55,6 @@ def explained(error: BaseException, where: str) -> LedgerError:
 def _words(code: int, said: str) -> tuple[str, str]:
     if code in LOST:
         return f"broke off the connection: {said}", "look into the server's log; the next operation connects again"
-    if code in NOT_THERE:
-        return f"cannot be reached: {said}", "check host, port or socket, and that the server runs"
     if code == 1045 or code == 1698:
         return f"did not let us in: {said}", "check user and password in the URL; quote signs in them (@ is %40)"
     if code in FORBIDDEN:
@@ -84,6 +81,14 @@ def _words(code: int, said: str) -> tuple[str, str]:
     if code == 2026:
         return f"could not agree on TLS: {said}", "check ssl_ca, ssl_cert and ssl_key in the URL"
     return f"does not answer: {said}", "look into the server's log"
+
+
+def unreachable(error: OSError, where: str) -> LedgerUnavailable:
+    """Nobody answers at that address."""
+    return LedgerUnavailable(
+        f"the ledger at {where} cannot be reached: {error}",
+        hint="check host, port or socket in the URL, and that the server runs",
+    )
 
 
 def unknown_end(error: BaseException, where: str) -> LedgerUnavailable:

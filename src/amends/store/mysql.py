@@ -8,6 +8,7 @@ import importlib
 import math
 import os
 import random
+import socket
 import threading
 import time
 import weakref
@@ -96,7 +97,7 @@ class Link:
         if first:
             text = "; ".join((*first, text))
             self.first, self.is_open = (), True
-        if len(text) * 3 > self.packet_max and len(text.encode()) >= self.packet_max:
+        if len(text) * 4 > self.packet_max and len(text.encode()) >= self.packet_max:
             raise LedgerUnavailable(
                 f"a statement of {len(text):,} characters is more than the ledger's server takes; nothing was written",
                 hint="raise max_allowed_packet in the server's settings",
@@ -255,15 +256,10 @@ class MysqlStore:
         raise AssertionError("the last round ends by itself")
 
     def _once(self, op: StoreOp[Any], link: Link) -> Any:
-        """One transaction on this connection, which is given back."""
-        reading = type(op) in READS
-        first = BEGIN if not reading else SNAPSHOT if type(op) in WIDE else ()
+        """One attempt on this connection, which is given back. A quicker way for some operations would go first here."""
         well = False
         try:
-            link.begin(first)
-            desk = Desk(READING if reading else WRITING, self._clock)
-            answer = run_flow(transaction(intent(op), desk), link.execute)
-            link.end("commit")
+            answer = self._general(op, link)
             well = True
             return answer
         except Exception as error:
@@ -271,6 +267,15 @@ class MysqlStore:
             raise
         finally:
             self._pool.give(link, well=well)
+
+    def _general(self, op: StoreOp[T], link: Link) -> T:
+        """The operation's own flow, statement by statement, in one transaction."""
+        kind = type(op)
+        reads = kind in READS
+        link.begin(BEGIN if not reads else SNAPSHOT if kind in WIDE else ())
+        answer = run_flow(transaction(intent(op), Desk(READING if reads else WRITING, self._clock)), link.execute)
+        link.end("rollback" if reads else "commit")
+        return answer
 
     def _rolled_back(self, link: Link, error: Exception) -> bool:
         """Leave nothing open, and say whether the connection can be trusted again."""
@@ -280,7 +285,7 @@ class MysqlStore:
         committing = link.committing
         try:
             link.end("rollback")  # after a lock that was waited for too long only the statement was undone
-        except self._driver.MySQLError:
+        except Exception:
             return False
         finally:
             link.committing = committing
@@ -316,8 +321,9 @@ class MysqlStore:
         address, driver = self._address, self._driver
         flags, types = driver.constants.CLIENT, driver.constants.FIELD_TYPE
         row_wait_s = max(1, math.ceil(min(ROW_WAIT_S_MAX, address.lock_wait_s)))
-        raw = driver.connect(
+        raw = driver.Connection(
             **address.arguments(),
+            defer_connect=True,
             charset="utf8mb4",
             autocommit=None,  # said below
             # Rows met and not rows changed; and BEGIN in one packet with what follows it. No text of a caller is ever
@@ -335,7 +341,29 @@ class MysqlStore:
             init_command=SESSION.format(row_wait_s=row_wait_s),
             program_name="amends",
         )
+        # The driver leaves a socket open that nobody answered, and takes one that it was given for one that is overheard.
+        raw._secure = bool(address.unix_socket)
+        raw.connect(self._dialled())
         return Link(raw, raw.cursor(), packet_max=self._packet_max)
+
+    def _dialled(self) -> socket.socket:
+        address = self._address
+        try:
+            if not address.unix_socket:
+                dialled = socket.create_connection((address.host, address.port), address.connect_s)
+                dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                dialled.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                return dialled
+            dialled = socket.socket(socket.AF_UNIX)
+            try:
+                dialled.settimeout(address.connect_s)
+                dialled.connect(address.unix_socket)
+            except BaseException:
+                dialled.close()
+                raise
+        except OSError as error:
+            raise myerrors.unreachable(error, self.url) from error
+        return dialled
 
     # ---- threads and forks ----------------------------------------------------------------
 

@@ -131,7 +131,7 @@ def _may_have_children(parent: RunRow, root: RunRow) -> None:
 async def claim_run(op: ClaimRun) -> RunRow | None:
     """See ``ClaimRun``. Every started call of a claimed tree is in doubt in the same transaction."""
     now = await Now()
-    root = await FindRun(op.root, skip=True)
+    root = await FindRun(op.root, skip=not op.repeated)  # who has it locked may be ourselves, asking the first time
     if root is None or root.closed_at is not None:
         return None
     if op.repeated and root.opener == op.opener:
