@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib
-import math
 import os
 import random
-import socket
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from amends import ledger
-from amends.errors import BadConfig, LedgerUnavailable, TooLarge
+from amends.errors import BadConfig, TooLarge
 from amends.flow import run_flow
 from amends.ledger import StoreOp
 from amends.model import Schema
@@ -27,9 +24,10 @@ from amends.store.batch import Ticket, outlasting
 from amends.store.dialect import MYSQL
 from amends.store.intents import READS, intent
 from amends.store.myaddress import Address, read_address
+from amends.store.mylink import Link, connect
 from amends.store.mypool import Pool, closed
 from amends.store.myschema import PACKET_BYTES_MIN, check_server, establish, read_schema
-from amends.store.sql import Desk, Execute, Result, Statements, transaction
+from amends.store.sql import Desk, Statements, transaction
 
 T = TypeVar("T")
 
@@ -39,10 +37,6 @@ LOST_MAX: Final = 3
 """How often it is repeated on another connection because one was lost before COMMIT was sent."""
 DUPLICATES_MAX: Final = 5
 """How often somebody else may have been faster with the same key. Then it is a mistake of ours."""
-ROW_WAIT_S_MAX: Final = 5.0
-"""How long the server itself waits for a row before we look at the clock."""
-SILENCE_S: Final = 30.0
-"""How much longer than a row may be waited for a statement may take before the server counts as gone."""
 RUN_ID_BYTES_MAX: Final = 2048
 TENANT_BYTES_MAX: Final = 1016
 """Together with a number they are one entry of an index, which has 3072 bytes."""
@@ -69,60 +63,6 @@ def driver() -> Any:
             setting="url",
             hint="pip install 'amends[mysql]'",
         ) from error
-
-
-@dataclass(slots=True)
-class Link:
-    """A connection with the one cursor that serves it: its statements follow one another."""
-
-    raw: Any
-    cursor: Any
-    first: tuple[str, ...] = ()
-    """What is sent in one packet with the next statement: beginning costs no round trip of its own."""
-    is_open: bool = False
-    """In a transaction, as far as we know."""
-    committing: bool = False
-    last: Execute | None = None
-    packet_max: int = PACKET_BYTES_MIN
-
-    def begin(self, first: tuple[str, ...]) -> None:
-        """Open a transaction together with its first statement; with no words, each statement is its own."""
-        self.first, self.committing, self.last = first, False, None
-
-    def execute(self, op: Execute) -> Result:
-        """Answer one request of a flow."""
-        escape = self.raw.escape
-        text = op.sql % tuple([escape(value) for value in op.params])
-        first, cursor, self.last = self.first, self.cursor, op
-        if first:
-            text = "; ".join((*first, text))
-            self.first, self.is_open = (), True
-        if len(text) * 4 > self.packet_max and len(text.encode()) >= self.packet_max:
-            raise LedgerUnavailable(
-                f"a statement of {len(text):,} characters is more than the ledger's server takes; nothing was written",
-                hint="raise max_allowed_packet in the server's settings",
-            )
-        cursor.execute(text)
-        for _ in first:
-            cursor.nextset()
-        return cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0
-
-    def ask(self, sql: str) -> list[tuple[Any, ...]]:
-        """One statement outside of any transaction."""
-        self.cursor.execute(sql)
-        return list(self.cursor.fetchall())
-
-    def end(self, word: str) -> None:
-        """Commit or roll back, if anything was begun."""
-        if self.is_open:
-            self.committing = word == "commit"
-            self.cursor.execute(word)
-            self.is_open = self.committing = False
-
-    def close(self) -> None:
-        """Disconnect; the server rolls back what is open."""
-        with contextlib.suppress(Exception):
-            self.raw.close()
 
 
 class MysqlStore:
@@ -256,7 +196,7 @@ class MysqlStore:
         raise AssertionError("the last round ends by itself")
 
     def _once(self, op: StoreOp[Any], link: Link) -> Any:
-        """One attempt on this connection, which is given back. A quicker way for some operations would go first here."""
+        """One attempt on this connection, which is given back. A quicker way for some operations goes first here."""
         well = False
         try:
             answer = self._general(op, link)
@@ -268,7 +208,7 @@ class MysqlStore:
         finally:
             self._pool.give(link, well=well)
 
-    def _general(self, op: StoreOp[T], link: Link) -> T:
+    def _general(self, op: StoreOp[Any], link: Link) -> Any:
         """The operation's own flow, statement by statement, in one transaction."""
         kind = type(op)
         reads = kind in READS
@@ -318,52 +258,7 @@ class MysqlStore:
             self._pool.give(link, well=well)
 
     def _connect(self) -> Link:
-        address, driver = self._address, self._driver
-        flags, types = driver.constants.CLIENT, driver.constants.FIELD_TYPE
-        row_wait_s = max(1, math.ceil(min(ROW_WAIT_S_MAX, address.lock_wait_s)))
-        raw = driver.Connection(
-            **address.arguments(),
-            defer_connect=True,
-            charset="utf8mb4",
-            autocommit=None,  # said below
-            # Rows met and not rows changed; and BEGIN in one packet with what follows it. No text of a caller is ever
-            # part of a statement except as a literal.
-            client_flag=flags.FOUND_ROWS | flags.MULTI_STATEMENTS,
-            conv={
-                **driver.converters.encoders,
-                types.DOUBLE: float,
-                types.LONGLONG: int,
-                types.LONG: int,
-                types.VAR_STRING: _text,
-            },
-            read_timeout=row_wait_s + SILENCE_S,
-            write_timeout=SILENCE_S,
-            init_command=SESSION.format(row_wait_s=row_wait_s),
-            program_name="amends",
-        )
-        # The driver leaves a socket open that nobody answered, and takes one that it was given for one that is overheard.
-        raw._secure = bool(address.unix_socket)
-        raw.connect(self._dialled())
-        return Link(raw, raw.cursor(), packet_max=self._packet_max)
-
-    def _dialled(self) -> socket.socket:
-        address = self._address
-        try:
-            if not address.unix_socket:
-                dialled = socket.create_connection((address.host, address.port), address.connect_s)
-                dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                dialled.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                return dialled
-            dialled = socket.socket(socket.AF_UNIX)
-            try:
-                dialled.settimeout(address.connect_s)
-                dialled.connect(address.unix_socket)
-            except BaseException:
-                dialled.close()
-                raise
-        except OSError as error:
-            raise myerrors.unreachable(error, self.url) from error
-        return dialled
+        return connect(self._driver, self._address, packet_max=self._packet_max)
 
     # ---- threads and forks ----------------------------------------------------------------
 
@@ -385,18 +280,6 @@ class MysqlStore:
         """Start with nothing of the parent's. Its connections are left alone: even saying goodbye would end them."""
         _LEFT_ALONE.append(self._pool)
         self._begin_anew()
-
-
-# READ COMMITTED: the gap locks of the usual level would deadlock inserts. A strict mode: nothing is cut or guessed.
-SESSION: Final = (
-    "set session transaction isolation level read committed; "
-    "set session autocommit = 1, sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
-    "innodb_lock_wait_timeout = {row_wait_s}, lock_wait_timeout = {row_wait_s}"
-)
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def _check_sizes(op: StoreOp[Any]) -> None:
