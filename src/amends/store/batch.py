@@ -77,7 +77,7 @@ class GroupCommit:
         if self._enter(ticket):
             self._appoint(ticket)
         assert ticket.future is not None, "an async ticket has a future"
-        await _outlasting(ticket.future)
+        await outlasting(ticket.future)
         return ticket.outcome()
 
     def join(self, batch: list[Ticket]) -> None:
@@ -205,7 +205,7 @@ def _wake(futures: list[asyncio.Future[None]]) -> None:
             future.set_result(None)
 
 
-async def _outlasting(future: asyncio.Future[None]) -> None:
+async def outlasting(future: asyncio.Future[None]) -> None:
     """Wait until it is done, however often the waiting task is cancelled; then raise the cancellation."""
     cancelled: asyncio.CancelledError | None = None
     while not future.done():

@@ -31,6 +31,9 @@ class Dialect:
     index: str
     """After a table's name: the index to use. A planner that guesses takes the wrong one when tenants are few."""
 
+    is_open: str = ""
+    """What the index ``calls_open`` answers to, where it cannot be an index of some states only."""
+
     def name_of(self, column: str) -> str:
         """A column or table, safe from the reserved words."""
         return f"{self.quote}{column}{self.quote}"
@@ -38,3 +41,17 @@ class Dialect:
 
 # One writer at a time (BEGIN IMMEDIATE): there is nobody to lock a row against.
 SQLITE: Final = Dialect("sqlite", mark="?", quote='"', lock="", skip="", new_id="", clock="", index=" indexed by {}")
+
+# sysdate and not now: the time of the statement, which may have waited. Sessions of ours are in UTC, where every hour
+# is there once. MySQL has no RETURNING, neither has an index of some rows only.
+MYSQL: Final = Dialect(
+    "mysql",
+    mark="%s",
+    quote="`",
+    lock=" for update",
+    skip=" for update skip locked",
+    new_id="",
+    clock="unix_timestamp(sysdate(6)) + 0e0",
+    index=" force index ({})",
+    is_open="attention = 1",
+)

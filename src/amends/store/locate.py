@@ -13,8 +13,6 @@ FORMS: Final = "memory:, sqlite:///relative.db, sqlite:////absolute.db"
 NOT_BUILT: Final = {
     "postgresql": "postgres",
     "postgres": "postgres",
-    "mysql": "mysql",
-    "mariadb": "mysql",
 }
 """Schemes that are known, each with the extra that will bring it."""
 
@@ -30,6 +28,8 @@ def store_for(url: str) -> Store:
         return _memory(rest)
     if scheme == "sqlite":
         return _sqlite(rest)
+    if scheme in ("mysql", "mariadb"):
+        return _mysql(url)
     if scheme in NOT_BUILT:
         extra = NOT_BUILT[scheme]
         raise _bad(
@@ -61,6 +61,12 @@ def _sqlite(rest: str) -> Store:
     if options:
         raise _bad(f"sqlite: has no option {', '.join(sorted(options))}", hint="it has: synchronous=full, =normal")
     return SqliteStore(path, synchronous)
+
+
+def _mysql(url: str) -> Store:
+    from amends.store.mysql import MysqlStore
+
+    return MysqlStore(url)
 
 
 def _synchronous(value: str) -> Literal["FULL", "NORMAL"]:

@@ -131,7 +131,7 @@ def _may_have_children(parent: RunRow, root: RunRow) -> None:
 async def claim_run(op: ClaimRun) -> RunRow | None:
     """See ``ClaimRun``. Every started call of a claimed tree is in doubt in the same transaction."""
     now = await Now()
-    root = await FindRun(op.root, skip=True)
+    root = await FindRun(op.root, skip=not op.repeated)  # who has it locked may be ourselves, asking the first time
     if root is None or root.closed_at is not None:
         return None
     if op.repeated and root.opener == op.opener:
@@ -202,7 +202,7 @@ async def renew_leases(op: RenewLeases) -> Renewed:
     """See ``RenewLeases``."""
     now = await Now()
     goals: dict[str, str] = {}
-    for uid, epoch in op.epochs.items():
+    for uid, epoch in sorted(op.epochs.items()):  # in one order: rows are locked, and others renew as well
         root = await FindRun(uid)
         if root is None or not holds(root, op.owner, epoch):
             continue

@@ -74,6 +74,7 @@ class Statements:
         runs, calls, events = self._select("runs", RUN_COLUMNS), self._select("calls", CALL_COLUMNS), "from events"
         mark, lock = dialect.mark, dialect.lock
         key = dialect.name_of("key")
+        self.is_open = dialect.is_open or _among(OPEN)
         newest = f"{events} order by seq desc limit 1"
         self.newest = f"select {dialect.clock}, (select at {newest})" if dialect.clock else f"select null, at {newest}"
         self.find_run = f"{runs} where uid = {mark}{lock}"
@@ -275,7 +276,10 @@ async def _page_runs(desk: Desk, op: rows.PageRuns) -> list[RunRow]:
     if states:
         terms, params = (*terms, _is_one_of(len(states))), (*params, *states)
     if op.before is not None:
-        terms, params = (*terms, "(created_at, uid) < (?, ?)"), (*params, *op.before)
+        # Not (created_at, uid) < (?, ?): MariaDB would look at every row.
+        created_at, uid = op.before
+        terms = (*terms, "created_at <= ? and (created_at < ? or uid < ?)")
+        params = (*params, created_at, created_at, uid)
     sql = desk.statements.page("runs", terms, "created_at desc, uid desc", index="runs_created")
     found, _, _ = await Execute(sql, (*params, op.limit))
     return [RUNS.make(*row) for row in found]
@@ -300,7 +304,8 @@ async def _page_calls(desk: Desk, op: rows.PageCalls) -> list[CallRow]:
         terms, params = (*terms, _is_one_of(len(states))), (*params, *states)
     is_open = bool(states) and set(states) <= set(OPEN)
     if is_open:
-        terms = (*terms, _among(OPEN))  # the index can be used only where this is said
+        # The index can be used only where this is said.
+        terms = (*terms, desk.statements.is_open)
     sql = desk.statements.page("calls", terms, "seq desc", index="calls_open" if is_open else "")
     found, _, _ = await Execute(sql, (*params, op.limit))
     return [CALLS.make(*row) for row in found]

@@ -1,0 +1,156 @@
+-- The ledger, for MariaDB and MySQL. Columns are the fields of rows.py, in their order; a test compares.
+-- No statement here is part of a transaction: each can be repeated, and the version is written down last.
+--
+-- Whatever is compared or indexed is varbinary: in both servers' common collations 'a' equals 'a ', and in most
+-- 'a' equals 'A'. Ids are the caller's: 512 characters of a run id take 2048 bytes at most, and a tenant has what is
+-- left of an index entry's 3072. Other texts are longtext, whose default has to be an expression in MySQL.
+
+-- needs: the newest migration that an amends must know to use the ledger. ledger: its own name, the same in all rows.
+create table if not exists amends_schema (
+    version bigint not null primary key,
+    needs bigint not null,
+    applied_at double not null,
+    ledger varchar(64) not null
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+-- place: the order of creation, parents before children; no field of a row. Every index ends in the primary key.
+create table if not exists runs (
+    place bigint not null auto_increment primary key,
+    uid varbinary(255) not null,
+    id varbinary(2048) not null,
+    tenant varbinary(1016) not null,
+    generation bigint not null,
+    root varbinary(255) not null,
+    parent varbinary(255) not null,
+    state varchar(32) character set ascii collate ascii_bin not null,
+    created_at double not null,
+    came_from longtext not null default (''),
+    goal longtext not null default (''),
+    goal_by longtext not null default (''),
+    goal_why longtext not null default (''),
+    policy longtext not null default ('rollback'),
+    order_mode longtext not null default ('strict'),
+    agent longtext not null default (''),
+    principal longtext not null default (''),
+    input longtext not null default (''),
+    input_digest longtext not null default (''),
+    output longtext not null default (''),
+    tags longtext not null default ('[]'),
+    deadline_at double,
+    owner varbinary(512) not null default '',
+    opener longtext not null default (''),
+    epoch bigint not null default 0,
+    lease_s double not null default 0,
+    lease_until double not null default 0,
+    wake_at double,
+    suspended bigint not null default 0,
+    history bigint not null default 0,
+    interrupted bigint not null default 0,
+    pivot longtext not null default (''),
+    staged_pivot longtext not null default (''),
+    causes longtext not null default ('[]'),
+    closed_at double,
+    constraint runs_state check (state in (
+        'open', 'pivoted', 'committed', 'rolling_back', 'rolled_back', 'blocked', 'abandoned'
+    )),
+    unique index runs_uid (uid),
+    unique index runs_id (tenant, id, generation),
+    index runs_root (root),
+    index runs_created (created_at, uid),
+    index runs_wake (wake_at),
+    index runs_owned (owner)
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+-- attention: what somebody has to look at; no field of a row. States that every call passes through are left out, and
+-- its index, since neither server has partial ones, is one of mostly nulls that grows at its end only.
+create table if not exists calls (
+    id varbinary(255) not null,
+    seq bigint not null primary key,
+    run varbinary(255) not null,
+    root varbinary(255) not null,
+    run_id varbinary(2048) not null,
+    tenant varbinary(1016) not null,
+    tool longtext not null,
+    version longtext not null,
+    kind longtext not null,
+    `key` varbinary(512) not null,
+    generation bigint not null,
+    ident longtext not null,
+    digest longtext not null,
+    args longtext not null,
+    state varchar(32) character set ascii collate ascii_bin not null,
+    created_at double not null,
+    created_epoch bigint not null,
+    asked_epoch bigint not null,
+    scope longtext not null default ('run'),
+    declared bigint not null default 0,
+    again longtext not null default (''),
+    call_ref longtext not null default (''),
+    parent longtext not null default (''),
+    grp longtext not null default (''),
+    reason longtext not null default (''),
+    twin longtext not null default (''),
+    alias longtext not null default (''),
+    at_commit bigint not null default 0,
+    undoable bigint not null default 0,
+    violation longtext not null default (''),
+    attempt bigint not null default 0,
+    result longtext,
+    loss longtext not null default (''),
+    error longtext not null default (''),
+    why longtext not null default (''),
+    evidence longtext not null default (''),
+    late bigint not null default 0,
+    first_at double,
+    started_at double,
+    settled_at double,
+    settled_seq bigint not null default 0,
+    retry_at double,
+    tries_from bigint not null default 0,
+    quiet_boot longtext not null default (''),
+    quiet_mono double,
+    quiet_left double,
+    probes bigint not null default 0,
+    probe_at double,
+    agent longtext not null default (''),
+    principal longtext not null default (''),
+    replays bigint not null default 0,
+    comp_attempt bigint not null default 0,
+    comp_from bigint not null default 0,
+    comp_error longtext not null default (''),
+    comp_gave_up bigint not null default 0,
+    comp_blind bigint not null default 0,
+    comp_at double,
+    comp_settled_at double,
+    comp_retry_at double,
+    comp_boot longtext not null default (''),
+    comp_mono double,
+    attention tinyint generated always as (case when state in (
+        'held', 'ready', 'backing_off', 'in_doubt', 'compensation_failed', 'compensation_in_doubt'
+    ) then 1 end) stored,
+    constraint calls_state check (state in (
+        'held', 'ready', 'started', 'succeeded', 'failed', 'backing_off', 'in_doubt', 'compensating',
+        'compensated', 'compensation_failed', 'compensation_in_doubt', 'refused', 'dropped', 'residue'
+    )),
+    unique index calls_id (id),
+    unique index calls_key (`key`, generation),
+    index calls_root (root),
+    index calls_open (attention)
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+create table if not exists events (
+    seq bigint not null auto_increment primary key,
+    at double not null,
+    root varbinary(255) not null,
+    run varbinary(255) not null,
+    run_id varbinary(2048) not null,
+    tenant varbinary(1016) not null,
+    `call` varbinary(255) not null,
+    what longtext not null,
+    frm longtext not null,
+    to_state longtext not null,
+    by_whom longtext not null,
+    epoch bigint not null,
+    facts longtext not null,
+    index events_root (root)
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;

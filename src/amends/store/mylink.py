@@ -1,0 +1,134 @@
+"""One connection to a MariaDB or MySQL server, with the session that a ledger needs."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+from dataclasses import dataclass
+from typing import Any, Final
+
+from amends.errors import LedgerUnavailable
+from amends.store import myerrors
+from amends.store.myaddress import Address
+from amends.store.sql import Execute, Result
+
+ROW_WAIT_S_MAX: Final = 5.0
+"""How long the server itself waits for a row before we look at the clock."""
+SILENCE_S: Final = 30.0
+"""How much longer than a row may be waited for a statement may take before the server counts as gone."""
+
+# READ COMMITTED: the gap locks of the usual level would deadlock inserts. A strict mode: nothing is cut or guessed.
+SESSION: Final = (
+    "set session transaction isolation level read committed; "
+    "set session autocommit = 1, sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
+    "innodb_lock_wait_timeout = {row_wait_s}, lock_wait_timeout = {row_wait_s}"
+)
+
+
+@dataclass(slots=True)
+class Link:
+    """A connection with the one cursor that serves it: its statements follow one another."""
+
+    raw: Any
+    cursor: Any
+    packet_max: int
+    first: tuple[str, ...] = ()
+    """What is sent in one packet with the next statement: beginning costs no round trip of its own."""
+    is_open: bool = False
+    """In a transaction, as far as we know."""
+    committing: bool = False
+    last: Execute | None = None
+
+    def begin(self, first: tuple[str, ...]) -> None:
+        """Open a transaction together with its first statement; with no words, each statement is its own."""
+        self.first, self.committing, self.last = first, False, None
+
+    def execute(self, op: Execute) -> Result:
+        """Answer one request of a flow."""
+        escape = self.raw.escape
+        text = op.sql % tuple([escape(value) for value in op.params])
+        first, cursor, self.last = self.first, self.cursor, op
+        if first:
+            text = "; ".join((*first, text))
+            self.first, self.is_open = (), True
+        if len(text) * 4 > self.packet_max and len(text.encode()) >= self.packet_max:
+            raise LedgerUnavailable(
+                f"a statement of {len(text):,} characters is more than the ledger's server takes; nothing was written",
+                hint="raise max_allowed_packet in the server's settings",
+            )
+        cursor.execute(text)
+        for _ in first:
+            cursor.nextset()
+        return cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0
+
+    def ask(self, sql: str) -> list[tuple[Any, ...]]:
+        """One statement outside of any transaction."""
+        self.cursor.execute(sql)
+        return list(self.cursor.fetchall())
+
+    def end(self, word: str) -> None:
+        """Commit or roll back, if anything was begun."""
+        if self.is_open:
+            self.committing = word == "commit"
+            self.cursor.execute(word)
+            self.is_open = self.committing = False
+
+    def close(self) -> None:
+        """Disconnect; the server rolls back what is open."""
+        with contextlib.suppress(Exception):
+            self.raw.close()
+
+
+def connect(driver: Any, address: Address, *, packet_max: int) -> Link:
+    """A new connection. Raises the driver's errors, and ``LedgerUnavailable`` when nobody answers."""
+    flags, types = driver.constants.CLIENT, driver.constants.FIELD_TYPE
+    row_wait_s = max(1, math.ceil(min(ROW_WAIT_S_MAX, address.lock_wait_s)))
+    raw = driver.Connection(
+        **address.arguments(),
+        defer_connect=True,
+        charset="utf8mb4",
+        autocommit=None,  # SESSION says it
+        # Rows met and not rows changed; and BEGIN in one packet with what follows it. No text of a caller is ever
+        # part of a statement except as a literal.
+        client_flag=flags.FOUND_ROWS | flags.MULTI_STATEMENTS,
+        conv={
+            **driver.converters.encoders,
+            types.DOUBLE: float,
+            types.LONGLONG: int,
+            types.LONG: int,
+            types.VAR_STRING: _text,
+        },
+        read_timeout=row_wait_s + SILENCE_S,
+        write_timeout=SILENCE_S,
+        init_command=SESSION.format(row_wait_s=row_wait_s),
+        program_name="amends",
+    )
+    # Dialled here: the driver leaves a socket open that nobody answered. One that it was given it takes for one that
+    # others can listen to, where some servers' passwords need a key.
+    raw._secure = bool(address.unix_socket)
+    raw.connect(_dialled(address))
+    return Link(raw, raw.cursor(), packet_max)
+
+
+def _dialled(address: Address) -> socket.socket:
+    try:
+        if not address.unix_socket:
+            dialled = socket.create_connection((address.host, address.port), address.connect_s)
+            dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            dialled.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            return dialled
+        dialled = socket.socket(socket.AF_UNIX)
+        try:
+            dialled.settimeout(address.connect_s)
+            dialled.connect(address.unix_socket)
+        except BaseException:
+            dialled.close()
+            raise
+    except OSError as error:
+        raise myerrors.unreachable(error, address.shown) from error
+    return dialled
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
