@@ -38,3 +38,14 @@ class Dialect:
 
 # One writer at a time (BEGIN IMMEDIATE): there is nobody to lock a row against.
 SQLITE: Final = Dialect("sqlite", mark="?", quote='"', lock="", skip="", new_id="", clock="", index=" indexed by {}")
+
+POSTGRES: Final = Dialect(
+    "postgresql",
+    mark="%s",
+    quote='"',
+    lock=" for update",
+    skip=" for update skip locked",
+    new_id=" returning seq",
+    clock="extract(epoch from clock_timestamp())::float8",
+    index="",
+)

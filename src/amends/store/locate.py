@@ -8,11 +8,9 @@ from urllib.parse import parse_qsl
 from amends.errors import BadConfig
 from amends.ledger import Store
 
-FORMS: Final = "memory:, sqlite:///relative.db, sqlite:////absolute.db"
+FORMS: Final = "memory:, sqlite:///relative.db, sqlite:////absolute.db, postgresql://user@host/database"
 
 NOT_BUILT: Final = {
-    "postgresql": "postgres",
-    "postgres": "postgres",
     "mysql": "mysql",
     "mariadb": "mysql",
 }
@@ -30,6 +28,8 @@ def store_for(url: str) -> Store:
         return _memory(rest)
     if scheme == "sqlite":
         return _sqlite(rest)
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(url)
     if scheme in NOT_BUILT:
         extra = NOT_BUILT[scheme]
         raise _bad(
@@ -45,6 +45,12 @@ def _memory(rest: str) -> Store:
     if rest.strip("/"):
         raise _bad("memory: has no name and no options", hint="every runtime has a memory of its own")
     return MemoryStore()
+
+
+def _postgres(url: str) -> Store:
+    from amends.store.postgres import PostgresStore
+
+    return PostgresStore(url)
 
 
 def _sqlite(rest: str) -> Store:

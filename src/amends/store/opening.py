@@ -23,8 +23,8 @@ from amends.store.change import count_replays, find_run, holds, move_call, move_
 
 async def open_run(op: OpenRun) -> Opened:
     """See ``OpenRun``. A resumed run's started calls are in doubt when this returns."""
-    now = await Now()
     row = await FindRunById(op.tenant, op.id)
+    now = await Now()  # after the lock: who had it may have written later than we began
     if row is None:
         return Opened("fresh", await _create(op, 1, now), now)
     if op.repeated and row.opener == op.opener:
@@ -130,8 +130,8 @@ def _may_have_children(parent: RunRow, root: RunRow) -> None:
 
 async def claim_run(op: ClaimRun) -> RunRow | None:
     """See ``ClaimRun``. Every started call of a claimed tree is in doubt in the same transaction."""
-    now = await Now()
     root = await FindRun(op.root, skip=True)
+    now = await Now()
     if root is None or root.closed_at is not None:
         return None
     if op.repeated and root.opener == op.opener:
@@ -202,7 +202,7 @@ async def renew_leases(op: RenewLeases) -> Renewed:
     """See ``RenewLeases``."""
     now = await Now()
     goals: dict[str, str] = {}
-    for uid, epoch in op.epochs.items():
+    for uid, epoch in sorted(op.epochs.items()):  # in one order: two that renew must not wait for each other
         root = await FindRun(uid)
         if root is None or not holds(root, op.owner, epoch):
             continue
