@@ -20,7 +20,7 @@ from amends.cli.app import app
 from amends.engine import judge
 from amends.hub import NOT_YET
 from amends.spec import ClassOptions, TwinSaid
-from amends.store import file, locate
+from amends.store import file
 from amends.testing.checkers import CHECKERS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -318,7 +318,6 @@ def test_every_module_has_its_place_in_the_architecture() -> None:
 def test_the_limits_of_sqlite_are_documented_as_they_are() -> None:
     text = text_of("reference/sqlite.md")
     assert ".".join(map(str, file.SQLITE_MIN[:2])) in text
-    assert all(scheme in text for scheme in locate.NOT_BUILT), "schemes that are refused are named"
     missing = [kind for kind in file.NETWORK if kind not in text]
     assert not missing
 

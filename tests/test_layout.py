@@ -72,7 +72,10 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "tool": frozenset({"pydantic", "pydantic_core"}),
     "signature": frozenset({"pydantic", "pydantic_core"}),
     "declare": frozenset({"pydantic", "pydantic_core"}),
-    "store.postgres": frozenset({"psycopg", "psycopg_pool"}),
+    "store.postgres": frozenset({"psycopg"}),
+    "store.pglink": frozenset({"psycopg"}),
+    "store.pgschema": frozenset({"psycopg"}),
+    "store.pgerrors": frozenset({"psycopg"}),
     "store.mysql": frozenset({"pymysql"}),
     "cli": frozenset({"typer", "click", "rich"}),
 }

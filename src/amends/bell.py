@@ -21,8 +21,10 @@ from amends.flow import Op
 class Telling(Protocol):
     """A store that is told when another process changed a run."""
 
-    def tell(self, ring: Callable[[str], None]) -> None:
-        """From now on call ``ring`` with the root of each run tree that changed elsewhere. May be called twice."""
+    def watch(self, ring: Callable[[str], None]) -> bool:
+        """Whether from now on ``ring`` is called with the root of each run tree that changed elsewhere; an empty
+        root says that something may have been missed. May be called twice.
+        """
         ...
 
 
@@ -73,7 +75,7 @@ class Bell:
         """A watcher for this tree; the store is asked to tell only once somebody waits."""
         store, self._store = self._store, None
         if isinstance(store, Telling):
-            store.tell(self.ring)
+            store.watch(self.ring)
         watcher = Watcher(root)
         with self._lock:
             self._watchers.setdefault(root, []).append(weakref.ref(watcher, lambda ref: self._forget(root, ref)))
@@ -88,7 +90,11 @@ class Bell:
                 self._watchers.pop(root, None)
 
     def ring(self, root: str) -> None:
-        """Something of this tree has changed."""
+        """Something of this tree has changed; of any, when none is named."""
+        if not root:
+            for one in list(self._watchers):
+                self.ring(one)
+            return
         for ref in self._watchers.get(root, ()):
             watcher = ref()
             if watcher is not None:

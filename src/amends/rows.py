@@ -187,11 +187,13 @@ class Now(Op[float]):
 
 @dataclass(frozen=True, slots=True)
 class FindRun(Op["RunRow | None"]):
-    """The run of this uid, locked until the transaction ends where the database has such locks."""
+    """The run of this uid, its root locked until the transaction ends where the database has such locks."""
 
     uid: str
     skip: bool = False
     """Answer None instead of waiting when another transaction has it locked: who claims takes the next one."""
+    peek: bool = False
+    """A run of another tree, only looked at: two trees that look at each other must not wait for each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,14 +255,14 @@ class UpdateRun(Op[RunRow]):
 
 @dataclass(frozen=True, slots=True)
 class FindCall(Op["CallRow | None"]):
-    """The call of this id."""
+    """The call of this id; its root is locked as that of a run is."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class FindKey(Op["CallRow | None"]):
-    """The newest generation of this key."""
+    """The newest generation of this key; one of another tree may change at any time."""
 
     key: str
 

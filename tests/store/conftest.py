@@ -63,3 +63,16 @@ def shared(tmp_path: Path, gate: Gate) -> Iterator[SqliteStore]:
     if not made._closed:
         audit(Ledger(made))
     made.close()
+
+
+@pytest.fixture(scope="session")
+def mysql_kept(pytestconfig: pytest.Config) -> Iterator[str]:
+    """A database with a ledger in it, for all tests of this process that empty it themselves."""
+    from amends.store.mysql import MysqlStore
+
+    server = server_url(pytestconfig, "mysql")
+    url = create_database(server)
+    with closing(MysqlStore(url)) as made:
+        made.open(create=True)
+    yield url
+    drop_database(server, url)

@@ -93,8 +93,9 @@ def test_the_same_flows_serve_another_dialect_and_an_async_connection() -> None:
     assert ledger.look(call) == call
     assert all("?" not in sql and '"' not in sql for sql in store.line.said)
     locking = [sql for sql in store.line.said if sql.endswith(" for update")]
-    assert any("from runs where uid = %s" in sql for sql in locking)
-    assert any("from calls where `key` = %s" in sql for sql in locking)
+    assert any("where uid = (select root from runs where uid = %s)" in sql for sql in locking)
+    assert any("where uid = (select root from calls where id = %s)" in sql for sql in locking)
+    assert all("select `id`" not in sql for sql in locking), "a call is safe while its root is locked"
     store.close()
 
 

@@ -163,8 +163,8 @@ async def _answer_other_run(op: AdmitCall, run: RunRow, known: CallRow, now: flo
         return None
     if known.ident != op.ident:
         return await _conflict(op, run, await find_run(run.root), known, now)
-    other = await find_run(known.run)
-    other_root = await find_run(known.root)
+    other = await find_run(known.run, peek=True)
+    other_root = await find_run(known.root, peek=True)
     pivoted = other.phase == "pivoted" or (other.state == "committed" and bool(other.pivot))
     kept = pivoted or other_root.phase == "pivoted" or other_root.state == "committed"
     if kept and known.state == "succeeded":

@@ -28,9 +28,9 @@ def holds(root: RunRow, owner: str, epoch: int) -> bool:
     return root.epoch == epoch and root.owner == owner
 
 
-async def find_run(uid: str) -> RunRow:
+async def find_run(uid: str, *, peek: bool = False) -> RunRow:
     """The run of this uid, which must exist."""
-    row = await FindRun(uid)
+    row = await FindRun(uid, peek=peek)
     assert row is not None, f"the ledger names a run that it does not have: {uid}"
     return row
 

@@ -55,3 +55,14 @@ MYSQL: Final = Dialect(
     index=" force index ({})",
     is_open="attention = 1",
 )
+
+POSTGRES: Final = Dialect(
+    "postgresql",
+    mark="%s",
+    quote='"',
+    lock=" for update",
+    skip=" for update skip locked",
+    new_id=" returning seq",
+    clock="extract(epoch from clock_timestamp())::float8",
+    index="",
+)

@@ -8,13 +8,7 @@ from urllib.parse import parse_qsl
 from amends.errors import BadConfig
 from amends.ledger import Store
 
-FORMS: Final = "memory:, sqlite:///relative.db, sqlite:////absolute.db"
-
-NOT_BUILT: Final = {
-    "postgresql": "postgres",
-    "postgres": "postgres",
-}
-"""Schemes that are known, each with the extra that will bring it."""
+FORMS: Final = "memory:, sqlite:///relative.db, sqlite:////absolute.db, postgresql://user@host/database, mysql://user@host/database"
 
 
 def store_for(url: str) -> Store:
@@ -28,14 +22,10 @@ def store_for(url: str) -> Store:
         return _memory(rest)
     if scheme == "sqlite":
         return _sqlite(rest)
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(url)
     if scheme in ("mysql", "mariadb"):
         return _mysql(url)
-    if scheme in NOT_BUILT:
-        extra = NOT_BUILT[scheme]
-        raise _bad(
-            f"a ledger at {scheme}: needs the extra '{extra}', which is not built yet",
-            hint=f"this version keeps its ledger at {FORMS}",
-        )
     raise _bad(f"there is no ledger for {scheme}:", hint=f"use one of {FORMS}")
 
 
@@ -45,6 +35,12 @@ def _memory(rest: str) -> Store:
     if rest.strip("/"):
         raise _bad("memory: has no name and no options", hint="every runtime has a memory of its own")
     return MemoryStore()
+
+
+def _postgres(url: str) -> Store:
+    from amends.store.postgres import PostgresStore
+
+    return PostgresStore(url)
 
 
 def _sqlite(rest: str) -> Store:

@@ -23,8 +23,8 @@ from amends.store.change import count_replays, find_run, holds, move_call, move_
 
 async def open_run(op: OpenRun) -> Opened:
     """See ``OpenRun``. A resumed run's started calls are in doubt when this returns."""
-    now = await Now()
     row = await FindRunById(op.tenant, op.id)
+    now = await Now()  # after the lock: who had it may have written later than we began
     if row is None:
         return Opened("fresh", await _create(op, 1, now), now)
     if op.repeated and row.opener == op.opener:
@@ -130,8 +130,8 @@ def _may_have_children(parent: RunRow, root: RunRow) -> None:
 
 async def claim_run(op: ClaimRun) -> RunRow | None:
     """See ``ClaimRun``. Every started call of a claimed tree is in doubt in the same transaction."""
-    now = await Now()
     root = await FindRun(op.root, skip=not op.repeated)  # who has it locked may be ourselves, asking the first time
+    now = await Now()
     if root is None or root.closed_at is not None:
         return None
     if op.repeated and root.opener == op.opener:

@@ -77,12 +77,15 @@ class Statements:
         self.is_open = dialect.is_open or _among(OPEN)
         newest = f"{events} order by seq desc limit 1"
         self.newest = f"select {dialect.clock}, (select at {newest})" if dialect.clock else f"select null, at {newest}"
-        self.find_run = f"{runs} where uid = {mark}{lock}"
-        self.find_run_unlocked = f"{runs} where uid = {mark}{dialect.skip}"
+        self.find_run = f"{runs} where uid = {mark}"
+        self.claim_root = f"{runs} where uid = {mark}{dialect.skip}"
+        # Whoever touches a tree has its root locked, and first: nobody can wait for another in a circle.
+        self.root_of_run = f"{runs} where uid = (select root from runs where uid = {mark}){lock}" if lock else ""
+        self.root_of_call = f"{runs} where uid = (select root from calls where id = {mark}){lock}" if lock else ""
         self.find_run_by_id = f"{runs} where tenant = {mark} and id = {mark} order by generation desc limit 1{lock}"
         self.list_tree = f"{runs} where root = {mark} order by place"
-        self.find_call = f"{calls} where id = {mark}{lock}"
-        self.find_key = f"{calls} where {key} = {mark} order by generation desc limit 1{lock}"
+        self.find_call = f"{calls} where id = {mark}"
+        self.find_key = f"{calls} where {key} = {mark} order by generation desc limit 1"
         self.list_generations = f"{calls} where {key} = {mark} order by generation"
         self.insert_run = self._insert("runs", RUN_COLUMNS)
         self.insert_call = self._insert("calls", CALL_COLUMNS)
@@ -180,8 +183,23 @@ async def _find_run(desk: Desk, op: rows.FindRun) -> RunRow | None:
     if seen is not None:
         return seen
     statements = desk.statements
-    found, _, _ = await Execute(statements.find_run_unlocked if op.skip else statements.find_run, (op.uid,))
-    return _remembered(desk.runs, op.uid, RUNS.make(*found[0])) if found else None
+    if not op.skip and not op.peek:
+        root = await _lock_tree(desk, statements.root_of_run, op.uid)
+        if root is not None and root.uid == op.uid:
+            return root
+    found, _, _ = await Execute(statements.claim_root if op.skip else statements.find_run, (op.uid,))
+    if not found or op.peek:
+        return RUNS.make(*found[0]) if found else None
+    return _remembered(desk.runs, op.uid, RUNS.make(*found[0]))
+
+
+async def _lock_tree(desk: Desk, sql: str, key: str) -> RunRow | None:
+    """The root of the tree that this row belongs to, nobody else's until we are done, where rows can be locked."""
+    found, _, _ = await Execute(sql, (key,)) if sql else ([], 0, 0)
+    if not found:
+        return None
+    root = RUNS.make(*found[0])
+    return desk.runs.setdefault(root.uid, root)  # this transaction may have changed it already
 
 
 async def _find_run_by_id(desk: Desk, op: rows.FindRunById) -> RunRow | None:
@@ -193,6 +211,7 @@ async def _find_call(desk: Desk, op: rows.FindCall) -> CallRow | None:
     seen = desk.calls.get(op.id)
     if seen is not None:
         return seen
+    await _lock_tree(desk, desk.statements.root_of_call, op.id)
     found, _, _ = await Execute(desk.statements.find_call, (op.id,))
     return _remembered(desk.calls, op.id, CALLS.make(*found[0])) if found else None
 

@@ -1,0 +1,175 @@
+"""One connection to PostgreSQL, blocking or awaited: how it is made, what it answers, how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from amends.errors import BadConfig, LedgerUnavailable
+from amends.store.pgerrors import why_not_connected
+from amends.store.pgflow import clean, settings_of
+from amends.store.pgurl import Place
+from amends.store.pgwatch import CHANNEL
+from amends.store.sql import Execute, Result
+
+PG_MIN: Final = 13_00_00
+"""The oldest that its makers still mended when this was written."""
+DEFAULTS: Final = {
+    "application_name": "amends",
+    "connect_timeout": "10",
+    # A host that vanishes without a word is noticed in seconds rather than in the quarter of an hour of TCP.
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "20000",
+}
+"""What the URL does not say."""
+
+
+def arguments(place: Place) -> dict[str, Any]:
+    """What libpq is given; behind a pooler nothing may be prepared, because the next statement has another session."""
+    try:
+        said = conninfo_to_dict(place.conninfo)
+    except psycopg.ProgrammingError:
+        # Not chained: libpq shows the whole URL.
+        said = None
+    if said is None:
+        raise BadConfig(
+            f"libpq does not understand the URL of {place.shown}",
+            setting="url",
+            hint="percent-encode what is special in the password; unknown options after ? are refused",
+        )
+    known = {**DEFAULTS, **said, "client_encoding": "utf8", "autocommit": True}
+    return known | ({"prepare_threshold": None} if place.pooler == "transaction" else {})
+
+
+@dataclass(slots=True, eq=False)
+class Link:
+    """A blocking connection. Its transactions are said: BEGIN and COMMIT are statements."""
+
+    raw: psycopg.Connection[tuple[Any, ...]]
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is of no use any more."""
+        return self.raw.closed
+
+    def execute(self, op: Execute) -> Result:
+        """Answer one request of a flow."""
+        cursor = self.raw.cursor()
+        query = cast(Any, op.sql)
+        try:
+            cursor.execute(query, op.params)
+        except (psycopg.DataError, UnicodeEncodeError) as error:
+            if getattr(error, "sqlstate", None):
+                raise
+            cursor.execute(query, clean(op.params))  # nothing had been sent
+        return (cursor.fetchall() if cursor.description else []), cursor.rowcount, 0
+
+    def say(self, sql: str) -> str:
+        """Run statements without parameters; what the server says it did."""
+        return self.raw.execute(cast(Any, sql), prepare=False).statusmessage or ""
+
+    def listen(self) -> None:
+        """From now on the ledger's notices are kept for us."""
+        found = self.raw.execute(cast(Any, f"select {CHANNEL}")).fetchone()
+        assert found is not None, "a select without a table has one row"
+        self.raw.execute(cast(Any, f'listen "{found[0]}"'))
+
+    def notices(self, wait_s: float) -> Iterator[str]:
+        """The topics of the notices that come in this time."""
+        for notice in self.raw.notifies(timeout=wait_s):
+            yield notice.payload
+
+    def end(self) -> None:
+        """Disconnect; an open transaction is undone by the server."""
+        self.raw.pgconn.finish()
+
+
+@dataclass(slots=True, eq=False)
+class AsyncLink:
+    """The same, awaited."""
+
+    raw: psycopg.AsyncConnection[tuple[Any, ...]]
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is of no use any more."""
+        return self.raw.closed
+
+    async def execute(self, op: Execute) -> Result:
+        """Answer one request of a flow."""
+        cursor = self.raw.cursor()
+        query = cast(Any, op.sql)
+        try:
+            await cursor.execute(query, op.params)
+        except (psycopg.DataError, UnicodeEncodeError) as error:
+            if getattr(error, "sqlstate", None):
+                raise
+            await cursor.execute(query, clean(op.params))
+        return (await cursor.fetchall() if cursor.description else []), cursor.rowcount, 0
+
+    async def say(self, sql: str) -> str:
+        """Run statements without parameters; what the server says it did."""
+        return (await self.raw.execute(cast(Any, sql), prepare=False)).statusmessage or ""
+
+    def end(self) -> None:
+        """Disconnect without a word, from any thread: its loop may be closed."""
+        self.raw.pgconn.finish()
+
+
+def connect(place: Place, *, opened: bool) -> Link:
+    """A connection with our settings. ``opened``: the ledger was reached before."""
+    given = arguments(place)
+    raw = None
+    try:
+        raw = psycopg.Connection.connect(**given)
+        link = Link(raw)
+        if place.pooler == "session":
+            link.say(settings_of(place, "set"))
+        check_server(raw.info.server_version, raw.info.parameter_status("server_encoding"), place.shown)
+        return link
+    except BaseException as error:
+        if raw is not None:
+            raw.pgconn.finish()
+        if isinstance(error, psycopg.Error):
+            raise why_not_connected(error, place.shown, opened=opened) from error
+        raise
+
+
+async def connect_async(place: Place, *, opened: bool) -> AsyncLink:
+    """The same, awaited."""
+    given = arguments(place)
+    raw = None
+    try:
+        raw = await psycopg.AsyncConnection.connect(**given)
+        link = AsyncLink(raw)
+        if place.pooler == "session":
+            await link.say(settings_of(place, "set"))
+        check_server(raw.info.server_version, raw.info.parameter_status("server_encoding"), place.shown)
+        return link
+    except BaseException as error:
+        if raw is not None:
+            raw.pgconn.finish()
+        if isinstance(error, psycopg.Error):
+            raise why_not_connected(error, place.shown, opened=opened) from error
+        raise
+
+
+def check_server(version: int, encoding: str | None, shown: str) -> None:
+    """Raise when a ledger cannot be kept there."""
+    if version < PG_MIN:
+        raise LedgerUnavailable(
+            f"the server of {shown} is PostgreSQL {version // 10000}; the ledger needs {PG_MIN // 10000} or newer",
+            hint="upgrade the server, or use another ledger",
+        )
+    if encoding not in (None, "UTF8"):
+        raise BadConfig(
+            f"the database of {shown} has the encoding {encoding}; the ledger needs UTF8",
+            setting="url",
+            hint="create database ... encoding 'UTF8' template template0",
+        )
