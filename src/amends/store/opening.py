@@ -130,7 +130,8 @@ def _may_have_children(parent: RunRow, root: RunRow) -> None:
 
 async def claim_run(op: ClaimRun) -> RunRow | None:
     """See ``ClaimRun``. Every started call of a claimed tree is in doubt in the same transaction."""
-    root = await FindRun(op.root, skip=not op.repeated)  # who has it locked may be ourselves, asking the first time
+    # Who looks for work takes another tree; who was asked for this one, or may already have it, waits for it.
+    root = await FindRun(op.root, skip=not op.repeated and not op.force)
     now = await Now()
     if root is None or root.closed_at is not None:
         return None

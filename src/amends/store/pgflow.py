@@ -35,8 +35,8 @@ ALONE: Final = (ReadCall, ListRuns, SearchCalls, ReadEvents)
 
 
 @dataclass(frozen=True, slots=True)
-class Take(Op[bool]):
-    """Get a connection; whether it was used before, and so may have died since."""
+class Take(Op[None]):
+    """Get a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +99,17 @@ async def answered(op: StoreOp[T], preamble: Preamble, clock: Callable[[], float
     pause = PAUSE_S
     fresh = False
     for tried in range(1, TRIES_MAX + 1):
-        used = await Take()
+        await Take()
         stage = Stage()
         try:
             answer = await _once(op, preamble, clock, stage)
         except Exception as error:
             fate = pgerrors.fate_of(error, committing=stage.committing)
-            await _put_away(fate, others=fate == "lost" and used)
+            await _put_away(fate)
             if fate == "own":
                 raise
-            if fate == "lost" and used and not fresh:
-                fresh = True  # the server was restarted while the connection lay idle: the next one is a new one
+            if fate == "lost" and not fresh:
+                fresh = True  # the server was restarted, perhaps while the connection lay idle: the next one is new
                 continue
             if fate != "again" or tried == TRIES_MAX:
                 raise pgerrors.explained(error, shown, op=op, fate=fate, tries=tried) from error
@@ -152,15 +152,18 @@ async def _read(op: StoreOp[T], preamble: Preamble, clock: Callable[[], float] |
     return answer
 
 
-async def _put_away(fate: pgerrors.Fate, *, others: bool) -> None:
-    """After an error: the connection is kept where the server only undid the transaction."""
+async def _put_away(fate: pgerrors.Fate) -> None:
+    """After an error: the connection is kept where the server only undid the transaction.
+
+    Where it was lost, those that lie idle are most likely lost too.
+    """
     keep = fate in ("own", "again", "undone")
     if keep:
         try:
             await Say("rollback")
         except Exception:
             keep = False
-    await Give(keep=keep, others=others)
+    await Give(keep=keep, others=fate in ("lost", "unknown"))
 
 
 def clean(params: Any) -> tuple[Any, ...]:

@@ -40,18 +40,18 @@ class Pool(Generic[C]):
         self._count = 0
         self._closed = False
 
-    def take(self) -> tuple[C, bool]:
-        """A connection for this caller alone, and whether it was used before."""
+    def take(self) -> C:
+        """A connection for this caller alone."""
         with self._change:
             if not self._change.wait_for(lambda: self._idle or self._count < self._size or self._closed, self._wait_s):
                 raise exhausted(self._shown, self._size, self._wait_s)
             if self._closed:
                 raise closed(self._shown)
             if self._idle:
-                return self._idle.pop(), True
+                return self._idle.pop()
             self._count += 1
         try:
-            return self._connect(), False
+            return self._connect()
         except BaseException:
             self._let_another()
             raise
@@ -105,14 +105,14 @@ class LoopPool(Generic[C]):
         self._count = 0
         self._closed = False
 
-    async def take(self) -> tuple[C, bool]:
-        """A connection for this caller alone, and whether it was used before."""
+    async def take(self) -> C:
+        """A connection for this caller alone."""
         if not self._idle and self._count >= self._size:
             await self._queue()
         if self._closed:
             raise closed(self._shown)
         if self._idle:
-            return self._idle.pop(), True
+            return self._idle.pop()
         self._count += 1
         try:
             connection = await self._connect()
@@ -121,7 +121,7 @@ class LoopPool(Generic[C]):
             self._let_another()
             raise
         self._all.add(connection)
-        return connection, False
+        return connection
 
     async def _queue(self) -> None:
         loop = asyncio.get_running_loop()

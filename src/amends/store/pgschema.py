@@ -67,8 +67,9 @@ def establish(link: Link, place: Place, *, create: bool, clock: Callable[[], flo
 
 
 def _schema(link: Link) -> Schema:
-    [(there,)], _, _ = link.execute(Execute("select to_regclass('amends_schema') is not null", ()))
-    if not there:
+    # Not to_regclass: it answers from the session's cache, which does not hear of others before the next transaction.
+    sql = "select 1 from pg_class where relname = 'amends_schema' and pg_table_is_visible(oid)"
+    if not link.execute(Execute(sql, ()))[0]:
         return schema_of(DIALECT, 0, 0, "")
     sql = "select coalesce(max(version), 0), coalesce(max(needs), 0), coalesce(max(ledger), '') from amends_schema"
     [(version, needs, ledger)], _, _ = link.execute(Execute(sql, ()))

@@ -247,8 +247,8 @@ class Caller:
             case Say(sql) if link is not None:
                 return link.say(sql)
             case Take():
-                self._link, used = self._pool.take()
-                return used
+                self._link = self._pool.take()
+                return None
             case Give(keep, others) if link is not None:
                 self._link = None
                 self._pool.give(link, keep=keep)
@@ -282,8 +282,8 @@ class AsyncCaller:
             case Say(sql) if link is not None:
                 return await link.say(sql)
             case Take():
-                self._link, used = await self._pool.take()
-                return used
+                self._link = await self._pool.take()
+                return None
             case Give(keep, others) if link is not None:
                 self._link = None
                 self._pool.give(link, keep=keep)
