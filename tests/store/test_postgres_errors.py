@@ -140,7 +140,7 @@ def test_too_many_connections_are_told_and_pass(make: Make, url: str, colour: st
     store.open(create=True)
     store._pool.drop_idle()
     ledger = Ledger(store, colour)
-    others = []
+    others: list[Any] = []
     # Those reserved for superusers are taken too: our role is one.
     for role in ("plain@", "postgres@"):
         with suppress(psycopg.OperationalError):
@@ -286,7 +286,7 @@ def test_a_commit_whose_answer_is_lost_is_not_known_and_found_out_by_repeating(
     behind = Ledger(make())
     ledger = Ledger(make(wire.through()), colour, made=100)
     run = ledger.run()
-    op = ledger.admit_op(run)
+    op = ledger.admit_op(run, again="said")  # no plain one: that has no commit of its own
     wire.cut = cut
     error = unavailable_error(ledger, op)
     assert wire.cuts == 1

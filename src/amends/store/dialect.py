@@ -65,4 +65,5 @@ POSTGRES: Final = Dialect(
     new_id=" returning seq",
     clock="extract(epoch from clock_timestamp())::float8",
     index="",
+    is_open="attention = 1",
 )

@@ -16,6 +16,7 @@ from amends.ledger import ListRuns, ReadCall, ReadEvents, SearchCalls, StoreOp
 from amends.store import pgerrors
 from amends.store.dialect import POSTGRES
 from amends.store.intents import READS, intent
+from amends.store.pgquick import QUICK
 from amends.store.pgurl import Place
 from amends.store.pgwatch import notify_sql, topics_of
 from amends.store.sql import Desk, Execute, Statements, transaction
@@ -108,8 +109,9 @@ async def answered(op: StoreOp[T], preamble: Preamble, clock: Callable[[], float
             await _put_away(fate)
             if fate == "own":
                 raise
-            if fate == "lost" and not fresh:
-                fresh = True  # the server was restarted, perhaps while the connection lay idle: the next one is new
+            if not fresh and (fate == "lost" or (fate == "unknown" and stage.quick)):
+                # The server was restarted, perhaps while the connection lay idle: the next one is new.
+                fresh, op.repeated = True, op.repeated or fate == "unknown"
                 continue
             if fate != "again" or tried == TRIES_MAX:
                 raise pgerrors.explained(error, shown, op=op, fate=fate, tries=tried) from error
@@ -126,11 +128,20 @@ class Stage:
     """How far a transaction has come."""
 
     committing: bool = False
+    quick: bool = False
+    """In one statement: it may have been committed as soon as it was sent, and repeated it gives its first answer."""
 
 
 async def _once(op: StoreOp[T], preamble: Preamble, clock: Callable[[], float] | None, stage: Stage) -> T:
     if type(op) in READS:
         return await _read(op, preamble, clock)
+    quick = None if preamble.needed else QUICK.get(type(op))
+    if quick is not None:
+        stage.committing = stage.quick = True
+        done: T | None = await quick(op, clock)
+        if done is not None:
+            return done
+        stage.committing = stage.quick = False
     await Say(preamble.writing)
     answer: T = await transaction(intent(op), Desk(WRITING, clock))
     topics = topics_of(op, answer)

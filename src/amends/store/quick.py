@@ -8,6 +8,7 @@ the conformance suite compares both ways. Each store says the statements in its 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -51,6 +52,7 @@ def is_plain_admission(op: AdmitCall) -> bool:
     return (
         (op.kind == "compensatable" or op.kind == "read")
         and op.run == op.root
+        and op.scope == "run"
         and not op.repeated
         and not op.again
         and not op.at_commit
@@ -66,7 +68,7 @@ def admission_values(op: AdmitCall) -> tuple[Any, ...]:
     return (*values, int(op.declared), *_TEXTS(op), int(op.undoable), op.epoch, op.epoch)
 
 
-def admitted(values: tuple[Any, ...], seq: int, at: float, of_run: tuple[str, str, str, str]) -> Admission:
+def admitted(values: tuple[Any, ...], seq: int, at: float, of_run: Sequence[str]) -> Admission:
     """The answer to a plain admission, without reading the row back; ``of_run``: id, tenant, agent, principal."""
     row = list(_BLANK)
     for place, value in zip(_OP_PLACES, values, strict=True):
