@@ -94,23 +94,24 @@ class Driver:
     def perform(self, op: Op[Any]) -> Any:
         """Carry out one operation."""
         if isinstance(op, StoreOp):
-            return self._ask_ledger(op)
+            try:
+                return self.store.perform(op)
+            except LedgerUnavailable:
+                return self._ask_again(op)
         return WORLD[type(op)](self, op)
 
-    def _ask_ledger(self, op: StoreOp[T]) -> T:
-        try:
-            return self.store.perform(op)
-        except LedgerUnavailable:
-            patience = Patience(op, self.lease_s)
-            while True:
-                pause = patience.another(op)
-                if pause is None:
-                    raise
-                time.sleep(pause)
-                try:
-                    return self.store.perform(op)
-                except LedgerUnavailable:
-                    continue
+    def _ask_again(self, op: StoreOp[T]) -> T:
+        """Inside the handler of the first answer's loss, which is what is told when patience ends."""
+        patience = Patience(op, self.lease_s)
+        while True:
+            pause = patience.another(op)
+            if pause is None:
+                raise  # noqa: PLE0704 (see above)
+            time.sleep(pause)
+            try:
+                return self.store.perform(op)
+            except LedgerUnavailable:
+                continue
 
     def _invoke(self, op: Invoke) -> Ended:
         if op.lease is not None:
