@@ -12,15 +12,17 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from amends import process
 from amends.context import inside
 from amends.errors import LedgerUnavailable
 from amends.flow import Flow, Op, run_flow
 from amends.ledger import NoteEvidence, SettleCall, SettleCompensation, Store, StoreOp
-from amends.loop import LoopThread, awaited
 from amends.ops import Ended, Flight, Invoke, IsDead, LiveCalls, Luck, ReadClocks, Sleep, Together
+
+if TYPE_CHECKING:
+    from amends.loop import LoopThread
 
 T = TypeVar("T")
 
@@ -158,6 +160,8 @@ class Driver:
         return box.wait(op.timeout)
 
     def _on_loop(self, op: Invoke, start: Callable[[], Any]) -> Ended:
+        from amends.loop import LoopThread, awaited  # here: asyncio takes longer to import than half of amends
+
         with self._lock:
             if self._loop is None:
                 self._loop = LoopThread()
