@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, TypeVar
@@ -57,6 +57,8 @@ class AsyncDriver:
                         self.live.bell.heard(op, answer)
                     elif pending is not None:
                         raise pending
+                    elif isinstance(op, Invoke):
+                        answer = await self._invoke(op)
                     else:
                         answer = await self._world(op)
                 except Exception as error:
@@ -80,7 +82,7 @@ class AsyncDriver:
         cancelled: asyncio.CancelledError | None = None
         while not writing.done():
             try:
-                await asyncio.wait({writing})
+                await asyncio.shield(writing)
             except asyncio.CancelledError as stop:
                 cancelled = stop
         return writing.result(), cancelled
@@ -98,8 +100,6 @@ class AsyncDriver:
                 await asyncio.sleep(pause)
 
     async def _world(self, op: Op[Any]) -> Any:
-        if isinstance(op, Invoke):
-            return await self._invoke(op)
         if isinstance(op, Sleep):
             return await asyncio.sleep(max(0.0, op.seconds))
         if isinstance(op, Await):
@@ -112,14 +112,12 @@ class AsyncDriver:
             return ends
         return WORLD[type(op)](self._blocking, op)
 
-    async def _invoke(self, op: Invoke) -> Ended:
+    def _invoke(self, op: Invoke) -> Coroutine[Any, Any, Ended]:
         if op.lease is not None:
             op.lease.check(self.mono())
         if op.flight is not None:
             op.flight.sent = True
-        if op.is_async:
-            return await self._owned(op)
-        return await self._in_thread(op)
+        return self._owned(op) if op.is_async else self._in_thread(op)
 
     async def _owned(self, op: Invoke) -> Ended:
         """Await a coroutine while its run is ours: whoever learns that it no longer is cancels it."""

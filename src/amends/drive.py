@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from amends import process
 from amends.bell import Bell
@@ -20,8 +20,10 @@ from amends.context import inside
 from amends.errors import LedgerUnavailable
 from amends.flow import Flow, Op, run_flow
 from amends.ledger import NoteEvidence, SettleCall, SettleCompensation, Store, StoreOp
-from amends.loop import LoopThread, awaited
 from amends.ops import Await, Ended, Flight, Invoke, IsDead, LiveCalls, Luck, ReadClocks, Sleep, Together, Watch
+
+if TYPE_CHECKING:
+    from amends.loop import LoopThread
 
 T = TypeVar("T")
 
@@ -96,25 +98,26 @@ class Driver:
     def perform(self, op: Op[Any]) -> Any:
         """Carry out one operation."""
         if isinstance(op, StoreOp):
-            answer = self._ask_ledger(op)
+            try:
+                answer = self.store.perform(op)
+            except LedgerUnavailable:
+                answer = self._ask_again(op)
             self.live.bell.heard(op, answer)
             return answer
         return WORLD[type(op)](self, op)
 
-    def _ask_ledger(self, op: StoreOp[T]) -> T:
-        try:
-            return self.store.perform(op)
-        except LedgerUnavailable:
-            patience = Patience(op, self.lease_s)
-            while True:
-                pause = patience.another(op)
-                if pause is None:
-                    raise
-                time.sleep(pause)
-                try:
-                    return self.store.perform(op)
-                except LedgerUnavailable:
-                    continue
+    def _ask_again(self, op: StoreOp[T]) -> T:
+        """Inside the handler of the first answer's loss, which is what is told when patience ends."""
+        patience = Patience(op, self.lease_s)
+        while True:
+            pause = patience.another(op)
+            if pause is None:
+                raise  # noqa: PLE0704 (see above)
+            time.sleep(pause)
+            try:
+                return self.store.perform(op)
+            except LedgerUnavailable:
+                continue
 
     def _invoke(self, op: Invoke) -> Ended:
         if op.lease is not None:
@@ -161,6 +164,8 @@ class Driver:
         return box.wait(op.timeout)
 
     def _on_loop(self, op: Invoke, start: Callable[[], Any]) -> Ended:
+        from amends.loop import LoopThread, awaited  # here: asyncio takes longer to import than half of amends
+
         with self._lock:
             if self._loop is None:
                 self._loop = LoopThread()

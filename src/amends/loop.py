@@ -19,16 +19,17 @@ GRACE_S: Final = 1.0
 
 async def awaited(op: Invoke, start: Callable[[], Any], *, late: Callable[[Flow[None]], None]) -> Ended:
     """Await a coroutine in its context, up to its timeout; a cancelled one that ends is over, not in flight."""
+    if op.timeout is None:
+        try:
+            with inside(op.run, op.call, op.phase, is_async=True):
+                return Ended(await start())
+        except Exception as error:
+            return Ended(error=error)
 
     async def body() -> Any:
         with inside(op.run, op.call, op.phase, is_async=True):
             return await start()
 
-    if op.timeout is None:
-        try:
-            return Ended(await body())
-        except Exception as error:
-            return Ended(error=error)
     running = asyncio.ensure_future(body())
     try:
         done, _ = await asyncio.wait({running}, timeout=op.timeout)

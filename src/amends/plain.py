@@ -7,14 +7,17 @@ left to the rules: there is one place that says no.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
-from json.encoder import encode_basestring as quoted
+from json.encoder import encode_basestring
 from typing import Any, Final
 from unicodedata import normalize
 
 CHARS_MAX: Final = 1 << 16
 """Longer values are left to the rules, which count their parts."""
 LEVELS_MAX: Final = 8
+HEADS_MAX: Final = 1024
+quoted: Final = encode_basestring
 SAFE_INT: Final = (1 << 53) - 1
 """JSON readers other than Python round beyond it."""
 PLAIN_INT: Final = 10**32
@@ -24,10 +27,6 @@ _WORDS: Final = {None: "null", True: "true", False: "false"}
 
 def digest(*parts: str | bytes | int | None) -> str:
     """SHA-256 over the parts, each with its type and length: no two different inputs collide."""
-    texts = [f"str{len(part)}:{part}" for part in parts if type(part) is str]
-    text = "".join(texts)
-    if len(texts) == len(parts) and text.isascii():
-        return sha256(text.encode("ascii")).hexdigest()
     return sha256(b"".join([_part(part) for part in parts])).hexdigest()
 
 
@@ -37,20 +36,35 @@ def _part(part: str | bytes | int | None) -> bytes:
     return f"{kind.__name__}{len(data)}:".encode() + data
 
 
+@lru_cache(maxsize=HEADS_MAX)
+def head(*parts: str) -> bytes:
+    """The first parts of many digests, written once."""
+    return b"".join([_part(part) for part in parts])
+
+
+def digest_of(first: bytes, *rest: str) -> str:
+    """``digest`` over the parts of ``head`` and these."""
+    text = "".join([f"str{len(part)}:{part}" for part in rest])
+    data = text.encode("ascii") if text.isascii() else b"".join([_part(part) for part in rest])
+    return sha256(first + data).hexdigest()
+
+
 def plain_texts(value: Any, levels: int = LEVELS_MAX) -> tuple[str, str] | None:
     """What ``encode`` and ``canonical`` write for it; None: ask them."""
     kind = type(value)
     if kind is str:
-        if not _is_text(value):
-            return None
-        text = quoted(value)
-        return text, text if value.isascii() else quoted(normalize("NFC", value))
+        if value.isascii() and len(value) <= CHARS_MAX:
+            text = quoted(value)
+            return text, text
+        return (quoted(value), quoted(normalize("NFC", value))) if _is_text(value) else None
     if kind is float:
         return _float_texts(value)
     if kind is int:
-        return (str(value), str(value)) if -SAFE_INT <= value <= SAFE_INT else None
+        text = str(value) if -SAFE_INT <= value <= SAFE_INT else ""
+        return (text, text) if text else None
     if kind is bool or value is None:
-        return _WORDS[value], _WORDS[value]
+        text = _WORDS[value]
+        return text, text
     if not levels:
         return None
     return _dict_texts(value, levels) if kind is dict else _list_texts(value, levels) if kind is list else None
@@ -61,13 +75,17 @@ def _dict_texts(value: dict[Any, Any], levels: int) -> tuple[str, str] | None:
     meant: list[str] = []
     length = 0
     for name, item in value.items():
-        texts = plain_texts(item, levels - 1) if type(name) is str and name.isascii() else None
+        if type(name) is not str or not name.isascii():
+            return None
+        texts = plain_texts(item, levels - 1)
         if texts is None:
             return None
+        text, other = texts
         name = quoted(name)
-        stored.append(f"{name}:{texts[0]}")
-        meant.append(f"{name}:{texts[1]}")
-        length += len(stored[-1])
+        is_same, text = text is other, f"{name}:{text}"
+        stored.append(text)
+        meant.append(text if is_same else f"{name}:{other}")
+        length += len(text)
         if length > CHARS_MAX:
             return None
     if _is_tag(value):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import secrets
-import socket
 import time
 from functools import lru_cache
 from pathlib import Path
@@ -33,7 +31,7 @@ def luck() -> float:
 
 def new_id(prefix: str) -> str:
     """A new id whose prefix tells its type; ids of one process sort by time."""
-    return f"{prefix}_{time.time_ns() // 1000:013x}{secrets.token_hex(5)}"
+    return f"{prefix}_{time.time_ns() // 1000:013x}{os.urandom(5).hex()}"
 
 
 @lru_cache(maxsize=1)
@@ -44,16 +42,18 @@ def boot_id() -> str:
     except OSError:
         # No such file outside Linux: a name of our own keeps the clocks of two processes apart, which only
         # makes amends wait longer.
-        return secrets.token_hex(16)
+        return os.urandom(16).hex()
 
 
 def _host() -> str:
     """The host as far as process ids mean the same: name, boot, and (in containers) the pid namespace."""
+    from socket import gethostname  # here: only a process that owns a run has a name
+
     try:
         namespace = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         namespace = ""
-    return f"{socket.gethostname()}|{boot_id()}|{namespace}"
+    return f"{gethostname()}|{boot_id()}|{namespace}"
 
 
 def owner_name() -> str:

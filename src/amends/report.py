@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -81,6 +80,8 @@ class Report:
         return "\n".join([*_head(self), *_table(self), *_foot(self)])
 
     def _repr_html_(self) -> str:
+        import html  # here: its table of entities is for notebooks only
+
         rows = "".join(
             "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>" for cells in _rows(self)
         )

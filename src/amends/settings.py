@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -111,6 +110,8 @@ def _files() -> list[tuple[Path, dict[str, Any]]]:
 
 
 def _table(path: Path) -> dict[str, Any]:
+    import tomllib  # here: many a program has no such file
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -12,7 +12,7 @@ from amends.canonical import ARGS_BYTES_MAX, canonical, check_size, decode, dige
 from amends.errors import BadArguments
 from amends.model import Call, Compensation, Order, Phase, Request
 from amends.ops import Flight, Lease
-from amends.plain import plain_texts
+from amends.plain import digest_of, head, plain_texts
 from amends.record import dataclass, field
 from amends.rows import CallRow
 from amends.tool import Spec
@@ -119,9 +119,9 @@ def ask_for(
         spec=spec,
         args=args,
         text=text,
-        key=digest("call", session.tenant, scope, spec.name, named, again or ""),
-        ident=digest("ident", meaning),
-        digest=digest("digest", spec.name, spec.version, whole),
+        key=digest_of(head("call", session.tenant, scope, spec.name), named, again or ""),
+        ident=digest_of(head("ident"), meaning),
+        digest=digest_of(head("digest", spec.name, spec.version), whole),
         fn=body,
         is_async=spec.is_async if is_async is None else is_async,
         again=again or "",

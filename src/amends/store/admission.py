@@ -21,7 +21,7 @@ from amends.rows import (
     UpdateRun,
 )
 from amends.states import FREES_KEY, RUN_FINAL, UNSETTLED
-from amends.store.change import find_run, move_call, note, owned
+from amends.store.change import find_run, held, move_call, note
 
 GENERATIONS_MAX: Final = 100
 """How often one key may fail or be taken back in one scope before amends says stop."""
@@ -31,7 +31,7 @@ async def admit_call(op: AdmitCall) -> Admission:
     """See ``AdmitCall``."""
     root = await find_run(op.root)
     if not _is_record(root):  # a record starts nothing for anybody and answers everybody
-        root = await owned(op.root, op.owner, op.epoch)
+        held(root, op.owner, op.epoch)
     run = root if op.run == op.root else await find_run(op.run)
     now = await Now()
     if op.repeated:

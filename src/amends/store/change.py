@@ -7,13 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from amends.errors import LeaseLost, TransitionRefused
+from amends.plain import quoted
 from amends.rows import AddEvent, CallRow, FindCall, FindRun, ListCalls, RunRow, UpdateCall, UpdateRun
 from amends.states import call_may, run_may
 
 
 async def owned(root_uid: str, owner: str, epoch: int) -> RunRow:
     """The root, if this owner and epoch still hold it; an old epoch is admitted nothing."""
-    root = await find_run(root_uid)
+    return held(await find_run(root_uid), owner, epoch)
+
+
+def held(root: RunRow, owner: str, epoch: int) -> RunRow:
+    """The root again, if this owner and epoch hold it."""
     if not holds(root, owner, epoch):
         raise LeaseLost(
             f"run {root.id} is owned by somebody else now (epoch {root.epoch}, not {epoch}); nothing was started",
@@ -52,8 +57,18 @@ async def note(
         to_state=to,
         by_whom=by,
         epoch=epoch,
-        facts=json.dumps(kept, ensure_ascii=False, default=str) if kept else "{}",
+        facts=_written(kept) if kept else "{}",
     )
+
+
+def _written(facts: Mapping[str, Any]) -> str:
+    """As JSON; most are a word or a number, and are written without an encoder."""
+    texts = []
+    for name, value in facts.items():
+        if type(value) is not str and type(value) is not int:
+            return json.dumps(facts, ensure_ascii=False, default=str)
+        texts.append(f"{quoted(name)}: {quoted(value) if type(value) is str else value}")
+    return f"{{{', '.join(texts)}}}"
 
 
 async def move_call(

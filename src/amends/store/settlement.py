@@ -66,7 +66,7 @@ async def settle_call(op: SettleCall) -> Settled:
         )  # fmt: skip
         return Settled(kept, fenced=True)
     now = await Now()
-    run = await find_run(call.run)
+    run = root if call.run == call.root else await find_run(call.run)
     settled = await move_call(
         run, call, op.to, at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt, "why": op.why},
         result=op.result, loss=op.loss, error=op.error, why=op.why, settled_at=now,
