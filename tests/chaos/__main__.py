@@ -37,7 +37,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=1_000)
     parser.add_argument("--seconds", type=float, default=540.0, help="begin no more runs after this")
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--callers", type=int, default=4)
+    parser.add_argument("--callers", type=int, default=6)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--short", action="store_true", help="150 runs and 40 kills: seconds")
     parser.add_argument("--keep", action="store_true", help="leave the ledger and the world where they are")

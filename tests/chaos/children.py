@@ -10,26 +10,25 @@ import signal
 import sys
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import amends.aio  # noqa: F401  (a child must not pay for it)
 import amends.worker
-from amends import AsyncRun, AsyncRuntime, Error, LedgerError, NoEffect, RolledBack, Run, Runtime
+from amends import AsyncRun, AsyncRuntime, Error, LedgerError, NoEffect, RolledBack, Run, Runtime, ToolError
 from amends.errors import TransitionRefused
 from tests.chaos.board import Board
 from tests.chaos.places import Place
 from tests.chaos.plans import Plan, Planned, plan_of, play, play_async
-from tests.chaos.points import MortalStore, mortal_clock
+from tests.chaos.points import MortalStore
 from tests.chaos.tools import LEASE_S, Broke, Kit
 from tests.chaos.world import World
 
 AT_ONCE: Final = 4
 """Runs that one caller with an event loop has open."""
-WORKER_EVERY_S: Final = 0.05
+WORKER_EVERY_S: Final = 0.2
 DIE_WITH_PARENT: Final = 1
 """PR_SET_PDEATHSIG"""
 _real_time: Final = time.time
@@ -45,6 +44,12 @@ class Scene:
     world: World
     board: Board
     kit: Kit
+    rt: Runtime = field(init=False)
+    art: AsyncRuntime = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Made before the first fork, since checking the declarations takes longer than anything else in a short life.
+        self.rt, self.art = _runtime(self), _async_runtime(self)
 
     @property
     def surprises(self) -> Path:
@@ -96,9 +101,7 @@ def _surprise(scene: Scene, what: str) -> None:
 
 
 def _store(scene: Scene) -> MortalStore:
-    fate, inside = scene.kit.fate, Counter[str]()
-    store = scene.place.store(mortal_clock(time.time, fate, inside))
-    return MortalStore(store, fate, inside)
+    return MortalStore(scene.place.url, scene.place.store, scene.kit.fate)
 
 
 def _runtime(scene: Scene) -> Runtime:
@@ -138,7 +141,7 @@ def caller(numbers: list[int]) -> Callable[[Scene], None]:
     """A process that delivers these runs, one after another."""
 
     def main(scene: Scene) -> None:
-        with _runtime(scene) as rt:
+        with scene.rt as rt:
             for number in numbers:
                 try:
                     _told(scene, number, _deliver(scene, rt, scene.plan(number)))
@@ -159,7 +162,7 @@ def async_caller(numbers: list[int]) -> Callable[[Scene], None]:
                 _ended_badly(scene, number, error)
 
     async def all_of_them(scene: Scene) -> None:
-        async with _async_runtime(scene) as rt:
+        async with scene.art as rt:
             await asyncio.gather(*(one_by_one(scene, rt, numbers[i::AT_ONCE]) for i in range(AT_ONCE)))
 
     return lambda scene: asyncio.run(all_of_them(scene))
@@ -199,7 +202,7 @@ def _told(scene: Scene, number: int, committed: bool) -> None:
 def _ended_badly(scene: Scene, number: int, error: Exception) -> None:
     if isinstance(error, TransitionRefused) or not isinstance(error, Error | Planned | Broke | NoEffect):
         _surprise(scene, f"run {scene.run_id(number)} ended with")
-    elif isinstance(error, Planned | Broke | NoEffect | RolledBack):
+    elif isinstance(error, Planned | Broke | NoEffect | RolledBack | ToolError):
         scene.board.end(number)
     elif isinstance(error, LedgerError):
         time.sleep(0.05)  # an agent's program that finds its ledger gone does not come back at once
@@ -212,7 +215,7 @@ def worker(*, colour: str) -> Callable[[Scene], None]:
     """A process that does what ``amends worker`` does."""
 
     def main(scene: Scene) -> None:
-        rt: Any = _runtime(scene) if colour == "blocking" else _async_runtime(scene)
+        rt: Any = scene.rt if colour == "blocking" else scene.art
         amends.worker.work(rt, every=WORKER_EVERY_S, limit=20)
 
     return main

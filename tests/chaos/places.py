@@ -21,6 +21,7 @@ class Place(Protocol):
     """One ledger. ``faults``: names of what can be done to it while all run."""
 
     name: str
+    url: str
     points: tuple[str, ...]
     faults: tuple[str, ...]
     said: str
@@ -51,6 +52,7 @@ class SqlitePlace:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "ledger"
         self.folder.mkdir()
+        self.url = f"sqlite:///{self.folder / 'ledger.db'}"
         self.faults: tuple[str, ...] = ("full disk",) if self._mounted() else ()
         self.said = (
             f"a tmpfs of {ROOM_MB} MB, shrunk to what is used when the disk is to be full"

@@ -66,7 +66,7 @@ def plan_of(seed: int, number: int) -> Plan:
                 ending = "raise once after the pivot"
         case "fails":
             if dice.random() < 0.5:
-                wants.append(Want(dice.choice(("charge", "book", "book", "book")), "broken", "raise"))
+                wants.append(Want(dice.choice(("decline", "note", "note", "note")), "broken", "raise"))
             ending = "raise"
         case "outbox":
             wants.append(Want(dice.choice(RETRIABLES), "staged"))
@@ -75,7 +75,7 @@ def plan_of(seed: int, number: int) -> Plan:
             ending = "raise" if dice.random() < 0.3 else "commit"
         case _:
             if dice.random() < 0.2:
-                wants.append(Want(dice.choice(("book", "note")), "missed", "raise", caught=True))
+                wants.append(Want("note", "missed", "raise", caught=True))
     return Plan(number, policy, tuple(wants), ending, redelivered=dice.random() < 0.4)
 
 
@@ -90,7 +90,7 @@ def _child(dice: random.Random) -> list[Want]:
     part = [Want(dice.choice(("charge", "book", "note")), f"in {i}", _mood(dice), child="part") for i in range(2)]
     luck = dice.random()
     if luck < 0.25:
-        part.append(Want("book", "in broken", "raise", child="part", caught=True))
+        part.append(Want("note", "in broken", "raise", child="part", caught=True))
     elif luck < 0.45:
         part.append(Want("mail", "in staged", child="part"))
     return part

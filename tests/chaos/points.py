@@ -5,8 +5,10 @@ Nothing of amends knows about it: the store is wrapped, its clock is ours, and t
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -78,9 +80,15 @@ class Fate:
 class MortalStore:
     """A ledger whose user may die before, inside and after every operation."""
 
-    def __init__(self, inner: Store, fate: Fate, inside: Counter[str]) -> None:
-        self.inner, self.fate, self.inside = inner, fate, inside
-        self.url = inner.url
+    def __init__(self, url: str, make: Callable[[Callable[[], float]], Store], fate: Fate) -> None:
+        self.url, self.fate = url, fate
+        self.inside: Counter[str] = Counter()
+        self._make = make
+
+    @functools.cached_property
+    def inner(self) -> Store:
+        """The store itself, made in the process that uses it."""
+        return self._make(self._clock)
 
     def open(self, *, create: bool) -> bool:
         """As the store does."""
@@ -118,15 +126,8 @@ class MortalStore:
         self.inside[name] += 1
         return name
 
-
-def mortal_clock(clock: Callable[[], float], fate: Fate, inside: Counter[str]) -> Callable[[], float]:
-    """The time, for a store that asks in the middle of a transaction."""
-
-    def now() -> float:
-        if fate.point.startswith("during "):
-            name = fate.point.removeprefix("during ")
-            if inside[name] > 0:
-                fate.passing(fate.point)
-        return clock()
-
-    return now
+    def _clock(self) -> float:
+        """The time, for a store that asks in the middle of a transaction."""
+        if self.inside[self.fate.point.removeprefix("during ")] > 0:
+            self.fate.passing(self.fate.point)
+        return time.time()

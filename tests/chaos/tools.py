@@ -24,6 +24,7 @@ SOON_BACK: Final = Retry(attempts=12, delay=0.03, factor=1.5, max_delay=0.3)
 
 TRAITS: Final = {
     "charge": Traits(safe=True, undo_dedups=True),
+    "decline": Traits(safe=True, undo_dedups=True),
     "book": Traits(safe=True, dedups=True),
     "note": Traits(safe=False),
     "reserve": Traits(safe=False, undo_dedups=True, undo_tolerates=True),
@@ -109,6 +110,13 @@ class Kit:
         charge.compensate(idempotent=True, retry=SOON_BACK)(undo)
         charge.probe(settle=SETTLE_S)(happened)
 
+        @tool(key=KEY)  # an error is final here: amends believes it once the probe has said so too
+        def decline(n: int, item: str, mood: str) -> str:
+            return self.do(n, mood)
+
+        decline.compensate(idempotent=True, retry=SOON_BACK)(undo)
+        decline.probe(settle=SETTLE_S)(happened)
+
         @tool(key=KEY, retry=SOON, idempotent=True, settle=SETTLE_S)
         def book(n: int, item: str, mood: str) -> str:
             return self.do(n, mood)
@@ -126,7 +134,7 @@ class Kit:
             return self.do(n, mood)
 
         reserve.compensate(absent_ok=True, idempotent=True, retry=SOON_BACK)(undo)
-        self.tools |= {"charge": charge, "book": book, "note": note, "reserve": reserve}
+        self.tools |= {"charge": charge, "decline": decline, "book": book, "note": note, "reserve": reserve}
 
     def _others(self) -> None:
         def happened(n: int, call: Call) -> Probed[str]:
