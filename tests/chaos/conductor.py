@@ -279,7 +279,7 @@ class Conductor:
             self.scene.place.begin(fault)
         if self.done["clock"] < self._due(self.settings.setbacks) - 0.5:
             self.done["clock"] += 1
-            self.scene.board.shift_s -= self.dice.uniform(1.0, 3.0)
+            self.scene.board.shift_s -= self.dice.uniform(0.5, 1.5)
 
     def _mend(self) -> None:
         if self.fault is not None:

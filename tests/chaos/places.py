@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from amends.ledger import Store
+from amends.store.locate import store_for
+from amends.store.sqlite import SqliteStore
 from tests.chaos.points import DURING
+from tests.servers import MariadbServer, PostgresServer
 
 CLONE_NEWNS: Final = 0x00020000
 ROOM_MB: Final = 2048
@@ -73,8 +76,6 @@ class SqlitePlace:
 
     def store(self, clock: Callable[[], float]) -> Store:
         """The file."""
-        from amends.store.sqlite import SqliteStore
-
         return SqliteStore(self.folder / "ledger.db", clock=clock, lock_wait_s=10.0)
 
     def begin(self, fault: str) -> None:
@@ -95,8 +96,53 @@ class SqlitePlace:
             subprocess.run(["umount", str(self.folder)], capture_output=True, check=False)
 
 
-def _sqlite(folder: Path) -> tuple[Place | None, str]:
-    return SqlitePlace(folder), ""
+class ServerPlace:
+    """A server of the play's own, killed with SIGKILL and started again on the same data while all run.
+
+    Its clock is the ledger's: a clock set back is the processes' own. No full disk: a server that cannot write its log
+    ends itself, which is what the kill does.
+    """
+
+    points: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ("server killed",)
+
+    def __init__(self, name: str, server: PostgresServer | MariadbServer) -> None:
+        self.name, self.server = name, server.start()
+        self.url = server.create_database()
+        self.said = f"a server of its own at {self.url}"
+
+    def store(self, clock: Callable[[], float]) -> Store:
+        """The database; it asks its own clock."""
+        return store_for(self.url)
+
+    def begin(self, fault: str) -> None:
+        """The server and all its processes are dead."""
+        self.server.kill()
+
+    def end(self, fault: str) -> None:
+        """It answers again."""
+        self.server.start()
+
+    def close(self) -> None:
+        """Nothing is left of it."""
+        self.server.close()
 
 
-STORES: Final[dict[str, Callable[[Path], tuple[Place | None, str]]]] = {"sqlite": _sqlite}
+def _postgresql(folder: Path) -> Place:
+    import amends.store.postgres  # noqa: F401  (a child must not pay for it)
+
+    return ServerPlace("postgresql", PostgresServer())
+
+
+def _mariadb(folder: Path) -> Place:
+    import amends.store.mysql  # noqa: F401
+
+    return ServerPlace("mariadb", MariadbServer())
+
+
+STORES: Final[dict[str, Callable[[Path], Place]]] = {
+    "sqlite": SqlitePlace,
+    "postgresql": _postgresql,
+    "mariadb": _mariadb,
+}
+"""Each raises ``Unavailable`` where this machine has no such server."""
