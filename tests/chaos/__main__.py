@@ -81,7 +81,7 @@ def _tell(conductor: Conductor, outcome: Outcome) -> None:
     name = conductor.scene.place.name
     conductor.say(f"kills: {_listed(conductor.kills)}")
     conductor.say(f"stops: {_listed(conductor.stops)}")
-    conductor.say(f"faults: {_listed(conductor.done)}; {outcome.seconds:.0f} s")
+    conductor.say(f"faults: {_listed(conductor.done)}; {outcome.seconds:.0f} s; {conductor.costs()}")
     if outcome.surprises:
         print(f"{name}: errors that no program should see:\n{outcome.surprises[:8000]}")
     counts = Counter(one.count for one in outcome.findings)

@@ -191,9 +191,7 @@ def unnamed(rt: Runtime, rows: Rows, there: Standing) -> Iterator[str]:
         left = [
             call
             for call in rows.calls.values()
-            if call.root == run.uid
-            and there.stands(call.id)
-            and not (forward and call.state == "succeeded")
+            if call.root == run.uid and there.stands(call.id) and not (forward and call.state == "succeeded")
         ]
         if not left:
             continue

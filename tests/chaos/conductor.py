@@ -12,11 +12,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from amends import Runtime
-from amends.states import RUN_STATES, RUN_FINAL
+from amends.states import RUN_FINAL, RUN_STATES
 from tests.chaos.audit import Finding, audit, not_visible, read_calls, read_runs
 from tests.chaos.children import Scene, async_caller, caller, forked, worker
 from tests.chaos.points import CALLERS, RARE, WORKERS
@@ -87,6 +86,8 @@ class Conductor:
         self.kills: Counter[str] = Counter()
         self.stops: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
+        self.cpu_s = {"caller": 0.0, "worker": 0.0}
+        self.born: Counter[str] = Counter()
         self.points = {role: deque[str]() for role in ("caller", "worker")}
         self.fault: tuple[str, float] | None = None
         self.began = time.monotonic()
@@ -238,7 +239,7 @@ class Conductor:
 
     def _reap(self) -> None:
         for child in list(self.children.values()):
-            pid, status = os.waitpid(child.pid, os.WNOHANG | os.WUNTRACED)
+            pid, status, used = os.wait4(child.pid, os.WNOHANG | os.WUNTRACED)
             if pid == 0:
                 continue
             if os.WIFSTOPPED(status):
@@ -247,6 +248,8 @@ class Conductor:
                 child.thaw_at = child.frozen_at + self.dice.uniform(1.05, 1.4) * LEASE_S
                 continue
             del self.children[child.pid]
+            self.cpu_s[child.role] += used.ru_utime + used.ru_stime
+            self.born[child.role] += 1
             if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
                 self.kills[child.killed or child.point] += 1
             self._inherit(child)
@@ -340,6 +343,12 @@ class Conductor:
             print(f"    {line}")
         for one in self.scene.world.lines(number):
             print(f"    world: {one}")
+
+    def costs(self) -> str:
+        """Where the time went."""
+        mine = sum(os.times()[:2])
+        theirs = (f"{role}s {seconds:.0f} s in {self.born[role]} processes" for role, seconds in self.cpu_s.items())
+        return f"CPU: {', '.join(theirs)}, conductor {mine:.0f} s"
 
     def say(self, what: str) -> None:
         """Progress is for stderr."""

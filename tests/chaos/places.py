@@ -50,7 +50,7 @@ class SqlitePlace:
     """A file, on a small file system of its own where one may be mounted, so that it can be full."""
 
     name = "sqlite"
-    points = DURING
+    points: tuple[str, ...] = DURING
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "ledger"
@@ -128,6 +128,10 @@ class ServerPlace:
         self.server.close()
 
 
+def _sqlite(folder: Path) -> Place:
+    return SqlitePlace(folder)
+
+
 def _postgresql(folder: Path) -> Place:
     import amends.store.postgres  # noqa: F401  (a child must not pay for it)
 
@@ -141,7 +145,7 @@ def _mariadb(folder: Path) -> Place:
 
 
 STORES: Final[dict[str, Callable[[Path], Place]]] = {
-    "sqlite": SqlitePlace,
+    "sqlite": _sqlite,
     "postgresql": _postgresql,
     "mariadb": _mariadb,
 }

@@ -60,7 +60,7 @@ RARE: Final = ("open child", "pivot", "start", "rollback", "compensation", "let 
 """Passed a few times in a process's life."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Fate:
     """What becomes of this process, where, and at the how many-th passing."""
 

@@ -146,17 +146,21 @@ def test_a_late_effect_after_a_blind_compensation_stands_and_happened_once() -> 
 def test_a_process_meets_its_fate_at_its_point_and_at_no_other() -> None:
     points = {*CALLERS, *WORKERS, *DURING}
     for point in points:
-        met: list[str] = []
-        kept = signal.signal(signal.SIGUSR1, lambda number, frame, met=met: met.append("met"))
+        met: list[int] = []
+
+        def note(number: int, frame: object, met: list[int] = met) -> None:
+            met.append(number)
+
+        kept = signal.signal(signal.SIGUSR1, note)
         try:
             fate = Fate(point, 2, signal.SIGUSR1)
             for other in (*(points - {point}), point):
                 fate.passing(other)
             assert not met, point
             fate.passing(point)
-            assert met == ["met"], point
+            assert met == [signal.SIGUSR1], point
             fate.passing(point)
-            assert met == ["met"], point
+            assert met == [signal.SIGUSR1], point
         finally:
             signal.signal(signal.SIGUSR1, kept)
 
@@ -171,9 +175,13 @@ def test_every_operation_that_writes_a_run_s_way_is_a_point() -> None:
 
 def test_a_store_is_died_of_before_inside_and_after_an_operation(tmp_path: Path) -> None:
     passed: list[str] = []
-    fate = Fate("during open", 0)
+
+    class Noting(Fate):
+        def passing(self, point: str) -> None:
+            passed.append(point)
+
+    fate = Noting("during open", 0)
     monitor = MortalStore("sqlite:", lambda clock: SqliteStore(tmp_path / "l.db", "NORMAL", clock), fate)
-    fate.passing = passed.append  # type: ignore[method-assign]
     with Runtime(store=monitor, tools=()) as rt, rt.run("one"):
         pass
     opened = [point for point in passed if point.endswith(" open")]
