@@ -48,8 +48,11 @@ class Scene:
     art: AsyncRuntime = field(init=False)
 
     def __post_init__(self) -> None:
-        # Made before the first fork, since checking the declarations takes longer than anything else in a short life.
+        # Before the first fork: checking declarations and making their models would be most of a short life.
         self.rt, self.art = _runtime(self), _async_runtime(self)
+        for hub in (self.rt._hub, self.art._hub):
+            for spec in hub.specs.values():
+                spec.bind((), {"n": 0, "item": "", "mood": ""})
 
     @property
     def surprises(self) -> Path:
