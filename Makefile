@@ -2,7 +2,7 @@
 #
 #   PYTHON=…   the interpreter for .venv (default: the first of python3.11, 3.12, 3.13, python3 that works)
 #   JOBS=…     parallel test processes (default 2)
-#   ARGS=…     passed on to pytest, the simulator or the demo: make test ARGS="-k canonical"
+#   ARGS=…     passed on to pytest, the simulator, chaos or the demo: make test ARGS="-k canonical"
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -15,7 +15,7 @@ DEV := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check sim servers format docs test-pythons clean
+.PHONY: help demo test check sim chaos servers format docs test-pythons clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -35,6 +35,9 @@ check: $(DEV) ## format, lint, types, import rule, docs
 
 sim: $(DEV) ## the simulator: every crash point, seeded races (a longer run takes a number: ARGS=200000)
 	@$(BIN)/python -m tests.sim $(ARGS)
+
+chaos: $(DEV) servers ## real processes over real ledgers, killed: ten minutes a ledger (ARGS="--store sqlite --short")
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 servers: ## PostgreSQL, MariaDB and PgBouncer are installed, where we may (make test does it by itself)
 	@sh scripts/servers
