@@ -22,7 +22,7 @@ THERE: Final = frozenset({1050, 1060, 1061, 1826, 3822})
 RULES: Final = frozenset({1048, DUPLICATE, 1264, 1265, 1364, 1366, 1406, 3819, 4025})
 """A row that the schema refuses: a mistake of ours."""
 
-FULL: Final = frozenset({3, 1021, 1026, 1030, 1114})
+FULL: Final = frozenset({3, 1021, 1026, 1114})
 READ_ONLY: Final = frozenset({1036, 1290, 1792, 1836, 3100})
 FORBIDDEN: Final = frozenset({1044, 1142, 1143, 1227, 1370})
 CROWDED: Final = frozenset({1040, 1203, 1226})
@@ -72,7 +72,7 @@ def _words(code: int, said: str) -> tuple[str, str]:
             f"is read only, nothing was written: {said}",
             "the URL must name the primary server, not a replica; or it was set read_only by hand",
         )
-    if code in FULL:
+    if code in FULL or re.search(r"errno: (28|135)\b", said):
         return f"has no space left, nothing of this was written: {said}", "make room on the server's disk"
     if code == 1153:
         return f"refused a packet as too large: {said}", "raise max_allowed_packet in the server's settings"
