@@ -415,6 +415,7 @@ def test_an_answer_to_commit_that_is_lost_is_said_and_found_again(
     wait_for(lambda: len(beside.calls()) == kept)
     op.repeated = True
     answer = store.perform(op)
+    assert answer.call is not None
     assert (answer.verdict, answer.call.id) == ("start", op.call_id)
     assert len(ledger.calls()) == 1
     audit(ledger)
