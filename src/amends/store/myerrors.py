@@ -22,10 +22,11 @@ THERE: Final = frozenset({1050, 1060, 1061, 1826, 3822})
 RULES: Final = frozenset({1048, DUPLICATE, 1264, 1265, 1364, 1366, 1406, 3819, 4025})
 """A row that the schema refuses: a mistake of ours."""
 
-FULL: Final = frozenset({3, 1021, 1026, 1030, 1114})
+FULL: Final = frozenset({3, 1021, 1026, 1114})
 READ_ONLY: Final = frozenset({1036, 1290, 1792, 1836, 3100})
 FORBIDDEN: Final = frozenset({1044, 1142, 1143, 1227, 1370})
 CROWDED: Final = frozenset({1040, 1203, 1226})
+NOT_THERE: Final = frozenset({2002, 2003, 2005, 2026})
 
 
 def code_of(error: BaseException) -> int:
@@ -55,7 +56,9 @@ def explained(error: BaseException, where: str) -> LedgerError:
 def _words(code: int, said: str) -> tuple[str, str]:
     if code in LOST:
         return f"broke off the connection: {said}", "look into the server's log; the next operation connects again"
-    if code == 1045 or code == 1698:
+    if code in NOT_THERE:
+        return f"cannot be reached: {said}", "check host, port and socket in the URL, and with TLS its ssl_ options"
+    if code in (1045, 1698):
         return f"did not let us in: {said}", "check user and password in the URL; quote signs in them (@ is %40)"
     if code in FORBIDDEN:
         return (
@@ -72,14 +75,12 @@ def _words(code: int, said: str) -> tuple[str, str]:
             f"is read only, nothing was written: {said}",
             "the URL must name the primary server, not a replica; or it was set read_only by hand",
         )
-    if code in FULL:
+    if code in FULL or re.search(r"errno: (28|135)\b", said):
         return f"has no space left, nothing of this was written: {said}", "make room on the server's disk"
     if code == 1153:
         return f"refused a packet as too large: {said}", "raise max_allowed_packet in the server's settings"
     if code == 1665:
         return f"keeps a log that our isolation cannot be written to: {said}", "set binlog_format=ROW on the server"
-    if code == 2026:
-        return f"could not agree on TLS: {said}", "check ssl_ca, ssl_cert and ssl_key in the URL"
     return f"does not answer: {said}", "look into the server's log"
 
 

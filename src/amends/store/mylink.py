@@ -107,7 +107,13 @@ def connect(driver: Any, address: Address, *, packet_max: int) -> Link:
     # Dialled here: the driver leaves a socket open that nobody answered. One that it was given it takes for one that
     # others can listen to, where some servers' passwords need a key.
     raw._secure = bool(address.unix_socket)
-    raw.connect(_dialled(address))
+    try:
+        raw.connect(_dialled(address))
+    except RuntimeError as error:  # a password that is only sent encrypted, where there is neither TLS nor a socket
+        raise LedgerUnavailable(
+            f"the ledger at {address.shown} wants a password that cannot be sent this way: {error}",
+            hint="connect with TLS (ssl_ca in the URL), or pip install 'PyMySQL[rsa]'",
+        ) from error
     return Link(raw, raw.cursor(), packet_max)
 
 
