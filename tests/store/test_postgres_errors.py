@@ -140,7 +140,7 @@ def test_too_many_connections_are_told_and_pass(make: Make, url: str, colour: st
     store.open(create=True)
     store._pool.drop_idle()
     ledger = Ledger(store, colour)
-    others = []
+    others: list[psycopg.Connection[Any]] = []
     # Those reserved for superusers are taken too: our role is one.
     for role in ("plain@", "postgres@"):
         with suppress(psycopg.OperationalError):
