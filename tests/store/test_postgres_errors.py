@@ -140,7 +140,7 @@ def test_too_many_connections_are_told_and_pass(make: Make, url: str, colour: st
     store.open(create=True)
     store._pool.drop_idle()
     ledger = Ledger(store, colour)
-    others: list[Any] = []
+    others: list[psycopg.Connection[Any]] = []
     # Those reserved for superusers are taken too: our role is one.
     for role in ("plain@", "postgres@"):
         with suppress(psycopg.OperationalError):
@@ -295,7 +295,7 @@ def test_a_commit_whose_answer_is_lost_is_not_known_and_found_out_by_repeating(
     op.repeated = True
     assert ledger(op).verdict == "start"
     assert len(behind.calls()) == 1
-    settle = ledger.settle_op(behind.calls()[0])
+    settle = ledger.settle_op(behind.calls()[0], seen=None)
     wire.cut = cut
     unavailable_error(ledger, settle)
     settle.repeated = True
