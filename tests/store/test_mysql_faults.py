@@ -406,7 +406,7 @@ def test_an_answer_to_commit_that_is_lost_is_said_and_found_again(
     store = MysqlStore(mysql_url.replace(sockets[0], relay.path), pool_max=1)
     ledger, beside = Ledger(store), Ledger(MysqlStore(mysql_url))
     run = ledger.run()
-    op = ledger.admit_op(run)
+    op = ledger.admit_op(run, again="said")  # no plain one: that finds out by itself, see below
     relay.cut = cut
     with pytest.raises(LedgerUnavailable, match="nobody knows whether it did") as lost:
         store.perform(op)
@@ -421,4 +421,27 @@ def test_an_answer_to_commit_that_is_lost_is_said_and_found_again(
     audit(ledger)
     store.close()
     beside.store.close()
+    relay.close()
+
+
+@pytest.mark.parametrize("cut", ["request", "answer"])
+def test_a_plain_call_whose_answer_is_lost_is_asked_for_again_and_started_once(
+    mysql_url: str, tmp_path: Path, cut: str
+) -> None:
+    sockets = parse_qs(urlsplit(mysql_url).query).get("unix_socket")
+    if not sockets:
+        pytest.skip("the given server is not reached by a socket")
+    relay = Relay(tmp_path, sockets[0])
+    ledger = Ledger(MysqlStore(mysql_url.replace(sockets[0], relay.path), pool_max=1))
+    run = ledger.run()
+    op = ledger.admit_op(run)
+    relay.cut = cut
+    answer = ledger(op)
+    assert (relay.cuts, answer.verdict, answer.call.id, answer.call.attempt) == (1, "start", op.call_id, 1)
+    relay.cut = cut
+    settled = ledger(ledger.settle_op(answer.call))
+    assert (relay.cuts, settled.fenced, settled.call.state) == (2, False, "succeeded")
+    assert [event.to_state for event in ledger.events(run) if event.call] == ["started", "succeeded"]
+    audit(ledger)
+    ledger.store.close()
     relay.close()

@@ -38,29 +38,54 @@ class Link:
     is_open: bool = False
     """In a transaction, as far as we know."""
     committing: bool = False
+    at_once: bool = False
+    """The packet that was sent last holds its own commit."""
     last: Execute | None = None
 
     def begin(self, first: tuple[str, ...]) -> None:
         """Open a transaction together with its first statement; with no words, each statement is its own."""
-        self.first, self.committing, self.last = first, False, None
+        self.first, self.committing, self.at_once, self.last = first, False, False, None
 
     def execute(self, op: Execute) -> Result:
         """Answer one request of a flow."""
-        escape = self.raw.escape
-        text = op.sql % tuple([escape(value) for value in op.params])
-        first, cursor, self.last = self.first, self.cursor, op
+        first, cursor = self.first, self.cursor
+        text = self._text(op, first)
         if first:
-            text = "; ".join((*first, text))
             self.first, self.is_open = (), True
+        cursor.execute(text)
+        for _ in first:
+            cursor.nextset()
+        return cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0
+
+    def ask_at_once(self, sql: str, params: tuple[Any, ...], root: str) -> list[tuple[Any, ...]]:
+        """A whole transaction in one packet, which waits for this run; the rows of the statement that has any.
+
+        An error that the server tells ended it before its commit; one of the line leaves that open.
+        """
+        text, cursor = self._text(Execute(sql, params), ()), self.cursor
+        self.last = Execute("select from runs", (root,))
+        self.is_open = self.at_once = self.committing = True
+        rows: list[tuple[Any, ...]] = []
+        try:
+            cursor.execute(text)
+            rows += cursor.fetchall()
+            while cursor.nextset():
+                rows += cursor.fetchall()
+        except Exception as error:
+            self.committing = myerrors.code_of(error) in myerrors.LOST
+            raise
+        self.is_open = self.at_once = self.committing = False
+        return rows
+
+    def _text(self, op: Execute, first: tuple[str, ...]) -> str:
+        escape, self.last = self.raw.escape, op
+        text = "; ".join((*first, op.sql % tuple([escape(value) for value in op.params])))
         if len(text) * 4 > self.packet_max and len(text.encode()) >= self.packet_max:
             raise LedgerUnavailable(
                 f"a statement of {len(text):,} characters is more than the ledger's server takes; nothing was written",
                 hint="raise max_allowed_packet in the server's settings",
             )
-        cursor.execute(text)
-        for _ in first:
-            cursor.nextset()
-        return cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0
+        return text
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
         """One statement outside of any transaction."""

@@ -1,0 +1,126 @@
+"""Plain admissions and settlements on MariaDB and MySQL: one packet, one round trip, its own transaction.
+
+Several statements in one packet, because neither server can do all of it in one. ``@at`` is the moment if the run and
+the call are as they must be, and null otherwise: then every statement after it does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from amends.ledger import Admission, AdmitCall, SettleCall, Settled, StoreOp
+from amends.store.dialect import MYSQL
+from amends.store.quick import (
+    FROM_OP,
+    OPEN_ROOT,
+    SAME,
+    SETTLED,
+    WHEN,
+    admission_facts,
+    admission_values,
+    admitted,
+    is_plain_admission,
+    is_plain_settlement,
+    places,
+    settled,
+    settlement_facts,
+    settlement_values,
+)
+
+Clock = Callable[[], float] | None
+Ask = Callable[[str, tuple[Any, ...], str], list[tuple[Any, ...]]]
+"""Sends statements, with literals for %s, in one packet, for the run of this uid; the rows of the one that has any."""
+
+_NOW: Final = "greatest({clock}, coalesce((select at from events order by seq desc limit 1), 0))"
+_EVENT: Final = (
+    "insert into events (at, root, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts)"
+    " select @at, "
+)
+_COLUMNS: Final = ("seq", "run_id", "tenant", "agent", "principal", *FROM_OP, *SAME, *WHEN)
+
+_ADMIT: Final = "; ".join(
+    (
+        "begin",
+        (
+            f"set @at = (select {_NOW} from runs where uid = %s and owner = %s and epoch = %s and {OPEN_ROOT}"
+            " and not exists (select 1 from calls where `key` = %s) for update)"
+        ),
+        (
+            f"{_EVENT}uid, uid, id, tenant, %s, 'call', '(new)', 'started', %s, epoch, %s from runs"
+            " where uid = %s and @at is not null"
+        ),
+        (
+            f"insert into calls ({', '.join(map(MYSQL.name_of, _COLUMNS))})"
+            " select last_insert_id(), id, tenant, agent, principal, "
+            f"{', '.join(['%s'] * (len(FROM_OP) + len(SAME)))}, @at, @at, @at from runs where uid = %s and @at is not null"
+        ),
+        "select seq, created_at, run_id, tenant, agent, principal from calls where id = %s and @at is not null",
+        "commit",
+    )
+)
+_IS_MEANT: Final = "id = %s and root = %s and state = 'started' and attempt = %s and evidence = '' and kind <> 'pivot'"
+_SETTLE: Final = "; ".join(
+    (
+        "begin",
+        f"set @at = (select {_NOW} from runs where uid = %s and owner = %s and epoch = %s for update)",
+        (
+            f"{_EVENT}root, run, run_id, tenant, id, 'call', 'started', %s, %s, %s, %s from calls"
+            f" where {_IS_MEANT} and @at is not null"
+        ),
+        (
+            f"update calls set {', '.join(f'{name} = %s' for name in SETTLED)}, settled_at = @at, retry_at = @at + %s,"
+            " settled_seq = if(%s, last_insert_id(), settled_seq)"
+            f" where {_IS_MEANT} and @at is not null"
+        ),
+        "select last_insert_id(), @at from dual where row_count() = 1",
+        "commit",
+    )
+)
+_SERVER: Final = tuple(text.replace("{clock}", MYSQL.clock) for text in (_ADMIT, _SETTLE))
+_GIVEN: Final = tuple(text.replace("{clock}", "%s") for text in (_ADMIT, _SETTLE))
+_SAME: Final = tuple(SAME.values())
+
+
+def admit(op: AdmitCall, clock: Clock, ask: Ask) -> Admission | None:
+    """Start the call; None: nothing was changed and the flow decides."""
+    values = admission_values(op)
+    text, now = (_SERVER[0], ()) if clock is None else (_GIVEN[0], (clock(),))
+    told = ask(
+        text,
+        (
+            *now, op.root, op.owner, op.epoch, values[6], op.call_id, op.owner, admission_facts(op), op.root,
+            *values, *_SAME, op.root, op.call_id,
+        ),
+        op.root,
+    )  # fmt: skip
+    if not told:
+        return None
+    [(seq, at, *of_run)] = told
+    return admitted(values, seq, at, of_run)
+
+
+def settle(op: SettleCall, clock: Clock, ask: Ask) -> Settled | None:
+    """Settle the call; None: nothing was changed and the flow decides."""
+    assert op.seen is not None, "a plain settlement knows what it settles"
+    text, now = (_SERVER[1], ()) if clock is None else (_GIVEN[1], (clock(),))
+    root = op.seen.root
+    meant = (op.call_id, root, op.attempt)
+    told = ask(
+        text,
+        (
+            *now, root, op.owner, op.epoch, op.to, op.owner, op.epoch, settlement_facts(op), *meant,
+            *settlement_values(op), op.retry_s, int(places(op)), *meant,
+        ),
+        root,
+    )  # fmt: skip
+    return settled(op, *told[0]) if told else None
+
+
+def quick(op: StoreOp[Any]) -> Callable[[Any, Clock, Ask], Any] | None:
+    """How to do it quickly, if it is plain."""
+    if isinstance(op, AdmitCall) and is_plain_admission(op):
+        return admit
+    if isinstance(op, SettleCall) and is_plain_settlement(op):
+        return settle
+    return None
