@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 
+import pydantic  # noqa: F401 (amends imports it at a tool's first call: no test's deadline should pay for that)
 import pytest
 
 pytest_plugins = ["tests.servers.fixtures"]

@@ -44,9 +44,10 @@ def head(*parts: str) -> bytes:
 
 def digest_of(first: bytes, *rest: str) -> str:
     """``digest`` over the parts of ``head`` and these."""
-    text = "".join([f"str{len(part)}:{part}" for part in rest])
-    data = text.encode("ascii") if text.isascii() else b"".join([_part(part) for part in rest])
-    return sha256(first + data).hexdigest()
+    data = first
+    for part in rest:
+        data += f"str{len(part)}:{part}".encode("ascii") if part.isascii() else _part(part)
+    return sha256(data).hexdigest()
 
 
 def plain_texts(value: Any, levels: int = LEVELS_MAX) -> tuple[str, str] | None:
