@@ -1,0 +1,115 @@
+"""Everybody takes turns within every repeat, so that noise hits all; a ratio is the median of the repeats' ratios."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bench.bars import BEHIND, STORE_NAMES, Row, Work
+from bench.contest import Side, SideFailed
+
+FLOOR: Final = "floor"
+OURS: Final = "amends"
+WARM_N: Final = 20
+"""Calls before anything counts: connections, prepared statements, first imports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured."""
+
+    repeats: int = 5
+    calls: int = 400
+    limit_s: float = 0.6
+    """A side that is slower than this for all its calls makes fewer of them."""
+    warm_s: float = 0.3
+
+
+@dataclass(slots=True)
+class Figures:
+    """What came out for one work: seconds per call, by side and repeat, and who could not."""
+
+    per_call: dict[str, list[float]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+
+    def ratio(self, one: str, other: str) -> float | None:
+        """The median, over the repeats, of the one's time per call to the other's."""
+        pairs = zip(self.per_call.get(one, ()), self.per_call.get(other, ()), strict=False)
+        ratios = [mine / its for mine, its in pairs if its > 0]
+        return statistics.median(ratios) if ratios else None
+
+    def us(self, side: str) -> float | None:
+        """Microseconds per call, median."""
+        values = self.per_call.get(side)
+        return round(statistics.median(values) * 1e6, 1) if values else None
+
+
+def interleaved(sides: Mapping[str, Side], work: str, effort: Effort) -> Figures:
+    """Ask every side that can do the work, in turn, once per repeat; whoever fails is asked no more."""
+    figures = Figures()
+    able = {name: side for name, side in sides.items() if work in side.works}
+    for repeat in range(effort.repeats + 1):
+        for name, side in able.items():
+            if name in figures.errors:
+                continue
+            try:
+                if repeat == 0:
+                    side.ask(work, WARM_N, effort.warm_s)
+                else:
+                    _take(figures, name, side.ask(work, effort.calls, effort.limit_s))
+            except SideFailed as error:
+                figures.errors[name] = str(error)
+    return figures
+
+
+def _take(figures: Figures, name: str, got: Mapping[str, Any]) -> None:
+    if got.get("errors"):
+        figures.notes[name] = f"lost calls: {got['errors']}"
+    if not got["count"]:
+        raise SideFailed(f"not one call was made: {got.get('errors', '')}")
+    figures.per_call.setdefault(name, []).append(got["seconds"] / got["count"])
+
+
+def against_floor(work: Work, store: str, figures: Figures) -> Iterable[Row]:
+    """The row of amends, and, where a peer did the work as well, the row that compares with the best of them."""
+    per_call = figures.ratio(OURS, FLOOR)
+    at_least = work.sense == "at least"
+    ratio = (1 / per_call if at_least else per_call) if per_call else None
+    peers = {
+        name: round(1 / found if at_least else found, 2)
+        for name in figures.per_call
+        if name not in (FLOOR, OURS) and (found := figures.ratio(name, FLOOR))
+    }
+    more: dict[str, Any] = {"us": figures.us(OURS), "floor_us": figures.us(FLOOR)}
+    ranked = sorted(peers, key=lambda name: peers[name], reverse=at_least)
+    if ranked:
+        more |= {"peer": ranked[0], "peer_ratio": peers[ranked[0]], "peers": {name: peers[name] for name in ranked}}
+    notes = figures.notes | {name: said for name, said in figures.errors.items() if name not in (FLOOR, OURS)}
+    if notes:
+        more["notes"] = notes
+    error = figures.errors.get(OURS) or figures.errors.get(FLOOR) or ""
+    yield Row(work.title, store, ratio, work.bars[store], work.sense, error=error, more=more)
+    if ranked:
+        # By time per call in both senses: at most 1 means not slower.
+        yield Row(
+            BEHIND.format(title=work.title), store, figures.ratio(OURS, ranked[0]), 1.0,
+            error=error, more={"peer": ranked[0], "us": figures.us(OURS), "peer_us": figures.us(ranked[0])},
+        )  # fmt: skip
+
+
+def told(what: str) -> None:
+    """One line of progress, on stderr."""
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {what}\n")
+    sys.stderr.flush()
+
+
+def shown(row: Row) -> str:
+    """A row in a line, as it comes in."""
+    value = row.error or "could not be measured" if row.ratio is None else f"{row.ratio:.2f}{row.unit and ' ' + row.unit}"
+    sign = "≤" if row.sense == "at most" else "≥"
+    return f"{STORE_NAMES.get(row.store, row.store)}: {row.work}: {value} ({sign} {row.bar:g}){'' if row.holds else '  MISSED'}"

@@ -1,0 +1,210 @@
+"""The clock that every side is held to, and the pipe over which a side is asked. Standard library only.
+
+A side is a process of its own that answers one line of JSON for one line of JSON. So nobody's threads, imports or
+garbage are in anybody else's figures, and all sides can take turns within one repeat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import inspect
+import itertools
+import json
+import os
+import statistics
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from pathlib import Path
+from typing import Any, Final
+
+CALLERS: Final = 64
+MARK: Final = "@@"
+"""Before every answer: a peer may print what it likes."""
+JOIN_S_MAX: Final = 120.0
+"""How long callers may take to end after the time is over: one call each."""
+
+Figures = dict[str, Any]
+Work = Callable[[int, float], Any]
+"""n calls at most, for so many seconds at most; figures, or an awaitable of them."""
+
+_numbers = itertools.count()
+
+
+def args_of(key: str) -> dict[str, Any]:
+    """What every side is called with: small, flat, realistic."""
+    return {"order_id": key, "to": "a@example.com", "amount": 12.5, "currency": "usd"}
+
+
+def fresh(tag: str = "k") -> str:
+    """A key that nobody has used in this database."""
+    return f"{tag}-{os.getpid()}-{time.time_ns():x}-{next(_numbers)}"
+
+
+def timed(fn: Callable[[int], object], n: int, limit_s: float) -> Figures:
+    """The time of up to n calls, one after another."""
+    clock, done = time.perf_counter, 0
+    start = now = clock()
+    end = start + limit_s
+    while done < n and now < end:
+        fn(done)
+        done += 1
+        now = clock()
+    return {"seconds": now - start, "count": done}
+
+
+async def timed_async(fn: Callable[[int], Awaitable[object]], n: int, limit_s: float) -> Figures:
+    """The same, awaited."""
+    clock, done = time.perf_counter, 0
+    start = now = clock()
+    end = start + limit_s
+    while done < n and now < end:
+        await fn(done)
+        done += 1
+        now = clock()
+    return {"seconds": now - start, "count": done}
+
+
+Caller = Callable[[], AbstractContextManager[Callable[[], object]]]
+AsyncCaller = Callable[[], AbstractAsyncContextManager[Callable[[], Awaitable[object]]]]
+
+
+def many(caller: Caller, n: int, limit_s: float, *, callers: int = CALLERS) -> Figures:
+    """Calls of so many threads at once. Each gets ready before the clock starts, and tidies up after it stops."""
+    each = max(1, n // callers)
+    ready, over = threading.Barrier(callers + 1), threading.Barrier(callers + 1)
+    counts: list[int] = []
+    errors: dict[str, int] = {}
+
+    def loop() -> None:
+        done = 0
+        with contextlib.ExitStack() as stack:
+            call = _entered(stack, caller, errors)
+            ready.wait()
+            end = time.perf_counter() + limit_s
+            for _ in range(each if call is not None else 0):
+                if time.perf_counter() >= end:
+                    break
+                try:
+                    assert call is not None, "a caller that is not ready makes no call"
+                    call()
+                    done += 1
+                except Exception as error:
+                    errors[type(error).__name__] = errors.get(type(error).__name__, 0) + 1
+            counts.append(done)
+            over.wait()
+
+    threads = [threading.Thread(target=loop, daemon=True) for _ in range(callers)]
+    for thread in threads:
+        thread.start()
+    ready.wait(JOIN_S_MAX)
+    start = time.perf_counter()
+    over.wait(limit_s + JOIN_S_MAX)
+    seconds = time.perf_counter() - start
+    for thread in threads:
+        thread.join(JOIN_S_MAX)
+    return _counted(seconds, sum(counts), errors)
+
+
+def _entered(stack: contextlib.ExitStack, caller: Caller, errors: dict[str, int]) -> Callable[[], object] | None:
+    try:
+        return stack.enter_context(caller())
+    except Exception as error:
+        errors[type(error).__name__] = errors.get(type(error).__name__, 0) + 1
+        return None
+
+
+async def many_async(caller: AsyncCaller, n: int, limit_s: float, *, callers: int = CALLERS) -> Figures:
+    """Calls of so many coroutines of one loop at once."""
+    each = max(1, n // callers)
+    errors: dict[str, int] = {}
+    end = float("inf")
+
+    async def loop(call: Callable[[], Awaitable[object]]) -> int:
+        done = 0
+        for _ in range(each):
+            if time.perf_counter() >= end:
+                break
+            try:
+                await call()
+                done += 1
+            except Exception as error:
+                errors[type(error).__name__] = errors.get(type(error).__name__, 0) + 1
+        return done
+
+    async with contextlib.AsyncExitStack() as stack:
+        calls = [await stack.enter_async_context(caller()) for _ in range(callers)]
+        start = time.perf_counter()
+        end = start + limit_s
+        # A context of its own for each: whoever keeps something in context variables sees 64 callers, not one.
+        counts = await asyncio.gather(*(asyncio.create_task(loop(call)) for call in calls))
+        seconds = time.perf_counter() - start
+    return _counted(seconds, sum(counts), errors)
+
+
+def _counted(seconds: float, count: int, errors: dict[str, int]) -> Figures:
+    figures: Figures = {"seconds": seconds, "count": count}
+    if errors:
+        figures["errors"] = errors
+    return figures
+
+
+@contextlib.contextmanager
+def plain(call: Callable[[], object]) -> Iterator[Callable[[], object]]:
+    """A caller that needs nothing opened."""
+    yield call
+
+
+@contextlib.asynccontextmanager
+async def plain_async(call: Callable[[], Awaitable[object]]) -> AsyncIterator[Callable[[], Awaitable[object]]]:
+    """The same, awaited."""
+    yield call
+
+
+def p99(values: list[float]) -> float:
+    """The value that 99 of 100 do not exceed."""
+    return statistics.quantiles(values, n=100, method="inclusive")[98]
+
+
+# ---- being asked --------------------------------------------------------------------------
+
+
+def asked() -> argparse.Namespace:
+    """What a side is told when it starts: the store, and where its database is."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--store", required=True, choices=("memory", "sqlite-normal", "sqlite-full", "postgres", "mariadb"))
+    parser.add_argument("--place", required=True, help="a file for SQLite, a URL for a server")
+    return parser.parse_args()
+
+
+def erased(path: str) -> str:
+    """The same path, with no database there."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        Path(path + suffix).unlink(missing_ok=True)
+    return path
+
+
+def serve(works: Mapping[str, Work], *, version: str = "") -> None:
+    """Answer until the other end of the pipe is closed."""
+    _tell({"works": sorted(works), "version": version})
+    with asyncio.Runner() as runner:
+        for line in sys.stdin:
+            ask = json.loads(line)
+            try:
+                got = works[ask["work"]](ask["n"], ask["limit_s"])
+                _tell(runner.run(_awaited(got)) if inspect.isawaitable(got) else got)
+            except Exception as error:
+                _tell({"error": f"{type(error).__name__}: {error}"[:400]})
+
+
+async def _awaited(got: Awaitable[Any]) -> Any:
+    return await got
+
+
+def _tell(answer: Mapping[str, Any]) -> None:
+    sys.stdout.write(f"{MARK}{json.dumps(answer)}\n")
+    sys.stdout.flush()
