@@ -1,6 +1,5 @@
 """agent-ledger on PostgreSQL, async. It has no saga: compensations are guarded calls by hand."""
 
-import asyncio
 import contextlib
 from importlib.metadata import version
 
@@ -8,7 +7,7 @@ from agent_ledger import EffectLedger, EffectLedgerOptions, ToolCall
 from agent_ledger.stores.postgres import SCHEMA_SQL, PostgresStore
 from psycopg_pool import AsyncConnectionPool
 
-from bench.sides.timing import args_of, asked, fresh, many_async, plain_async, serve, timed_async
+from bench.sides.timing import KNOWN, args_of, asked, fresh, many_async, plain_async, serve, timed_async
 
 POOL = 20
 said = asked()
@@ -24,7 +23,9 @@ async def boom(_effect):
 
 class Peer:
     ledger = None
-    known = ()
+
+    def __init__(self):
+        self.known = []
 
     async def open(self):
         if self.ledger is None:
@@ -48,9 +49,10 @@ class Peer:
 
     async def replay(self, n, limit_s):
         await self.open()
-        self.known = [fresh() for _ in range(n)]
-        await asyncio.gather(*(self.call(key) for key in self.known))
-        return await timed_async(lambda i: self.call(self.known[i]), n, limit_s)
+        while len(self.known) < KNOWN:
+            self.known.append(fresh())
+            await self.call(self.known[-1])
+        return await timed_async(lambda i: self.call(self.known[i % KNOWN]), n, limit_s)
 
     async def saga(self, n, limit_s):
         await self.open()

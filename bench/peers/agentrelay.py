@@ -8,7 +8,7 @@ from importlib.metadata import version
 from agent_relay.runtime import AgentRuntime
 from agent_relay.tooling import tool
 
-from bench.sides.timing import args_of, asked, erased, fresh, many, serve, timed
+from bench.sides.timing import KNOWN, args_of, asked, erased, fresh, many, serve, timed
 
 logging.disable(logging.CRITICAL)
 said = asked()
@@ -40,11 +40,11 @@ def calls(n, limit_s):
 
 
 def replay(n, limit_s):
-    known = [args_of(fresh()) for _ in range(n)]
+    known = [args_of(fresh()) for _ in range(KNOWN)]
     with rt.agent_session(name=fresh("run")):
         for args in known:
             pay(**args)
-        return timed(lambda i: pay(**known[i]), n, limit_s)
+        return timed(lambda i: pay(**known[i % KNOWN]), n, limit_s)
 
 
 def one(_):

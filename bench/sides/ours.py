@@ -7,7 +7,6 @@ closing are paid in the saga row. With 64 callers every caller has a run of its 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import itertools
@@ -15,11 +14,11 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import amends
 from amends import AsyncRuntime, Runtime, tool
-from bench.sides.timing import Figures, Work, args_of, asked, fresh, many, many_async, serve, timed, timed_async
+from bench.sides.timing import KNOWN, Figures, Work, args_of, asked, fresh, many, many_async, serve, timed, timed_async
 from bench.sides.waits import wait_across, wait_inside
 
 RUN_CALLS: Final = 100
@@ -28,6 +27,8 @@ PAGE: Final = 50
 """Runs that are read from the head of the list."""
 WARM_RUNS: Final = 10_000
 """Runs before memory is first looked at: caches fill, pools start."""
+
+Clock = Callable[[], float]
 
 logging.getLogger("amends").setLevel(logging.ERROR)
 
@@ -92,21 +93,23 @@ class Ours:
 
     # ---- against the floor ----------------------------------------------------------------
 
-    def fresh(self, n: int, limit_s: float) -> Figures:
+    def fresh(self, n: int, limit_s: float, clock: Clock = time.perf_counter) -> Figures:
         """Calls one after another, in runs of a hundred."""
-        return _summed(lambda most, left_s: self._one_run(most, left_s), n, limit_s)
 
-    def _one_run(self, n: int, limit_s: float) -> Figures:
-        with self.rt.run(fresh("fresh")):
-            return timed(lambda _: pay(**args_of(fresh())), n, limit_s)
+        def one_run(most: int, left_s: float) -> Figures:
+            with self.rt.run(fresh("fresh")):
+                return timed(lambda _: pay(**args_of(fresh())), most, left_s, clock=clock)
 
-    async def fresh_async(self, n: int, limit_s: float) -> Figures:
+        return _summed(one_run, n, limit_s)
+
+    async def fresh_async(self, n: int, limit_s: float, clock: Clock = time.perf_counter) -> Figures:
         """The same, awaited."""
         parts = []
         end = time.perf_counter() + limit_s
         while n > 0 and (left_s := end - time.perf_counter()) > 0:
             async with (await self._async()).run(fresh("fresh")):
-                parts.append(await timed_async(lambda _: apay(**args_of(fresh())), min(n, RUN_CALLS), left_s))
+                most = min(n, RUN_CALLS)
+                parts.append(await timed_async(lambda _: apay(**args_of(fresh())), most, left_s, clock=clock))
             n -= RUN_CALLS
         return _sum(parts)
 
@@ -136,17 +139,11 @@ class Ours:
 
     def replay(self, n: int, limit_s: float) -> Figures:
         """The same calls again, answered from the record."""
-        left = itertools.count()
-
-        def one_run(most: int, left_s: float) -> Figures:
-            first = next(left)
-            with self.rt.run(fresh("replay")):
-                known = [args_of(f"{first}-{i}") for i in range(most)]
-                for args in known:
-                    pay(**args)
-                return timed(lambda i: pay(**known[i]), most, left_s)
-
-        return _summed(one_run, n, limit_s)
+        known = [args_of(f"o-{i}") for i in range(KNOWN)]
+        with self.rt.run(fresh("replay")):
+            for args in known:
+                pay(**args)
+            return timed(lambda i: pay(**known[i % KNOWN]), n, limit_s)
 
     def saga(self, n: int, limit_s: float) -> Figures:
         """Four calls of which the last fails, three of them compensated; the run's beginning and end are in it."""
@@ -172,13 +169,11 @@ class Ours:
 
     def cpu(self, n: int, limit_s: float) -> Figures:
         """CPU of this process, not wall time."""
-        return _cpu(lambda: self.fresh(n, limit_s))
+        return self.fresh(n, limit_s, time.process_time)
 
     async def cpu_async(self, n: int, limit_s: float) -> Figures:
         """The same, awaited."""
-        start = time.process_time()
-        figures = await self.fresh_async(n, limit_s)
-        return {"seconds": time.process_time() - start, "count": figures["count"]}
+        return await self.fresh_async(n, limit_s, time.process_time)
 
     def memory(self, n: int, limit_s: float) -> Figures:
         """Resident memory before and after so many runs of one call."""
@@ -215,12 +210,6 @@ def _summed(part: Callable[[int, float], Figures], n: int, limit_s: float) -> Fi
 
 def _sum(parts: list[Figures]) -> Figures:
     return {"seconds": sum(part["seconds"] for part in parts), "count": sum(part["count"] for part in parts)}
-
-
-def _cpu(act: Callable[[], Figures]) -> Figures:
-    start = time.process_time()
-    figures = act()
-    return {"seconds": time.process_time() - start, "count": figures["count"]}
 
 
 def resident_kb() -> int:

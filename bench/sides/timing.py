@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, Final
 
 CALLERS: Final = 64
+KNOWN: Final = 50
+"""Calls that are made before, and then asked for again and again."""
 MARK: Final = "@@"
 """Before every answer: a peer may print what it likes."""
 JOIN_S_MAX: Final = 120.0
@@ -45,9 +47,11 @@ def fresh(tag: str = "k") -> str:
     return f"{tag}-{os.getpid()}-{time.time_ns():x}-{next(_numbers)}"
 
 
-def timed(fn: Callable[[int], object], n: int, limit_s: float) -> Figures:
+def timed(
+    fn: Callable[[int], object], n: int, limit_s: float, *, clock: Callable[[], float] = time.perf_counter
+) -> Figures:
     """The time of up to n calls, one after another."""
-    clock, done = time.perf_counter, 0
+    done = 0
     start = now = clock()
     end = start + limit_s
     while done < n and now < end:
@@ -57,9 +61,11 @@ def timed(fn: Callable[[int], object], n: int, limit_s: float) -> Figures:
     return {"seconds": now - start, "count": done}
 
 
-async def timed_async(fn: Callable[[int], Awaitable[object]], n: int, limit_s: float) -> Figures:
+async def timed_async(
+    fn: Callable[[int], Awaitable[object]], n: int, limit_s: float, *, clock: Callable[[], float] = time.perf_counter
+) -> Figures:
     """The same, awaited."""
-    clock, done = time.perf_counter, 0
+    done = 0
     start = now = clock()
     end = start + limit_s
     while done < n and now < end:
@@ -73,84 +79,102 @@ Caller = Callable[[], AbstractContextManager[Callable[[], object]]]
 AsyncCaller = Callable[[], AbstractAsyncContextManager[Callable[[], Awaitable[object]]]]
 
 
+class Tally:
+    """What was done until the time was over. A call that ends later is nobody's: all sides are cut off alike."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self.start = self.end = float("inf")
+        self.count, self.last = 0, 0.0
+        self.errors: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """The clock starts."""
+        self.start = self.last = time.perf_counter()
+        self.end = self.start + self.limit_s
+
+    def is_over(self) -> bool:
+        """Whether no further call begins."""
+        return time.perf_counter() >= self.end
+
+    def done(self) -> None:
+        """One call has ended well."""
+        now = time.perf_counter()
+        if now <= self.end:
+            with self._lock:
+                self.count += 1
+                self.last = max(self.last, now)
+
+    def failed(self, error: Exception) -> None:
+        """One call has not."""
+        with self._lock:
+            self.errors[type(error).__name__] = self.errors.get(type(error).__name__, 0) + 1
+
+    def figures(self, *, ended_early: bool) -> Figures:
+        """Calls and time; the time is the limit, unless everybody was done before it."""
+        seconds = self.last - self.start if ended_early else self.limit_s
+        return {"seconds": seconds, "count": self.count} | ({"errors": self.errors} if self.errors else {})
+
+
 def many(caller: Caller, n: int, limit_s: float, *, callers: int = CALLERS) -> Figures:
     """Calls of so many threads at once. Each gets ready before the clock starts, and tidies up after it stops."""
-    each = max(1, n // callers)
-    ready, over = threading.Barrier(callers + 1), threading.Barrier(callers + 1)
-    counts: list[int] = []
-    errors: dict[str, int] = {}
+    tally, each = Tally(limit_s), max(1, n // callers)
+    ready, go = threading.Barrier(callers + 1), threading.Event()
 
     def loop() -> None:
-        done = 0
         with contextlib.ExitStack() as stack:
-            call = _entered(stack, caller, errors)
-            ready.wait()
-            end = time.perf_counter() + limit_s
-            for _ in range(each if call is not None else 0):
-                if time.perf_counter() >= end:
+            call = _entered(stack, caller, tally)
+            ready.wait(JOIN_S_MAX)
+            go.wait(JOIN_S_MAX)
+            for _ in range(each):
+                if call is None or tally.is_over():
                     break
                 try:
-                    assert call is not None, "a caller that is not ready makes no call"
                     call()
-                    done += 1
+                    tally.done()
                 except Exception as error:
-                    errors[type(error).__name__] = errors.get(type(error).__name__, 0) + 1
-            counts.append(done)
-            over.wait()
+                    tally.failed(error)
 
     threads = [threading.Thread(target=loop, daemon=True) for _ in range(callers)]
     for thread in threads:
         thread.start()
     ready.wait(JOIN_S_MAX)
-    start = time.perf_counter()
-    over.wait(limit_s + JOIN_S_MAX)
-    seconds = time.perf_counter() - start
+    tally.begin()
+    go.set()
     for thread in threads:
         thread.join(JOIN_S_MAX)
-    return _counted(seconds, sum(counts), errors)
+    return tally.figures(ended_early=tally.count >= each * callers)
 
 
-def _entered(stack: contextlib.ExitStack, caller: Caller, errors: dict[str, int]) -> Callable[[], object] | None:
+def _entered(stack: contextlib.ExitStack, caller: Caller, tally: Tally) -> Callable[[], object] | None:
     try:
         return stack.enter_context(caller())
     except Exception as error:
-        errors[type(error).__name__] = errors.get(type(error).__name__, 0) + 1
+        tally.failed(error)
         return None
 
 
 async def many_async(caller: AsyncCaller, n: int, limit_s: float, *, callers: int = CALLERS) -> Figures:
     """Calls of so many coroutines of one loop at once."""
-    each = max(1, n // callers)
-    errors: dict[str, int] = {}
-    end = float("inf")
+    tally, each = Tally(limit_s), max(1, n // callers)
 
-    async def loop(call: Callable[[], Awaitable[object]]) -> int:
-        done = 0
+    async def loop(call: Callable[[], Awaitable[object]]) -> None:
         for _ in range(each):
-            if time.perf_counter() >= end:
+            if tally.is_over():
                 break
             try:
                 await call()
-                done += 1
+                tally.done()
             except Exception as error:
-                errors[type(error).__name__] = errors.get(type(error).__name__, 0) + 1
-        return done
+                tally.failed(error)
 
     async with contextlib.AsyncExitStack() as stack:
         calls = [await stack.enter_async_context(caller()) for _ in range(callers)]
-        start = time.perf_counter()
-        end = start + limit_s
+        tally.begin()
         # A context of its own for each: whoever keeps something in context variables sees 64 callers, not one.
-        counts = await asyncio.gather(*(asyncio.create_task(loop(call)) for call in calls))
-        seconds = time.perf_counter() - start
-    return _counted(seconds, sum(counts), errors)
-
-
-def _counted(seconds: float, count: int, errors: dict[str, int]) -> Figures:
-    figures: Figures = {"seconds": seconds, "count": count}
-    if errors:
-        figures["errors"] = errors
-    return figures
+        await asyncio.gather(*(asyncio.create_task(loop(call)) for call in calls))
+    return tally.figures(ended_early=tally.count >= each * callers)
 
 
 @contextlib.contextmanager
