@@ -6,20 +6,21 @@ import argparse
 import contextlib
 import re
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bench.alone import engine, importing, memory, waiting
+from bench.alone import MEMORY_S_MAX, engine, importing, memory, waiting
 from bench.bars import AGAINST_FLOOR, CPU, CPU_ASYNC, GROWN, IMPORT, MEMORY, PAGE, STORES, WAIT, Row, Work
 from bench.chart import write_svg
 from bench.contest import ROOT, Side
 from bench.environments import PEERS, installed, is_interpreter
 from bench.growth import OURS, Ledgers, grown, said
-from bench.measure import Effort, against_floor, interleaved, shown, told
 from bench.measure import FLOOR as FLOOR_NAME
 from bench.measure import OURS as OUR_NAME
+from bench.measure import Effort, against_floor, interleaved, shown, told
 from bench.places import Places, places
 from bench.report import print_table, write_json
 
@@ -27,7 +28,14 @@ GROWN_CALLS: Final = 1_000_000
 MEMORY_RUNS: Final = 100_000
 QUICK: Final = Effort(repeats=3, calls=500, limit_s=0.15, warm_s=0.1)
 QUICK_WAITERS: Final = 20
+FILL_S: Final = 60.0
+"""What a large ledger takes to make, and to measure."""
+MINUTES: Final = 14.0
 ABANDONED: Final = "it was interrupted"
+
+
+class OutOfTimeError(Exception):
+    """The whole run has a limit of its own: a busy machine must not make it endless."""
 
 
 @dataclass(slots=True)
@@ -38,6 +46,14 @@ class Bench:
     effort: Effort
     rows: list[Row] = field(default_factory=list)
     peers: dict[str, str] = field(default_factory=dict)
+    started_at: float = field(default_factory=time.monotonic)
+
+    def left_s(self, needed_s: float = 0.0) -> float:
+        """How long this may still go on. Raises when that is not enough: what is not measured then says so."""
+        left_s: float = self.said.minutes * 60 - (time.monotonic() - self.started_at)
+        if left_s <= needed_s:
+            raise OutOfTimeError(f"not measured: {self.said.minutes:g} minutes were over (--minutes)")
+        return left_s
 
     def wants(self, work: Work, store: str) -> bool:
         """Whether this row was asked for, by its name or its title, or by its store."""
@@ -55,12 +71,23 @@ class Bench:
         stores: list[str] = [store for store in STORES if store in self.said.stores]
         if not self.said.no_peers and any(self._floor_works(store) for store in stores):
             self.peers = installed()
-        for family in dict.fromkeys(store.partition("-")[0] for store in stores):
-            self._family([store for store in stores if store.startswith(family)], family)
+            self.started_at = time.monotonic()  # a first run installs for minutes: that is not measuring
         if self.wants(CPU, "memory") or self.wants(CPU_ASYNC, "memory"):
             self.take(engine(self.effort))
         if self.wants(IMPORT, "any"):
             self.take(importing())
+        for family in dict.fromkeys(store.partition("-")[0] for store in stores):
+            self._family([store for store in stores if store.startswith(family)], family)
+        if "sqlite-normal" in stores and self.wants(MEMORY, "sqlite-normal") and not self.said.quick:
+            self._memory()
+
+    def _memory(self) -> None:
+        try:
+            with places("sqlite") as made:
+                self.take(memory(made, MEMORY_RUNS, limit_s=min(MEMORY_S_MAX, self.left_s())))
+        except OutOfTimeError as error:
+            title = MEMORY.title.format(runs=f"{MEMORY_RUNS:,}")
+            self.take([Row(title, "sqlite-normal", None, MEMORY.bars["sqlite-normal"], error=said(error))])
 
     def _family(self, stores: list[str], family: str) -> None:
         try:
@@ -68,11 +95,10 @@ class Bench:
                 for store in stores:
                     self._floor(store, made)
                     if self.wants(WAIT, store):
+                        self.left_s()
                         self.take(waiting(store, made, *([QUICK_WAITERS] if self.said.quick else [])))
                 self._grown(stores, made)
-                if "sqlite-normal" in stores and self.wants(MEMORY, "sqlite-normal") and not self.said.quick:
-                    self.take(memory(made, MEMORY_RUNS))
-        except Exception as error:  # no server: every row of it says so
+        except Exception as error:  # no server, or no time: every row that is not there says so
             self.take(self._missing(stores, said(error)))
 
     def _missing(self, stores: list[str], why: str) -> Iterator[Row]:
@@ -94,15 +120,14 @@ class Bench:
         with contextlib.ExitStack() as stack:
             sides, failed = self._sides(store, made, stack)
             for work in works:
+                self.left_s()
                 told(f"{store}: {work.title}: {', '.join(name for name in sides if work.name in sides[name].works)}")
                 effort = self.effort.for_crowd() if work.name.startswith("many") else self.effort
                 figures = interleaved(sides, work.name, effort)
                 figures.errors |= failed
                 self.take(against_floor(work, store, figures))
 
-    def _sides(
-        self, store: str, made: Places, stack: contextlib.ExitStack
-    ) -> tuple[dict[str, Side], dict[str, str]]:
+    def _sides(self, store: str, made: Places, stack: contextlib.ExitStack) -> tuple[dict[str, Side], dict[str, str]]:
         """Whoever takes part on this store, and who could not start."""
         wanted = [(FLOOR_NAME, "bench.sides.floor", sys.executable), (OUR_NAME, OURS, sys.executable)]
         wanted += [
@@ -126,6 +151,7 @@ class Bench:
             return
         ledgers = Ledgers(made, self.said.large)
         for store in wanted:
+            self.left_s(FILL_S)
             self.take(grown(store, ledgers, self.effort))
         ledgers.drop()
 
@@ -156,8 +182,11 @@ def asked(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=0, metavar="N", help="turns that everybody takes")
     parser.add_argument("--calls", type=int, default=0, metavar="N", help="calls in one turn, at most")
     parser.add_argument("--large", type=int, default=-1, metavar="N", help="calls in the large ledger; 0: none")
+    parser.add_argument("--minutes", type=float, default=MINUTES, metavar="M", help="for everything (%(default)g)")
     parser.add_argument("--no-peers", action="store_true", help="install and measure no peers")
-    parser.add_argument("--out", type=Path, default=ROOT / "build", metavar="FOLDER", help="for bench.json and bench.svg")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "build", metavar="FOLDER", help="for bench.json and bench.svg"
+    )
     said_ = parser.parse_args(argv)
     names = said_.stores.split(",")
     said_.stores = [store for store in STORES if store in names or store.partition("-")[0] in names]

@@ -74,14 +74,14 @@ def _cpu_ms(code: str) -> float:
     return (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime) * 1e3
 
 
-def memory(places: Places, runs: int) -> Iterator[Row]:
+def memory(places: Places, runs: int, *, limit_s: float = MEMORY_S_MAX) -> Iterator[Row]:
     """On SQLite NORMAL: a ledger in memory grows because it is one."""
     store = "sqlite-normal"
 
     def measured() -> Row:
         place = places.make("memory")
         with Side("amends", OURS, store, place) as side:
-            got = side.ask("memory", runs, MEMORY_S_MAX)
+            got = side.ask("memory", runs, limit_s)
         places.drop(place)
         grown = got["after_kb"] - got["before_kb"]
         more = {

@@ -14,7 +14,7 @@ STORE_NAMES: Final = {
     "postgres": "PostgreSQL",
     "mariadb": "MariaDB",
     "memory": "memory",
-    "any": "any",
+    "any": "any store",
 }
 
 
@@ -42,15 +42,17 @@ AGAINST_FLOOR: Final = (
     Work("replay", "answer from the record, against one indexed read", _bars(4.0, 4.0, 1.5, 1.5)),
     Work("saga", "4 calls, the last fails, 3 compensated, against the same commits", _bars(2.5, 1.3, 1.5, 2.0)),
 )
-GROWN: Final = Work("grown", "the same call in a ledger of {calls} calls, against an empty one", _bars(1.15, 1.15, 1.15, 1.3))
-PAGE: Final = Work("page", "a page of the run list at {calls} calls, against one of 1,000", _bars(1.5, 1.5, 1.5, 1.5))
-WAIT: Final = Work(
-    "wait", "a waiter is told after its twin settled, p99", dict.fromkeys(STORES[:3], 20.0), unit="ms"
+GROWN: Final = Work(
+    "grown", "the same call in a ledger of {calls} calls, against an empty one", _bars(1.15, 1.15, 1.15, 1.3)
 )
+PAGE: Final = Work("page", "a page of the run list at {calls} calls, against one of 1,000", _bars(1.5, 1.5, 1.5, 1.5))
+WAIT: Final = Work("wait", "a waiter is told after its twin settled, p99", dict.fromkeys(STORES[:3], 20.0), unit="ms")
 CPU: Final = Work("cpu", "CPU of the engine, a call, sync", {"memory": 80.0}, unit="µs")
 CPU_ASYNC: Final = Work("cpu_async", "CPU of the engine, a call, async", {"memory": 80.0}, unit="µs")
 IMPORT: Final = Work("import", "CPU of `import amends`, above a bare interpreter", {"any": 120.0}, unit="ms")
-MEMORY: Final = Work("memory", "resident memory after {runs} runs, against after the first tenth", {"sqlite-normal": 1.05})
+MEMORY: Final = Work(
+    "memory", "resident memory after {runs} runs, against after the first tenth", {"sqlite-normal": 1.05}
+)
 BEHIND: Final = "never behind a peer: {title}"
 
 

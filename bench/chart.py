@@ -14,8 +14,8 @@ from xml.sax.saxutils import escape
 
 from bench.bars import STORE_NAMES, Row
 
-WIDTH: Final = 980
-LABEL: Final = 430
+WIDTH: Final = 1000
+LABEL: Final = 465
 """Where the scale begins: the names stand left of it."""
 SCALE: Final = 330
 ROW: Final = 24
@@ -35,7 +35,7 @@ STYLE: Final = """
     .good { fill: #2f7d5b; }
     .bad { fill: #c2570c; }
     .limit { stroke: #1f2328; stroke-width: 1.5; }
-    .peer { fill: none; stroke: #1f5fbf; stroke-width: 2; }
+    .peer { fill: #ffffff; stroke: #1f5fbf; stroke-width: 2; }
     @media (prefers-color-scheme: dark) {
       .card { fill: #0d1117; }
       .title, .store, .name, .number { fill: #e6edf3; }
@@ -44,8 +44,22 @@ STYLE: Final = """
       .good { fill: #4cc38a; }
       .bad { fill: #f0883e; }
       .limit { stroke: #e6edf3; }
-      .peer { stroke: #79b8ff; }
+      .peer { fill: #0d1117; stroke: #79b8ff; }
     }
+"""
+
+FONT: Final = "ui-sans-serif, system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif"
+FRAME: Final = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" \
+role="img" aria-labelledby="title desc" font-family="{font}">
+  <title id="title">amends against its limits</title>
+  <desc id="desc">{said}</desc>
+  <style>{style}  </style>
+  <rect class="card" width="{width}" height="{height}" rx="8"/>
+  <text class="title" x="20" y="30">amends against its limits: {said}</text>
+  <text class="say" x="20" y="50">A bar that ends left of the line holds; the scale is logarithmic. \
+The ring is the best peer with the same durability.</text>
+{panels}
+</svg>
 """
 
 
@@ -66,23 +80,7 @@ def chart(rows: Sequence[Row]) -> str:
         y += GAP + ROW * len(own)
     held = sum(row.holds for row in rows)
     said = f"{held} of {len(rows)} bars hold, those against peers included"
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 10}" width="{WIDTH}" height="{y + 10}" '
-            'role="img" aria-labelledby="title desc" '
-            "font-family=\"ui-sans-serif, system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif\">",
-            '  <title id="title">amends against its limits</title>',
-            f'  <desc id="desc">{said}</desc>',
-            f"  <style>{STYLE}  </style>",
-            f'  <rect class="card" width="{WIDTH}" height="{y + 10}" rx="8"/>',
-            f'  <text class="title" x="20" y="30">amends against its limits: {said}</text>',
-            '  <text class="say" x="20" y="50">A bar that ends left of the line holds; the scale doubles from mark to mark. '
-            "The ring is the best peer with the same durability.</text>",
-            *parts,
-            "</svg>",
-            "",
-        ]
-    )
+    return FRAME.format(width=WIDTH, height=y + 10, style=STYLE, said=escape(said), panels="\n".join(parts), font=FONT)
 
 
 def _panel(name: str, rows: Sequence[Row], y: int) -> list[str]:
@@ -111,9 +109,7 @@ def _line(row: Row, y: int) -> list[str]:
         said = f"{row.ratio:.2f}{unit} ({sign} {row.bar:g})"
         length = _x(_times(row, row.ratio)) - LABEL
         kind = "good" if row.holds else "bad"
-        parts.append(
-            f'  <rect class="{kind}" x="{LABEL}" y="{y + 4}" width="{length:.1f}" height="{ROW - 8}" rx="3"/>'
-        )
+        parts.append(f'  <rect class="{kind}" x="{LABEL}" y="{y + 4}" width="{length:.1f}" height="{ROW - 8}" rx="3"/>')
     peer = row.more.get("peer_ratio")
     if peer:
         parts.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -31,7 +32,7 @@ class Side:
     def __init__(self, name: str, module: str, store: str, place: str, *, python: str = sys.executable) -> None:
         self.name = name
         self._said: queue.Queue[str] = queue.Queue()
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (lives as long as the process)
         environ = dict(os.environ)
         if python != sys.executable:
             environ.pop("PYTHONPATH", None)  # a peer sees its own environment, and this folder by its -m alone
@@ -57,10 +58,8 @@ class Side:
     def close(self) -> None:
         """End the process; may be called twice."""
         if self._process.stdin is not None and not self._process.stdin.closed:
-            try:
+            with contextlib.suppress(OSError):  # it has ended, and its pipe with it
                 self._process.stdin.close()
-            except OSError:
-                pass  # it has ended, and its pipe with it
         try:
             self._process.wait(END_S_MAX)
         except subprocess.TimeoutExpired:

@@ -64,9 +64,10 @@ def grown(store: str, ledgers: Ledgers, effort: Effort) -> Iterator[Row]:
 
 
 def _row(work: Work, store: str, calls: int, figures: Figures, other: str) -> Row:
+    more = {"us": figures.us("large"), "floor_us": figures.us(other), "p50_ratio": figures.p50_ratio("large", other)}
     return Row(
         work.title.format(calls=f"{calls:,}"), store, figures.ratio("large", other), work.bars[store],
-        error="; ".join(figures.errors.values()), more={"us": figures.us("large"), "floor_us": figures.us(other)},
+        error="; ".join(figures.errors.values()), more=more,
     )  # fmt: skip
 
 

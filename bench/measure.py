@@ -42,6 +42,7 @@ class Figures:
     """What came out for one work: seconds per call, by side and repeat, and who could not."""
 
     per_call: dict[str, list[float]] = field(default_factory=dict)
+    medians: dict[str, list[float]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -50,6 +51,12 @@ class Figures:
         pairs = zip(self.per_call.get(one, ()), self.per_call.get(other, ()), strict=False)
         ratios = [mine / its for mine, its in pairs if its > 0]
         return statistics.median(ratios) if ratios else None
+
+    def p50_ratio(self, one: str, other: str) -> float | None:
+        """The same by each turn's median call: what is left when a busy machine interrupts; no bar is judged by it."""
+        pairs = zip(self.medians.get(one, ()), self.medians.get(other, ()), strict=False)
+        ratios = [mine / its for mine, its in pairs if its > 0]
+        return round(statistics.median(ratios), 3) if ratios else None
 
     def us(self, side: str) -> float | None:
         """Microseconds per call, median."""
@@ -84,6 +91,8 @@ def _take(figures: Figures, name: str, got: Mapping[str, Any]) -> None:
     if not got["count"]:
         raise SideFailed(f"not one call was made: {got.get('errors', '')}")
     figures.per_call.setdefault(name, []).append(got["seconds"] / got["count"])
+    if got.get("p50"):
+        figures.medians.setdefault(name, []).append(got["p50"])
 
 
 def against_floor(work: Work, store: str, figures: Figures) -> Iterable[Row]:
@@ -97,6 +106,8 @@ def against_floor(work: Work, store: str, figures: Figures) -> Iterable[Row]:
         if name not in (FLOOR, OURS) and (found := figures.ratio(name, FLOOR))
     }
     more: dict[str, Any] = {"us": figures.us(OURS), "floor_us": figures.us(FLOOR)}
+    if p50 := figures.p50_ratio(OURS, FLOOR):
+        more["p50_ratio"] = p50
     ranked = sorted(peers, key=lambda name: peers[name], reverse=at_least)
     if ranked:
         more |= {"peer": ranked[0], "peer_ratio": peers[ranked[0]], "peers": {name: peers[name] for name in ranked}}
@@ -121,6 +132,8 @@ def told(what: str) -> None:
 
 def shown(row: Row) -> str:
     """A row in a line, as it comes in."""
-    value = row.error or "could not be measured" if row.ratio is None else f"{row.ratio:.2f}{row.unit and ' ' + row.unit}"
+    value = (
+        row.error or "could not be measured" if row.ratio is None else f"{row.ratio:.2f}{row.unit and ' ' + row.unit}"
+    )
     sign = "≤" if row.sense == "at most" else "≥"
     return f"{STORE_NAMES.get(row.store, row.store)}: {row.work}: {value} ({sign} {row.bar:g}){'' if row.holds else '  MISSED'}"

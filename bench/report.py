@@ -40,7 +40,7 @@ def print_table(rows: Sequence[Row], missing: dict[str, str]) -> None:
             print(f"  {STORE_NAMES.get(row.store, row.store)}: {row.work}: {row.error}")
 
 
-HEAD = ("work", "store", "ratio", "bar", "", "µs", "floor µs", "peers")
+HEAD = ("work", "store", "ratio", "bar", "", "p50", "µs", "floor µs", "peers")
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -54,6 +54,7 @@ def cells(row: Row) -> tuple[str, ...]:
         "failed" if row.ratio is None else f"{row.ratio:.2f}{unit}",
         f"{sign} {row.bar:g}{unit}",
         "holds" if row.holds else "MISSED",
+        _number(row.more.get("p50_ratio")),
         _number(row.more.get("us")),
         _number(row.more.get("floor_us", row.more.get("peer_us"))),
         peers or str(row.more.get("peer", "")),
@@ -61,7 +62,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+    return "" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
 def _print_plain(rows: Sequence[Row]) -> None:

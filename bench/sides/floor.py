@@ -14,12 +14,27 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from bench.sides.timing import KNOWN, Figures, Work, args_of, asked, erased, fresh, many, many_async, serve, timed, timed_async
+from bench.sides.timing import (
+    KNOWN,
+    Figures,
+    Work,
+    args_of,
+    asked,
+    erased,
+    fresh,
+    many,
+    many_async,
+    serve,
+    timed,
+    timed_async,
+)
 
 RESULT: Final = json.dumps({"ok": True})
 COMMITS_OF_A_SAGA: Final = 16
 """The beginning, four calls and three compensations at two commits each, the end."""
-DDL: Final = "create table calls (k varchar(80) primary key, args text not null, status varchar(16) not null, result text)"
+DDL: Final = (
+    "create table calls (k varchar(80) primary key, args text not null, status varchar(16) not null, result text)"
+)
 
 
 class Sqlite:

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import itertools
 import logging
+import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -209,7 +210,11 @@ def _summed(part: Callable[[int, float], Figures], n: int, limit_s: float) -> Fi
 
 
 def _sum(parts: list[Figures]) -> Figures:
-    return {"seconds": sum(part["seconds"] for part in parts), "count": sum(part["count"] for part in parts)}
+    return {
+        "seconds": sum(part["seconds"] for part in parts),
+        "count": sum(part["count"] for part in parts),
+        "p50": statistics.median(part["p50"] for part in parts),
+    }
 
 
 def resident_kb() -> int:

@@ -51,28 +51,32 @@ def timed(
     fn: Callable[[int], object], n: int, limit_s: float, *, clock: Callable[[], float] = time.perf_counter
 ) -> Figures:
     """The time of up to n calls, one after another."""
-    done = 0
     start = now = clock()
-    end = start + limit_s
-    while done < n and now < end:
-        fn(done)
-        done += 1
+    end, ends = start + limit_s, [start]
+    while len(ends) <= n and now < end:
+        fn(len(ends) - 1)
         now = clock()
-    return {"seconds": now - start, "count": done}
+        ends.append(now)
+    return _laps(ends)
 
 
 async def timed_async(
     fn: Callable[[int], Awaitable[object]], n: int, limit_s: float, *, clock: Callable[[], float] = time.perf_counter
 ) -> Figures:
     """The same, awaited."""
-    done = 0
     start = now = clock()
-    end = start + limit_s
-    while done < n and now < end:
-        await fn(done)
-        done += 1
+    end, ends = start + limit_s, [start]
+    while len(ends) <= n and now < end:
+        await fn(len(ends) - 1)
         now = clock()
-    return {"seconds": now - start, "count": done}
+        ends.append(now)
+    return _laps(ends)
+
+
+def _laps(ends: list[float]) -> Figures:
+    """Mean by the whole time, and the median call: what a call costs that nobody interrupted."""
+    laps = [after - before for before, after in itertools.pairwise(ends)]
+    return {"seconds": ends[-1] - ends[0], "count": len(laps), "p50": statistics.median(laps) if laps else 0.0}
 
 
 Caller = Callable[[], AbstractContextManager[Callable[[], object]]]
@@ -200,7 +204,9 @@ def p99(values: list[float]) -> float:
 def asked() -> argparse.Namespace:
     """What a side is told when it starts: the store, and where its database is."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--store", required=True, choices=("memory", "sqlite-normal", "sqlite-full", "postgres", "mariadb"))
+    parser.add_argument(
+        "--store", required=True, choices=("memory", "sqlite-normal", "sqlite-full", "postgres", "mariadb")
+    )
     parser.add_argument("--place", required=True, help="a file for SQLite, a URL for a server")
     return parser.parse_args()
 

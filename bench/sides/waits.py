@@ -100,7 +100,6 @@ def _pair(run: Run) -> float:
 def wait_across(url: str, n: int) -> Figures:
     """p99, in milliseconds, of waiters in another process."""
     command = [sys.executable, "-m", "bench.sides.waits", "--url", url]
-    lags: list[float] = []
     with (
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other,
         Runtime(url, tools=[wire]) as rt,
@@ -108,8 +107,7 @@ def wait_across(url: str, n: int) -> Figures:
         assert other.stdin is not None, "the pipe was asked for"
         assert other.stdout is not None, "the pipe was asked for"
         other.stdout.readline()
-        for _ in range(n):
-            lags.append(_pair_across(rt, other))
+        lags = [_pair_across(rt, other) for _ in range(n)]
         other.stdin.close()
     return _figures(lags)
 
