@@ -28,6 +28,7 @@ GROWN_CALLS: Final = 1_000_000
 MEMORY_RUNS: Final = 100_000
 QUICK: Final = Effort(repeats=3, calls=500, limit_s=0.15, warm_s=0.1)
 QUICK_WAITERS: Final = 20
+QUICK_IMPORTS: Final = 3
 FILL_S: Final = 60.0
 """What a large ledger takes to make, and to measure."""
 MINUTES: Final = 14.0
@@ -75,7 +76,7 @@ class Bench:
         if self.wants(CPU, "memory") or self.wants(CPU_ASYNC, "memory"):
             self.take(engine(self.effort))
         if self.wants(IMPORT, "any"):
-            self.take(importing())
+            self.take(importing(*([QUICK_IMPORTS] if self.said.quick else [])))
         for family in dict.fromkeys(store.partition("-")[0] for store in stores):
             self._family([store for store in stores if store.startswith(family)], family)
         if "sqlite-normal" in stores and self.wants(MEMORY, "sqlite-normal") and not self.said.quick:
