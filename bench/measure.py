@@ -20,6 +20,8 @@ CROWD_CALLS_MAX: Final = 64_000
 WORK_S_MAX: Final = 45.0
 """For one work on one store. On a busy machine, and with slow peers, there are fewer repeats."""
 REPEATS_MIN: Final = 3
+TURN_S_MAX: Final = 5.0
+"""Beyond this, with all that a turn needs before and after it, a peer is asked no more: its figure is clear by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +74,20 @@ def interleaved(sides: Mapping[str, Side], work: str, effort: Effort) -> Figures
     for repeat in range(effort.repeats + 1):
         if repeat > REPEATS_MIN and time.monotonic() - start > WORK_S_MAX:
             break
-        for name, side in able.items():
-            if name in figures.errors:
-                continue
+        for name in list(able):
+            began = time.monotonic()
             try:
                 if repeat == 0:
-                    side.ask(work, WARM_N, effort.warm_s)
+                    able[name].ask(work, WARM_N, effort.warm_s)
                 else:
-                    _take(figures, name, side.ask(work, effort.calls, effort.limit_s))
+                    _take(figures, name, able[name].ask(work, effort.calls, effort.limit_s))
             except SideFailed as error:
                 figures.errors[name] = str(error)
+                del able[name]
+            took_s = time.monotonic() - began
+            if name in able and repeat > 0 and took_s > TURN_S_MAX and name not in (FLOOR, OURS):
+                figures.notes[name] = f"asked {repeat} times only: a turn took {took_s:.0f} s"
+                del able[name]
     return figures
 
 
