@@ -20,7 +20,7 @@ from bench.environments import PEERS, installed, is_interpreter
 from bench.growth import OURS, Ledgers, grown, said
 from bench.measure import FLOOR as FLOOR_NAME
 from bench.measure import OURS as OUR_NAME
-from bench.measure import Effort, against_floor, interleaved, shown, told
+from bench.measure import Effort, against_floor, grow_log, interleaved, shown, told
 from bench.places import Places, places
 from bench.report import print_table, write_json
 
@@ -140,7 +140,10 @@ class Bench:
         failed: dict[str, str] = {}
         for name, module, python in wanted:
             try:
-                sides[name] = stack.enter_context(Side(name, module, store, made.make(name), python=python))
+                side = stack.enter_context(Side(name, module, store, made.make(name), python=python))
+                if store.startswith("sqlite"):
+                    grow_log(side)
+                sides[name] = side
             except Exception as error:
                 failed[name] = said(error)
                 told(f"{store}: {name} did not start: {failed[name]}")

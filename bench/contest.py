@@ -30,7 +30,7 @@ class Side:
     """One process. Ask it for a work; it answers with figures."""
 
     def __init__(self, name: str, module: str, store: str, place: str, *, python: str = sys.executable) -> None:
-        self.name = name
+        self.name, self.place = name, place
         self._said: queue.Queue[str] = queue.Queue()
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (lives as long as the process)
         environ = dict(os.environ)

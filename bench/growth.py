@@ -9,7 +9,7 @@ from typing import Final
 from bench.bars import GROWN, PAGE, Row, Work
 from bench.contest import Side, SideFailed
 from bench.fill import fill
-from bench.measure import Effort, Figures, interleaved, told
+from bench.measure import Effort, Figures, grow_log, interleaved, told
 from bench.places import Places
 
 SMALL_CALLS: Final = 1_000
@@ -52,6 +52,9 @@ def grown(store: str, ledgers: Ledgers, effort: Effort) -> Iterator[Row]:
             Side("small", OURS, store, ledgers.small) as small,
             Side("large", OURS, store, ledgers.large) as large,
         ):
+            if store.startswith("sqlite"):
+                grow_log(empty)
+                grow_log(large)
             # A difference of a few percent is looked for: more repeats than where the question is a factor.
             often = replace(effort, repeats=effort.repeats * 2)
             calls = interleaved({"empty": empty, "large": large}, "fresh", often)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from bench.bars import BEHIND, STORE_NAMES, Row, Work
@@ -20,6 +21,8 @@ CROWD_CALLS_MAX: Final = 64_000
 WORK_S_MAX: Final = 45.0
 """For one work on one store. On a busy machine, and with slow peers, there are fewer repeats."""
 REPEATS_MIN: Final = 3
+LOG_BYTES: Final = 4_000_000
+LOG_S_MAX: Final = 6.0
 TURN_S_MAX: Final = 5.0
 """Beyond this, with all that a turn needs before and after it, a peer is asked no more: its figure is clear by then."""
 
@@ -64,6 +67,21 @@ class Figures:
         """Microseconds per call, median."""
         values = self.per_call.get(side)
         return round(statistics.median(values) * 1e6, 1) if values else None
+
+
+def grow_log(side: Side) -> None:
+    """SQLite's log has reached the size at which it is used again and again, as it is in the long run.
+
+    While it still grows, each flush waits for the file system's own journal as well, and whoever writes more at a time is
+    through with that sooner.
+    """
+    log = Path(f"{side.place}-wal")
+    work = next((work for work in ("fresh", "fresh_async") if work in side.works), None)
+    end = time.monotonic() + LOG_S_MAX
+    while work is not None and time.monotonic() < end:
+        side.ask(work, WARM_N * 5, LOG_S_MAX)
+        if not log.exists() or log.stat().st_size >= LOG_BYTES:
+            break
 
 
 def interleaved(sides: Mapping[str, Side], work: str, effort: Effort) -> Figures:

@@ -127,6 +127,7 @@ def test_whoever_is_slow_makes_fewer_calls() -> None:
     assert timed(lambda _: None, 50, 7.0, clock=lambda: float(next(now)))["count"] == 7
 
 
+@pytest.mark.slow
 def test_a_peer_that_cannot_be_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environments, "BUILD", tmp_path)
     nowhere = environments.Peer("nobody", "nobody", (str(tmp_path / "nowhere"),), ())
