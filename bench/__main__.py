@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -166,6 +167,7 @@ def main(argv: list[str] | None = None) -> int:
     effort = QUICK if said_.quick else Effort()
     effort = Effort(said_.repeats or effort.repeats, said_.calls or effort.calls, effort.limit_s, effort.warm_s)
     bench = Bench(said_, effort)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers, sides and files are tidied up in both cases
     try:
         bench.run()
     except KeyboardInterrupt:
