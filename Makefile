@@ -2,7 +2,7 @@
 #
 #   PYTHON=…   the interpreter for .venv (default: the first of python3.11, 3.12, 3.13, python3 that works)
 #   JOBS=…     parallel test processes (default 2)
-#   ARGS=…     passed on to pytest, the simulator, chaos or the demo: make test ARGS="-k canonical"
+#   ARGS=…     passed on to pytest, the simulator, chaos, bench or the demo: make test ARGS="-k canonical"
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -15,7 +15,7 @@ DEV := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check sim chaos servers format docs test-pythons clean
+.PHONY: help demo test check sim chaos bench servers format docs test-pythons clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,9 @@ sim: $(DEV) ## the simulator: every crash point, seeded races (a longer run take
 chaos: $(DEV) servers ## real processes over real ledgers, killed: ten minutes a ledger (ARGS="--store sqlite --short")
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
+bench: $(DEV) servers ## speed, as ratios to the floor of the same run, and the peers (ARGS=--quick: a minute, no peers)
+	@$(BIN)/python -m bench $(ARGS)
+
 servers: ## PostgreSQL, MariaDB and PgBouncer are installed, where we may (make test does it by itself)
 	@sh scripts/servers
 
@@ -54,7 +57,7 @@ test-pythons: ## the quick tests on every other supported Python found here
 
 clean: ## remove what make made (never a ledger)
 	rm -rf .venv* build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests scripts bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(DEV): pyproject.toml
 	@sh scripts/install $(VENV) '.[dev]' "$$(sh scripts/find-python)"

@@ -1,0 +1,103 @@
+"""Rows that need no floor: how soon a waiter is told, the engine's CPU, the import, memory."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from bench.bars import CPU, CPU_ASYNC, IMPORT, MEMORY, WAIT, Row, Work
+from bench.contest import ROOT, Side
+from bench.growth import OURS, said
+from bench.measure import Effort
+from bench.places import Places
+
+WAITERS: Final = 200
+"""For a 99th percentile; fewer say less."""
+CPU_CALLS: Final = 2_000
+IMPORTS: Final = 11
+MEMORY_S_MAX: Final = 150.0
+
+
+def waiting(store: str, places: Places, waiters: int = WAITERS) -> Iterator[Row]:
+    """Threads of one process on SQLite, two processes on a server."""
+    work = "wait" if store.startswith("sqlite") else "wait_across"
+    place = ""
+
+    def measured() -> Row:
+        nonlocal place
+        place = places.make("wait")
+        with Side("amends", OURS, store, place) as side:
+            got = side.ask(work, waiters, 60.0)
+        more = {"median_ms": round(got["median_ms"], 2), "count": got["count"]}
+        return Row(WAIT.title, store, got["p99_ms"], WAIT.bars[store], unit=WAIT.unit, more=more)
+
+    yield _or_error(WAIT, store, measured)
+    if place:
+        places.drop(place)
+
+
+def engine(effort: Effort) -> Iterator[Row]:
+    """CPU per call on the ledger in memory: everything but a database."""
+    for work in (CPU, CPU_ASYNC):
+        yield _or_error(work, "memory", lambda work=work: _cpu(work, effort))  # type: ignore[misc]  # a default binds
+
+
+def _cpu(work: Work, effort: Effort) -> Row:
+    values = []
+    with Side("amends", OURS, "memory", "") as side:
+        side.ask(work.name, CPU_CALLS // 4, 10.0)
+        for _ in range(effort.repeats):
+            got = side.ask(work.name, CPU_CALLS, 10.0)
+            values.append(got["seconds"] / got["count"] * 1e6)
+    return Row(work.title, "memory", statistics.median(values), work.bars["memory"], unit=work.unit)
+
+
+def importing(times: int = IMPORTS) -> Iterator[Row]:
+    """User and system time of an interpreter that imports amends, less those of one that does not."""
+
+    def measured() -> Row:
+        _cpu_ms("import amends")  # so that it is compiled
+        extra = [_cpu_ms("import amends") - _cpu_ms("pass") for _ in range(times)]
+        return Row(IMPORT.title, "any", statistics.median(extra), IMPORT.bars["any"], unit=IMPORT.unit)
+
+    yield _or_error(IMPORT, "any", measured)
+
+
+def _cpu_ms(code: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime) * 1e3
+
+
+def memory(places: Places, runs: int, *, limit_s: float = MEMORY_S_MAX) -> Iterator[Row]:
+    """On SQLite NORMAL: a ledger in memory grows because it is one."""
+    store = "sqlite-normal"
+
+    def measured() -> Row:
+        place = places.make("memory")
+        with Side("amends", OURS, store, place) as side:
+            got = side.ask("memory", runs, limit_s)
+        places.drop(place)
+        grown = got["after_kb"] - got["before_kb"]
+        more = {
+            "before_mb": round(got["before_kb"] / 1024, 1),
+            "after_mb": round(got["after_kb"] / 1024, 1),
+            "bytes_per_run": round(grown * 1024 / got["count"], 1),
+            "count": got["count"],
+        }
+        title = MEMORY.title.format(runs=f"{got['count']:,}")
+        return Row(title, store, got["after_kb"] / got["before_kb"], MEMORY.bars[store], more=more)
+
+    yield _or_error(MEMORY, store, measured, title=MEMORY.title.format(runs=f"{runs:,}"))
+
+
+def _or_error(work: Work, store: str, measured: Callable[[], Row], title: str = "") -> Row:
+    try:
+        return measured()
+    except Exception as error:
+        return Row(title or work.title, store, None, work.bars[store], unit=work.unit, error=said(error))

@@ -1,0 +1,80 @@
+"""What a ledger costs that has seen a lot: the same call, and a page of the list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from bench.bars import GROWN, PAGE, Row, Work
+from bench.contest import Side, SideFailed
+from bench.fill import fill
+from bench.measure import Effort, Figures, grow_log, interleaved, told
+from bench.places import Places
+
+SMALL_CALLS: Final = 1_000
+OURS: Final = "bench.sides.ours"
+
+
+@dataclass(slots=True)
+class Ledgers:
+    """Three ledgers of one database: without a call, with a thousand, with very many."""
+
+    places: Places
+    calls: int
+    empty: str = ""
+    small: str = ""
+    large: str = ""
+
+    def make(self, store: str) -> None:
+        """They are there; the large one takes a while."""
+        if self.large:
+            return  # SQLite: durability is a connection's own, so both settings measure the same file
+        self.empty, self.small, large = (self.places.make(name) for name in ("empty", "small", "large"))
+        told(f"filling a ledger with {self.calls:,} calls")
+        fill(store, self.small, SMALL_CALLS)
+        fill(store, large, self.calls)
+        self.large = large
+
+    def drop(self) -> None:
+        """They are gone."""
+        for place in (self.empty, self.small, self.large):
+            if place:
+                self.places.drop(place)
+
+
+def grown(store: str, ledgers: Ledgers, effort: Effort) -> Iterator[Row]:
+    """The two rows of a store."""
+    try:
+        ledgers.make(store)
+        with (
+            Side("empty", OURS, store, ledgers.empty) as empty,
+            Side("small", OURS, store, ledgers.small) as small,
+            Side("large", OURS, store, ledgers.large) as large,
+        ):
+            if store.startswith("sqlite"):
+                grow_log(empty)
+                grow_log(large)
+            # A difference of a few percent is looked for: more repeats than where the question is a factor.
+            often = replace(effort, repeats=effort.repeats * 2)
+            calls = interleaved({"empty": empty, "large": large}, "fresh", often)
+            yield _row(GROWN, store, ledgers.calls, calls, "empty")
+            pages = interleaved({"small": small, "large": large}, "page", effort)
+            yield _row(PAGE, store, ledgers.calls, pages, "small")
+    except Exception as error:
+        for work in (GROWN, PAGE):
+            yield _row(work, store, ledgers.calls, Figures(errors={"large": said(error)}), "small")
+
+
+def _row(work: Work, store: str, calls: int, figures: Figures, other: str) -> Row:
+    more = {"us": figures.us("large"), "floor_us": figures.us(other), "p50_ratio": figures.p50_ratio("large", other)}
+    return Row(
+        work.title.format(calls=f"{calls:,}"), store, figures.ratio("large", other), work.bars[store],
+        error="; ".join(figures.errors.values()), more=more,
+    )  # fmt: skip
+
+
+def said(error: Exception) -> str:
+    """An error in a line."""
+    text = " ".join(str(error).split())
+    return (text if isinstance(error, SideFailed) else f"{type(error).__name__}: {text}")[:300]

@@ -1,0 +1,84 @@
+"""The outcome: a table for people, JSON for whatever compares runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.bars import STORE_NAMES, Row
+
+
+def write_json(rows: Sequence[Row], path: Path) -> None:
+    """A list of rows, each with work, store, ratio, bar and holds first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([row.as_json() for row in rows], indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def machine() -> str:
+    """The size of this machine, without its name."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{cores} cores, {memory_gb:.0f} GB, {platform.system()}, Python {platform.python_version()}"
+
+
+def print_table(rows: Sequence[Row], missing: dict[str, str]) -> None:
+    """The table, in colour where somebody looks at it."""
+    if sys.stdout.isatty():
+        _print_rich(rows)
+    else:
+        _print_plain(rows)
+    for name, why in missing.items():
+        print(f"{name}: {why}")
+    held = sum(row.holds for row in rows)
+    print(f"{held} of {len(rows)} bars hold ({machine()})")
+    for row in rows:
+        if row.error:
+            print(f"  {STORE_NAMES.get(row.store, row.store)}: {row.work}: {row.error}")
+
+
+HEAD = ("work", "store", "ratio", "bar", "", "p50", "µs", "floor µs", "peers")
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """One row as text."""
+    sign = "≤" if row.sense == "at most" else "≥"
+    unit = f" {row.unit}" if row.unit else ""
+    peers = ", ".join(f"{name} {value:g}" for name, value in row.more.get("peers", {}).items())
+    return (
+        row.work,
+        STORE_NAMES.get(row.store, row.store),
+        "failed" if row.ratio is None else f"{row.ratio:.2f}{unit}",
+        f"{sign} {row.bar:g}{unit}",
+        "holds" if row.holds else "MISSED",
+        _number(row.more.get("p50_ratio")),
+        _number(row.more.get("us")),
+        _number(row.more.get("floor_us", row.more.get("peer_us"))),
+        peers or str(row.more.get("peer", "")),
+    )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def _print_plain(rows: Sequence[Row]) -> None:
+    lines = [HEAD, *(cells(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _print_rich(rows: Sequence[Row]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="amends against the floor, and against its peers")
+    for name in HEAD:
+        table.add_column(name, justify="right" if "µs" in name or name in ("ratio", "bar") else "left")
+    for row in rows:
+        table.add_row(*cells(row), style="" if row.holds else "red")
+    Console().print(table)

@@ -1,0 +1,142 @@
+"""``make bench`` measures and says what it found, whatever it found. Nothing here judges a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amends import Runtime
+from bench import environments
+from bench.bars import AGAINST_FLOOR, GROWN, PAGE, STORES, Row
+from bench.chart import chart
+from bench.fill import CALLS_PER_RUN, fill
+from bench.measure import FLOOR, OURS, Figures, against_floor
+from bench.sides.timing import many, plain, timed
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+KEYS = ["work", "store", "ratio", "bar", "holds"]
+BENCH_S_MAX = 300
+DESIGN = {
+    "fresh call, one after another, sync": (2.5, 1.3, 1.5, 2.0),
+    "fresh call, one after another, async": (5.0, 1.6, 1.7, 2.5),
+    "calls per second, 64 callers, threads": (1.5, 8.0, 1.5, 0.8),
+    "calls per second, 64 callers, async": (1.5, 8.0, 1.5, 0.8),
+    "answer from the record, against one indexed read": (4.0, 4.0, 1.5, 1.5),
+    "4 calls, the last fails, 3 compensated, against the same commits": (2.5, 1.3, 1.5, 2.0),
+    "the same call in a ledger of {calls} calls, against an empty one": (1.15, 1.15, 1.15, 1.3),
+    "a page of the run list at {calls} calls, against one of 1,000": (1.5, 1.5, 1.5, 1.5),
+}
+
+
+def bench(out: Path, *options: str, **environ: str) -> tuple[list[dict[str, Any]], str]:
+    """The rows and what was printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "--out", str(out), *options],
+        cwd=ROOT, env={**os.environ, **environ}, capture_output=True, encoding="utf-8", timeout=BENCH_S_MAX, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    ET.fromstring((out / "bench.svg").read_text(encoding="utf-8"))
+    rows: list[dict[str, Any]] = json.loads((out / "bench.json").read_text(encoding="utf-8"))
+    return rows, done.stdout
+
+
+@pytest.mark.slow
+def test_a_quick_run_measures_every_row_of_sqlite(tmp_path: Path) -> None:
+    rows, printed = bench(
+        tmp_path, "--quick", "--stores", "sqlite", "--calls", "20", "--repeats", "1", "--large", "400"
+    )
+    for row in rows:
+        assert list(row)[: len(KEYS)] == KEYS
+        assert isinstance(row["ratio"], float), row
+        assert isinstance(row["bar"], float)
+        assert isinstance(row["holds"], bool)
+        assert row["work"] in printed
+    against = {row["work"] for row in rows if row["store"] == "sqlite-full"}
+    assert {work.title for work in AGAINST_FLOOR} < against
+    assert any("a ledger of 400 calls" in work for work in against)
+    assert {row["store"] for row in rows} == {"sqlite-normal", "sqlite-full", "memory", "any"}
+
+
+def test_what_cannot_be_measured_is_a_row_that_says_why(tmp_path: Path) -> None:
+    unset = {"AMENDS_BENCH_POSTGRES_URL": "", "AMENDS_TEST_SERVERS": "off"}
+    rows, printed = bench(tmp_path, "--quick", "--stores", "postgres", "--only", "^fresh .*postgres", **unset)
+    assert [(row["ratio"], row["holds"]) for row in rows] == [(None, False)]
+    assert "no PostgreSQL server" in rows[0]["error"]
+    assert rows[0]["error"] in printed
+
+
+def test_the_bars_are_those_of_the_design() -> None:
+    bars = {work.title: tuple(work.bars[store] for store in STORES) for work in (*AGAINST_FLOOR, GROWN, PAGE)}
+    assert bars == DESIGN
+
+
+@pytest.mark.parametrize(
+    "sense, ratio, holds",
+    [("at most", 1.5, True), ("at most", 1.51, False), ("at least", 1.5, True), ("at least", 1.49, False)],
+)
+def test_a_bar_is_met_or_not(sense: Any, ratio: float, holds: bool) -> None:
+    assert Row("w", "s", ratio, 1.5, sense).holds is holds
+
+
+def test_a_ratio_is_the_median_of_the_repeats_and_the_best_peer_is_named() -> None:
+    figures = Figures({FLOOR: [1.0, 2.0, 1.0], OURS: [2.0, 4.0, 9.0], "slow": [5.0, 5.0, 5.0], "fast": [1.5, 3.0, 1.5]})
+    (work,) = (work for work in AGAINST_FLOOR if work.name == "fresh")
+    own, behind = against_floor(work, "sqlite-normal", figures)
+    assert (own.ratio, own.holds, own.more["peer"], own.more["peer_ratio"]) == (2.0, True, "fast", 1.5)
+    assert (behind.ratio, behind.bar, behind.holds) == (4 / 3, 1.0, False)
+
+
+def test_rates_are_compared_the_other_way_round() -> None:
+    figures = Figures({FLOOR: [8.0], OURS: [1.0], "slow": [4.0], "fast": [2.0]})
+    (work,) = (work for work in AGAINST_FLOOR if work.name == "many")
+    own, behind = against_floor(work, "sqlite-full", figures)
+    assert (own.ratio, own.holds, own.more["peer"], own.more["peer_ratio"]) == (8.0, True, "fast", 4.0)
+    assert (behind.ratio, behind.holds) == (0.5, True)
+
+
+def test_a_filled_ledger_is_a_ledger(tmp_path: Path) -> None:
+    place = str(tmp_path / "large.db")
+    fill("sqlite-full", place, 400)
+    with Runtime(f"sqlite:///{place}", create=False) as rt:
+        runs = list(rt.runs())
+        assert len(runs) == 400 / CALLS_PER_RUN + 1
+        assert len({run.id for run in runs}) == len(runs)
+        assert len({call.id for call in rt.calls()}) == 400 + CALLS_PER_RUN
+        report = rt.report(runs[-1].id)
+        assert [call.state for call in report.calls] == ["succeeded"] * CALLS_PER_RUN
+        places = [event.seq for event in rt.events()]
+        assert places == list(range(1, len(places) + 1))
+
+
+def test_sixty_four_callers_are_counted_until_the_time_is_over() -> None:
+    figures = many(lambda: plain(lambda: None), 64 * 3, 30.0)
+    assert figures["count"] == 64 * 3
+    assert figures["seconds"] < 30.0
+
+
+def test_whoever_is_slow_makes_fewer_calls() -> None:
+    now = iter(range(100))
+    assert timed(lambda _: None, 50, 7.0, clock=lambda: float(next(now)))["count"] == 7
+
+
+@pytest.mark.slow
+def test_a_peer_that_cannot_be_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "BUILD", tmp_path)
+    nowhere = environments.Peer("nobody", "nobody", (str(tmp_path / "nowhere"),), ())
+    said = environments.installed((nowhere,))["nobody"]
+    assert not environments.is_interpreter(said)
+    assert re.match("could not be installed: .+", said)
+
+
+def test_a_row_without_a_figure_is_drawn_too() -> None:
+    drawn = chart([Row("a < b", "postgres", None, 2.0, error="no server"), Row("c", "postgres", 0.0, 2.0)])
+    ET.fromstring(drawn)
+    assert "not measured" in drawn
