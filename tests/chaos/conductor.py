@@ -245,7 +245,7 @@ class Conductor:
             if os.WIFSTOPPED(status):
                 self.stops[child.point if child.point and child.signal == signal.SIGSTOP else "at random"] += 1
                 child.frozen_at = time.monotonic()
-                child.thaw_at = child.frozen_at + self.dice.uniform(1.05, 1.4) * LEASE_S
+                child.thaw_at = child.frozen_at + self.dice.uniform(1.02, 1.3) * LEASE_S
                 continue
             del self.children[child.pid]
             self.cpu_s[child.role] += used.ru_utime + used.ru_stime
