@@ -47,6 +47,26 @@ def test_a_call_is_retried_up_to_its_attempts() -> None:
     assert (call.attempt, call.generation) == (3, 1)
 
 
+def test_an_error_that_its_retry_does_not_name_is_not_retried_where_there_is_a_probe_either() -> None:
+    world = World()
+    pay = world.probed(world.compensatable("pay", retry=Retry(attempts=3, on=Down, delay=0.001)))
+    world.script["pay"] = [Rude("1"), Rude("2")]
+    rt = runtime(pay)
+    with rt.run("r"), pytest.raises(Rude) as first:
+        pay()
+    assert str(first.value) == "1"
+    assert states(rt, "r") == {"pay": "failed"}
+
+
+def test_an_error_that_its_retry_names_is_retried_once_the_probe_says_absent() -> None:
+    world = World()
+    pay = world.probed(world.compensatable("pay", retry=Retry(attempts=3, on=Down, delay=0.001)))
+    world.script["pay"] = [Down("1"), Down("2")]
+    rt = runtime(pay)
+    with rt.run("r"):
+        assert pay() == "pay:1"
+
+
 def test_an_int_is_the_number_of_starts() -> None:
     world = World()
     pay = world.compensatable("pay", retry=Retry(attempts=2, delay=0.001))

@@ -41,11 +41,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--callers", type=int, default=6)
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--short", action="store_true", help="150 runs and 40 kills: seconds")
+    parser.add_argument("--short", action="store_true", help="120 runs and 30 kills: seconds")
     parser.add_argument("--keep", action="store_true", help="leave the ledger and the world where they are")
     options = parser.parse_args()
     if options.short:
-        options.runs, options.kills, options.seconds = 150, 40, 12.0
+        options.runs, options.kills, options.seconds = 120, 30, 8.0
     return options
 
 
@@ -61,7 +61,6 @@ def _one(name: str, options: argparse.Namespace, seed: int) -> int:
     world.make(options.runs)
     scene = Scene(seed, place, folder, world, Board(options.runs), Kit(world))
     settings = Settings(seed, options.runs, options.kills, options.seconds, options.callers, options.workers)
-    settings.drain_s = 20.0 if options.short else 90.0
     settings.stops, settings.faults = max(2, options.kills // 20), max(1, options.kills // 100)
     conductor = Conductor(scene, settings)
     conductor.say(place.said)

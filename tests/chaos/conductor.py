@@ -180,7 +180,7 @@ class Conductor:
         if fated and self._owed() > -3 and self.dice.random() < 0.7:
             point = self._next_point(role)
             # A stop at a named point is the worst zombie: for one, between the check of its lease and its effect.
-            if self.stops.total() < self._due(self.settings.stops) and self.dice.random() < 0.3:
+            if self.stops.total() < self._due(self.settings.stops) and self.dice.random() < 0.4:
                 number = int(signal.SIGSTOP)
         rare = any(word in point for word in RARE)
         passes = self.dice.randint(1, 2 if rare or role == "worker" else 12)
@@ -207,7 +207,7 @@ class Conductor:
         share = self.kills["at random"] < RANDOM_SHARE * self.kills.total() + 2
         if self._owed() > (0 if share else len(self.children)) and self.dice.random() < 0.2:
             self._kill(self._any(self.dice.choice(("caller", "worker"))))
-        if self.stops.total() < self._due(self.settings.stops) and self.dice.random() < 0.1:
+        if self.stops["at random"] < self._due(self.settings.stops) / 2 and self.dice.random() < 0.1:
             child = self._any(self.dice.choice(("caller", "worker")))
             if child is not None and child.frozen_at is None:
                 os.kill(child.pid, signal.SIGSTOP)
@@ -245,7 +245,7 @@ class Conductor:
             if os.WIFSTOPPED(status):
                 self.stops[child.point if child.point and child.signal == signal.SIGSTOP else "at random"] += 1
                 child.frozen_at = time.monotonic()
-                child.thaw_at = child.frozen_at + self.dice.uniform(1.05, 1.4) * LEASE_S
+                child.thaw_at = child.frozen_at + self.dice.uniform(1.02, 1.3) * LEASE_S
                 continue
             del self.children[child.pid]
             self.cpu_s[child.role] += used.ru_utime + used.ru_stime

@@ -13,7 +13,7 @@ import pytest
 import amends
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PATIENCE_S = 180
+PATIENCE_S = 300  # a machine that does ten other things; alone it takes ten seconds
 LINE = re.compile(r"(\w+): (\d+) runs, (\d+) kills, 0 duplicated, 0 lost, 0 stuck, 0 unnamed")
 
 

@@ -11,11 +11,11 @@ from tests.chaos.points import Fate
 from tests.chaos.world import Traits, World
 
 LEASE_S: Final = 1.5
-SETTLE_S: Final = 0.5
+SETTLE_S: Final = 0.8
 """What the probed destinations promise: nothing lands later than this after its sender's lease has ended."""
-FROZEN_S_MAX: Final = 1.5 * LEASE_S + SETTLE_S
-"""A process that stands still for longer could send later than that promise. Its lease was renewed at most a third of
-it ago; whoever takes over waits for the rest, one more lease and the settle delay before believing an ``Absent``.
+FROZEN_S_MAX: Final = LEASE_S + SETTLE_S - 0.1
+"""A process that stands still for longer could send later than that promise: whoever takes over, be it at once, waits
+for one more lease and the settle delay before believing an ``Absent``. Such a process is not woken.
 """
 BODY_S_MAX: Final = 0.002
 SOON: Final = Retry(attempts=12, on=NoEffect, delay=0.03, factor=1.5, max_delay=0.3)

@@ -252,14 +252,21 @@ def _outcome_of(spec: Spec, error: Exception) -> tuple[str, str]:
             return "in_doubt", why_doubtful(error)
         case _:
             # Where there is a probe every error is probed; without one it is the tool's word.
-            return ("in_doubt", "error") if spec.probe is not None and spec.kind != "read" else ("failed", "")
+            if spec.probe is None or spec.kind == "read":
+                return "failed", ""
+            # Kept, since whoever hears the probe may be another process, which never saw the error.
+            return "in_doubt", "error" if _may_retry(spec, error) else "final error"
+
+
+def _may_retry(spec: Spec, error: Exception) -> bool:
+    return not spec.retry.on or isinstance(error, spec.retry.on)
 
 
 def _tries_again(spec: Spec, row: CallRow, error: Exception) -> bool:
     started = row.attempt - row.tries_from
     if spec.kind == "retriable" and not spec.retry_declared:
         return not isinstance(error, _PERMANENT) or started < LOST_STARTS_MAX
-    return started < spec.retry.attempts and (not spec.retry.on or isinstance(error, spec.retry.on))
+    return started < spec.retry.attempts and _may_retry(spec, error)
 
 
 _PERMANENT: Final = (TypeError, AttributeError, NameError, NotImplementedError)

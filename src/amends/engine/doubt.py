@@ -316,6 +316,8 @@ def _wants_again(spec: Spec, row: CallRow) -> bool:
     started = row.attempt - row.tries_from
     if spec.kind == "retriable":
         return True
+    if row.why == "final error":  # none of those that its retry names: the probe only tells whether it happened
+        return False
     if row.why == "error":
         return started < spec.retry.attempts
     return started < max(spec.retry.attempts, LOST_STARTS_MAX)
