@@ -129,7 +129,10 @@ def why_not_connected(error: Exception, shown: str, *, opened: bool) -> Error:
     what = _said(error)
     kind = next((kind for pattern, kind in REFUSALS if re.search(pattern, what)), "")
     if kind in ("login", "database", "url") and opened:
-        return LedgerUnavailable(f"the ledger at {shown} lets nobody in any more; {NOTHING} ({what})")
+        return LedgerUnavailable(
+            f"the ledger at {shown} lets nobody in any more; {NOTHING} ({what})",
+            hint="was a password changed, or the database dropped or renamed, while amends was running?",
+        )
     match kind:
         case "login":
             return BadConfig(

@@ -18,6 +18,8 @@ from amends.store.sql import Execute, Result
 
 PG_MIN: Final = 13_00_00
 """The oldest that its makers still mended when this was written."""
+PREPARED_MAX: Final = 512
+"""Statements kept prepared per connection: about 60 shapes, each in a few types of its numbers."""
 DEFAULTS: Final = {
     "application_name": "amends",
     "connect_timeout": "10",
@@ -128,6 +130,7 @@ def connect(place: Place, *, opened: bool) -> Link:
     raw = None
     try:
         raw = psycopg.Connection.connect(**given)
+        raw.prepared_max = PREPARED_MAX
         link = Link(raw)
         if place.pooler == "session":
             link.say(settings_of(place, "set"))
@@ -147,6 +150,7 @@ async def connect_async(place: Place, *, opened: bool) -> AsyncLink:
     raw = None
     try:
         raw = await psycopg.AsyncConnection.connect(**given)
+        raw.prepared_max = PREPARED_MAX
         link = AsyncLink(raw)
         if place.pooler == "session":
             await link.say(settings_of(place, "set"))

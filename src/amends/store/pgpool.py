@@ -1,6 +1,7 @@
 """Connections that are kept: for threads, and for one event loop.
 
-Connecting happens in the caller, so that it is told at once, and exactly, why there is no connection.
+Connecting happens in the caller, so that it is told at once, and exactly, why there is no connection. Whoever waits
+is served in the order of coming: a connection that comes free is handed to the first in line, not to who comes by.
 """
 
 from __future__ import annotations
@@ -30,142 +31,200 @@ class Closable(Protocol):
 C = TypeVar("C", bound=Closable)
 
 
+class Turn(Generic[C]):
+    """A place in line of a thread. ``handed``: None means that it may connect."""
+
+    __slots__ = ("come", "handed")
+
+    def __init__(self) -> None:
+        self.come = threading.Event()
+        self.handed: C | None = None
+
+
 class Pool(Generic[C]):
     """Up to ``size`` connections for any number of threads; the last one used is used first."""
 
     def __init__(self, connect: Callable[[], C], *, size: int, wait_s: float, shown: str) -> None:
         self._connect, self._size, self._wait_s, self._shown = connect, size, wait_s, shown
-        self._change = threading.Condition()
+        self._lock = threading.Lock()
         self._idle: list[C] = []
+        self._line: deque[Turn[C]] = deque()
         self._count = 0
         self._closed = False
 
     def take(self) -> C:
         """A connection for this caller alone."""
-        with self._change:
-            if not self._change.wait_for(lambda: self._idle or self._count < self._size or self._closed, self._wait_s):
-                raise exhausted(self._shown, self._size, self._wait_s)
+        turn: Turn[C] | None = None
+        with self._lock:
             if self._closed:
                 raise closed(self._shown)
             if self._idle:
                 return self._idle.pop()
-            self._count += 1
+            if self._count < self._size:
+                self._count += 1
+            else:
+                turn = Turn()
+                self._line.append(turn)
+        handed = None if turn is None else self._wait(turn)
+        if handed is not None:
+            return handed
         try:
             return self._connect()
         except BaseException:
-            self._let_another()
+            self._pass_on(None)
             raise
+
+    def _wait(self, turn: Turn[C]) -> C | None:
+        try:
+            turn.come.wait(self._wait_s)
+        except BaseException:
+            if not self._leave(turn):
+                self._pass_on(turn.handed)
+            raise
+        if self._leave(turn):
+            raise exhausted(self._shown, self._size, self._wait_s)
+        if self._closed:
+            self._pass_on(turn.handed)
+            raise closed(self._shown)
+        return turn.handed
+
+    def _leave(self, turn: Turn[C]) -> bool:
+        """Whether its turn had not come."""
+        with self._lock:
+            waits = turn in self._line
+            if waits:
+                self._line.remove(turn)
+            return waits
 
     def give(self, connection: C, *, keep: bool) -> None:
         """Take it back, or end it."""
         if keep and not connection.closed and not self._closed:
-            with self._change:
+            self._pass_on(connection)
+        else:
+            connection.end()
+            self._pass_on(None)
+
+    def _pass_on(self, connection: C | None) -> None:
+        """Hand a connection, or the right to make one, to the first in line; without a line keep it."""
+        with self._lock:
+            if self._line:
+                turn = self._line.popleft()
+                turn.handed = connection
+                turn.come.set()
+            elif connection is not None and not self._closed:
                 self._idle.append(connection)
-                self._change.notify()
-            return
-        connection.end()
-        self._let_another()
+            else:
+                self._count -= 1
+                if connection is not None:
+                    connection.end()
 
     def adopt(self, connection: C) -> None:
         """Keep a connection that was made elsewhere."""
-        with self._change:
+        with self._lock:
             self._count += 1
         self.give(connection, keep=True)
 
     def drop_idle(self) -> None:
         """End those that nobody uses."""
-        with self._change:
+        with self._lock:
             idle, self._idle = self._idle, []
             self._count -= len(idle)
-            self._change.notify_all()
         for connection in idle:
             connection.end()
 
     def close(self) -> None:
-        """Refuse whoever comes now, and end what is idle; what is in use is ended when it is given back."""
-        with self._change:
+        """Refuse whoever comes or waits, and end what is idle; what is in use is ended when it is given back."""
+        with self._lock:
             self._closed = True
-            self._change.notify_all()
+            line, self._line = self._line, deque()
+            self._count += len(line)  # each gives back what it is not handed
+        for turn in line:
+            turn.come.set()
         self.drop_idle()
-
-    def _let_another(self) -> None:
-        with self._change:
-            self._count -= 1
-            self._change.notify()
 
 
 class LoopPool(Generic[C]):
-    """The same for the callers of one event loop. Only that loop may use it, except for ``abandon``."""
+    """The same for the callers of one event loop. Only that loop may use it, except for ``close``."""
 
     def __init__(self, connect: Callable[[], Awaitable[C]], *, size: int, wait_s: float, shown: str) -> None:
         self._connect, self._size, self._wait_s, self._shown = connect, size, wait_s, shown
         self._idle: list[C] = []
-        self._line: deque[asyncio.Future[None]] = deque()
+        self._line: deque[asyncio.Future[C | None]] = deque()
         self._all: set[C] = set()
         self._count = 0
         self._closed = False
 
     async def take(self) -> C:
         """A connection for this caller alone."""
-        if not self._idle and self._count >= self._size:
-            await self._queue()
         if self._closed:
             raise closed(self._shown)
         if self._idle:
             return self._idle.pop()
-        self._count += 1
+        handed: C | None = None
+        if self._count < self._size:
+            self._count += 1
+        else:
+            handed = await self._wait()
+        if handed is not None:
+            return handed
         try:
             connection = await self._connect()
         except BaseException:
-            self._count -= 1
-            self._let_another()
+            self._pass_on(None)
             raise
         self._all.add(connection)
         return connection
 
-    async def _queue(self) -> None:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._wait_s
-        while not self._idle and self._count >= self._size and not self._closed:
-            turn = loop.create_future()
-            self._line.append(turn)
-            try:
-                await asyncio.wait_for(turn, max(0.0, until - loop.time()))
-            except TimeoutError:
-                raise exhausted(self._shown, self._size, self._wait_s) from None
-            finally:
-                if turn in self._line:
-                    self._line.remove(turn)
+    async def _wait(self) -> C | None:
+        turn: asyncio.Future[C | None] = asyncio.get_running_loop().create_future()
+        self._line.append(turn)
+        try:
+            done, _ = await asyncio.wait({turn}, timeout=self._wait_s)
+        except BaseException:
+            if not self._leave(turn):
+                self._pass_on(turn.result())
+            raise
+        if not done and self._leave(turn):
+            raise exhausted(self._shown, self._size, self._wait_s)
+        return turn.result()
+
+    def _leave(self, turn: asyncio.Future[C | None]) -> bool:
+        waits = turn in self._line
+        if waits:
+            self._line.remove(turn)
+        return waits
 
     def give(self, connection: C, *, keep: bool) -> None:
         """Take it back, or end it."""
         if keep and not connection.closed and not self._closed:
-            self._idle.append(connection)
+            self._pass_on(connection)
         else:
             connection.end()
             self._all.discard(connection)
+            self._pass_on(None)
+
+    def _pass_on(self, connection: C | None) -> None:
+        if self._line:
+            self._line.popleft().set_result(connection)
+        elif connection is not None:
+            self._idle.append(connection)
+        else:
             self._count -= 1
-        self._let_another()
 
     def drop_idle(self) -> None:
         """End those that nobody uses."""
         while self._idle:
             self.give(self._idle.pop(), keep=False)
 
-    def abandon(self) -> None:
-        """Its loop is closed, or the ledger is: end everything, also what a coroutine that never goes on had taken."""
+    def close(self, *, loop_is_closed: bool) -> None:
+        """Refuse whoever comes, and end what is idle; also what is in use, if no coroutine can go on any more."""
         self._closed = True
-        for connection in list(self._all):
-            connection.end()
-        self._all.clear()
-        self._idle.clear()
-
-    def _let_another(self) -> None:
-        while self._line:
-            turn = self._line.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
+        while self._idle:
+            self._idle.pop().end()
+        if loop_is_closed:
+            for connection in list(self._all):
+                connection.end()
+            self._all.clear()
 
 
 def exhausted(shown: str, size: int, wait_s: float) -> LedgerUnavailable:

@@ -144,8 +144,8 @@ class PostgresStore:
         if watching is not None:
             watching.close()
         self._pool.close()
-        for pool in loops.values():
-            pool.abandon()
+        for loop, pool in loops.items():
+            pool.close(loop_is_closed=loop.is_closed())
 
     def watch(self, ring: Ring) -> bool:
         """Ring for what other processes do, from a thread, until ``close``; False where a pooler is in the way.
@@ -207,7 +207,7 @@ class PostgresStore:
         with self._opening:
             self._check_open()
             for old in [known for known in self._loops if known.is_closed()]:
-                self._loops.pop(old).abandon()
+                self._loops.pop(old).close(loop_is_closed=True)
             if len(self._loops) >= LOOPS_MAX:
                 raise LedgerUnavailable(
                     f"{LOOPS_MAX} event loops use the ledger at {self.url} already", hint="close loops after use"
