@@ -376,7 +376,7 @@ class Relay:
                     data = source.recv(1 << 16)
                 except OSError:
                     data = b""
-                if data and is_request and self.cut and data[4:] == b"\x03commit":
+                if data and is_request and self.cut and data.endswith(b"commit"):
                     how, self.cut = self.cut, ""
                     self.cuts += 1
                     if how == "answer":
