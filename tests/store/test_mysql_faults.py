@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pymysql  # type: ignore[import-untyped]
 import pytest
@@ -270,6 +269,24 @@ def test_a_deadlock_is_tried_again(server: MariadbServer, url: str) -> None:
     store.close()
 
 
+def test_leases_are_locked_in_one_order(server: MariadbServer, url: str) -> None:
+    """Two who renew many, named in opposite orders, never wait for each other in a circle."""
+    store = MysqlStore(url)
+    ledger = Ledger(store)
+    uids = [ledger.run(f"run {number}").uid for number in range(20)]
+    gate = threading.Barrier(2)
+
+    def renew(names: list[str]) -> int:
+        gate.wait(30)
+        return sum(len(store.perform(ops.RenewLeases("a", dict.fromkeys(names, 1), 30.0)).goals) for _ in range(20))
+
+    before = _deadlocks(server)
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(renew, [uids, uids[::-1]])) == [400, 400]
+    assert _deadlocks(server) == before
+    store.close()
+
+
 def _deadlocks(server: MariadbServer) -> int:
     [(_, count)] = databases.execute(server.url(), ["show global status like 'innodb_deadlocks'"])
     return int(count)
@@ -334,114 +351,3 @@ def test_a_server_that_is_killed_and_started_again(mariadb_server: MariadbServer
     assert [call.key for call in ledger.calls()] == ["in the middle", "between"]
     audit(ledger)
     store.close()
-
-
-class Relay:
-    """Stands between store and server, and cuts the line at a COMMIT: before it arrives, or before its answer does."""
-
-    def __init__(self, folder: Path, upstream: str) -> None:
-        self.path = str(folder / "relay")
-        self.upstream = upstream
-        self.cut = ""
-        self.cuts = 0
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(self.path)
-        self._listener.listen()
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for thread in self._threads:
-            thread.join(30)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            far = socket.socket(socket.AF_UNIX)
-            far.connect(self.upstream)
-            for source, target, is_request in ((near, far, True), (far, near, False)):
-                thread = threading.Thread(target=self._carry, args=(source, target, is_request), daemon=True)
-                self._threads.append(thread)
-                thread.start()
-
-    def _carry(self, source: socket.socket, target: socket.socket, is_request: bool) -> None:
-        with source:
-            while True:
-                try:
-                    data = source.recv(1 << 16)
-                except OSError:
-                    data = b""
-                if data and is_request and self.cut and data.endswith(b"commit"):
-                    how, self.cut = self.cut, ""
-                    self.cuts += 1
-                    if how == "answer":
-                        source.shutdown(socket.SHUT_RDWR)  # what the server says reaches nobody
-                        target.sendall(data)
-                        return  # the other direction ends when the server has done it
-                    data = b""
-                try:
-                    if data:
-                        target.sendall(data)
-                        continue
-                    target.shutdown(socket.SHUT_RDWR)
-                    source.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass
-                return
-
-
-@pytest.mark.parametrize("cut, kept", [("request", 0), ("answer", 1)])
-def test_an_answer_to_commit_that_is_lost_is_said_and_found_again(
-    mysql_url: str, tmp_path: Path, cut: str, kept: int
-) -> None:
-    sockets = parse_qs(urlsplit(mysql_url).query).get("unix_socket")
-    if not sockets:
-        pytest.skip("the given server is not reached by a socket")
-    relay = Relay(tmp_path, sockets[0])
-    store = MysqlStore(mysql_url.replace(sockets[0], relay.path), pool_max=1)
-    ledger, beside = Ledger(store), Ledger(MysqlStore(mysql_url))
-    run = ledger.run()
-    op = ledger.admit_op(run, again="said")  # no plain one: that finds out by itself, see below
-    relay.cut = cut
-    with pytest.raises(LedgerUnavailable, match="nobody knows whether it did") as lost:
-        store.perform(op)
-    assert lost.value.hint
-    assert relay.cuts == 1
-    wait_for(lambda: len(beside.calls()) == kept)
-    op.repeated = True
-    answer = store.perform(op)
-    assert answer.call is not None
-    assert (answer.verdict, answer.call.id) == ("start", op.call_id)
-    assert len(ledger.calls()) == 1
-    audit(ledger)
-    store.close()
-    beside.store.close()
-    relay.close()
-
-
-@pytest.mark.parametrize("cut", ["request", "answer"])
-def test_a_plain_call_whose_answer_is_lost_is_asked_for_again_and_started_once(
-    mysql_url: str, tmp_path: Path, cut: str
-) -> None:
-    sockets = parse_qs(urlsplit(mysql_url).query).get("unix_socket")
-    if not sockets:
-        pytest.skip("the given server is not reached by a socket")
-    relay = Relay(tmp_path, sockets[0])
-    ledger = Ledger(MysqlStore(mysql_url.replace(sockets[0], relay.path), pool_max=1))
-    run = ledger.run()
-    op = ledger.admit_op(run)
-    relay.cut = cut
-    answer = ledger(op)
-    assert (relay.cuts, answer.verdict, answer.call.id, answer.call.attempt) == (1, "start", op.call_id, 1)
-    relay.cut = cut
-    settled = ledger(ledger.settle_op(answer.call))
-    assert (relay.cuts, settled.fenced, settled.call.state) == (2, False, "succeeded")
-    assert [event.to_state for event in ledger.events(run) if event.call] == ["started", "succeeded"]
-    audit(ledger)
-    ledger.store.close()
-    relay.close()

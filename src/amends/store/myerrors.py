@@ -77,6 +77,13 @@ def _words(code: int, said: str) -> tuple[str, str]:
         )
     if code in FULL or re.search(r"errno: (28|135)\b", said):
         return f"has no space left, nothing of this was written: {said}", "make room on the server's disk"
+    if code in (1054, NO_TABLE):
+        return (
+            f"lacks a part of its tables: {said}",
+            "stop all workers; restore what was dropped or replaced under them",
+        )
+    if code in AGAIN:
+        return f"is kept locked by another transaction: {said}", "look for a long one: SHOW PROCESSLIST"
     if code == 1153:
         return f"refused a packet as too large: {said}", "raise max_allowed_packet in the server's settings"
     if code == 1665:

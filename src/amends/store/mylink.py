@@ -105,7 +105,7 @@ class Link:
             self.raw.close()
 
 
-def connect(driver: Any, address: Address, *, packet_max: int) -> Link:
+def connect(driver: Any, address: Address, *, packet_max: int, silence_s: float = SILENCE_S) -> Link:
     """A new connection. Raises the driver's errors, and ``LedgerUnavailable`` when nobody answers."""
     flags, types = driver.constants.CLIENT, driver.constants.FIELD_TYPE
     row_wait_s = max(1, math.ceil(min(ROW_WAIT_S_MAX, address.lock_wait_s)))
@@ -124,7 +124,7 @@ def connect(driver: Any, address: Address, *, packet_max: int) -> Link:
             types.LONG: int,
             types.VAR_STRING: _text,
         },
-        read_timeout=row_wait_s + SILENCE_S,
+        read_timeout=row_wait_s + silence_s,
         write_timeout=SILENCE_S,
         init_command=SESSION.format(row_wait_s=row_wait_s),
         program_name="amends",

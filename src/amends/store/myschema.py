@@ -61,8 +61,8 @@ def read_schema(ask: Ask) -> Schema:
     return schema_of(MYSQL.name, version or 0, needs or 0, ledger or "")
 
 
-def establish(ask: Ask, where: str, *, create: bool, wait_s: float) -> bool:
-    """Bring the schema up to date; whether this call made the ledger. Without ``create`` nothing is made."""
+def check_ledger(ask: Ask, where: str, *, create: bool) -> bool:
+    """Whether something has to be migrated. Raises when this amends may not use, or not make, the ledger."""
     found = read_schema(ask)
     if found.version == 0 and not create:
         raise LedgerMissing(
@@ -70,12 +70,13 @@ def establish(ask: Ask, where: str, *, create: bool, wait_s: float) -> bool:
             hint="check the URL; a first start creates the ledger with create=True",
         )
     check_usable(found, where)
-    if not found.pending:
-        return False  # without the lock, and without the right to change tables
+    return bool(found.pending)  # where nothing has: without the lock, and without the right to change tables
+
+
+def migrate(ask: Ask, where: str, *, wait_s: float) -> bool:
+    """Bring the schema up to date; whether this call made the ledger. The lock goes when the connection is closed."""
     _lock(ask, where, wait_s)
-    made = _migrate(ask, where)
-    ask("do release_lock(concat('amends ', left(database(), 50)))")  # after an error the connection is closed: free too
-    return made
+    return _migrate(ask, where)
 
 
 def _lock(ask: Ask, where: str, wait_s: float) -> None:

@@ -27,7 +27,7 @@ from amends.store.myaddress import Address, read_address
 from amends.store.mylink import Link, connect
 from amends.store.mypool import Pool, closed
 from amends.store.myquick import quick
-from amends.store.myschema import PACKET_BYTES_MIN, check_server, establish, read_schema
+from amends.store.myschema import PACKET_BYTES_MIN, check_ledger, check_server, migrate, read_schema
 from amends.store.sql import Desk, Statements, transaction
 
 T = TypeVar("T")
@@ -38,6 +38,8 @@ LOST_MAX: Final = 3
 """How often it is repeated on another connection because one was lost before COMMIT was sent."""
 DUPLICATES_MAX: Final = 5
 """How often somebody else may have been faster with the same key. Then it is a mistake of ours."""
+MIGRATION_S: Final = 3600.0
+"""How long one statement of a migration may take: a large table may have to be copied."""
 RUN_ID_BYTES_MAX: Final = 2048
 TENANT_BYTES_MAX: Final = 1016
 """Together with a number they are one entry of an index, which has 3072 bytes."""
@@ -113,13 +115,12 @@ class MysqlStore:
             if self._ready and not self._closed:
                 return False
             self._create = create
-            wait_s = self._address.lock_wait_s
 
-            def prepared(link: Link) -> bool:
+            def is_behind(link: Link) -> bool:
                 self._packet_max = link.packet_max = check_server(link.ask, self.url)
-                return establish(link.ask, self.url, create=create, wait_s=wait_s)
+                return check_ledger(link.ask, self.url, create=create)
 
-            made = self._aside(prepared)
+            made = self._aside(is_behind) and self._migrated()
             # From now on the ledger exists: should its tables vanish, they must not be made again, empty.
             self._ready, self._create = True, False
             return made
@@ -129,7 +130,7 @@ class MysqlStore:
         return self._aside(lambda link: read_schema(link.ask))
 
     def migrate(self) -> Schema:
-        """Bring the ledger up to date, making it if there is none."""
+        """Bring the ledger up to date, making it if there is none; what it has now."""
         self.open(create=True)
         return self.schema()
 
@@ -262,6 +263,17 @@ class MysqlStore:
             raise myerrors.explained(error, self.url) from error
         finally:
             self._pool.give(link, well=well)
+
+    def _migrated(self) -> bool:
+        """Bring the tables up to date, over a connection that has the time it takes; whether this made the ledger."""
+        try:
+            link = connect(self._driver, self._address, packet_max=self._packet_max, silence_s=MIGRATION_S)
+            try:
+                return migrate(link.ask, self.url, wait_s=self._address.lock_wait_s)
+            finally:
+                link.close()
+        except self._driver.MySQLError as error:
+            raise myerrors.explained(error, self.url) from error
 
     def _connect(self) -> Link:
         return connect(self._driver, self._address, packet_max=self._packet_max)
