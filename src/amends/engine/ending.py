@@ -9,7 +9,7 @@ from typing import Final
 from amends.engine.call import run_attempts
 from amends.engine.doubt import is_repeatable
 from amends.engine.leftover import Leftover, leftovers, obstacles
-from amends.engine.rollback import STOPPED, Back, read_tree, roll_back, settle_all, wait_for_live
+from amends.engine.rollback import STOPPED, Back, let_land, read_tree, roll_back, settle_all, wait_for_live
 from amends.engine.session import Ask, Session, call_of, decode_args
 from amends.errors import Held, InDoubt, LedgerError, OutOfOrder, RunBlocked, Waiting
 from amends.ledger import (
@@ -26,13 +26,14 @@ from amends.ledger import (
 from amends.model import Residue
 from amends.ops import Flight, ReadClocks
 from amends.rows import CallRow, RunRow
+from amends.states import LIVE
 
 ROUNDS_MAX: Final = 10_000
 
 
 async def commit(session: Session, *, output: str | None = None) -> RunRow:
     """Commit, or go forward as far as one can now; raises what stands in the way."""
-    await wait_for_live(session)
+    await let_land(session)
     await _need_body(session)
     after = {name: spec.after for name, spec in session.specs.items() if spec.at == "commit" and spec.after}
     for _ in range(ROUNDS_MAX):
@@ -166,6 +167,8 @@ async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
     held = [row for row in decision.calls if row.state == "held"]
     if held:
         raise await let_go_held(session, held[0])
+    if any(row.state in LIVE for row in decision.calls):
+        await wait_for_live(session)
     waits = [await _close_child(session, child) for child in decision.children]
     tree = await read_tree(session)
     waits.append(await settle_all(session, tree, back=False))
@@ -333,7 +336,7 @@ async def let_go(session: Session) -> RunRow:
 
 async def go_back(session: Session, *, by: str, why: str) -> Back:
     """The rollback of a block that raised; after the pivot it goes forward instead."""
-    await wait_for_live(session, patient=True)
+    await let_land(session, patient=True)
     back = await roll_back(session, by=by, why=why)
     if back.run.phase == "pivoted" and back.run.state == "pivoted":
         run = await interrupted(session)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from amends.engine.call import Done, conclude, guarded_admission
 from amends.engine.ending import commit, go_back, let_go, let_go_held, raise_blocked
-from amends.engine.rollback import Back, read_tree, wait_for_live
+from amends.engine.rollback import Back, let_land, read_tree, wait_for_live
 from amends.engine.session import Ask, Session
 from amends.engine.telling import report_of
 from amends.errors import LedgerError, RolledBack, RunEnded, Waiting
@@ -50,8 +50,10 @@ async def _let_go_as_it_is(session: Session) -> str:
 
 async def leave_clean(session: Session, output: str | None) -> RunRow:
     """The block ended: commit. Raises what stands in the way, or ``RolledBack`` when the goal was to go back."""
-    await wait_for_live(session, patient=True)
+    await let_land(session, patient=True)
     run = await commit(session, output=output)
+    if run.state == "committed":
+        return run
     tree = await read_tree(session)
     raise_blocked(session, tree, None)
     if run.state in ("abandoned", "rolled_back"):

@@ -40,6 +40,7 @@ from amends.tool import Spec, Twin, twin_kwargs
 
 PASSES_MAX: Final = 1_000
 """A rollback that is still finding work after this many passes is a bug of ours, not progress."""
+LOOK_AGAIN: Final = -1.0
 STOPPED: Final = '["Cancelled", "its flow was stopped"]'
 GUARDED: Final = '["Guard", "somebody else changed it since; it was left as it is"]'
 
@@ -55,27 +56,39 @@ class Back:
 
 async def roll_back(session: Session, *, by: str, why: str, person: bool = False) -> Back:
     """Take everything back that this run did. Repeated, or after any crash, it goes on where it stood."""
-    await wait_for_live(session)
+    await let_land(session)
     for _ in range(PASSES_MAX):
         began = await BeginRollback(session.uid, by, why, person, session.lease.owner, session.lease.epoch)
         tree = await read_tree(session)
+        if any(row.state in LIVE for row in tree.calls):
+            await wait_for_live(session)
+            tree = await read_tree(session)
         if began.how in ("refused", "ended"):
             return Back(began.run, tree)
         later = await settle_all(session, tree, back=True)
         if later is not None:
             return await _stop(session, tree, later)
-        if began.how == "deferred":
+        if any(row.state == "in_doubt" for row in tree.calls):
             tree = await read_tree(session)
+        if began.how == "deferred":
             if tree.run.pivot and tree.run.phase == "open":
                 return await _block(session, tree)  # the pivot's doubt is a person's matter
             continue
-        again = await _one_pass(session)
+        again = await _one_pass(session, tree)
         if again is None:
-            tree = await read_tree(session)
             return await _close(session, tree)
         if again > 0:
             return await _stop(session, tree, again)
     raise AssertionError(f"the rollback of run {session.id} does not end")
+
+
+async def let_land(session: Session, *, patient: bool = False) -> None:
+    """What other threads and tasks of this process still run lands first.
+
+    Calls that nobody is behind stay as they are: whoever comes here meets them in what it reads next.
+    """
+    if await LiveCalls(session.uid):
+        await wait_for_live(session, patient=patient)
 
 
 async def wait_for_live(session: Session, *, patient: bool = False) -> None:
@@ -152,13 +165,21 @@ async def _asked_again(spec: Spec, row: CallRow, *, back: bool) -> bool:
 # ---- compensations ------------------------------------------------------------------------
 
 
-async def _one_pass(session: Session) -> float | None:
-    """Compensate what is next. None: nothing left to do; 0: go on; more: not before so many seconds."""
-    tree = await read_tree(session)
+async def _one_pass(session: Session, tree: Tree) -> float | None:
+    """Compensate what is there. None: nothing left to do; 0: look again; more: not before so many seconds."""
     todo = [row for row in _reversed(tree) if _is_open(session, row)]
     if not todo:
         return None
-    batch = [row for row in todo if row.grp == todo[0].grp] if todo[0].grp else todo[:1]
+    while todo:
+        batch = [row for row in todo if row.grp == todo[0].grp] if todo[0].grp else todo[:1]
+        todo = [row for row in todo if row not in batch]
+        again = await _compensate_together(session, batch)
+        if again != 0.0:
+            return max(again, 0.0)
+    return 0.0
+
+
+async def _compensate_together(session: Session, batch: list[CallRow]) -> float:
     if len(batch) == 1:
         return await compensate(session, batch[0])
     flows: list[Flow[float]] = [compensate(session, row) for row in batch]
@@ -167,7 +188,7 @@ async def _one_pass(session: Session) -> float | None:
         if isinstance(end, BaseException):
             raise end
     waits: list[float] = ends
-    return max(waits)
+    return max(waits, key=abs)
 
 
 def _reversed(tree: Tree) -> list[CallRow]:
@@ -195,7 +216,9 @@ def _is_open(session: Session, row: CallRow) -> bool:
 
 
 async def compensate(session: Session, row: CallRow) -> float:
-    """Take one call back, at most once per attempt. 0: settled or passed over; more: not before so many seconds."""
+    """Take one call back, at most once per attempt. 0: settled or passed over; less: it is not its turn, look again;
+    more: not before so many seconds.
+    """
     spec = session.spec(row.tool)
     assert spec is not None, "only what is known here is taken back"
     assert spec.compensate is not None, "only what can be taken back is"
@@ -216,7 +239,7 @@ async def compensate(session: Session, row: CallRow) -> float:
             # Another thread has begun a call since we looked: it lands first.
             await Sleep(POLL_S_MIN)
             await wait_for_live(session)
-            return 0.0
+            return LOOK_AGAIN
         row = await _attempt(session, spec, twin, started)
     return 0.0
 
