@@ -333,11 +333,12 @@ def test_what_is_undone_every_time_is_told(make: Make, url: str, colour: str) ->
 @pytest.mark.parametrize("colour", COLOURS)
 def test_a_real_deadlock_with_somebody_elses_transaction_passes(make: Make, url: str, colour: str) -> None:
     """We hold the first run and want the second; they hold the second and want the first."""
-    execute(url, ["alter database " + url.rpartition("/")[2] + " set deadlock_timeout = '50ms'"])
+    # A waiter looks for a circle once, after this time: until then the others must have closed it.
+    execute(url, ["alter database " + url.rpartition("/")[2] + " set deadlock_timeout = '2s'"])
     ledger = Ledger(make(), colour)
     one, two = sorted((ledger.run("one"), ledger.run("two")), key=lambda run: run.uid)
     theirs = psycopg.connect(url)
-    theirs.execute("set deadlock_timeout = '20s'")  # it is we who are chosen
+    theirs.execute("set deadlock_timeout = '60s'")  # it is we who are chosen
     theirs.execute("select 1 from runs where uid = %s for update", (two.uid,))
     renewed: list[Any] = []
     renewing = threading.Thread(

@@ -49,6 +49,8 @@ async def settle(op: SettleCall, clock: Clock) -> Settled | None:
     if not is_plain_settlement(op):
         return None
     assert op.seen is not None, "a plain settlement knows what it settles"
+    if op.seen.scope == "ledger":
+        return None  # other processes may wait for it, and the flow's transaction rings them
     told, _, _ = await Execute(
         _SETTLE,
         (
