@@ -6,11 +6,15 @@ import copy
 import dataclasses
 import inspect
 import pickle
+import subprocess
+import sys
 from dataclasses import FrozenInstanceError, field
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pytest
 
+import amends
 from amends import Call, Request
 from amends.record import dataclass
 from amends.rows import CallRow
@@ -142,3 +146,16 @@ def test_a_class_derived_by_hand_keeps_what_else_it_is_given() -> None:
     mine: Any = ByHand("a", 1)
     mine.own = 2
     assert (mine.name, mine.own) == ("a", 2)
+
+
+def test_importing_amends_imports_nothing_that_a_blocking_program_may_never_need() -> None:
+    dear = ("asyncio", "pydantic", "sqlite3", "socket", "ssl", "tomllib", "html", "subprocess")
+    code = f"import sys, amends; print([name for name in {dear} if name in sys.modules])"
+    source = str(Path(amends.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {source!r}); {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"

@@ -6,15 +6,17 @@ although nothing rang: a lost ring costs a pause, never an answer.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from amends import ledger
 from amends.flow import Op
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 @runtime_checkable
@@ -53,6 +55,8 @@ class Watcher:
 
     async def wait_async(self, seconds: float) -> None:
         """The same on an event loop."""
+        import asyncio  # here: a blocking program need not pay for it
+
         if self._waits is None:
             self._waits = asyncio.Event()
         self._loop = asyncio.get_running_loop()
