@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 
@@ -59,6 +60,20 @@ def test_a_childs_pivot_is_residue_and_blocks_the_parents_rollback() -> None:
     assert [left.call.tool for left in report.residue] == ["wire"]
     assert rt.report("r/c").state == "committed"
     assert rt.abandon("r", by="anna", why="it stays").state == "abandoned"
+
+
+def test_the_cause_that_a_childs_pivot_is_names_a_verb_that_removes_it() -> None:
+    world = World()
+    wire = world.pivot("wire")
+    rt = runtime(wire)
+    with pytest.raises(RunBlocked), rt.run("r") as run:
+        with run.child("c"):
+            wire()
+        raise KeyError
+    (cause,) = rt.report("r").run.causes
+    verb = re.search(r"rt\.abandon\('(.+)', by=", cause)
+    assert verb is not None, cause
+    assert rt.abandon(verb[1], by="ada", why="it stays").state == "abandoned"
 
 
 def test_a_child_that_fails_is_taken_back_alone_and_asked_again_is_its_next_generation() -> None:

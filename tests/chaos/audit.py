@@ -171,7 +171,7 @@ def not_visible(run: RunRow, calls: list[CallRow]) -> str:
     safe = [f"{call.tool} {call.id} is {call.state}" for call in asked if TRAITS[call.tool].safe]
     if safe:
         return f"{', '.join(safe)}, which nobody needs to be asked about"
-    if not asked:
+    if not asked and not (run.phase == "rolling_back" and any(is_kept(call, run) for call in calls)):
         return "there is no doubt in it"
     return "" if run.state == "blocked" and json.loads(run.causes) else "its doubt is not named as its cause"
 
@@ -180,6 +180,11 @@ def is_asked(call: CallRow) -> bool:
     """Whether a person is asked about this call."""
     gave_up = call.state == "backing_off" and call.retry_at is None
     return gave_up or call.state in ("in_doubt", "compensation_in_doubt", "compensation_failed")
+
+
+def is_kept(call: CallRow, root: RunRow) -> bool:
+    """Whether it is a child's pivot: nobody can take it back, so a person must accept it."""
+    return call.kind == "pivot" and call.state == "succeeded" and call.run != root.uid
 
 
 def unnamed(rt: Runtime, rows: Rows, there: Standing) -> Iterator[str]:
@@ -191,7 +196,10 @@ def unnamed(rt: Runtime, rows: Rows, there: Standing) -> Iterator[str]:
         left = [
             call
             for call in rows.calls.values()
-            if call.root == run.uid and there.stands(call.id) and not (forward and call.state == "succeeded")
+            if call.root == run.uid
+            and there.stands(call.id)
+            and not (forward and call.state == "succeeded")
+            and not _behind_pivot(rows.runs[call.run], call)
         ]
         if not left:
             continue
@@ -199,6 +207,11 @@ def unnamed(rt: Runtime, rows: Rows, there: Standing) -> Iterator[str]:
         for call in left:
             if call.id not in named:
                 yield f"{call.tool} {call.id} ({call.state}) stands after the run is {run.state}, and is not named"
+
+
+def _behind_pivot(run: RunRow, call: CallRow) -> bool:
+    """Whether it stands rightly in a child whose pivot passed: the pivot is what its parent names."""
+    return bool(run.parent and run.pivot) and run.phase in ("pivoted", "committed") and call.id != run.pivot
 
 
 def settled_by_owner(rows: Rows, there: Standing) -> Iterator[str]:

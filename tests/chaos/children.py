@@ -29,6 +29,8 @@ from tests.chaos.world import World
 AT_ONCE: Final = 4
 """Runs that one caller with an event loop has open."""
 WORKER_EVERY_S: Final = 0.2
+OWN: Final = (Broke, NoEffect, TimeoutError, ConnectionResetError)
+"""What the tools raise: it comes out of a call as itself once it is certain that nothing happened."""
 DIE_WITH_PARENT: Final = 1
 """PR_SET_PDEATHSIG"""
 _real_time: Final = time.time
@@ -205,9 +207,9 @@ def _told(scene: Scene, number: int, committed: bool) -> None:
 
 
 def _ended_badly(scene: Scene, number: int, error: Exception) -> None:
-    if isinstance(error, TransitionRefused) or not isinstance(error, Error | Planned | Broke | NoEffect):
+    if isinstance(error, TransitionRefused) or not isinstance(error, (Error, Planned, *OWN)):
         _surprise(scene, f"run {scene.run_id(number)} ended with")
-    elif isinstance(error, Planned | Broke | NoEffect | RolledBack | ToolError):
+    elif isinstance(error, (Planned, RolledBack, ToolError, *OWN)):
         scene.board.end(number)
     elif isinstance(error, LedgerError):
         time.sleep(0.05)  # an agent's program that finds its ledger gone does not come back at once

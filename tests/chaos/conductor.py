@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from amends import Runtime
+from amends.ledger import ReadRun, Store
+from amends.rows import RunRow
 from amends.states import RUN_FINAL, RUN_STATES
-from tests.chaos.audit import Finding, audit, not_visible, read_calls, read_runs
+from tests.chaos.audit import Finding, audit, not_visible, read_runs
 from tests.chaos.children import Scene, async_caller, caller, forked, worker
 from tests.chaos.points import CALLERS, RARE, WORKERS
 from tests.chaos.tools import FROZEN_S_MAX, LEASE_S
@@ -367,14 +369,9 @@ def _unended(scene: Scene, rt: Runtime, runs: int) -> tuple[int, list[int]]:
     store = rt._hub.store
     states = tuple(state for state in RUN_STATES if state not in RUN_FINAL)
     roots = [run for run in read_runs(store, states) if run.uid == run.root]
-    calls: dict[str, list[Any]] = {run.uid: [] for run in roots}
-    doubtful = ("in_doubt", "compensation_in_doubt", "compensation_failed", "backing_off", "started", "compensating")
-    for call in read_calls(store, doubtful):
-        if call.root in calls:
-            calls[call.root].append(call)
     busy, waiting = 0, []
     for run in roots:
-        if not not_visible(run, calls[run.uid]):
+        if run.state == "blocked" and _waits_for_a_person(store, run):
             continue
         number = int(run.id.rpartition("-")[2])
         if run.owner or run.wake_at is not None or scene.board.deliveries(number) >= DELIVERIES_MAX:
@@ -383,6 +380,11 @@ def _unended(scene: Scene, rt: Runtime, runs: int) -> tuple[int, list[int]]:
             waiting.append(number)
     unheard = [n for n in range(runs) if scene.board.deliveries(n) and n not in waiting and _is_unknown(scene, rt, n)]
     return busy, waiting + unheard
+
+
+def _waits_for_a_person(store: Store, run: RunRow) -> bool:
+    tree = store.perform(ReadRun(run.tenant, uid=run.uid))
+    return tree is not None and not not_visible(tree.run, list(tree.calls))
 
 
 def _is_unknown(scene: Scene, rt: Runtime, number: int) -> bool:

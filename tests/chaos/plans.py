@@ -91,7 +91,9 @@ def _child(dice: random.Random) -> list[Want]:
     luck = dice.random()
     if luck < 0.25:
         part.append(Want("note", "in broken", "raise", child="part", caught=True))
-    elif luck < 0.45:
+    elif luck < 0.4:
+        part.append(Want("ship", "in pivot", child="part"))
+    elif luck < 0.6:
         part.append(Want("mail", "in staged", child="part"))
     return part
 

@@ -120,6 +120,20 @@ def test_a_doubt_of_a_tool_that_needs_no_person_is_stuck(small: Small, monkeypat
     assert small.counts() == Counter(stuck=1)
 
 
+def test_a_child_s_pivot_that_outlives_its_parent_is_named_and_waits_for_a_person(small: Small) -> None:
+    wants = (Want("charge", "0"), Want("charge", "in 0", child="part"), Want("ship", "in pivot", child="part"))
+    with pytest.raises(Exception, match="is blocked"), small.rt.run("kept") as run:
+        play(run, small.kit.tools, Plan(3, "rollback", wants, "raise"), 1)
+    assert audit(small.rt, small.rt._hub.store, small.world, run_ids={"kept": 3}) == []
+    small.world.note(3, "do", "charge", key="y", call=_first_call(small, "kept"), run="kept", attempt=1)
+    found = audit(small.rt, small.rt._hub.store, small.world, run_ids={"kept": 3})
+    assert {one.count for one in found} == {"duplicated", "lost", "unnamed"}
+
+
+def _first_call(small: Small, run_id: str) -> str:
+    return small.rt.report(run_id).calls[0].id
+
+
 def test_what_stands_and_is_no_call_of_the_ledger_s_any_more_breaks_the_record(small: Small) -> None:
     store = small.rt._hub.store
     assert isinstance(store, SqliteStore)

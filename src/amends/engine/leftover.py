@@ -25,20 +25,24 @@ def leftovers(session: Session, tree: Tree) -> list[Leftover]:
     runs = {run.uid: run for run in tree.runs}
     found = []
     for row in tree.calls:
-        left = _leftover(session, row, runs[row.run], inside=row.run != tree.run.uid)
+        left = _leftover(session, row, runs[row.run], tree.run)
         if left is not None:
             found.append(left)
     return found
 
 
-def _leftover(session: Session, row: CallRow, run: RunRow, *, inside: bool) -> Leftover | None:
+def _leftover(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> Leftover | None:
+    """``closing``: the run that goes back, whose end waits for a person's word on this call."""
     if row.kind == "read":
         return None
+    inside = row.run != closing.uid
     if inside and _kept(run):
         if row.id != run.pivot or row.state != "succeeded":
             return None
         return Leftover(
-            row, "the pivot of a child run stands", _accept(row, f"{row.tool} of child {run.id} cannot be taken back")
+            row,
+            "the pivot of a child run stands",
+            _accept(row, f"{row.tool} of child {run.id} cannot be taken back", closing),
         )
     if inside and run.state == "open" and row.state != "in_doubt":
         return None  # its child waits for the word on its pivot: that is named instead
@@ -62,11 +66,11 @@ def _leftover(session: Session, row: CallRow, run: RunRow, *, inside: bool) -> L
             return Leftover(
                 row,
                 (row.violation and f"it broke the law ({row.violation})") or why,
-                _accept(row, f"{row.tool}: {why}"),
+                _accept(row, f"{row.tool}: {why}", closing),
             )
         case "residue":  # rolled_back never has residue: the person who said that it stays also closes the run
             why = row.why or "a person said that it stays"
-            return Leftover(row, why, _accept(row, f"{row.tool} stays ({why})"))
+            return Leftover(row, why, _accept(row, f"{row.tool} stays ({why})", closing))
     return None
 
 
@@ -74,8 +78,8 @@ def _kept(run: RunRow) -> bool:
     return run.phase == "pivoted" or (run.state == "committed" and bool(run.pivot))
 
 
-def _accept(row: CallRow, what: str) -> str:
-    return f"{what} ({row.id}): accept it with rt.abandon({row.run_id!r}, by=..., why=...)"
+def _accept(row: CallRow, what: str, closing: RunRow) -> str:
+    return f"{what} ({row.id}): accept it with rt.abandon({closing.id!r}, by=..., why=...)"
 
 
 def obstacles(session: Session, tree: Tree) -> list[Leftover]:
@@ -85,7 +89,7 @@ def obstacles(session: Session, tree: Tree) -> list[Leftover]:
     for row in tree.calls:
         left = None
         if row.run != tree.run.uid and runs[row.run].phase == "rolling_back":
-            left = _leftover(session, row, runs[row.run], inside=True)  # a child that cannot be taken back
+            left = _leftover(session, row, runs[row.run], tree.run)  # a child that cannot be taken back
         if left is not None:
             found.append(left)
         if left is not None or row.state not in UNSETTLED or (row.is_staged and row.run == tree.run.uid):
