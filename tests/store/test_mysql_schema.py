@@ -32,6 +32,8 @@ COMPARED = {
     "runs": {"uid", "id", "tenant", "root", "parent", "owner"},
     "calls": {"id", "run", "root", "run_id", "tenant", "key"},
     "events": {"root", "run", "run_id", "tenant", "call"},
+    "locks": {"tenant", "name", "root", "run_id", "call"},
+    "waits": {"root", "tenant", "name", "run_id"},
 }
 
 
