@@ -95,13 +95,8 @@ def _wrong_turn(store: MemoryStore, call: CallRow, state: dict[str, str], settle
         if now == "started" and _inside(store, other, call):
             yield f"{call.tool} was compensated while {other.tool} was started"
         later = settled.get(other_id, 0) > settled.get(call.id, 0)
-        if (
-            now == "succeeded"
-            and later
-            and other.undoable
-            and other.grp != (call.grp or None)
-            and _same_end(store, other, call)
-        ):
+        done = now == "succeeded" and later and other.undoable
+        if done and other.grp != (call.grp or None) and _same_end(store, other, call):
             yield f"{call.tool} was compensated before {other.tool}, which was settled after it"
 
 
