@@ -16,7 +16,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     OutOfOrder                   .tool .law .missing .unsettled .allowed .pivot
     KeyConflict                  .tool .call .given .diff
     GenerationsSpent             .tool .limit
-    Locked                       .tool .lock .holder .since .waited
+    Locked                       .tool .lock .holder .since .held_s .waited
     Deadlocked                   .tool .why
     Rejected                     .tool .by .reason
   ToolError                      a tool failed
@@ -268,7 +268,8 @@ class Locked(Refused):
     ) -> None:
         whose = f"run {holder} has held for {held_s:.0f} s" if holder else "another run has just taken"
         super().__init__(f"{tool} needs {lock!r}, which {whose}; waited {waited:.1f} s", run_id=run_id)
-        self.tool, self.lock, self.holder, self.since, self.waited = tool, lock, holder, since, waited
+        self.tool, self.lock, self.holder = tool, lock, holder
+        self.since, self.held_s, self.waited = since, held_s, waited
 
     def for_model(self) -> str:
         return (
