@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -101,6 +102,12 @@ def _refusals() -> Iterator[tuple[str, errors.Error]]:
     diff = {"cents": (4200, 4900)}
     yield "`KeyConflict`", errors.KeyConflict("", tool="charge", call=_CHARGE, diff=diff)
     yield "`GenerationsSpent`", errors.GenerationsSpent("charge", limit=100)
+    since = datetime(2024, 1, 1, tzinfo=UTC)
+    yield (
+        "`Locked`",
+        errors.Locked("reserve", lock="stock:lamp", holder="o-1", since=since, waited=30.0, held_s=90.0, run_id=None),
+    )
+    yield "`Deadlocked`", errors.Deadlocked("reserve", why="deadlock", run_id="order-2")
     yield "`Rejected`", errors.Rejected("send_wire", by="ada", reason="wrong payee")
 
 

@@ -32,12 +32,15 @@ class Row:
 
 ROWS: dict[str, Row] = {
     "words": Row(
-        ("record", "errors", "model", "states", "plain", "canonical", "report"),
+        ("record", "errors", "phrases", "model", "states", "plain", "canonical", "report"),
         (),
         "the words that everything else is said in depend on nothing",
     ),
     "tools": Row(
-        ("tool", "spec", "signature", "declare", "check", "flow", "rows", "ops", "ledger", "answers", "filter"),
+        (
+            *("tool", "spec", "signature", "declare", "check", "flow", "rows", "lockrows", "ops", "ledger", "answers"),
+            "filter",
+        ),
         ("words",),
         "a declaration and an operation are data: whoever performs them comes later",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from amends.lockrows import Contention, LockRow, WaitRow
 from amends.record import dataclass
 from amends.rows import CallRow, RunRow
 
@@ -29,8 +30,8 @@ class Renewed:
 class Admission:
     """What the ledger says to a request.
 
-    ``verdict``: start, replay, failed (recorded), staged, held, wait, doubt, retry, refused, ended, conflict,
-    rejected, spent. ``run`` is told where the answer is about a run: not for a start or a replay.
+    ``verdict``: start, replay, failed (recorded), staged, held, wait, locked, doubt, retry, refused, ended,
+    conflict, rejected, spent. ``run`` is told where the answer is about a run: not for a start or a replay.
     """
 
     verdict: str
@@ -41,6 +42,7 @@ class Admission:
     missing: tuple[str, ...] = ()
     unsettled: tuple[str, ...] = ()
     pivot: str = ""
+    lock: Contention | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +64,15 @@ class Rollback:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """``how``: committed, forward (decided: run what is staged), pivot (start it first), early (its pivot may not
-    start: ``missing``), unsettled, rollback, ended.
+    start: ``missing``), unsettled, locked (what is staged needs what another run has), rollback, ended.
     """
 
-    how: Literal["committed", "forward", "pivot", "early", "unsettled", "rollback", "ended"]
+    how: Literal["committed", "forward", "pivot", "early", "unsettled", "locked", "rollback", "ended"]
     run: RunRow
     calls: tuple[CallRow, ...] = ()
     children: tuple[RunRow, ...] = ()
     missing: tuple[str, ...] = ()
+    lock: Contention | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,4 +82,15 @@ class Tree:
     run: RunRow
     runs: tuple[RunRow, ...]
     calls: tuple[CallRow, ...]
+    now: float
+    locks: tuple[LockRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLock:
+    """One lock, the root run that has it, and who waits for it now."""
+
+    lock: LockRow
+    root: RunRow
+    waits: tuple[WaitRow, ...]
     now: float

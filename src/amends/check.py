@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NoReturn, get_args
 from amends.errors import BadDeclaration
 from amends.model import Kind, Order, Request, Retry, Scope
 from amends.signature import REPEAT, Signature, is_async_function
-from amends.spec import At, Declaration, OnConflict, OnFailure, Spec
+from amends.spec import At, Declaration, OnConflict, OnFailure, OnLock, Spec
 
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LITERALS: Final[dict[str, Any]] = {
@@ -24,6 +24,7 @@ _LITERALS: Final[dict[str, Any]] = {
     "scope": Scope,
     "on_conflict": OnConflict,
     "on_failure": OnFailure,
+    "on_lock": OnLock,
     "at": At,
     "order": Order,
 }
@@ -76,6 +77,8 @@ def check_rules(declared: Declaration) -> None:
         bad(declared, f"{declared.name}: needs_approval must be True, False or a function of the call")
     if declared.locks is not None and not callable(declared.locks):
         bad(declared, f"{declared.name}: locks must be a function of the call that gives names")
+    if declared.locks is None and declared.on_lock != "wait":
+        bad(declared, f"{declared.name} says on_lock= and names no lock: add locks=lambda call: [...]")
     cost: Any = declared.cost
     if cost is not None and not callable(cost) and not (isinstance(cost, int | float) and 0 <= cost < math.inf):
         bad(declared, f"{declared.name}: cost must be a number, zero or more, or a function of the call, not {cost!r}")
@@ -92,6 +95,31 @@ def _check_rule(declared: Declaration, option: str, rule: Callable[..., Any]) ->
         )
     except ValueError:  # a builtin without a signature
         return
+
+
+LOCKS_MAX: Final = 32
+LOCK_CHARS_MAX: Final = 200
+
+
+def lock_names(spec: Spec, request: Request) -> tuple[str, ...]:
+    """What this request must have to itself: each name once, sorted. Raises before anything is recorded."""
+    if spec.locks is None:
+        return ()
+    given: Any = spec.locks(request)
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        _bad_locks(spec, f"gave {type(given).__name__}; it gives a list of names, empty where nothing is locked")
+    names = set()
+    for name in given:
+        if not isinstance(name, str) or not 0 < len(name) <= LOCK_CHARS_MAX or not name.isprintable():
+            _bad_locks(spec, f"gave {str(name)[:40]!r}; a name is a text of 1 to {LOCK_CHARS_MAX} printable characters")
+        names.add(name)
+        if len(names) > LOCKS_MAX:
+            _bad_locks(spec, f"gave more than {LOCKS_MAX} names; name what they have in common instead")
+    return tuple(sorted(names))
+
+
+def _bad_locks(spec: Spec, problem: str) -> NoReturn:
+    raise BadDeclaration(f"the locks function of {spec.name} {problem}", tool=spec.name, where=spec.where)
 
 
 def idempotence(declared: Declaration) -> tuple[bool, float | None]:

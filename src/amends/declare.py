@@ -223,7 +223,7 @@ def _takes_self(plain: Any) -> bool:
 
 _AS_SAID: Final = (
     "name", "version", "scope", "on_conflict", "on_failure", "at", "needs_approval", "timeout", "cost", "locks",
-    "order", "list_effects", "fn", "where",
+    "on_lock", "order", "list_effects", "fn", "where",
 )  # fmt: skip
 
 

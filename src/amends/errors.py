@@ -16,6 +16,8 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     OutOfOrder                   .tool .law .missing .unsettled .allowed .pivot
     KeyConflict                  .tool .call .given .diff
     GenerationsSpent             .tool .limit
+    Locked                       .tool .lock .holder .since .held_s .waited
+    Deadlocked                   .tool .why
     Rejected                     .tool .by .reason
   ToolError                      a tool failed
     ToolFailed                   .call .type_name .message
@@ -38,27 +40,14 @@ A tool's own exception comes out of a direct call as itself. Data lives in attri
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any
 
-SHOWN_CHARS_MAX: Final = 200
-"""No value is shown to a model longer than this."""
-
-
-def shown(value: object) -> str:
-    """A value as a model sees it: JSON where possible, cut at a limit."""
-    try:
-        text = (
-            value
-            if isinstance(value, str)
-            else json.dumps(value, ensure_ascii=False, default=str, separators=(",", ":"))
-        )
-    except (TypeError, ValueError):
-        text = str(value)
-    return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
+from amends.phrases import listed, out_of_order, plain
+from amends.phrases import shown as shown
 
 
 class Error(Exception):
@@ -82,19 +71,8 @@ class Error(Exception):
 
     def to_dict(self) -> dict[str, Any]:
         """The error as plain JSON data."""
-        facts = {name: _plain(value) for name, value in vars(self).items() if value is not None}
+        facts = {name: plain(value) for name, value in vars(self).items() if value is not None}
         return {"code": self.code, "message": str(self), **facts}
-
-
-def _plain(value: object) -> Any:
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, Iterable):
-        return [_plain(v) for v in value]
-    to_dict = getattr(value, "to_dict", None)
-    return to_dict() if callable(to_dict) else str(value)
 
 
 # ---- UsageError ---------------------------------------------------------------------------
@@ -230,42 +208,7 @@ class OutOfOrder(Refused):
     ) -> None:
         self.tool, self.law, self.pivot = tool, law, pivot
         self.missing, self.unsettled, self.allowed = tuple(missing), tuple(unsettled), tuple(allowed)
-        super().__init__(self._sentence(), run_id=run_id)
-
-    def _sentence(self) -> str:
-        match self.law:
-            case "pivot_early" if self.missing:
-                first = self.missing[0]
-                return (
-                    f"{self.tool} cannot be undone, so it comes last, and {_listed(self.missing)} "
-                    f"{'has' if len(self.missing) == 1 else 'have'} not been done. "
-                    f"Call {first if len(self.missing) == 1 else 'them'} first, then {self.tool} again with the same arguments."
-                )
-            case "pivot_early":
-                return (
-                    f"{self.tool} cannot be undone, so it comes last, and {_listed(self.unsettled)} "
-                    f"{'has' if len(self.unsettled) == 1 else 'have'} no result yet. "
-                    f"Wait for {'it' if len(self.unsettled) == 1 else 'them'}, then call {self.tool} again with the same arguments."
-                )
-            case "pivot_twice":
-                return (
-                    f"this task has already made its one irreversible call ({self.pivot}). "
-                    "Do not call it again; if a second one is needed, tell the user that it is a new task."
-                )
-            case "pivot_in_flight":
-                return (
-                    f"{self.pivot} cannot be undone and has no result yet, so only reads may start. "
-                    f"Wait for it, then call {self.tool} again with the same arguments."
-                )
-            case _:
-                return (
-                    f"{self.pivot} has happened and cannot be undone, so nothing that might have to be undone may start. "
-                    f"You may still call: {', '.join(self.allowed) or 'nothing'}."
-                )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+        super().__init__(out_of_order(self), run_id=run_id)
 
 
 class KeyConflict(Refused):
@@ -313,6 +256,42 @@ class GenerationsSpent(Refused):
 
     def for_model(self) -> str:
         return f"Not run: {self.tool} was tried {self.limit} times and never worked. Stop and tell the user."
+
+
+class Locked(Refused):
+    """Another run has what the call names in ``locks=``, and did not end in time."""
+
+    default_hint = "rt.locks() shows who has it; give the run more time with wait=, or end the run that holds it"
+
+    def __init__(
+        self, tool: str, *, lock: str, holder: str, since: datetime, waited: float, held_s: float, run_id: str | None
+    ) -> None:
+        whose = f"run {holder} has held for {held_s:.0f} s" if holder else "another run has just taken"
+        super().__init__(f"{tool} needs {lock!r}, which {whose}; waited {waited:.1f} s", run_id=run_id)
+        self.tool, self.lock, self.holder = tool, lock, holder
+        self.since, self.held_s, self.waited = since, held_s, waited
+
+    def for_model(self) -> str:
+        return (
+            f"Not run: another task is working on {shown(self.lock)}. "
+            f"Go on with other work and call {self.tool} again later with the same arguments, or tell the user."
+        )
+
+
+class Deadlocked(Refused):
+    """Runs waited for each other's locks, and this one was chosen to be taken back."""
+
+    default_hint = "it is taken back; open it again once that is done, and name its locks in one order everywhere"
+
+    def __init__(self, tool: str, *, why: str, run_id: str) -> None:
+        super().__init__(f"{tool} was not started: run {run_id} goes back to end a {why}", run_id=run_id)
+        self.tool, self.why = tool, why
+
+    def for_model(self) -> str:
+        return (
+            "Not run: this task and another one waited for each other, and this one is being taken back. "
+            "Stop; tell the user that it can be started again."
+        )
 
 
 class Rejected(Refused):
@@ -379,7 +358,7 @@ class RunBlocked(ToolError):
     def for_model(self) -> str:
         left = [getattr(r.call, "tool", "?") for r in self.residue]
         if left:
-            stands = f"{_listed(left)} {'stands' if len(left) == 1 else 'stand'}"
+            stands = f"{listed(left)} {'stands' if len(left) == 1 else 'stand'}"
             return f"The task could not be taken back completely; {stands}. A person was told. Stop and tell the user."
         return "The task cannot go on by itself. A person was told. Stop and tell the user."
 

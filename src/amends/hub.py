@@ -31,7 +31,6 @@ log = logging.getLogger("amends")
 NOT_YET = {
     "needs_approval": "approvals",
     "cost": "budgets",
-    "locks": "locks between runs",
     "redact": "redaction",
 }
 """Options whose promise this version does not keep yet: refused, so that nobody relies on them."""

@@ -11,12 +11,14 @@ from typing import Literal, Protocol, TypeVar
 
 from amends.answers import Admission as Admission
 from amends.answers import Decision as Decision
+from amends.answers import HeldLock as HeldLock
 from amends.answers import Opened as Opened
 from amends.answers import Renewed as Renewed
 from amends.answers import Rollback as Rollback
 from amends.answers import Settled as Settled
 from amends.answers import Tree as Tree
 from amends.flow import Op
+from amends.lockrows import NOTHING, Contention, Wanted
 from amends.record import dataclass, field
 from amends.rows import CallRow, EventRow, RunRow
 
@@ -139,10 +141,11 @@ class AdmitCall(StoreOp[Admission]):
     undoable: bool = False
     on_conflict: str = "raise"
     advise: bool = False
+    locks: Wanted = NOTHING
 
 
 @dataclass(slots=True)
-class StartCall(StoreOp["CallRow | None"]):
+class StartCall(StoreOp[CallRow | Contention | None]):
     """Start attempt number ``attempt`` of a known call; None when its state does not allow it."""
 
     call_id: str
@@ -368,6 +371,15 @@ class SearchCalls(StoreOp[list[CallRow]]):
 
 
 @dataclass(slots=True)
+class ListLocks(StoreOp[list[HeldLock]]):
+    """A page of a tenant's locks, by name."""
+
+    tenant: str
+    after: str = ""
+    limit: int = 100
+
+
+@dataclass(slots=True)
 class ReadEvents(StoreOp[list[EventRow]]):
     """A page of events in ledger order."""
 
@@ -377,14 +389,10 @@ class ReadEvents(StoreOp[list[EventRow]]):
     limit: int = 500
 
 
-# ---- the ledger itself ---------------------------------------------------------------------
-
-
 class Store(Protocol):
     """A durable ledger. Every operation is one transaction; what is answered is durable.
 
-    An operation either happened completely or not at all. Where a store cannot tell whether it happened it
-    raises ``LedgerUnavailable``; repeated with ``repeated=True`` it gives the first answer.
+    Where a store cannot tell whether an operation happened it raises ``LedgerUnavailable``.
     """
 
     url: str

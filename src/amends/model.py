@@ -142,8 +142,8 @@ class Call(Request):
 
     @property
     def staged(self) -> bool:
-        """Accepted, and waiting for the pivot or the commit."""
-        return self.state in ("held", "ready") and self.reason == "order"
+        """Accepted, and waiting for the pivot or the commit; past it, for a lock."""
+        return self.state in ("held", "ready") and self.reason in ("order", "lock")
 
     @property
     def seconds(self) -> float | None:
@@ -171,6 +171,23 @@ class Residue:
 
     call: Call
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A name that one run has to itself until it has ended."""
+
+    name: str
+    run_id: str
+    tool: str
+    """The tool that wanted it first, and its call."""
+    call_id: str
+    since: datetime
+    held_s: float
+    """For how many seconds, when this was read."""
+    run_state: RunState
+    waiting: tuple[str, ...] = ()
+    """The runs that wait for it, longest first."""
 
 
 @dataclass(frozen=True, slots=True)

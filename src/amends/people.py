@@ -14,7 +14,7 @@ from amends.engine import recovery
 from amends.engine.doubt import ask_probe
 from amends.engine.recovery import Found, recover_tree
 from amends.engine.session import Ask, Session, ask_for, call_of
-from amends.engine.telling import event_of, info_of
+from amends.engine.telling import event_of, held_lock_of, info_of
 from amends.errors import LedgerError, NoRun, RunEnded, TransitionRefused, UsageError
 from amends.filter import CALL_FIELDS, RUN_FIELDS, parse_filter
 from amends.flow import Flow
@@ -24,6 +24,8 @@ from amends.ledger import (
     BeginRollback,
     DecideCall,
     FinishRun,
+    HeldLock,
+    ListLocks,
     ListRuns,
     ReadCall,
     ReadEvents,
@@ -34,7 +36,7 @@ from amends.ledger import (
     StoreOp,
     Tree,
 )
-from amends.model import Absent, Call, Event, Happened, NoEffect, Probed, RunInfo, Unknown
+from amends.model import Absent, Call, Event, Happened, Lock, NoEffect, Probed, RunInfo, Unknown
 from amends.ops import Lease
 from amends.rows import CallRow, RunRow, needs_tool
 from amends.spec import declaration_of
@@ -220,6 +222,16 @@ def call_pages(hub: Hub, view: View, text: str) -> Pages[Call]:
         return call_of(row, hub.specs.get(row.tool))
 
     return Pages(SearchCalls(tenant, wanted.states, None, PAGE), then, wanted.takes_call, make)
+
+
+def lock_pages(view: View) -> Pages[Lock]:
+    """Who holds what, by name."""
+    tenant = view.tenant or ""
+
+    def then(held: HeldLock) -> StoreOp[Any]:
+        return ListLocks(tenant, held.lock.name, PAGE)
+
+    return Pages(ListLocks(tenant, "", PAGE), then, lambda _: True, held_lock_of)
 
 
 def event_pages(view: View, root: str | None, after: int) -> Pages[Event]:

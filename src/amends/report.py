@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from amends.errors import shown
-from amends.model import Call, Residue, RunInfo
+from amends.model import Call, Lock, Residue, RunInfo
 from amends.record import dataclass, field
 from amends.states import RunState
 
@@ -44,6 +44,8 @@ class Report:
     ledger: str = ""
     skipped: tuple[str, ...] = field(default=())
     """Tools that this process would have needed to go on with the run."""
+    locks: tuple[Lock, ...] = ()
+    """What the run has to itself until it has ended."""
 
     @property
     def run_id(self) -> str:
@@ -70,6 +72,7 @@ class Report:
             "children": [child.to_dict() for child in self.children],
             "ledger": self.ledger,
             "skipped": list(self.skipped),
+            "locks": [_plain(asdict(lock)) for lock in self.locks],
         }
 
     def to_json(self) -> str:
@@ -141,7 +144,7 @@ def _note(call: Call) -> str:
     if call.replays:
         parts.append(f"answered {call.replays}x from the record")
     if call.staged:
-        parts.append("starts after the pivot, or at commit")
+        parts.append("waits for a lock" if call.reason == "lock" else "starts after the pivot, or at commit")
     if call.compensation is not None and call.compensation.attempts > 1:
         parts.append(f"{call.compensation.attempts} compensation attempts")
     if call.state == "succeeded" and call.result is not None:
@@ -169,6 +172,8 @@ def _foot(report: Report) -> Iterator[str]:
     yield f"   = {end}"
     for left in report.residue:
         yield f"   ! left standing: {left.call.tool} ({left.call.id}): {left.why}"
+    for lock in report.locks:
+        yield f"   · holds {lock.name} for {_took(lock.held_s)} ({lock.tool})"
     for cause in report.run.causes:
         yield f"   → {cause}"
     if report.skipped:

@@ -52,6 +52,8 @@ class RunRow:
     pivot: str = ""
     """The pivot that was started last: in flight until the run is ``pivoted`` or the call is settled."""
     staged_pivot: str = ""
+    locked: int = 0
+    """On roots: the tree has named locks, so there may be some to free, or to take with its pivot."""
     causes: str = "[]"
     closed_at: float | None = None
 
@@ -94,6 +96,8 @@ class CallRow:
     alias: str = ""
     at_commit: int = 0
     undoable: int = 0
+    locks: str = ""
+    """The names of what it must hold when it first starts, as JSON; empty: none."""
     violation: str = ""
     attempt: int = 0
     result: str | None = None
@@ -138,8 +142,8 @@ class CallRow:
 
     @property
     def is_staged(self) -> bool:
-        """Accepted, waiting for the pivot or the commit."""
-        return self.reason == "order" and self.state in ("held", "ready")
+        """Accepted, waiting for the pivot or the commit; past it, for a lock."""
+        return self.reason in ("order", "lock") and self.state in ("held", "ready")
 
 
 @dataclass(frozen=True, slots=True)

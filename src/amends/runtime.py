@@ -16,7 +16,7 @@ from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, View, is_settled, once_ask, refuse_nested
 from amends.ledger import Store
-from amends.model import Call, Event, Order, Policy, Probed, RunInfo
+from amends.model import Call, Event, Lock, Order, Policy, Probed, RunInfo
 from amends.report import Report
 from amends.rows import RunRow
 from amends.run import Entered, Run
@@ -251,6 +251,10 @@ class Runtime:
     def doubts(self, filter: str = "") -> Iterator[Call]:
         """Every call of which nobody here can say what became of it."""
         return self.calls(f"status:in_doubt,compensation_in_doubt {filter}".strip())
+
+    def locks(self) -> Iterator[Lock]:
+        """What runs have to themselves until they have ended, by name, with who waits for it."""
+        return self._pages(people.lock_pages(self._view))
 
     def _pages(self, pages: people.Pages[T]) -> Iterator[T]:
         while (page := pages.next_op()) is not None:

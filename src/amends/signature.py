@@ -19,8 +19,9 @@ from difflib import get_close_matches
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from amends.errors import SHOWN_CHARS_MAX, BadArguments, shown
+from amends.errors import BadArguments
 from amends.model import Staged
+from amends.phrases import SHOWN_CHARS_MAX, shown
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

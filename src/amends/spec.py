@@ -23,6 +23,7 @@ KeyRule: TypeAlias = str | Sequence[str] | Callable[[Request], object]
 ApprovalRule: TypeAlias = bool | Callable[[Request], bool]
 CostRule: TypeAlias = float | Callable[[Request], float | Decimal | Mapping[str, float]]
 LockRule: TypeAlias = Callable[[Request], Iterable[str]]
+OnLock: TypeAlias = Literal["wait", "raise"]
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 TwinLike: TypeAlias = Callable[..., object] | str
 """A function, another tool, or the name of one."""
@@ -65,7 +66,9 @@ class ToolOptions(TypedDict, total=False):
     cost: CostRule
     """What one call costs, for budgets."""
     locks: LockRule
-    """The names of what must not be worked on by two calls at once."""
+    """The names of what only one run may work on at a time; held until the run has ended."""
+    on_lock: OnLock
+    """Another run has one: "wait" (default; as long as the run's ``wait``), or "raise" at once."""
     redact: Sequence[str]
     """Arguments never shown."""
     order: Order
@@ -164,6 +167,7 @@ class Declaration:
     settle: float = 0.0
     cost: CostRule | None = None
     locks: LockRule | None = None
+    on_lock: OnLock = "wait"
     redact: Sequence[str] = ()
     order: Order | None = None
     compensate: TwinSaid | None = None
@@ -195,8 +199,8 @@ def place(filename: str, line: int) -> str:
     """``file.py:12``, as short as it stays findable."""
     try:
         here = f"{Path.cwd()}/"
-    except OSError:  # the working directory was removed
-        here = ""
+    except OSError:
+        here = ""  # the working directory was removed
     return f"{filename.removeprefix(here)}:{line}"
 
 
@@ -212,8 +216,7 @@ class ProbeSpec:
     params: tuple[str, ...]
     is_async: bool
     settle: float = 0.0
-    tool: str | None = None
-    """The tool that it is, where it is one."""
+    tool: str | None = None  # the tool that it is, where it is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +262,7 @@ class Spec:
     doubt: tuple[type[BaseException], ...]
     cost: CostRule | None
     locks: LockRule | None
+    on_lock: OnLock
     redact: tuple[str, ...]
     order: Order | None
     compensate: Twin | None
@@ -340,8 +344,8 @@ class Spec:
 def twin_kwargs(params: Sequence[str], *, args: Mapping[str, Any], result: object, call: Call) -> dict[str, Any]:
     """What a twin is called with: the names it asks for.
 
-    ``result`` and ``call`` are always those of the call, whatever the tool's own arguments are called. A name
-    that an older record does not have is left out: the twin's default, or its own error, decides.
+    ``result`` and ``call`` are those of the call, whatever the tool's own arguments are called. A name that an
+    older record does not have is left out: the twin's default, or its own error, decides.
     """
     named: dict[str, Any] = dict(args) if EVERYTHING in params else {n: args[n] for n in params if n in args}
     ours = {"result": result, "call": call}

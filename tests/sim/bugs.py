@@ -17,9 +17,10 @@ from unittest import mock
 
 from amends.engine import call, doubt, ending, judge, recovery, rollback, session
 from amends.ledger import AdmitCall
+from amends.lockrows import TakeLock, Wanted
 from amends.ops import Lease
 from amends.rows import FindKey
-from amends.store import admission, change, intents, opening, settlement
+from amends.store import admission, change, intents, locks, opening, settlement
 from amends.store import ending as store_ending
 from amends.store.memory import _ROWS, MemoryStore
 from amends.testing.simulation import Process, Simulation
@@ -40,6 +41,7 @@ MODULES = (
     opening,
     settlement,
     store_ending,
+    locks,
 )
 SCHEDULES_MAX = 4_000
 
@@ -203,6 +205,34 @@ def lease_unchecked() -> Iterator[None]:
 
 
 @contextmanager
+def lock_too_late() -> Iterator[None]:
+    """The call is admitted, its lock taken a transaction later."""
+    late = _Late()
+    take = _ROWS[TakeLock]
+
+    def put_off(store: MemoryStore, op: TakeLock) -> bool:
+        late.pending.append(lambda kept: take(kept, op))
+        return True
+
+    with late.installed(), mock.patch.dict(_ROWS, {TakeLock: put_off}):
+        yield
+
+
+@contextmanager
+def compensation_locked() -> Iterator[None]:
+    """A compensation takes the locks of its call, as its start did."""
+    taking = """    now = await Now()
+    if call.locks:
+        wanted = Wanted(staged_names([call]), waits=True)
+        if await take_locks(root, wanted, call=call.id, tool=call.tool, at=now, by=op.owner) is not None:
+            return None
+    return await move_call("""
+    vars(store_ending).setdefault("Wanted", Wanted)
+    with rewritten((store_ending, "begin_compensation", "    now = await Now()\n    return await move_call(", taking)):
+        yield
+
+
+@contextmanager
 def key_forgotten() -> Iterator[None]:
     """Retention that removes identities: an old key is as good as new."""
     find = _ROWS[FindKey]
@@ -302,6 +332,26 @@ BUGS: tuple[Bug, ...] = (
     Bug("L6", "conflict compared by key only",
         lambda: rewritten((admission, "_answer_known", "if known.ident != op.ident and known.state not in FREES_KEY:", "if False:")),
         ("conflicts_told",), ("F21",)),
+    Bug("K1", "locks outlive their run",
+        lambda: rewritten((change, "move_run", "if run.locked and run.uid == run.root:", "if False:")),
+        ("locks_end_with_their_run",), ("F24",)),
+    Bug("K2", "lock taken outside the transaction of the admission", lock_too_late, ("body_holds_its_locks",), ("F24",)),
+    Bug("K3", "lock given although another run has it",
+        lambda: rewritten((locks, "take_locks", "if row.root != root.uid]", "if False]")),
+        ("one_holder",), ("F24",)),
+    Bug("K4", "a call with locks is not fenced",
+        lambda: rewritten((admission, "admit_call", "if not _is_record(root):", "if not _is_record(root) and not op.locks.names:")),
+        ("settled_by_owner",), ("F24k",)),
+    Bug("K5", "a run that has pivoted goes back to end a deadlock",
+        lambda: rewritten((locks, "_may_go_back", 'if root.state != "open" or root.pivot:\n        return False', "if True:\n        return True")),
+        ("victims_had_not_pivoted",), ("F24c",)),
+    Bug("K6", "a compensation waits for a lock", compensation_locked, ("compensations_never_wait",), ("F24g",)),
+    Bug("K7", "nobody looks for a deadlock",
+        lambda: rewritten((locks, "_wait_for", "circle = await _circle(root, others, at)", "circle: list[_Link] = []")),
+        ("deadlocks_end",), ("F24b", "F24h")),
+    Bug("K8", "two runs that have pivoted wait for each other for ever",
+        lambda: rewritten((locks, "_wait_for", "await _let_one_go(circle, at)", "pass")),
+        ("nothing_stuck",), ("F24f",)),
 )  # fmt: skip
 
 

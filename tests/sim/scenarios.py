@@ -108,6 +108,8 @@ class Scenario:
     policy: str = "rollback"
     second: Callable[[Inside], Coroutine[Any, Any, Any]] | None = None
     """Another process at the same ledger, raced with the first."""
+    third: Callable[[Inside], Coroutine[Any, Any, Any]] | None = None
+    """One more; where there is one, all of them are always raced."""
     hub: Hub | None = None
 
     def prepared(self) -> Hub:
@@ -599,6 +601,8 @@ def f10b_two_openers(v: Variant) -> Scenario:
 
 def all_scenarios(v: Variant) -> list[Scenario]:
     """Every flow of the core with this variant of its tools."""
+    from tests.sim.locking import lock_scenarios
+
     return [
         *(f1_call(v, policy) for policy in ("rollback", "resume", "wait")),
         f2_retry(v),
@@ -630,4 +634,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         f23_person(v),
         *(f23b_person_beside(v, verb) for verb in ("resolves", "abandons")),
         f10b_two_openers(v),
+        *lock_scenarios(v),
     ]

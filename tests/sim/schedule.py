@@ -12,6 +12,7 @@ from amends.errors import Busy
 from amends.ledger import ReadRun
 from amends.model import Absent, Happened
 from amends.states import RUN_FINAL
+from amends.store.memory import MemoryStore
 from amends.testing.checkers import Violation, check_all
 from amends.testing.program import NOBODY, Inside
 from amends.testing.simulation import Endless, Fault, Process, Simulation
@@ -69,6 +70,7 @@ def play(scenario: Scenario, schedule: Schedule) -> Outcome:
         stage.run()
     except Endless as endless:
         outcome.violations.append(Violation("nothing_stuck", str(endless)))
+        outcome.violations += check_all(sim.store, world)  # why it did not end is more than that it did not
     except AssertionError as broken:
         outcome.violations.append(Violation("assertion", str(broken)))
     for process in sim.processes:
@@ -95,7 +97,11 @@ class _Stage:
             second = sim.start(
                 "second", lambda p: other(Inside(sim, self.hub, p)), host="other", faults=schedule.second
             )
-        if second is not None and schedule.raced:
+        if second is not None and scenario.third is not None:
+            last = scenario.third
+            third = sim.start("third", lambda p: last(Inside(sim, self.hub, p)), host="third")
+            sim.race(agent, second, third)
+        elif second is not None and schedule.raced:
             sim.race(agent, second)
         else:
             sim.run(agent)
@@ -156,7 +162,8 @@ class _Stage:
         sim = self.sim
         newest = sim.store.events[-1].at if sim.store.events else 0.0
         now = max(sim.clock.wall, newest)
-        wakes = [run.wake_at - now for run in sim.store.runs.values() if run.wake_at is not None]
+        at_rest = _behind_a_person(sim.store)
+        wakes = [r.wake_at - now for r in sim.store.runs.values() if r.wake_at is not None and r.uid not in at_rest]
         wakes += [at - sim.clock.mono for at, _ in self.world.later]
         if not wakes:
             return False
@@ -236,6 +243,19 @@ def _states(sim: Simulation) -> list[str]:
         for r in sim.store.runs.values()
         if r.state not in RUN_FINAL and r.uid == r.root
     ]
+
+
+def _behind_a_person(store: MemoryStore) -> set[str]:
+    """Runs that wake only to find the lock they need with a run that waits for a person, or with another such run."""
+    found: set[str] = set()
+    for _ in store.runs:
+        for wait in store.waits.values():
+            lock, waiter = store.locks.get((wait.tenant, wait.name)), store.runs[wait.root]
+            holder = None if lock is None else store.runs[lock.root]
+            asleep = not waiter.owner and waiter.goal != "rollback" and waiter.phase in ("open", "pivoted")
+            if asleep and holder is not None and (holder.wake_at is None or holder.uid in found):
+                found.add(waiter.uid)
+    return found
 
 
 # ---- which schedules there are ---------------------------------------------------------------

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from amends import rows
+from amends import lockrows, rows
 from amends.flow import run_flow
+from amends.lockrows import LockRow, WaitRow
 from amends.rows import CallRow, EventRow, RunRow
 from amends.states import CALL_STATES, RUN_STATES
 from amends.store.dialect import SQLITE
@@ -19,7 +20,7 @@ from amends.store.sql import _ROWS, OPEN, Desk, Execute, Result, Statements
 TYPES = {
     "str": ("TEXT", 1), "int": ("INTEGER", 1), "float": ("REAL", 1), "float | None": ("REAL", 0), "str | None": ("TEXT", 0)
 }  # fmt: skip
-TABLES = {"runs": RunRow, "calls": CallRow, "events": EventRow}
+TABLES = {"runs": RunRow, "calls": CallRow, "events": EventRow, "locks": LockRow, "waits": WaitRow}
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_the_columns_are_the_fields_in_their_order(database: sqlite3.Connection,
 def test_the_tables_are_strict(database: sqlite3.Connection) -> None:
     tables = {name: strict for _, name, kind, _, _, strict in database.execute("pragma table_list") if kind == "table"}
     mine = {name: strict for name, strict in tables.items() if not name.startswith("sqlite_")}
-    assert mine == {"runs": 1, "calls": 1, "events": 1, "amends_schema": 1}
+    assert mine == {"runs": 1, "calls": 1, "events": 1, "locks": 1, "waits": 1, "amends_schema": 1}
 
 
 @pytest.mark.parametrize(
@@ -101,6 +102,16 @@ ASKED: list[Any] = [
     rows.PageCalls("t", ("in_doubt", "held"), 5, 9),
     rows.PageEvents(None, None, 5, 9),
     rows.PageEvents("r", "t", 5, 9),
+    lockrows.FindLocks("t", ("x", "y")),
+    lockrows.DropLock("r", "x"),
+    lockrows.FreeLocks("r"),
+    lockrows.LocksOf("r"),
+    lockrows.PageLocks("t", "x", 9),
+    lockrows.SeeWait(lockrows.WaitRow("r", "t", "x", "i", "a", 1.0, 1.0)),
+    lockrows.WaitsOf("r"),
+    lockrows.WaitsFor("t", "x"),
+    lockrows.DropWaits("r"),
+    lockrows.DropWaits("r", ("x", "y")),
 ]
 
 

@@ -137,7 +137,7 @@ async def call_forms() -> None:
     name="bank.pay", kind="compensatable", version="2", key=("a",), ignore=("note",), scope="ledger", on_conflict="hold",
     on_failure="rollback", at="call", needs_approval=lambda call: call.args["cents"] > 5, retry=Retry(attempts=2, on=KeyError),
     timeout=3.0, idempotent="24h", doubt=(OSError,), cost=lambda call: call.args["cents"] / 100,
-    locks=lambda call: [call.args["a"]], redact=("card",), order="advise", settle=30,
+    locks=lambda call: [call.args["a"]], on_lock="raise", redact=("card",), order="advise", settle=30,
 )
 def pay(a: str, cents: int, card: str, note: str = "") -> Receipt: return Receipt(a)
 

@@ -8,6 +8,7 @@ from typing import Any, Final, NoReturn
 from amends.canonical import diff, faithful, load_result
 from amends.engine.doubt import LOST_STARTS_MAX, note_late, settle_doubt, stays_in_doubt
 from amends.engine.judge import judge, why_doubtful
+from amends.engine.locking import deadlocked, lock_wait_s, locked, start_waiting, wanted_by
 from amends.engine.session import (
     Ask,
     Session,
@@ -30,7 +31,8 @@ from amends.errors import (
     ToolFailed,
     UsageError,
 )
-from amends.ledger import Admission, AdmitCall, ReadCall, SettleCall, StartCall
+from amends.ledger import Admission, AdmitCall, ReadCall, SettleCall
+from amends.lockrows import Contention
 from amends.model import Retry
 from amends.ops import Ended, Invoke, Later, Luck, ReadClocks, Sleep
 from amends.record import dataclass
@@ -55,7 +57,7 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
     """Do it once in this run and give its result; raises the tool's own error, or says why not."""
     wait = Wait(session.wait_s)
     while True:
-        answer = await _admit(session, ask)
+        answer = await _admit(session, ask, wait)
         match answer.verdict:
             case "start":
                 return await run_attempts(session, ask, _row(answer))
@@ -73,6 +75,8 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
             case "wait":
                 if not await wait.again(_row(answer).root):
                     raise _busy(session, answer, wait.waited)
+            case "locked":
+                await _wait_for_lock(session, ask, answer, wait)
             case _:
                 _refuse(session, ask, answer)
 
@@ -81,7 +85,7 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
     """Start a call by hand: its row is ``started`` when the caller is to do it, else it was answered."""
     wait = Wait(session.wait_s)
     while True:
-        answer = await _admit(session, ask)
+        answer = await _admit(session, ask, wait)
         match answer.verdict:
             case "start":
                 return Done(_row(answer))
@@ -98,13 +102,15 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
             case "wait":
                 if not await wait.again(_row(answer).root):
                     raise _busy(session, answer, wait.waited)
+            case "locked":
+                await _wait_for_lock(session, ask, answer, wait)
             case "staged":
                 raise UsageError(f"{ask.spec.name} is staged: what starts at commit cannot be done by hand")
             case _:
                 _refuse(session, ask, answer)
 
 
-async def _admit(session: Session, ask: Ask) -> Admission:
+async def _admit(session: Session, ask: Ask, wait: Wait) -> Admission:
     spec = ask.spec
     answer = await AdmitCall(
         call_id=session.new_id("call"),
@@ -130,6 +136,7 @@ async def _admit(session: Session, ask: Ask) -> Admission:
         undoable=spec.compensate is not None,
         on_conflict=spec.on_conflict,
         advise=session.advises(spec),
+        locks=wanted_by(session, ask, wait),
     )
     if answer.verdict == "start":
         ask.flight.call, ask.flight.sent = answer.call, False
@@ -200,7 +207,11 @@ async def _restart(session: Session, row: CallRow) -> CallRow | None:
     if row.retry_at is not None:
         clocks = await ReadClocks()
         await Sleep(max(0.0, row.retry_at - clocks.wall))
-    started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
+    started = await start_waiting(session, row)
+    if isinstance(started, Contention):
+        if started.victim:
+            raise deadlocked(session, row.tool, started.victim)
+        raise locked(session, row.tool, started, waited=session.wait_s)
     if started is None:
         newest = await ReadCall(row.id)
         if newest is not None and newest.state == row.state and newest.attempt == row.attempt:
@@ -278,6 +289,14 @@ async def _pause(spec: Spec, row: CallRow) -> float:
     return retry.pause(max(1, row.attempt - row.tries_from), await Luck())
 
 
+async def _wait_for_lock(session: Session, ask: Ask, answer: Admission, wait: Wait) -> None:
+    """Let time pass until the run that has the lock may have ended; raises when that was long enough."""
+    assert answer.lock is not None, "a request that is locked out is told by whom"
+    if wait.waited >= lock_wait_s(session, ask):
+        raise locked(session, ask.spec.name, answer.lock, waited=wait.waited)
+    await wait.again(answer.lock.root or session.root)  # False: the next request is the last, and says so
+
+
 # ---- answers that are errors --------------------------------------------------------------
 
 
@@ -347,6 +366,8 @@ def _refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
             raise GenerationsSpent(spec.name, limit=_row(answer).generation, run_id=session.id)
         case "ended":
             assert answer.run is not None, "an ended run is named"
+            if answer.run.goal_by == "deadlock":
+                raise deadlocked(session, spec.name, answer.run.goal_why)
             closing = answer.run.goal == "rollback" and answer.run.state == "open"
             raise _ended(session, "rolling_back" if closing else answer.run.state)
     raise AssertionError(f"the ledger gave a verdict nobody knows: {answer.verdict}")

@@ -209,6 +209,7 @@ async def _by_repeating(session: Session, spec: Spec, row: CallRow, flight: Flig
         started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
         if started is None:
             return await _refreshed(row)
+        assert isinstance(started, CallRow), "what was started before has its locks until its run has ended"
         row = await _repeat(session, spec, started, flight, alone=row.quiet_mono is not None)
         if row.state == "in_doubt" and await is_repeatable(spec, row):
             pace = spec.retry if spec.retry_declared else PROBE_PACE

@@ -9,9 +9,11 @@ from typing import Final
 from amends.engine.call import run_attempts
 from amends.engine.doubt import is_repeatable
 from amends.engine.leftover import Leftover, leftovers, obstacles
+from amends.engine.locking import locked, start_waiting
 from amends.engine.rollback import STOPPED, Back, let_land, read_tree, roll_back, settle_all, wait_for_live
 from amends.engine.session import Ask, Session, call_of, decode_args
-from amends.errors import Held, InDoubt, LedgerError, OutOfOrder, RunBlocked, Waiting
+from amends.engine.waiting import Wait
+from amends.errors import Held, InDoubt, LedgerError, Locked, OutOfOrder, RunBlocked, Waiting
 from amends.ledger import (
     CloseRun,
     DecideCommit,
@@ -23,6 +25,7 @@ from amends.ledger import (
     StartCall,
     Tree,
 )
+from amends.lockrows import Contention
 from amends.model import Residue
 from amends.ops import Flight, ReadClocks
 from amends.rows import CallRow, RunRow
@@ -35,6 +38,17 @@ async def commit(session: Session, *, output: str | None = None) -> RunRow:
     """Commit, or go forward as far as one can now; raises what stands in the way."""
     await let_land(session)
     await _need_body(session)
+    try:
+        return await _commit(session, output)
+    except Locked:
+        # Its block has ended and nothing is decided: a worker goes on, and nothing but a person or a deadlock undoes it.
+        if session.uid == session.root:
+            await let_go(session)
+        raise
+
+
+async def _commit(session: Session, output: str | None) -> RunRow:
+    wait = Wait(session.wait_s)
     after = {name: spec.after for name, spec in session.specs.items() if spec.at == "commit" and spec.after}
     for _ in range(ROUNDS_MAX):
         decision = await DecideCommit(
@@ -54,6 +68,10 @@ async def commit(session: Session, *, output: str | None = None) -> RunRow:
                 back = await roll_back(session, by=session.lease.owner, why=str(early))
                 raise_blocked(session, back.tree, early)
                 raise early
+            case "locked":
+                holder = session.root if decision.lock is None else decision.lock.root or session.root
+                if not await wait.again(holder):
+                    raise _locked_commit(session, decision, wait.waited)
             case "forward":
                 left = await _drain(session, decision.calls)
                 if left is not None:
@@ -63,6 +81,14 @@ async def commit(session: Session, *, output: str | None = None) -> RunRow:
                 if paused is not None:
                     return paused
     raise AssertionError(f"the commit of run {session.id} does not end")
+
+
+def _locked_commit(session: Session, decision: Decision, waited: float) -> Locked:
+    lock = decision.lock
+    assert lock is not None, "a commit that waits for a lock says for which"
+    tool = next((row.tool for row in decision.calls if lock.name in row.locks), decision.calls[0].tool)
+    hint = f"run {session.id} has ended and commits when the lock is free: in a worker, or when it is opened again"
+    return locked(session, tool, lock, waited=waited, hint=hint)
 
 
 async def _need_body(session: Session) -> None:
@@ -134,9 +160,9 @@ async def drive_forward(session: Session, row: CallRow) -> None:
     waits = row.state == "backing_off" and (row.retry_at is None or row.retry_at > clocks.wall)
     if waits or row.state not in ("held", "ready", "backing_off") or session.body(row) is None:
         return
-    started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
-    if started is None:
-        return
+    started = await start_waiting(session, row)
+    if not isinstance(started, CallRow):
+        return  # not now: another run has its lock, and it stays staged
     try:
         await run_attempts(session, recorded_ask(session, started), started)
     except InDoubt:
@@ -215,8 +241,10 @@ async def _start_decided(session: Session, row: CallRow) -> None:
     spec = session.spec(row.tool)
     if spec is None or spec.fn is None:
         raise await let_go_held(session, row)
-    started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
-    if started is None:
+    started = await start_waiting(session, row)
+    if isinstance(started, Contention) and not started.victim:
+        raise locked(session, row.tool, started, waited=session.wait_s)
+    if not isinstance(started, CallRow):
         return
     try:
         await run_attempts(session, recorded_ask(session, started), started)
@@ -228,7 +256,7 @@ async def _start_decided(session: Session, row: CallRow) -> None:
 
 async def _restart_pivot(session: Session, row: CallRow) -> None:
     started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
-    if started is not None:
+    if isinstance(started, CallRow):
         await _run_pivot(session, started)
 
 
@@ -280,7 +308,7 @@ async def interrupted(session: Session) -> RunRow:
     staged = tuple(row for row in tree.calls if row.run == session.uid and _pending(row))
     await settle_all(session, tree, back=False)
     left = await _drain(session, staged)
-    if left is not None and any(row.retry_at is not None or row.probe_at is not None for row in left):
+    if left is not None and any(_goes_on(session, row) for row in left):
         return await _pause_forward(session, left)
     cause = (
         f"the block ended after the pivot and before its end: open run {session.id!r} again, "
@@ -291,6 +319,12 @@ async def interrupted(session: Session) -> RunRow:
     return await CloseRun(
         session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes, interrupted=True
     )
+
+
+def _goes_on(session: Session, row: CallRow) -> bool:
+    """Whether time brings more: it is due later, or waits for a lock of another run."""
+    is_locked = row.is_staged and bool(row.locks) and session.body(row) is not None
+    return is_locked or row.retry_at is not None or row.probe_at is not None
 
 
 def raise_blocked(session: Session, tree: Tree, cause: BaseException | None) -> None:

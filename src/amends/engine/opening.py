@@ -148,7 +148,7 @@ def _conflict(run: RunRow, given: Any) -> RunConflict:
 
 
 def _refused(run: RunRow) -> RunEnded:
-    who = {"person": "by a person", "self": "by its own failure"}.get(run.goal_by, "")
+    who = {"person": "by a person", "self": "by its own failure", "deadlock": "to end a deadlock"}.get(run.goal_by, "")
     ended = {"rolled_back": "was taken back", "abandoned": "was abandoned"}.get(run.state, f"is {run.state}")
     inside = "; it is a child of another run" if run.parent else ""
     return RunEnded(

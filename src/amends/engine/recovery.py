@@ -9,7 +9,7 @@ from amends.engine.ending import commit, interrupted
 from amends.engine.leftover import obstacles
 from amends.engine.rollback import read_tree, roll_back, settle_all
 from amends.engine.session import Session
-from amends.errors import RunBlocked, Waiting
+from amends.errors import Locked, RunBlocked, Waiting
 from amends.flow import Flow
 from amends.ledger import ClaimRun, CloseRun, DueRuns, LetGo
 from amends.ops import IsDead, Lease, ReadClocks
@@ -142,7 +142,7 @@ async def _go_forward(session: Session, root: RunRow) -> Recovered:
                 return await _go_back(session, run.goal_why)
             return Recovered("done", run)
         return Recovered("done", await interrupted(session))
-    except (RunBlocked, Waiting):
+    except (Locked, RunBlocked, Waiting):
         return Recovered("done", (await read_tree(session)).run)
     except Exception:
         tree = await read_tree(session)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from amends.canonical import ARGS_BYTES_MAX, canonical, check_size, decode, digest, encode, load_result
+from amends.check import lock_names
 from amends.errors import BadArguments
 from amends.model import Call, Compensation, Order, Phase, Request
 from amends.ops import Flight, Lease
@@ -88,6 +89,7 @@ class Ask:
     parent: str = ""
     grp: str = ""
     timeout: float | None = None
+    locks: tuple[str, ...] = ()
     flight: Flight = field(default_factory=Flight)
 
 
@@ -113,7 +115,7 @@ def ask_for(
     whole = canonical(dict(args), path="args") if plain is None else plain[1]
     meaning = named = whole
     if spec.key is not None or spec.ignore:
-        meaning, named = _meant(session, spec, args, whole)
+        meaning, named = _meant(_request(session, spec, args), spec, whole)
     scope = "ledger" if spec.scope == "ledger" else session.root
     return Ask(
         spec=spec,
@@ -129,12 +131,13 @@ def ask_for(
         parent=parent,
         grp=grp,
         timeout=spec.timeout if timeout is None else timeout,
+        locks=() if spec.locks is None else lock_names(spec, _request(session, spec, args)),
     )
 
 
-def _meant(session: Session, spec: Spec, args: Mapping[str, Any], whole: str) -> tuple[str, str]:
-    """What the request means, and what it is named by, where the tool says that this is not all its arguments."""
-    request = Request(
+def _request(session: Session, spec: Spec, args: Mapping[str, Any]) -> Request:
+    """What the rules of a tool see."""
+    return Request(
         run_id=session.id,
         tool=spec.name,
         version=spec.version,
@@ -143,9 +146,13 @@ def _meant(session: Session, spec: Spec, args: Mapping[str, Any], whole: str) ->
         agent=session.agent or None,
         principal=session.principal or None,
     )
-    meant = spec.intent(args)
+
+
+def _meant(request: Request, spec: Spec, whole: str) -> tuple[str, str]:
+    """What the request means, and what it is named by, where the tool says that this is not all its arguments."""
+    meant = spec.intent(request.args)
     identity = spec.identity(request)
-    meaning = whole if len(meant) == len(args) else canonical(meant, path="args")
+    meaning = whole if len(meant) == len(request.args) else canonical(meant, path="args")
     return meaning, meaning if identity is None else canonical(identity, path="key")
 
 

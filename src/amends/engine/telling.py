@@ -21,8 +21,9 @@ from amends.errors import (
     Waiting,
     shown,
 )
-from amends.ledger import Tree
-from amends.model import Answer, Call, Event, Residue, RunInfo, Status
+from amends.ledger import HeldLock, Tree
+from amends.lockrows import LockRow
+from amends.model import Answer, Call, Event, Lock, Residue, RunInfo, Status
 from amends.report import Report
 from amends.rows import EventRow, RunRow
 from amends.tool import Spec
@@ -74,7 +75,8 @@ def _report(
     children = tuple(_report(session, tree, child, by_parent, (), "", ()) for child in by_parent.get(run.uid, []))
     parent = next((one.id for one in tree.runs if one.uid == run.parent), "")
     doubts = tuple(call for call in calls if call.state in ("in_doubt", "compensation_in_doubt"))
-    return Report(info_of(run, parent), calls, residue, doubts, children, ledger=ledger, skipped=skipped)
+    locks = tuple(lock_of(row, run, tree.now) for row in tree.locks if row.root == run.uid)
+    return Report(info_of(run, parent), calls, residue, doubts, children, ledger, skipped, locks)
 
 
 def _residue(session: Session, tree: Tree) -> tuple[Residue, ...]:
@@ -93,6 +95,27 @@ def _residue(session: Session, tree: Tree) -> tuple[Residue, ...]:
             why = row.why or ("it landed after it was thought absent" if row.late else "a person said that it stays")
             found.append(Residue(call_of(row, session.spec(row.tool)), why))
     return tuple(found)
+
+
+def lock_of(row: LockRow, run: RunRow, now: float, waiting: tuple[str, ...] = ()) -> Lock:
+    """One lock as users see it."""
+    since = moment(row.taken_at)
+    assert since is not None, "a lock was taken at some time"
+    return Lock(
+        name=row.name,
+        run_id=row.run_id,
+        tool=row.tool,
+        call_id=row.call,
+        since=since,
+        held_s=now - row.taken_at,
+        run_state=run.state,  # type: ignore[arg-type]  # the ledger's own words
+        waiting=waiting,
+    )
+
+
+def held_lock_of(held: HeldLock) -> Lock:
+    """The same, with those who wait for it."""
+    return lock_of(held.lock, held.root, held.now, tuple(wait.run_id for wait in held.waits))
 
 
 def event_of(row: EventRow) -> Event:

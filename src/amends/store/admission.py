@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -22,6 +23,7 @@ from amends.rows import (
 )
 from amends.states import FREES_KEY, RUN_FINAL, UNSETTLED
 from amends.store.change import find_run, held, move_call, note
+from amends.store.locks import merged, outbox_names, remember, take_locks
 
 GENERATIONS_MAX: Final = 100
 """How often one key may fail or be taken back in one scope before amends says stop."""
@@ -78,6 +80,9 @@ async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> A
         return Admission("replay", recorded[-1]) if recorded else closed
     if closed is not None:
         return closed
+    locked = await _locked(op, run, root, now)
+    if locked is not None:
+        return locked
     op = replace(op, key=f"{op.key}:{op.call_id}")  # the request itself may be repeated: it stays as it is
     return Admission("start", await _insert(op, run, root, now, state="started", generation=1))
 
@@ -240,10 +245,31 @@ async def _admit_by_law(op: AdmitCall, run: RunRow, root: RunRow, now: float, ge
         if op.at_commit:
             run = await UpdateRun(run, {"staged_pivot": call.id})
         return Admission("staged", call, run=run)
+    locked = await _locked(op, run, root, now, pivots=op.kind == "pivot" and not violation)
+    if locked is not None and op.kind == "retriable":
+        # Past the pivot it is forward work, whoever has the lock: accepted, and started when that is free.
+        call = await _insert(op, run, root, now, state="held", generation=generation, reason="lock")
+        return Admission("staged", call, run=run)
+    if locked is not None:
+        return locked
     call = await _insert(op, run, root, now, state="started", generation=generation, violation=violation)
     if op.kind == "pivot" and not violation:
         await UpdateRun(run, {"pivot": call.id})
     return Admission("start", call)
+
+
+async def _locked(op: AdmitCall, run: RunRow, root: RunRow, now: float, *, pivots: bool = False) -> Admission | None:
+    """Take what the call names, and with a pivot what its outbox will need; the answer when somebody has it."""
+    wanted = op.locks
+    if pivots and root.locked:
+        wanted = replace(wanted, names=merged(wanted.names, await outbox_names(run)))
+    if not wanted.names:
+        return None
+    why_not = await take_locks(root, wanted, call=op.call_id, tool=op.tool, at=now, by=op.owner)
+    if why_not is None:
+        return None
+    run = await find_run(root.uid) if why_not.victim else run
+    return Admission("ended" if why_not.victim else "locked", run=run, lock=why_not)
 
 
 async def _broken_law(op: AdmitCall, run: RunRow) -> Admission | None:
@@ -299,9 +325,13 @@ async def _tool_of(call_id: str) -> str:
 
 async def _insert(op: AdmitCall, run: RunRow, root: RunRow, now: float, *, state: str, **facts: Any) -> CallRow:
     """Write the request down, started or held, with its event."""
+    if op.locks.names:
+        facts["locks"] = json.dumps(op.locks.names, ensure_ascii=False)
+        await remember(root)
     seq = await note(
         run, "call", at=now, by=op.owner, epoch=root.epoch, call=op.call_id, frm="(new)", to=state,
         tool=op.tool, reason=facts.get("reason"), violation=facts.get("violation"),
+        locks=op.locks.names,
     )  # fmt: skip
     if state == "started":
         facts |= {"attempt": 1, "first_at": now, "started_at": now}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from amends.errors import LeaseLost, TransitionRefused
+from amends.lockrows import DropWaits, FreeLocks
 from amends.plain import quoted
 from amends.rows import AddEvent, CallRow, FindCall, FindRun, ListCalls, RunRow, UpdateCall, UpdateRun
 from amends.states import call_may, run_may
@@ -105,7 +106,18 @@ async def move_run(
     await note(run, "run", at=at, by=by, epoch=epoch, frm=run.state, to=to, **(facts or {}))
     if to in ("committed", "rolled_back", "abandoned"):
         changes |= {"closed_at": at, "owner": "", "lease_until": 0.0, "wake_at": None, "suspended": 0, "causes": "[]"}
+        if run.locked and run.uid == run.root:
+            await _free_locks(run, at=at, by=by, epoch=epoch)
+            changes["locked"] = 0
     return await UpdateRun(run, {"state": to, **changes})
+
+
+async def _free_locks(root: RunRow, *, at: float, by: str, epoch: int) -> None:
+    """The tree has ended: others may have what it held, and it waits for nothing."""
+    count = await FreeLocks(root.uid)
+    await DropWaits(root.uid)
+    if count:
+        await note(root, "locks freed", at=at, by=by, epoch=epoch, count=count)
 
 
 async def count_replays(replays: Mapping[str, int]) -> None:

@@ -34,6 +34,9 @@ class Dialect:
     is_open: str = ""
     """What the index ``calls_open`` answers to, where it cannot be an index of some states only."""
 
+    if_absent: str = "insert into {} on conflict do nothing"
+    """An insert that meets no row where the key is taken, and breaks nothing then; ``{}``: table and values."""
+
     def name_of(self, column: str) -> str:
         """A column or table, safe from the reserved words."""
         return f"{self.quote}{column}{self.quote}"
@@ -54,6 +57,7 @@ MYSQL: Final = Dialect(
     clock="unix_timestamp(sysdate(6)) + 0e0",
     index=" force index ({})",
     is_open="attention = 1",
+    if_absent="insert ignore into {}",
 )
 
 POSTGRES: Final = Dialect(

@@ -17,10 +17,12 @@ from amends.ledger import (
     SettleCompensation,
     Settled,
 )
+from amends.lockrows import Wanted
 from amends.rows import CallRow, FindCall, FindRun, ListCalls, ListTree, Now, RunRow, UpdateCall, UpdateRun
 from amends.states import RUN_FINAL, STANDING, UNSETTLED
 from amends.store.admission import not_done, promote, within
 from amends.store.change import count_replays, find_run, holds, move_call, move_run, note, owned, unblock
+from amends.store.locks import staged_names, take_locks
 
 # ---- backward -----------------------------------------------------------------------------
 
@@ -148,6 +150,8 @@ async def decide_commit(op: DecideCommit) -> Decision:
     if run.state in RUN_FINAL:
         return Decision("committed" if op.repeated and run.state == "committed" else "ended", run)
     late = root.deadline_at is not None and now > root.deadline_at and run.phase == "open" and not run.pivot
+    if root.goal_by == "deadlock" and root.goal == "rollback" and run.phase == "open" and not run.pivot:
+        return Decision("rollback", run)  # a child, too, decides nothing over the root that was chosen to go back
     if run.phase == "rolling_back" or (run.phase == "open" and (run.goal == "rollback" or late)):
         return Decision("rollback", run)
     await count_replays(op.replays)
@@ -177,6 +181,9 @@ async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCo
         missing = not_done(op.after.get(pivot.tool, ()), (await within(run))[0])
         if missing and not pivot.violation:
             return Decision("early", run, (pivot,), missing=missing)
+        locked = await _take_staged(run, staged, op, now)
+        if locked is not None:
+            return locked
         run = await UpdateRun(run, {"pivot": pivot.id})
         pivot = await promote(run, pivot, at=now, by=op.owner, epoch=op.epoch)
         pivot = await move_call(
@@ -190,10 +197,28 @@ async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCo
             await UpdateCall(call, {"run": run.parent})
         staged = ()
     if staged:
+        locked = await _take_staged(run, staged, op, now) if run.phase == "open" else None
+        if locked is not None:
+            return locked
         if run.phase == "open":
             run = await move_run(run, "pivoted", at=now, by=op.owner, epoch=op.epoch, facts={"pivot": "commit"})
         return Decision("forward", run, staged)
     return Decision("committed", await move_run(run, "committed", at=now, by=op.owner, epoch=op.epoch))
+
+
+async def _take_staged(run: RunRow, staged: tuple[CallRow, ...], op: DecideCommit, now: float) -> Decision | None:
+    """What is staged needs its locks in the transaction that decides; None: it has them, or names none."""
+    names = staged_names(staged)
+    if not names:
+        return None
+    root = await find_run(run.root)
+    first = next(call for call in staged if call.locks)
+    wanted = Wanted(names, waits=True, waited=True)
+    why_not = await take_locks(root, wanted, call=first.id, tool=first.tool, at=now, by=op.owner)
+    if why_not is None:
+        return None
+    run = await find_run(run.uid)
+    return Decision("rollback" if why_not.victim else "locked", run, staged, lock=why_not)
 
 
 # ---- closing ------------------------------------------------------------------------------

@@ -37,10 +37,19 @@ INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     ledger.ListRuns: reading.list_runs,
     ledger.SearchCalls: reading.search_calls,
     ledger.ReadEvents: reading.read_events,
+    ledger.ListLocks: reading.list_locks,
 }
 
 READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(
-    {ledger.ReadRun, ledger.ReadCall, ledger.ListRuns, ledger.SearchCalls, ledger.ReadEvents, ledger.DueRuns}
+    {
+        ledger.ReadRun,
+        ledger.ReadCall,
+        ledger.ListRuns,
+        ledger.SearchCalls,
+        ledger.ReadEvents,
+        ledger.DueRuns,
+        ledger.ListLocks,
+    }
 )
 """Operations that change nothing: a store may answer them without taking its write lock."""
 

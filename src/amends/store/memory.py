@@ -6,10 +6,25 @@ import bisect
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from amends.flow import run_flow
 from amends.ledger import StoreOp
+from amends.lockrows import (
+    DropLock,
+    DropWaits,
+    FindLocks,
+    FreeLocks,
+    LockRow,
+    LocksOf,
+    PageLocks,
+    SeeWait,
+    TakeLock,
+    WaitRow,
+    WaitsFor,
+    WaitsOf,
+)
 from amends.record import changed
 from amends.rows import (
     AddEvent,
@@ -51,6 +66,8 @@ class MemoryStore:
         self.runs: dict[str, RunRow] = {}
         self.calls: dict[str, CallRow] = {}
         self.events: list[EventRow] = []
+        self.locks: dict[tuple[str, str], LockRow] = {}
+        self.waits: dict[tuple[str, str], WaitRow] = {}
         self._ids: dict[tuple[str, str], list[str]] = {}
         self._trees: dict[str, list[str]] = {}
         self._keys: dict[str, list[str]] = {}
@@ -202,6 +219,56 @@ class MemoryStore:
                     break
         return found
 
+    # ---- locks ----------------------------------------------------------------------------
+
+    def _find_locks(self, op: FindLocks) -> list[LockRow]:
+        return [self.locks[op.tenant, name] for name in sorted(set(op.names)) if (op.tenant, name) in self.locks]
+
+    def _take_lock(self, op: TakeLock) -> bool:
+        key = (op.row.tenant, op.row.name)
+        if key in self.locks:
+            return False
+        self.locks[key] = op.row
+        self._undo.append(lambda: self.locks.pop(key))
+        return True
+
+    def _drop_lock(self, op: DropLock) -> None:
+        self._remove(self.locks, [key for key, row in self.locks.items() if (row.root, row.name) == (op.root, op.name)])
+
+    def _free_locks(self, op: FreeLocks) -> int:
+        return self._remove(self.locks, [key for key, row in self.locks.items() if row.root == op.root])
+
+    def _locks_of(self, op: LocksOf) -> list[LockRow]:
+        return sorted((row for row in self.locks.values() if row.root == op.root), key=lambda row: row.name)
+
+    def _page_locks(self, op: PageLocks) -> list[LockRow]:
+        found = [row for row in self.locks.values() if row.tenant == op.tenant and row.name > op.after]
+        return sorted(found, key=lambda row: row.name)[: op.limit]
+
+    def _see_wait(self, op: SeeWait) -> bool:
+        key = (op.row.root, op.row.name)
+        old = self.waits.get(key)
+        self.waits[key] = op.row if old is None else changed(old, {"seen_at": op.row.seen_at})
+        self._undo.append(lambda: self.waits.pop(key) if old is None else self.waits.__setitem__(key, old))
+        return old is None
+
+    def _waits_of(self, op: WaitsOf) -> list[WaitRow]:
+        return sorted((row for row in self.waits.values() if row.root == op.root), key=lambda row: row.name)
+
+    def _waits_for(self, op: WaitsFor) -> list[WaitRow]:
+        found = [row for row in self.waits.values() if (row.tenant, row.name) == (op.tenant, op.name)]
+        return sorted(found, key=lambda row: (row.since, row.root))
+
+    def _drop_waits(self, op: DropWaits) -> None:
+        names = op.names
+        gone = [key for key, row in self.waits.items() if row.root == op.root and (not names or row.name in names)]
+        self._remove(self.waits, gone)
+
+    def _remove(self, rows: dict[tuple[str, str], Any], keys: list[tuple[str, str]]) -> int:
+        for key in keys:
+            self._undo.append(partial(rows.__setitem__, key, rows.pop(key)))
+        return len(keys)
+
     def _index(self, index: dict[Any, list[str]], key: object, value: str) -> None:
         index.setdefault(key, []).append(value)
         self._undo.append(index[key].pop)
@@ -230,4 +297,14 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     UpdateCall: MemoryStore._update_call,
     AddEvent: MemoryStore._add_event,
     PageEvents: MemoryStore._page_events,
+    FindLocks: MemoryStore._find_locks,
+    TakeLock: MemoryStore._take_lock,
+    DropLock: MemoryStore._drop_lock,
+    FreeLocks: MemoryStore._free_locks,
+    LocksOf: MemoryStore._locks_of,
+    PageLocks: MemoryStore._page_locks,
+    SeeWait: MemoryStore._see_wait,
+    WaitsOf: MemoryStore._waits_of,
+    WaitsFor: MemoryStore._waits_for,
+    DropWaits: MemoryStore._drop_waits,
 }

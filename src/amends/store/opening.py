@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from amends.errors import RunEnded
 from amends.ledger import ClaimRun, DueRuns, LetGo, OpenChild, Opened, OpenRun, Renewed, RenewLeases
+from amends.lockrows import DropWaits
 from amends.rows import (
     CallRow,
     FindRun,
@@ -158,6 +159,8 @@ async def _take_over(root: RunRow, op: OpenRun | ClaimRun, now: float, *, histor
         undoing = call.state in ("compensating", "compensation_in_doubt")
         in_flight = not root.owner and (call.comp_mono if undoing else call.quiet_mono) is None
         await _lose(run, call, op, epoch, now=now, quiet=op.mono + root.lease_s if in_flight else quiet)
+    if root.locked:
+        await DropWaits(root.uid)  # whoever asked is gone; the new owner asks anew
     return await UpdateRun(
         root,
         {
@@ -209,7 +212,7 @@ async def renew_leases(op: RenewLeases) -> Renewed:
             continue
         until = now + op.lease_s
         await UpdateRun(root, {"lease_until": until, "wake_at": until, "lease_s": op.lease_s})
-        goals[uid] = root.goal if root.goal_by in ("person", "deadline") else ""
+        goals[uid] = root.goal if root.goal_by in ("person", "deadline", "deadlock") else ""
     return Renewed(goals)
 
 

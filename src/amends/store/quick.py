@@ -56,6 +56,7 @@ def is_plain_admission(op: AdmitCall) -> bool:
         and not op.repeated
         and not op.again
         and not op.at_commit
+        and not op.locks.names
         and (op.epoch == 1 or op.declared or op.kind == "read")
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from amends.ledger import ListRuns, ReadCall, ReadEvents, ReadRun, SearchCalls, Tree
+from amends.ledger import HeldLock, ListLocks, ListRuns, ReadCall, ReadEvents, ReadRun, SearchCalls, Tree
+from amends.lockrows import LocksOf, PageLocks, WaitsFor
 from amends.rows import (
     CallRow,
     EventRow,
@@ -17,6 +18,8 @@ from amends.rows import (
     PageRuns,
     RunRow,
 )
+from amends.store.change import find_run
+from amends.store.locks import waits_now
 
 
 async def read_run(op: ReadRun) -> Tree | None:
@@ -31,7 +34,8 @@ async def read_run(op: ReadRun) -> Tree | None:
             inside.add(row.uid)
             runs.append(row)
     calls = [call for call in await ListCalls(run.root) if call.run in inside]
-    return Tree(run, tuple(runs), tuple(calls), await Now())
+    locks = await LocksOf(run.uid) if run.locked else []
+    return Tree(run, tuple(runs), tuple(calls), await Now(), tuple(locks))
 
 
 async def read_call(op: ReadCall) -> CallRow | None:
@@ -47,6 +51,18 @@ async def list_runs(op: ListRuns) -> list[RunRow]:
 async def search_calls(op: SearchCalls) -> list[CallRow]:
     """See ``SearchCalls``."""
     return await PageCalls(op.tenant, op.states, op.before, op.limit)
+
+
+async def list_locks(op: ListLocks) -> list[HeldLock]:
+    """See ``ListLocks``."""
+    now = await Now()
+    held: list[HeldLock] = []
+    for lock in await PageLocks(op.tenant, op.after, op.limit):
+        root = await find_run(lock.root)
+        asked = await WaitsFor(lock.tenant, lock.name)
+        waits = [wait for wait in asked if waits_now(wait, await find_run(wait.root), now)]
+        held.append(HeldLock(lock, root, tuple(waits), now))
+    return held
 
 
 async def read_events(op: ReadEvents) -> list[EventRow]:

@@ -17,21 +17,30 @@ from amends.ledger import (
     StartCall,
     WatchDoubt,
 )
+from amends.lockrows import Contention, Wanted
 from amends.rows import CallRow, FindCall, Now, RunRow, UpdateCall, UpdateRun
 from amends.store.admission import promote
 from amends.store.change import find_run, holds, move_call, move_run, note, owned, unblock
+from amends.store.locks import names_wanted, take_locks
 
 
-async def start_call(op: StartCall) -> CallRow | None:
+async def start_call(op: StartCall) -> CallRow | Contention | None:
     """See ``StartCall``."""
     call = await _find(op.call_id)
     run = await find_run(call.run)
-    await owned(call.root, op.owner, op.epoch)
+    root = await owned(call.root, op.owner, op.epoch)
     if op.repeated and call.state == "started" and call.attempt == op.attempt:
         return call
     if call.attempt != op.attempt - 1 or not _startable(run, call):
         return None
     now = await Now()
+    # Later attempts need nothing: what the first one took is held until the tree has ended.
+    names = await names_wanted(call, run, root) if root.locked and not call.attempt else ()
+    if names:
+        wanted = Wanted(names, waits=True, waited=True)
+        why_not = await take_locks(root, wanted, call=call.id, tool=call.tool, at=now, by=op.owner)
+        if why_not is not None:
+            return why_not
     call = await promote(run, call, at=now, by=op.owner, epoch=op.epoch)
     if call.kind == "pivot" and not call.violation:
         run = await UpdateRun(run, {"pivot": call.id})

@@ -10,32 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from amends import rows
 from amends.errors import TransitionRefused
-from amends.flow import Flow, Op
+from amends.flow import Flow
 from amends.record import changed
 from amends.rows import CALL_COLUMNS, EVENT_COLUMNS, RUN_COLUMNS, CallRow, Changes, EventRow, RunRow
 from amends.states import CALL_STATES, LIVE, NEW, RUN_STATES, STANDING, UNSETTLED, call_sources, run_sources
 from amends.store.dialect import Dialect
+from amends.store.locksql import LOCK_ROWS, LockStatements
+from amends.store.statement import Execute as Execute
+from amends.store.statement import Result as Result
 
 T = TypeVar("T")
 Row = TypeVar("Row", RunRow, CallRow)
 
-Result: TypeAlias = tuple[list[tuple[Any, ...]], int, int]
-"""The rows, how many rows the statement met (not: really changed), and the id that an insert made."""
-
 OPEN: Final = tuple(state for state in CALL_STATES if state in (UNSETTLED | STANDING) - LIVE - {"succeeded"})
 """What somebody has to look at: the states of the index ``calls_open``."""
-
-
-@dataclass(slots=True)
-class Execute(Op[Result]):
-    """One statement, inside the transaction that is open."""
-
-    sql: str
-    params: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +63,7 @@ class Statements:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._shapes: dict[tuple[Any, ...], str] = {}
+        self.locks = LockStatements(dialect)
         runs, calls, events = self._select("runs", RUN_COLUMNS), self._select("calls", CALL_COLUMNS), "from events"
         mark, lock = dialect.mark, dialect.lock
         key = dialect.name_of("key")
@@ -374,4 +367,5 @@ _ROWS: Final[dict[type[Any], Callable[[Desk, Any], Flow[Any]]]] = {
     rows.UpdateCall: _update_call,
     rows.AddEvent: _add_event,
     rows.PageEvents: _page_events,
+    **LOCK_ROWS,
 }

@@ -11,6 +11,7 @@ from typing import Final
 from amends.rows import CallRow, EventRow
 from amends.states import RUN_FINAL, call_may, run_may
 from amends.store.memory import MemoryStore
+from amends.testing.lockcheckers import LOCK_CHECKERS
 from amends.testing.world import World, result_of
 
 
@@ -94,13 +95,8 @@ def _wrong_turn(store: MemoryStore, call: CallRow, state: dict[str, str], settle
         if now == "started" and _inside(store, other, call):
             yield f"{call.tool} was compensated while {other.tool} was started"
         later = settled.get(other_id, 0) > settled.get(call.id, 0)
-        if (
-            now == "succeeded"
-            and later
-            and other.undoable
-            and other.grp != (call.grp or None)
-            and _same_end(store, other, call)
-        ):
+        done = now == "succeeded" and later and other.undoable
+        if done and other.grp != (call.grp or None) and _same_end(store, other, call):
             yield f"{call.tool} was compensated before {other.tool}, which was settled after it"
 
 
@@ -338,7 +334,7 @@ def goal_kept(store: MemoryStore, world: World) -> Iterator[str]:
         failed_pivot = any(
             c.run == run.uid and c.at_commit and c.state == "failed" and c.why != "lost" for c in store.calls.values()
         )
-        asked = run.goal_by in ("person", "deadline")
+        asked = run.goal_by in ("person", "deadline", "deadlock")
         if run.uid in decided and run.state == "rolled_back" and not failed_pivot and not asked and not run.parent:
             yield f"run {run.id} had ended cleanly and was rolled back"
 
@@ -385,6 +381,7 @@ CHECKERS: Final[dict[str, Checker]] = {
         goal_kept,
         answers_true,
         no_stale_body,
+        *LOCK_CHECKERS,
     )
 }
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from amends.model import Absent, Happened, NoEffect, Probed, Unknown
 from amends.ops import Invoke
+from amends.rows import CallRow
 from amends.store.memory import MemoryStore
 from amends.testing.simulation import Process, Simulation
 
@@ -51,6 +54,8 @@ class World:
     lies: list[str] = field(default_factory=list)
     alone: list[str] = field(default_factory=list)
     merged: list[str] = field(default_factory=list)
+    unlocked: list[str] = field(default_factory=list)
+    deadlocks: list[str] = field(default_factory=list)
     answers: list[tuple[str, str, str]] = field(default_factory=list)
     """Root run, tool and value of everything that programs were told."""
     later: list[tuple[float, Landing]] = field(default_factory=list)
@@ -180,6 +185,8 @@ class World:
         row = sim.store.calls.get(op.call.id)
         if op.phase == "execute" and (row is None or row.state != "started" or row.attempt != op.call.attempt):
             self.unwritten.append(f"the body of {op.call.tool} started before its start was durable")
+        if op.phase == "execute" and row is not None:
+            self.unlocked += _not_held(sim.store, row)
         if op.phase == "compensate" and (row is None or row.state != "compensating"):
             self.unwritten.append(f"the compensation of {op.call.tool} started before its start was durable")
         if op.phase != "probe" and row is not None:
@@ -187,6 +194,15 @@ class World:
             lease = process.leases.get(row.root)
             if lease is not None and root.epoch != lease.epoch and sim.clock.mono >= lease.until:
                 self.stale.append(f"{op.call.tool} was started by {process.name}, whose lease had ended")
+
+
+def _not_held(store: MemoryStore, row: CallRow) -> Iterator[str]:
+    """The locks that a call names and its root does not have while its body starts."""
+    going_back = store.runs[row.root].phase not in ("open", "pivoted")  # one more start to learn a result needs none
+    for name in json.loads(row.locks) if row.locks and not going_back else ():
+        held = store.locks.get((row.tenant, name))
+        if held is None or held.root != row.root:
+            yield f"{row.tool} {row.id} started without its lock {name}, which is {held and held.run_id}'s"
 
 
 def result_of(key: str) -> str:

@@ -16,6 +16,7 @@ from amends.testing.conformance import (  # isort: skip
     atomic as atomic,
     alike as alike,
     racing as racing,
+    locks as locks,
 )
 from amends.testing.conformance.prove import COLOURS, Proof, check_store, prove_store
 from amends.testing.conformance.registry import CHECKS, Skipped

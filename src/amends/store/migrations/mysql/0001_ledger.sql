@@ -48,6 +48,7 @@ create table if not exists runs (
     interrupted bigint not null default 0,
     pivot longtext not null default (''),
     staged_pivot longtext not null default (''),
+    locked bigint not null default 0,
     causes longtext not null default ('[]'),
     closed_at double,
     constraint runs_state check (state in (
@@ -93,6 +94,7 @@ create table if not exists calls (
     alias longtext not null default (''),
     at_commit bigint not null default 0,
     undoable bigint not null default 0,
+    locks longtext not null default (''),
     violation longtext not null default (''),
     attempt bigint not null default 0,
     result longtext,
@@ -153,4 +155,30 @@ create table if not exists events (
     epoch bigint not null,
     facts longtext not null,
     index events_root (root)
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+-- Who holds what, until its root has ended. The name is the key: inserted if absent, it is whose insert came first.
+-- A name has 200 characters at most.
+create table if not exists locks (
+    tenant varbinary(1016) not null,
+    name varbinary(800) not null,
+    root varbinary(255) not null,
+    run_id varbinary(2048) not null,
+    `call` varbinary(255) not null,
+    tool longtext not null,
+    taken_at double not null,
+    unique index locks_name (tenant, name),
+    index locks_root (root)
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+create table if not exists waits (
+    root varbinary(255) not null,
+    tenant varbinary(1016) not null,
+    name varbinary(800) not null,
+    run_id varbinary(2048) not null,
+    tool longtext not null,
+    since double not null,
+    seen_at double not null,
+    unique index waits_root (root, name),
+    index waits_name (tenant, name)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;

@@ -45,6 +45,7 @@ create table runs (
     interrupted bigint not null default 0,
     pivot text not null default '',
     staged_pivot text not null default '',
+    locked bigint not null default 0,
     causes text not null default '[]',
     closed_at double precision,
     primary key (uid),
@@ -96,6 +97,7 @@ create table calls (
     alias text not null default '',
     at_commit bigint not null default 0,
     undoable bigint not null default 0,
+    locks text not null default '',
     violation text not null default '',
     attempt bigint not null default 0,
     result text,
@@ -165,3 +167,32 @@ create table events (
 );
 
 create index events_root on events (root, seq);
+
+-- Who holds what, until its root has ended. The name is the key: inserted if absent, it is whose insert came first.
+create table locks (
+    tenant text collate "C" not null,
+    name text collate "C" not null,
+    root text collate "C" not null,
+    run_id text collate "C" not null,
+    "call" text collate "C" not null,
+    tool text not null,
+    taken_at double precision not null
+);
+
+create unique index locks_name on locks (tenant, name);
+
+create index locks_root on locks (root);
+
+create table waits (
+    root text collate "C" not null,
+    tenant text collate "C" not null,
+    name text collate "C" not null,
+    run_id text collate "C" not null,
+    tool text not null,
+    since double precision not null,
+    seen_at double precision not null
+);
+
+create unique index waits_root on waits (root, name);
+
+create index waits_name on waits (tenant, name);

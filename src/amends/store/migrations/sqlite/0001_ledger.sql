@@ -44,6 +44,7 @@ create table runs (
     interrupted integer not null,
     pivot text not null,
     staged_pivot text not null,
+    locked integer not null,
     causes text not null,
     closed_at real,
     check (
@@ -94,6 +95,7 @@ create table calls (
     alias text not null default '',
     at_commit integer not null default 0,
     undoable integer not null default 0,
+    locks text not null default '',
     violation text not null default '',
     attempt integer not null default 0,
     result text,
@@ -164,3 +166,32 @@ create table events (
 
 -- Ordered by seq within a root, as above.
 create index events_root on events (root);
+
+-- Who holds what, until its root has ended. The name is the key: inserted if absent, it is whose insert came first.
+create table locks (
+    tenant text not null,
+    name text not null,
+    root text not null,
+    run_id text not null,
+    "call" text not null,
+    tool text not null,
+    taken_at real not null
+) strict;
+
+create unique index locks_name on locks (tenant, name);
+
+create index locks_root on locks (root);
+
+create table waits (
+    root text not null,
+    tenant text not null,
+    name text not null,
+    run_id text not null,
+    tool text not null,
+    since real not null,
+    seen_at real not null
+) strict;
+
+create unique index waits_root on waits (root, name);
+
+create index waits_name on waits (tenant, name);

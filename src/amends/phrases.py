@@ -1,0 +1,84 @@
+"""Words that errors are made of: values, lists and the ordering law as a person or a model reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+SHOWN_CHARS_MAX: Final = 200
+"""No value is shown to a model longer than this."""
+
+
+def shown(value: object) -> str:
+    """A value as a model sees it: JSON where possible, cut at a limit."""
+    try:
+        text = (
+            value
+            if isinstance(value, str)
+            else json.dumps(value, ensure_ascii=False, default=str, separators=(",", ":"))
+        )
+    except (TypeError, ValueError):
+        text = str(value)
+    return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
+
+
+def plain(value: object) -> Any:
+    """A fact as plain JSON data."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, Iterable):
+        return [plain(v) for v in value]
+    to_dict = getattr(value, "to_dict", None)
+    return to_dict() if callable(to_dict) else str(value)
+
+
+def listed(names: Sequence[str]) -> str:
+    """One name, or several with "and"."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+class OutOfOrder(Protocol):
+    """The facts of a refusal by the ordering law."""
+
+    tool: str
+    law: str
+    pivot: str | None
+    missing: tuple[str, ...]
+    unsettled: tuple[str, ...]
+    allowed: tuple[str, ...]
+
+
+def out_of_order(no: OutOfOrder) -> str:
+    """Why the ordering law refuses a call, and what to call instead."""
+    match no.law:
+        case "pivot_early" if no.missing:
+            first = no.missing[0]
+            return (
+                f"{no.tool} cannot be undone, so it comes last, and {listed(no.missing)} "
+                f"{'has' if len(no.missing) == 1 else 'have'} not been done. "
+                f"Call {first if len(no.missing) == 1 else 'them'} first, then {no.tool} again with the same arguments."
+            )
+        case "pivot_early":
+            return (
+                f"{no.tool} cannot be undone, so it comes last, and {listed(no.unsettled)} "
+                f"{'has' if len(no.unsettled) == 1 else 'have'} no result yet. "
+                f"Wait for {'it' if len(no.unsettled) == 1 else 'them'}, then call {no.tool} again with the same arguments."
+            )
+        case "pivot_twice":
+            return (
+                f"this task has already made its one irreversible call ({no.pivot}). "
+                "Do not call it again; if a second one is needed, tell the user that it is a new task."
+            )
+        case "pivot_in_flight":
+            return (
+                f"{no.pivot} cannot be undone and has no result yet, so only reads may start. "
+                f"Wait for it, then call {no.tool} again with the same arguments."
+            )
+        case _:
+            return (
+                f"{no.pivot} has happened and cannot be undone, so nothing that might have to be undone may start. "
+                f"You may still call: {', '.join(no.allowed) or 'nothing'}."
+            )
