@@ -272,6 +272,8 @@ class BeginCompensation(StoreOp["CallRow | None"]):
     epoch: int
     attempt: int
     from_doubt: bool = False
+    seen: CallRow | None = None
+    """See ``SettleCall.seen``: here as the rollback read it."""
 
 
 @dataclass(slots=True)
@@ -288,6 +290,7 @@ class SettleCompensation(StoreOp[Settled]):
     gave_up: bool = False
     boot: str = ""
     mono: float | None = None
+    seen: CallRow | None = None
 
 
 @dataclass(slots=True)

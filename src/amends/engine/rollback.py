@@ -233,8 +233,9 @@ async def compensate(session: Session, row: CallRow) -> float:
                 return wait
             continue
         started = await BeginCompensation(
-            row.id, session.lease.owner, session.lease.epoch, row.comp_attempt + 1, from_doubt=row.state == "in_doubt"
-        )
+            row.id, session.lease.owner, session.lease.epoch, row.comp_attempt + 1,
+            from_doubt=row.state == "in_doubt", seen=row,
+        )  # fmt: skip
         if started is None:
             # Another thread has begun a call since we looked: it lands first.
             await Sleep(POLL_S_MIN)
@@ -302,7 +303,7 @@ async def _settle(
     clocks = await ReadClocks()
     settle = SettleCompensation(
         row.id, session.lease.owner, session.lease.epoch, row.comp_attempt, "compensated",
-        boot=clocks.boot, mono=clocks.mono,
+        boot=clocks.boot, mono=clocks.mono, seen=row,
     )  # fmt: skip
     tried = row.comp_attempt - row.comp_from
     if guarded and ended.error is None:

@@ -9,23 +9,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from amends.ledger import Admission, AdmitCall, SettleCall, Settled, StoreOp
+from amends.ledger import Admission, AdmitCall, BeginCompensation, SettleCall, SettleCompensation, Settled, StoreOp
+from amends.rows import CallRow
 from amends.store.dialect import MYSQL
 from amends.store.quick import (
+    BEGUN_SQL,
+    FREE_TO_GO,
     FROM_OP,
     OPEN_ROOT,
     SAME,
     SETTLED,
+    STILL_GOING,
+    UNDONE,
     WHEN,
     admission_facts,
     admission_values,
     admitted,
+    beginning_facts,
+    begun,
+    free_values,
+    going_values,
     is_plain_admission,
+    is_plain_beginning,
+    is_plain_end,
     is_plain_settlement,
     places,
     settled,
     settlement_facts,
     settlement_values,
+    undone,
+    undone_facts,
+    undone_values,
 )
 
 Clock = Callable[[], float] | None
@@ -77,8 +91,46 @@ _SETTLE: Final = "; ".join(
         "commit",
     )
 )
-_SERVER: Final = tuple(text.replace("{clock}", MYSQL.clock) for text in (_ADMIT, _SETTLE))
-_GIVEN: Final = tuple(text.replace("{clock}", "%s") for text in (_ADMIT, _SETTLE))
+_BEGIN: Final = "; ".join(
+    (
+        "begin",
+        (
+            f"set @at = (select {_NOW} from runs where uid = %s and owner = %s and epoch = %s and state = 'rolling_back'"
+            " for update)"
+        ),
+        f"set @at = (select @at from calls c where c.id = %s and c.root = %s and {FREE_TO_GO.format('%s')})",
+        (
+            f"{_EVENT}root, run, run_id, tenant, id, 'call', 'succeeded', 'compensating', %s, %s, %s from calls"
+            " where id = %s and @at is not null"
+        ),
+        (
+            f"update calls set state = 'compensating', comp_attempt = %s, comp_at = @at{BEGUN_SQL}"
+            " where id = %s and @at is not null"
+        ),
+        "select @at from dual where @at is not null",
+        "commit",
+    )
+)
+_END: Final = "; ".join(
+    (
+        "begin",
+        f"set @at = (select {_NOW} from runs where uid = %s and owner = %s and epoch = %s for update)",
+        f"set @at = (select @at from calls c where c.id = %s and c.root = %s and {STILL_GOING.format('%s')})",
+        (
+            f"{_EVENT}root, run, run_id, tenant, id, 'call', 'compensating', %s, %s, %s, %s from calls"
+            " where id = %s and @at is not null"
+        ),
+        (
+            f"update calls set {', '.join(f'{name} = %s' for name in UNDONE)}, comp_settled_at = @at,"
+            " comp_retry_at = @at + %s where id = %s and @at is not null"
+        ),
+        "select @at from dual where @at is not null",
+        "commit",
+    )
+)
+_TEXTS: Final = (_ADMIT, _SETTLE, _BEGIN, _END)
+_SERVER: Final = tuple(text.replace("{clock}", MYSQL.clock) for text in _TEXTS)
+_GIVEN: Final = tuple(text.replace("{clock}", "%s") for text in _TEXTS)
 _SAME: Final = tuple(SAME.values())
 
 
@@ -117,10 +169,46 @@ def settle(op: SettleCall, clock: Clock, ask: Ask) -> Settled | None:
     return settled(op, *told[0]) if told else None
 
 
+def begin(op: BeginCompensation, clock: Clock, ask: Ask) -> CallRow | None:
+    """Begin the compensation; None: nothing was changed and the flow decides."""
+    assert op.seen is not None, "a plain compensation knows what it takes back"
+    text, now = (_SERVER[2], ()) if clock is None else (_GIVEN[2], (clock(),))
+    root = op.seen.root
+    told = ask(
+        text,
+        (
+            *now, root, op.owner, op.epoch, op.call_id, root, *free_values(op), op.owner, op.epoch,
+            beginning_facts(op), op.call_id, op.attempt, op.call_id,
+        ),
+        root,
+    )  # fmt: skip
+    return begun(op, told[0][0]) if told else None
+
+
+def end(op: SettleCompensation, clock: Clock, ask: Ask) -> Settled | None:
+    """Settle the compensation; None: nothing was changed and the flow decides."""
+    assert op.seen is not None, "a plain compensation knows what it takes back"
+    text, now = (_SERVER[3], ()) if clock is None else (_GIVEN[3], (clock(),))
+    root = op.seen.root
+    told = ask(
+        text,
+        (
+            *now, root, op.owner, op.epoch, op.call_id, root, *going_values(op), op.to, op.owner, op.epoch,
+            undone_facts(op), op.call_id, *undone_values(op), op.retry_s, op.call_id,
+        ),
+        root,
+    )  # fmt: skip
+    return undone(op, told[0][0]) if told else None
+
+
 def quick(op: StoreOp[Any]) -> Callable[[Any, Clock, Ask], Any] | None:
     """How to do it quickly, if it is plain."""
     if isinstance(op, AdmitCall) and is_plain_admission(op):
         return admit
     if isinstance(op, SettleCall) and is_plain_settlement(op):
         return settle
+    if isinstance(op, BeginCompensation) and is_plain_beginning(op):
+        return begin
+    if isinstance(op, SettleCompensation) and is_plain_end(op):
+        return end
     return None

@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from amends.ledger import Admission, AdmitCall, SettleCall, Settled, StoreOp
+from amends.ledger import Admission, AdmitCall, BeginCompensation, SettleCall, SettleCompensation, Settled, StoreOp
+from amends.rows import CallRow
 from amends.store.quick import (
     FROM_OP,
     admission_facts,
     admission_values,
     admitted,
+    beginning_facts,
+    begun,
+    free_values,
+    going_values,
     is_plain_admission,
+    is_plain_beginning,
+    is_plain_end,
     is_plain_settlement,
     places,
     settled,
     settlement_facts,
     settlement_values,
+    undone,
+    undone_facts,
+    undone_values,
 )
 from amends.store.sql import Execute
 
@@ -25,6 +35,8 @@ _SENT: Final = tuple(
 )
 """What the function is told of the request; the rest it knows: a plain one is of the root, and of this epoch."""
 _ADMIT: Final = f"select * from amends_admit_1({', '.join(['%s'] * (4 + len(_SENT)))})"
+_BEGIN: Final = f"select * from amends_begin_1({', '.join(['%s'] * 11)})"
+_END: Final = f"select * from amends_end_1({', '.join(['%s'] * 15)})"
 _SETTLE: Final = f"select * from amends_settle_1({', '.join(['%s'] * 16)})"
 
 Clock = Callable[[], float] | None
@@ -61,8 +73,43 @@ async def settle(op: SettleCall, clock: Clock) -> Settled | None:
     return settled(op, *told[0]) if told else None
 
 
+async def begin(op: BeginCompensation, clock: Clock) -> CallRow | None:
+    """Begin the compensation; None: nothing was changed and the flow decides."""
+    if not is_plain_beginning(op):
+        return None
+    assert op.seen is not None, "a plain compensation knows what it takes back"
+    told, _, _ = await Execute(
+        _BEGIN,
+        (
+            _now(clock), op.owner, op.epoch, beginning_facts(op), op.call_id, op.seen.root, op.attempt,
+            *free_values(op),
+        ),
+    )  # fmt: skip
+    return begun(op, told[0][1]) if told else None
+
+
+async def end(op: SettleCompensation, clock: Clock) -> Settled | None:
+    """Settle the compensation; None: nothing was changed and the flow decides."""
+    if not is_plain_end(op):
+        return None
+    assert op.seen is not None, "a plain compensation knows what it takes back"
+    told, _, _ = await Execute(
+        _END,
+        (
+            _now(clock), op.owner, op.epoch, undone_facts(op), op.call_id, op.seen.root, *going_values(op),
+            *undone_values(op), op.retry_s,
+        ),
+    )  # fmt: skip
+    return undone(op, told[0][1]) if told else None
+
+
 def _now(clock: Clock) -> float | None:
     return None if clock is None else clock()
 
 
-QUICK: Final[dict[type[StoreOp[Any]], Callable[[Any, Clock], Any]]] = {AdmitCall: admit, SettleCall: settle}
+QUICK: Final[dict[type[StoreOp[Any]], Callable[[Any, Clock], Any]]] = {
+    AdmitCall: admit,
+    SettleCall: settle,
+    BeginCompensation: begin,
+    SettleCompensation: end,
+}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-from amends.ledger import Admission, AdmitCall, SettleCall, Settled
+from amends.ledger import Admission, AdmitCall, BeginCompensation, SettleCall, SettleCompensation, Settled
 from amends.rows import CALL_COLUMNS, CallRow
 from amends.store.sql import CALLS
 
@@ -122,4 +122,88 @@ def settled(op: SettleCall, seq: int, at: float) -> Settled:
 def settlement_facts(op: SettleCall) -> str:
     """What the event of a plain settlement says."""
     kept = {"attempt": op.attempt, "why": op.why} if op.why else {"attempt": op.attempt}
+    return json.dumps(kept, ensure_ascii=False)
+
+
+# ---- compensating -------------------------------------------------------------------------
+
+_LATER: Final = "o.settled_seq > c.settled_seq and (c.grp = '' or o.grp <> c.grp)"
+FREE_TO_GO: Final = (
+    "c.state = 'succeeded' and c.comp_attempt = {0} and c.settled_seq = {0} and c.evidence = {0} and c.replays = {0}"
+    " and not exists (select 1 from runs k where k.root = c.root and k.uid <> c.root)"
+    " and not exists (select 1 from calls o where o.root = c.root and o.id <> c.id and o.kind <> 'read'"
+    " and (o.state = 'started'"
+    f" or (o.state = 'compensating' and {_LATER})"
+    f" or (o.state = 'succeeded' and o.undoable = 1 and {_LATER})))"
+)
+"""Where call ``c`` of a run without children is next to be taken back: it is as it was seen, and no other call ``o``
+is started or was settled later. ``{0}``: the values of ``free_values``."""
+
+BEGUN: Final = {
+    "comp_settled_at": None, "comp_retry_at": None, "comp_error": "", "comp_boot": "", "comp_mono": None,
+    "quiet_left": None,
+}  # fmt: skip
+"""The columns that a compensation begins with, beside the state, the attempt and the moment."""
+BEGUN_SQL: Final = "".join(f", {name} = {'null' if value is None else repr(value)}" for name, value in BEGUN.items())
+
+
+def is_plain_beginning(op: BeginCompensation) -> bool:
+    """Whether a compensation begins that nothing but the order can keep from it."""
+    seen = op.seen
+    plain = seen is not None and seen.state == "succeeded" and seen.run == seen.root
+    return plain and not op.repeated and not op.from_doubt
+
+
+def free_values(op: BeginCompensation) -> tuple[Any, ...]:
+    """What the call must still be."""
+    assert op.seen is not None, "a plain compensation knows what it takes back"
+    return (op.attempt - 1, op.seen.settled_seq, op.seen.evidence, op.seen.replays)
+
+
+def begun(op: BeginCompensation, at: float) -> CallRow:
+    """The answer to a plain beginning."""
+    assert op.seen is not None, "a plain compensation knows what it takes back"
+    return CALLS.changed(op.seen, {"state": "compensating", "comp_attempt": op.attempt, "comp_at": at, **BEGUN})
+
+
+def beginning_facts(op: BeginCompensation) -> str:
+    """What the event of a plain beginning says."""
+    return json.dumps({"attempt": op.attempt})
+
+
+UNDONE: Final = ("state", "comp_error", "comp_gave_up", "comp_boot", "comp_mono")
+"""The columns that the end of a compensation brings, beside the moment and when to try again."""
+
+
+def is_plain_end(op: SettleCompensation) -> bool:
+    """Whether the end of a compensation changes its call and nothing else."""
+    return op.seen is not None and not op.repeated
+
+
+STILL_GOING: Final = "c.state = 'compensating' and c.comp_attempt = {0} and c.evidence = {0} and c.replays = {0}"
+"""Where the compensation that ends is the one that was begun. ``{0}``: the values of ``going_values``."""
+
+
+def going_values(op: SettleCompensation) -> tuple[Any, ...]:
+    """What the call must still be."""
+    assert op.seen is not None, "a plain compensation knows what it takes back"
+    return (op.attempt, op.seen.evidence, op.seen.replays)
+
+
+def undone_values(op: SettleCompensation) -> tuple[Any, ...]:
+    """The values of ``UNDONE``."""
+    return (op.to, op.error, int(op.gave_up), op.boot, op.mono)
+
+
+def undone(op: SettleCompensation, at: float) -> Settled:
+    """The answer to a plain end of a compensation."""
+    assert op.seen is not None, "a plain compensation knows what it takes back"
+    changes: dict[str, Any] = dict(zip(UNDONE, undone_values(op), strict=True))
+    retry_at = None if op.retry_s is None else at + op.retry_s
+    return Settled(CALLS.changed(op.seen, {**changes, "comp_settled_at": at, "comp_retry_at": retry_at}))
+
+
+def undone_facts(op: SettleCompensation) -> str:
+    """What the event of a plain end says."""
+    kept = {"attempt": op.attempt, "error": op.error} if op.error else {"attempt": op.attempt}
     return json.dumps(kept, ensure_ascii=False)

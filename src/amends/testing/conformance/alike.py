@@ -193,13 +193,15 @@ DEEDS: dict[Deed, int] = {
     on_call("backing_off", "compensation_failed")(lambda call, *_: ops.RetryCall(call.id, "ann", "again")): 2,
     on_call("succeeded", "in_doubt", "compensation_failed")(
         lambda call, owner, epoch, luck: ops.BeginCompensation(
-            call.id, owner, epoch, call.comp_attempt + 1, from_doubt=luck.random() < 0.5
+            call.id, owner, epoch, call.comp_attempt + 1, from_doubt=luck.random() < 0.5,
+            seen=luck.choice([None, call, call]),
         )
     ): 14,
     on_call("compensating")(
         lambda call, owner, epoch, luck: ops.SettleCompensation(
             call.id, owner, epoch, call.comp_attempt,
             luck.choice(["compensated", "compensated", "compensation_failed", "compensation_in_doubt"]), mono=9.0,
+            seen=luck.choice([None, call, call]),
         )
     ): 10,
     on_run("open")(lambda run, owner, epoch, _: ops.RenewLeases(owner, {run.root: epoch}, LEASE_S)): 6,

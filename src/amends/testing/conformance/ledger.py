@@ -179,7 +179,9 @@ class Ledger:
         return answer
 
     def compensate_op(self, call: CallRow, *, owner: str = "a", epoch: int = 0, **given: Any) -> ops.BeginCompensation:
-        return ops.BeginCompensation(call.id, owner, epoch or call.created_epoch, call.comp_attempt + 1, **given)
+        return ops.BeginCompensation(
+            call.id, owner, epoch or call.created_epoch, call.comp_attempt + 1, seen=call, **given
+        )
 
     def compensate(self, call: CallRow, to: str = "compensated", **given: Any) -> CallRow:
         """Begin it and let it end so."""
@@ -192,7 +194,15 @@ class Ledger:
     ) -> ops.Settled:
         answer: ops.Settled = self(
             ops.SettleCompensation(
-                call.id, owner, epoch or call.created_epoch, call.comp_attempt, to, boot="boot", mono=500.0, **given
+                call.id,
+                owner,
+                epoch or call.created_epoch,
+                call.comp_attempt,
+                to,
+                boot="boot",
+                mono=500.0,
+                seen=call,
+                **given,
             )
         )
         return answer
