@@ -87,7 +87,7 @@ def memory(places: Places, runs: int, *, limit_s: float = MEMORY_S_MAX) -> Itera
         more = {
             "before_mb": round(got["before_kb"] / 1024, 1),
             "after_mb": round(got["after_kb"] / 1024, 1),
-            "bytes_per_run": round(grown * 1024 / got["count"], 1),
+            "bytes_per_run": round(grown * 1024 / max(1, got["count"]), 1),
             "count": got["count"],
         }
         ratio = got["after_kb"] / got["before_kb"]
