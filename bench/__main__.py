@@ -1,4 +1,4 @@
-"""``python -m bench``: measure, print a table, write ``build/bench.json`` and ``build/bench.svg``. Exits 0 whatever it finds."""
+"""``python -m bench``: measure, print a table, write ``bench.json`` and ``bench.svg`` in ``build``. Exits 0 whatever it finds."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Final
 from bench.alone import MEMORY_S_MAX, engine, importing, memory, waiting
 from bench.bars import AGAINST_FLOOR, CPU, CPU_ASYNC, GROWN, IMPORT, MEMORY, PAGE, STORES, WAIT, Row, Work
 from bench.chart import write_svg
-from bench.contest import ROOT, Side
+from bench.contest import ROOT, Side, SideFailed
 from bench.environments import PEERS, installed, is_interpreter
 from bench.growth import OURS, Ledgers, grown, said
 from bench.measure import FLOOR as FLOOR_NAME
 from bench.measure import OURS as OUR_NAME
 from bench.measure import Effort, against_floor, grow_log, interleaved, shown, told
 from bench.places import Places, places
-from bench.report import print_table, write_json
+from bench.report import print_table, write_json, write_markdown
 
 GROWN_CALLS: Final = 1_000_000
 MEMORY_RUNS: Final = 100_000
@@ -36,7 +36,7 @@ MINUTES: Final = 13.0
 ABANDONED: Final = "it was interrupted"
 
 
-class OutOfTimeError(Exception):
+class OutOfTimeError(SideFailed):
     """The whole run has a limit of its own: a busy machine must not make it endless."""
 
 
@@ -176,6 +176,7 @@ def main(argv: list[str] | None = None) -> int:
     print_table(bench.rows, missing)
     write_json(bench.rows, said_.out / "bench.json")
     write_svg(bench.rows, said_.out / "bench.svg")
+    write_markdown(bench.rows, said_.out / "bench.md")
     return 0
 
 
@@ -191,7 +192,7 @@ def asked(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=MINUTES, metavar="M", help="for everything (%(default)g)")
     parser.add_argument("--no-peers", action="store_true", help="install and measure no peers")
     parser.add_argument(
-        "--out", type=Path, default=ROOT / "build", metavar="FOLDER", help="for bench.json and bench.svg"
+        "--out", type=Path, default=ROOT / "build", metavar="FOLDER", help="for bench.json, bench.svg and bench.md"
     )
     said_ = parser.parse_args(argv)
     names = said_.stores.split(",")

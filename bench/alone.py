@@ -76,7 +76,7 @@ def _cpu_ms(code: str) -> float:
 
 def memory(places: Places, runs: int, *, limit_s: float = MEMORY_S_MAX) -> Iterator[Row]:
     """On SQLite NORMAL: a ledger in memory grows because it is one."""
-    store = "sqlite-normal"
+    store, title = "sqlite-normal", MEMORY.title.format(runs=f"{runs:,}")
 
     def measured() -> Row:
         place = places.make("memory")
@@ -87,13 +87,16 @@ def memory(places: Places, runs: int, *, limit_s: float = MEMORY_S_MAX) -> Itera
         more = {
             "before_mb": round(got["before_kb"] / 1024, 1),
             "after_mb": round(got["after_kb"] / 1024, 1),
-            "bytes_per_run": round(grown * 1024 / got["count"], 1),
+            "bytes_per_run": round(grown * 1024 / max(1, got["count"]), 1),
             "count": got["count"],
         }
-        title = MEMORY.title.format(runs=f"{got['count']:,}")
-        return Row(title, store, got["after_kb"] / got["before_kb"], MEMORY.bars[store], more=more)
+        ratio = got["after_kb"] / got["before_kb"]
+        if got["count"] < runs:  # says nothing about all of them
+            error = f"there was time for {got['count']:,} runs only; by then it was {ratio:.3f}"
+            return Row(title, store, None, MEMORY.bars[store], error=error, more=more)
+        return Row(title, store, ratio, MEMORY.bars[store], more=more)
 
-    yield _or_error(MEMORY, store, measured, title=MEMORY.title.format(runs=f"{runs:,}"))
+    yield _or_error(MEMORY, store, measured, title=title)
 
 
 def _or_error(work: Work, store: str, measured: Callable[[], Row], title: str = "") -> Row:

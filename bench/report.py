@@ -6,16 +6,40 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.bars import STORE_NAMES, Row
+from bench.bars import STORE_NAMES, STORES, Row
 
 
 def write_json(rows: Sequence[Row], path: Path) -> None:
     """A list of rows, each with work, store, ratio, bar and holds first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([row.as_json() for row in rows], indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_markdown(rows: Sequence[Row], path: Path) -> None:
+    """The same as two tables, for the page on speed: a column per store, what is missed in bold."""
+    works = list(dict.fromkeys(row.work for row in rows if row.store in STORES))
+    works.sort(key=lambda work: work.startswith("never behind"))
+    found = {(row.work, row.store): row for row in rows}
+    lines = [f"{datetime.now(UTC):%Y-%m-%d}, {machine()}. A bar that is missed is in bold.", ""]
+    lines += [
+        "| work | " + " | ".join(STORE_NAMES[store] for store in STORES) + " |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    lines += [f"| {work} | " + " | ".join(_cell(found.get((work, store))) for store in STORES) + " |" for work in works]
+    lines += ["", "| alone | |", "| --- | --- |"]
+    lines += [f"| {row.work} | {_cell(row)} |" for row in rows if row.store not in STORES]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _cell(row: Row | None) -> str:
+    if row is None or row.ratio is None:
+        return "" if row is None else "not measured"
+    text = f"{row.ratio:.2f}{' ' + row.unit if row.unit else ''}"
+    return text if row.holds else f"**{text}**"
 
 
 def machine() -> str:
@@ -33,6 +57,8 @@ def print_table(rows: Sequence[Row], missing: dict[str, str]) -> None:
         _print_plain(rows)
     for name, why in missing.items():
         print(f"{name}: {why}")
+    for line in dict.fromkeys(_notes(rows)):
+        print(line)
     held = sum(row.holds for row in rows)
     print(f"{held} of {len(rows)} bars hold ({machine()})")
     for row in rows:
@@ -40,6 +66,14 @@ def print_table(rows: Sequence[Row], missing: dict[str, str]) -> None:
             print(f"  {STORE_NAMES.get(row.store, row.store)}: {row.work}: {row.error}")
 
 
+def _notes(rows: Sequence[Row]) -> Iterator[str]:
+    for row in rows:
+        for name, note in row.more.get("notes", {}).items():
+            text = " ".join(note.split())
+            yield f"{name}, {STORE_NAMES.get(row.store, row.store)}: {text[:NOTE_CHARS_MAX]}"
+
+
+NOTE_CHARS_MAX = 120
 HEAD = ("work", "store", "ratio", "bar", "", "p50", "µs", "floor µs", "peers")
 
 

@@ -84,12 +84,16 @@ AsyncCaller = Callable[[], AbstractAsyncContextManager[Callable[[], Awaitable[ob
 
 
 class Tally:
-    """What was done until the time was over. A call that ends later is nobody's: all sides are cut off alike."""
+    """What was done until the time was over. A call that ends later does not count: all sides are cut off alike.
+
+    Only where not even one call a caller was done in time, everything counts, with the time that it took.
+    """
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
         self.start = self.end = float("inf")
-        self.count, self.last = 0, 0.0
+        self.count = self.count_late = 0
+        self.last = 0.0
         self.errors: dict[str, int] = {}
         self._lock = threading.Lock()
 
@@ -105,20 +109,24 @@ class Tally:
     def done(self) -> None:
         """One call has ended well."""
         now = time.perf_counter()
-        if now <= self.end:
-            with self._lock:
-                self.count += 1
-                self.last = max(self.last, now)
+        with self._lock:
+            self.count += now <= self.end
+            self.count_late += now > self.end
+            self.last = max(self.last, now)
 
     def failed(self, error: Exception) -> None:
         """One call has not."""
         with self._lock:
             self.errors[type(error).__name__] = self.errors.get(type(error).__name__, 0) + 1
 
-    def figures(self, *, ended_early: bool) -> Figures:
+    def figures(self, callers: int, each: int) -> Figures:
         """Calls and time; the time is the limit, unless everybody was done before it."""
-        seconds = self.last - self.start if ended_early else self.limit_s
-        return {"seconds": seconds, "count": self.count} | ({"errors": self.errors} if self.errors else {})
+        count, seconds = self.count, self.limit_s
+        if count < callers:
+            count, seconds = count + self.count_late, self.last - self.start
+        elif count >= callers * each:
+            seconds = self.last - self.start
+        return {"seconds": seconds, "count": count} | ({"errors": self.errors} if self.errors else {})
 
 
 def many(caller: Caller, n: int, limit_s: float, *, callers: int = CALLERS) -> Figures:
@@ -148,7 +156,7 @@ def many(caller: Caller, n: int, limit_s: float, *, callers: int = CALLERS) -> F
     go.set()
     for thread in threads:
         thread.join(JOIN_S_MAX)
-    return tally.figures(ended_early=tally.count >= each * callers)
+    return tally.figures(callers, each)
 
 
 def _entered(stack: contextlib.ExitStack, caller: Caller, tally: Tally) -> Callable[[], object] | None:
@@ -178,7 +186,7 @@ async def many_async(caller: AsyncCaller, n: int, limit_s: float, *, callers: in
         tally.begin()
         # A context of its own for each: whoever keeps something in context variables sees 64 callers, not one.
         await asyncio.gather(*(asyncio.create_task(loop(call)) for call in calls))
-    return tally.figures(ended_early=tally.count >= each * callers)
+    return tally.figures(callers, each)
 
 
 @contextlib.contextmanager
