@@ -7,6 +7,7 @@ import time
 import pytest
 
 from amends.errors import InDoubt, LeaseLost
+from amends.ledger import BeginRollback
 from amends.store.memory import MemoryStore
 from tests.behaviour.world import FAST, World, die, runtime, states, twin_of
 
@@ -246,3 +247,37 @@ def test_what_a_person_decided_is_followed_not_the_policy() -> None:
     die(run)
     assert [report.state for report in worker.recover()] == ["rolled_back"]
     assert world.standing == []
+
+
+@pytest.mark.parametrize("policy", ["wait", "resume"])
+def test_a_child_that_was_going_back_goes_on_although_its_parent_waits(policy: str) -> None:
+    world, store = World(), MemoryStore()
+    pay, book, hold = (world.compensatable(name) for name in ("pay", "book", "hold"))
+    world.script["hold"] = [TimeoutError()]
+    run = _open(runtime(pay, book, hold, store=store, lease=0.3), recover=policy)
+    run.call(pay)
+    inner = run._open_child("c", None)
+    inner.call(book)
+    with pytest.raises(InDoubt):
+        inner.call(hold)
+    lease = run._session.lease
+    store.perform(BeginRollback(inner._session.uid, "c", "it failed", False, lease.owner, lease.epoch))
+    die(run)
+    (report,) = twin_of(store, pay, book, hold, lease=5).recover()
+    assert report.state == "blocked"
+    assert [left.call.tool for left in report.residue] == ["hold"]
+    assert world.log == ["pay:1", "book:1", "undo book:1"]
+
+
+def test_a_child_that_was_going_back_has_gone_back_when_its_parent_is_opened_again() -> None:
+    world, store = World(), MemoryStore()
+    pay = world.compensatable("pay")
+    run = _open(runtime(pay, store=store, lease=0.3), recover="wait")
+    inner = run._open_child("c", None)
+    inner.call(pay)
+    lease = run._session.lease
+    store.perform(BeginRollback(inner._session.uid, "c", "it failed", False, lease.owner, lease.epoch))
+    die(run)
+    (report,) = twin_of(store, pay, lease=5).recover()
+    assert (report.state, report.children[0].state) == ("open", "rolled_back")
+    assert world.log == ["pay:1", "undo pay:1"]

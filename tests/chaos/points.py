@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from amends import ledger
+from amends.bell import Telling
 from amends.ledger import Store, StoreOp
 
 T = TypeVar("T")
@@ -113,6 +114,10 @@ class MortalStore:
             self.inside[name] -= 1
         self.fate.passing(f"after {name}")
         return answer
+
+    def watch(self, ring: Callable[[str], None]) -> bool:
+        """As the store does, if it can."""
+        return isinstance(self.inner, Telling) and self.inner.watch(ring)
 
     def close(self) -> None:
         """As the store does."""

@@ -12,6 +12,7 @@ import pytest
 
 from amends import Runtime, ledger
 from amends.ledger import StoreOp
+from amends.store.intents import READS
 from amends.store.sqlite import SqliteStore
 from tests.chaos.audit import COUNTS, audit
 from tests.chaos.plans import Plan, Planned, Want, play
@@ -180,7 +181,7 @@ def test_a_process_meets_its_fate_at_its_point_and_at_no_other() -> None:
 
 
 def test_every_operation_that_writes_a_run_s_way_is_a_point() -> None:
-    reads = {"ReadRun", "ReadCall", "ListRuns", "SearchCalls", "ReadEvents", "DueRuns"}
+    reads = {one.__name__ for one in READS}
     persons = {"DecideCall", "RetryCall", "AbandonRun", "FinishRun"}
     quiet = {"NoteEvidence", "WatchDoubt"}
     every = {name for name, one in vars(ledger).items() if isinstance(one, type) and issubclass(one, StoreOp)}

@@ -11,7 +11,7 @@ from amends.engine.rollback import read_tree, roll_back, settle_all
 from amends.engine.session import Session
 from amends.errors import Locked, RunBlocked, Waiting
 from amends.flow import Flow
-from amends.ledger import ClaimRun, CloseRun, DueRuns, LetGo
+from amends.ledger import ClaimRun, CloseRun, DueRuns, LetGo, Tree
 from amends.ops import IsDead, Lease, ReadClocks
 from amends.record import dataclass
 from amends.rows import RunRow
@@ -152,8 +152,9 @@ async def _go_forward(session: Session, root: RunRow) -> Recovered:
 
 
 async def _wait_or_resume(session: Session, root: RunRow, has_agent: bool) -> Recovered:
-    tree = await read_tree(session)
-    later = await settle_all(session, tree, back=False)
+    waits = await _children_back(session, await read_tree(session))
+    waits.append(await settle_all(session, await read_tree(session), back=False))
+    later = min((wait for wait in waits if wait is not None), default=None)
     tree = await read_tree(session)
     doubtful = any(row.state == "in_doubt" for row in tree.calls)
     # A doubt first, then the policy: an agent that meets one fails, and would take back what a person can still save.
@@ -167,3 +168,14 @@ async def _wait_or_resume(session: Session, root: RunRow, has_agent: bool) -> Re
         return Recovered("done", run)
     run = await LetGo(session.root, session.lease.owner, session.lease.epoch, later)
     return Recovered("done", run)
+
+
+async def _children_back(session: Session, tree: Tree) -> list[float | None]:
+    """A child whose way back had begun goes on with it, whatever its parent waits for; when each goes on, if later."""
+    turning = {run.uid for run in tree.runs if run.state == "rolling_back"}
+    waits: list[float | None] = []
+    for child in tree.runs:
+        if child.parent and child.uid in turning and child.parent not in turning:
+            inner = session.child(child.uid, child.id, generation=child.generation, resumed=True, state=child.state)
+            waits.append((await roll_back(inner, by="recovery", why=child.goal_why or "recovered")).again_s)
+    return waits
