@@ -1,4 +1,9 @@
-"""Plain admissions and settlements on PostgreSQL: one statement, one round trip, its own transaction."""
+"""Plain calls on PostgreSQL: one statement, one round trip, its own transaction.
+
+Each takes the run's row first, as every operation does (``r``), then a place and the moment (``s``), and changes
+nothing when either is not there. A statement looks at one snapshot: what another transaction wrote while this one
+waited for the run is met as a row that no longer fits, or as a key that is taken, and then the flow decides.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,15 @@ from typing import Any, Final
 from amends.ledger import Admission, AdmitCall, BeginCompensation, SettleCall, SettleCompensation, Settled, StoreOp
 from amends.rows import CallRow
 from amends.store.quick import (
+    BEGUN_SQL,
+    FREE_TO_GO,
     FROM_OP,
+    OPEN_ROOT,
+    SAME,
+    SETTLED,
+    STILL_GOING,
+    UNDONE,
+    WHEN,
     admission_facts,
     admission_values,
     admitted,
@@ -28,18 +41,81 @@ from amends.store.quick import (
     undone_facts,
     undone_values,
 )
-from amends.store.sql import Execute
-
-_SENT: Final = tuple(
-    place for place, name in enumerate(FROM_OP) if name not in ("run", "again", "created_epoch", "asked_epoch")
-)
-"""What the function is told of the request; the rest it knows: a plain one is of the root, and of this epoch."""
-_ADMIT: Final = f"select * from amends_admit_1({', '.join(['%s'] * (4 + len(_SENT)))})"
-_BEGIN: Final = f"select * from amends_begin_1({', '.join(['%s'] * 11)})"
-_END: Final = f"select * from amends_end_1({', '.join(['%s'] * 15)})"
-_SETTLE: Final = f"select * from amends_settle_1({', '.join(['%s'] * 16)})"
+from amends.store.statement import Execute
 
 Clock = Callable[[], float] | None
+
+_ROOT: Final = (
+    "with r as materialized (select uid, id, tenant, agent, principal from runs"
+    " where uid = %s and owner = %s and epoch = %s{} for update)"
+)
+_PLACE: Final = (
+    ", s as materialized (select nextval('events_seq_seq') as seq,"
+    " greatest(coalesce(%s::float8, extract(epoch from clock_timestamp())::float8),"
+    " (select at from events order by seq desc limit 1)) as at from r{})"
+)
+_EVENT: Final = (
+    ', e as (insert into events (seq, at, root, run, run_id, tenant, "call", what, frm, to_state, by_whom, epoch,'
+    " facts) select s.seq, s.at, {}, 'call', {}, %s, %s, %s from {})"
+)
+_NUMBERS: Final = {"declared", "undoable", "created_epoch", "asked_epoch", "comp_gave_up"}
+_FLOATS: Final = {"quiet_mono", "comp_mono"}
+
+
+def _mark(name: str) -> str:
+    """A parameter with its type: in a select nothing else says what it is."""
+    return "%s::bigint" if name in _NUMBERS else "%s::float8" if name in _FLOATS else "%s::text"
+
+
+_ADMIT: Final = (
+    _ROOT.format(f" and {OPEN_ROOT}")
+    + _PLACE.format(' where not exists (select 1 from calls where "key" = %s)')
+    + _EVENT.format("r.uid, r.uid, r.id, r.tenant, %s", "'(new)', 'started'", "r, s")
+    + f", c as (insert into calls (seq, run_id, tenant, agent, principal, {', '.join(WHEN)}, generation, state, attempt, "
+    + ", ".join(f'"{name}"' for name in FROM_OP)
+    + ") select s.seq, r.id, r.tenant, r.agent, r.principal, s.at, s.at, s.at, "
+    + ", ".join(repr(value) for value in SAME.values())
+    + f", {', '.join(map(_mark, FROM_OP))} from r, s)"
+    " select s.seq, s.at, r.id, r.tenant, r.agent, r.principal from r, s"
+)
+assert tuple(SAME) == ("generation", "state", "attempt"), "the statement names them in this order"
+
+_CHANGE: Final = (
+    ", u as (update calls c set {} from r, s where c.id = %s and c.root = r.uid and {}"
+    " returning c.run, c.run_id, c.tenant, c.id)"
+)
+_TOLD: Final = " select s.seq, s.at from s, u"
+_OF_CALL: Final = "r.uid, u.run, u.run_id, u.tenant, u.id"
+
+_SETTLE: Final = (
+    _ROOT.format("")
+    + _PLACE.format("")
+    + _CHANGE.format(
+        ", ".join(f"{name} = {_mark(name)}" for name in SETTLED) + ", settled_at = s.at, retry_at = s.at + %s::float8,"
+        " settled_seq = case when %s::boolean then s.seq else c.settled_seq end",
+        "c.state = 'started' and c.attempt = %s and c.evidence = '' and c.kind <> 'pivot'",
+    )
+    + _EVENT.format(_OF_CALL, "'started', %s", "r, s, u")
+    + _TOLD
+)
+_BEGIN: Final = (
+    _ROOT.format(" and state = 'rolling_back'")
+    + _PLACE.format("")
+    + _CHANGE.format(f"state = 'compensating', comp_attempt = %s, comp_at = s.at{BEGUN_SQL}", FREE_TO_GO.format("%s"))
+    + _EVENT.format(_OF_CALL, "'succeeded', 'compensating'", "r, s, u")
+    + _TOLD
+)
+_END: Final = (
+    _ROOT.format("")
+    + _PLACE.format("")
+    + _CHANGE.format(
+        ", ".join(f"{name} = {_mark(name)}" for name in UNDONE)
+        + ", comp_settled_at = s.at, comp_retry_at = s.at + %s::float8",
+        STILL_GOING.format("%s"),
+    )
+    + _EVENT.format(_OF_CALL, "'compensating', %s", "r, s, u")
+    + _TOLD
+)
 
 
 async def admit(op: AdmitCall, clock: Clock) -> Admission | None:
@@ -48,8 +124,12 @@ async def admit(op: AdmitCall, clock: Clock) -> Admission | None:
         return None
     values = admission_values(op)
     told, _, _ = await Execute(
-        _ADMIT, (_now(clock), op.owner, op.epoch, admission_facts(op), *[values[place] for place in _SENT])
-    )
+        _ADMIT,
+        (
+            op.root, op.owner, op.epoch, _now(clock), values[6], op.call_id, op.owner, op.epoch, admission_facts(op),
+            *values,
+        ),
+    )  # fmt: skip
     if not told:
         return None
     [(seq, at, *of_run)] = told
@@ -58,16 +138,14 @@ async def admit(op: AdmitCall, clock: Clock) -> Admission | None:
 
 async def settle(op: SettleCall, clock: Clock) -> Settled | None:
     """Settle the call; None: nothing was changed and the flow decides."""
-    if not is_plain_settlement(op):
+    # A call of the whole ledger may be waited for in another process: its flow rings there.
+    if not is_plain_settlement(op) or op.seen is None or op.seen.scope == "ledger":
         return None
-    assert op.seen is not None, "a plain settlement knows what it settles"
-    if op.seen.scope == "ledger":
-        return None  # other processes may wait for it, and the flow's transaction rings them
     told, _, _ = await Execute(
         _SETTLE,
         (
-            _now(clock), op.owner, op.epoch, settlement_facts(op), op.call_id, op.seen.root, op.attempt, places(op),
-            *settlement_values(op), op.retry_s,
+            op.seen.root, op.owner, op.epoch, _now(clock), *settlement_values(op), op.retry_s, places(op), op.call_id,
+            op.attempt, op.to, op.owner, op.epoch, settlement_facts(op),
         ),
     )  # fmt: skip
     return settled(op, *told[0]) if told else None
@@ -75,14 +153,13 @@ async def settle(op: SettleCall, clock: Clock) -> Settled | None:
 
 async def begin(op: BeginCompensation, clock: Clock) -> CallRow | None:
     """Begin the compensation; None: nothing was changed and the flow decides."""
-    if not is_plain_beginning(op):
+    if not is_plain_beginning(op) or op.seen is None:
         return None
-    assert op.seen is not None, "a plain compensation knows what it takes back"
     told, _, _ = await Execute(
         _BEGIN,
         (
-            _now(clock), op.owner, op.epoch, beginning_facts(op), op.call_id, op.seen.root, op.attempt,
-            *free_values(op),
+            op.seen.root, op.owner, op.epoch, _now(clock), op.attempt, op.call_id, *free_values(op), op.owner,
+            op.epoch, beginning_facts(op),
         ),
     )  # fmt: skip
     return begun(op, told[0][1]) if told else None
@@ -90,14 +167,13 @@ async def begin(op: BeginCompensation, clock: Clock) -> CallRow | None:
 
 async def end(op: SettleCompensation, clock: Clock) -> Settled | None:
     """Settle the compensation; None: nothing was changed and the flow decides."""
-    if not is_plain_end(op):
+    if not is_plain_end(op) or op.seen is None or op.seen.scope == "ledger":
         return None
-    assert op.seen is not None, "a plain compensation knows what it takes back"
     told, _, _ = await Execute(
         _END,
         (
-            _now(clock), op.owner, op.epoch, undone_facts(op), op.call_id, op.seen.root, *going_values(op),
-            *undone_values(op), op.retry_s,
+            op.seen.root, op.owner, op.epoch, _now(clock), *undone_values(op), op.retry_s, op.call_id,
+            *going_values(op), op.to, op.owner, op.epoch, undone_facts(op),
         ),
     )  # fmt: skip
     return undone(op, told[0][1]) if told else None
