@@ -66,9 +66,11 @@ async def _remove(root: RunRow, calls: Iterable[CallRow], now: float, dry_run: b
         *((run, {"input": removed(run.input, now), "output": removed(run.output, now)}) for run in tree),
         *((call, _emptied(call, now)) for call in calls),
     ]
-    freed = sum(_bytes(getattr(row, name)) - _bytes(text) for row, texts in changes for name, text in texts.items())
+    freed = sum(
+        _bytes(getattr(row, name)) for row, texts in changes for name in texts if texts[name] != getattr(row, name)
+    )
     if dry_run:
-        return max(0, freed)
+        return freed
     for row, texts in changes:
         really = {name: text for name, text in texts.items() if text != getattr(row, name)}
         if isinstance(row, RunRow):
@@ -76,8 +78,8 @@ async def _remove(root: RunRow, calls: Iterable[CallRow], now: float, dry_run: b
         elif really:
             await UpdateCall(row, really)
     count = sum(isinstance(row, CallRow) for row, _ in changes)
-    await note(root, "payloads removed", at=now, by="gc", epoch=root.epoch, calls=count, bytes=max(0, freed))
-    return max(0, freed)
+    await note(root, "payloads removed", at=now, by="gc", epoch=root.epoch, calls=count, bytes=freed)
+    return freed
 
 
 def _emptied(call: CallRow, now: float) -> dict[str, Any]:
