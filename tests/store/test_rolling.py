@@ -186,7 +186,7 @@ def test_a_migration_whose_connection_is_killed_can_be_repeated(mysql_url: str) 
         first_new = MysqlStore(mysql_url)
         thread = threading.Thread(target=migrate)
         thread.start()
-        asked = f"select id from information_schema.processlist where info = 'do sleep(50)' and db = '{databases.database_of(mysql_url)}'"
+        asked = "select id from information_schema.processlist where info = 'do sleep(50)' and db = database()"
         while not (found := databases.execute(mysql_url, [asked])):
             assert thread.is_alive(), ends
         databases.execute(mysql_url, [f"kill connection {found[0][0]}"])
