@@ -24,7 +24,7 @@ def test_a_ledger_is_made_and_is_then_up_to_date(tmp_path: Path) -> None:
     status = run("db", "status", *URL, "--json", cwd=tmp_path)
     assert status.returncode == 0
     said = json.loads(status.stdout)
-    assert (said["url"], said["version"], said["pending"]) == ("sqlite:///shop.db", said["newest"], [])
+    assert (said["url"], said["version"], said["pending"]) == (f"sqlite:///{tmp_path}/shop.db", said["newest"], [])
     assert said["ledger"]
     again = run("db", "migrate", *URL, "--json", cwd=tmp_path)
     assert (again.returncode, json.loads(again.stdout), again.stderr.strip()) == (0, said, "nothing to do")
