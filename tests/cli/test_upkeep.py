@@ -64,7 +64,7 @@ def test_gc_says_what_it_would_remove_and_then_removes_it(shop: Path, play: Play
     one = run("gc", "--older-than", "0s", "--limit", "1", "--json", *URL, cwd=shop)
     assert json.loads(one.stdout)["runs"] == 1
     table = run("gc", "--older-than", "0s", *URL, cwd=shop)
-    assert ["removed", "1"] == table.stdout.splitlines()[1].split()[:2]
+    assert table.stdout.splitlines()[1].split()[:2] == ["removed", "1"]
     shown = run("runs", "show", "order-1", *URL, cwd=shop)
     assert "(arguments and results removed by gc on 2" in shown.stdout
     none = run("gc", "--older-than", "0s", *URL, cwd=shop)

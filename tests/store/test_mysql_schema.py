@@ -19,7 +19,7 @@ from amends.store.sql import _ROWS, OPEN, Desk, Execute, Result, Statements
 from tests.servers import databases
 from tests.store.test_schema import ASKED, TABLES
 
-OWN = {"place", "attention"}
+OWN = {"place", "attention", "ended_at"}
 """Columns that no row has."""
 TYPES = {
     "str": ({"longtext", "varbinary", "varchar"}, "NO"),

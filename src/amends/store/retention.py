@@ -90,6 +90,7 @@ def _emptied(call: CallRow, now: float) -> dict[str, Any]:
         "comp_error": _bare(call.comp_error),
         "evidence": "",
         "loss": "",
+        "locks": "",
     }
     if call.result is not None:
         texts["result"] = removed(call.result, now)

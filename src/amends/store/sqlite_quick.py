@@ -111,7 +111,9 @@ _BEGIN_EVENT: Final = (
     " join runs o on o.uid = c.root where c.id = ? and o.owner = ? and o.epoch = ? and o.state = 'rolling_back'"
     f" and {FREE_TO_GO.format('?')}{_TOLD}"
 )
-_BEGIN_CALL: Final = f"update calls set state = 'compensating', comp_attempt = ?, comp_at = ?{BEGUN_SQL} where seq = ? and id = ?"
+_BEGIN_CALL: Final = (
+    f"update calls set state = 'compensating', comp_attempt = ?, comp_at = ?{BEGUN_SQL} where seq = ? and id = ?"
+)
 
 
 def begin(cursor: sqlite3.Cursor, op: BeginCompensation, clock: Callable[[], float]) -> CallRow | None:

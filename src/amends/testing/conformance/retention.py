@@ -12,7 +12,7 @@ from amends.testing.conformance.registry import check, check_each
 
 DAY_S: Final = 86_400.0
 ARGS: Final = '{"card": "4111"}'
-PAYLOADS: Final = ("args", "result", "error", "comp_error", "evidence", "loss")
+PAYLOADS: Final = ("args", "result", "error", "comp_error", "evidence", "loss", "locks")
 
 
 def ended(ledger: Ledger, id: str = "order", **given: Any) -> tuple[RunRow, CallRow]:
