@@ -60,7 +60,7 @@ ROWS: dict[str, Row] = {
         "a store keeps the record and runs no tool: engine and store meet in the runtime only",
     ),
     "runtime": Row(
-        ("", "runtime", "run", "aio", "aiorun", "hub", "people", "keeper", "settings", "worker", "testing"),
+        ("", "runtime", "run", "aio", "aiorun", "hub", "people", "upkeep", "keeper", "settings", "worker", "testing"),
         ("words", "tools", "engine", "drive", "store"),
         "the runtime serves every edge, so it may know none of them",
     ),

@@ -7,10 +7,11 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from amends import people
+from amends import people, upkeep
 from amends.aiodrive import AsyncDriver
 from amends.aiorun import AsyncEntered, AsyncRun
 from amends.engine import opening, plan
@@ -20,7 +21,7 @@ from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, View, is_settled, once_ask, refuse_nested
 from amends.ledger import Store
-from amends.model import Call, Event, Lock, Order, Policy, Probed, RunInfo
+from amends.model import Call, Collected, Event, Lock, Order, Policy, Probed, RunInfo, Schema
 from amends.report import Report
 from amends.rows import RunRow
 from amends.settings import Setting
@@ -312,6 +313,27 @@ class AsyncRuntime:
     async def _go_on(self, root: str) -> Report:
         found = await self._drive(people.one(self._hub, root))
         return await self._report(uid=root) if found is None else await self._recover_one(found, force=True)
+
+    # ---- the ledger itself ----------------------------------------------------------------
+
+    async def schema(self) -> Schema:
+        """The version that the ledger has and what this amends knows; makes and changes nothing."""
+        return await asyncio.to_thread(upkeep.migrating(self._hub).schema)
+
+    async def migrate(self) -> Schema:
+        """Bring the ledger up to date, making it if there is none; what it has then."""
+        return await asyncio.to_thread(upkeep.migrating(self._hub).migrate)
+
+    async def gc(
+        self,
+        *,
+        older_than: float | str | timedelta,
+        dry_run: bool = False,
+        tenant: str | None = None,
+        limit: int | None = None,
+    ) -> Collected:
+        """Remove arguments, results and errors of trees that ended so long ago; identities and events stay."""
+        return await self._drive(upkeep.collect(self._view, older_than, dry_run=dry_run, tenant=tenant, limit=limit))
 
     # ---- inside ---------------------------------------------------------------------------
 

@@ -76,6 +76,19 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class Swept:
+    """What one transaction of gc removed, or would; ``after``: where the next one begins, None at the end."""
+
+    runs: int
+    calls: int
+    freed: int
+    """Bytes of text."""
+    kept: tuple[tuple[str, int], ...]
+    """Why ended trees were left whole, and how many."""
+    after: tuple[float, str] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Tree:
     """A run with its descendants and all their calls, read in one transaction."""
 

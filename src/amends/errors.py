@@ -19,6 +19,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     Locked                       .tool .lock .holder .since .held_s .waited
     Deadlocked                   .tool .why
     Rejected                     .tool .by .reason
+    ResultGone                   .what .call .gone_at
   ToolError                      a tool failed
     ToolFailed                   .call .type_name .message
     InDoubt                      .call .why
@@ -169,10 +170,8 @@ class UnknownTool(Refused):
 
     def __init__(self, tool: str, *, known: Sequence[str] = ()) -> None:
         close = get_close_matches(tool, known, n=1)
-        super().__init__(
-            f'there is no tool "{tool}"',
-            hint=f'did you mean "{close[0]}"?' if close else "pass it in Runtime(tools=[...])",
-        )
+        hint = f'did you mean "{close[0]}"?' if close else "pass it in Runtime(tools=[...])"
+        super().__init__(f'there is no tool "{tool}"', hint=hint)
         self.tool, self.known = tool, tuple(known)
         self._close = close
 
@@ -224,11 +223,8 @@ class KeyConflict(Refused):
         diff: Mapping[str, tuple[Any, Any]] | None = None,
         run_id: str | None = None,
     ) -> None:
-        super().__init__(
-            message,
-            run_id=run_id,
-            hint='repeat on purpose with tool.with_options(again="why"), or use the recorded result',
-        )
+        hint = 'repeat on purpose with tool.with_options(again="why"), or use the recorded result'
+        super().__init__(message, run_id=run_id, hint=hint)
         self.tool, self.call = tool, call
         self.given, self.diff = dict(given or {}), dict(diff or {})
 
@@ -238,7 +234,7 @@ class KeyConflict(Refused):
         result = getattr(self.call, "result", None)
         use = f" Use that result: {shown(result)}." if result is not None else ""
         return (
-            f"Not run: {self.tool} was already done with {was}; you asked for {now}.{use} "
+            f"Not run: {self.tool} was already done with {was or 'other arguments'}; you asked for {now or 'these'}.{use} "
             'Only if a second one is meant, call again with "again_because".'
         )
 
@@ -303,6 +299,17 @@ class Rejected(Refused):
 
     def for_model(self) -> str:
         return f"A person rejected {self.tool}: {self.reason}. Do not ask again with these arguments."
+
+
+class ResultGone(Refused):
+    """It was done, and gc has removed what it gave back; it is not done again."""
+
+    def __init__(self, what: str, *, gone_at: datetime, call: Any = None, run_id: str | None = None) -> None:
+        super().__init__(f"{what} was done; gc removed its result on {gone_at:%Y-%m-%d %H:%M} UTC", run_id=run_id)
+        self.what, self.gone_at, self.call = what, gone_at, call
+
+    def for_model(self) -> str:
+        return f"Already done: {self.what}. Its result is no longer kept. Do not do it again."
 
 
 # ---- ToolError ----------------------------------------------------------------------------
@@ -372,9 +379,8 @@ class RolledBack(Error):
 
     def for_model(self) -> str:
         undone = sum(call.state == "compensated" for call in self.report.calls)
-        return (
-            f"Everything was taken back: {undone} of {undone} calls undone. Tell the user; start again only if asked."
-        )
+        what = f"{undone} of {undone} calls undone"
+        return f"Everything was taken back: {what}. Tell the user; start again only if asked."
 
 
 # ---- Waiting ------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from amends.answers import Opened as Opened
 from amends.answers import Renewed as Renewed
 from amends.answers import Rollback as Rollback
 from amends.answers import Settled as Settled
+from amends.answers import Swept as Swept
 from amends.answers import Tree as Tree
 from amends.flow import Op
 from amends.lockrows import NOTHING, Contention, Wanted
@@ -390,6 +391,20 @@ class ReadEvents(StoreOp[list[EventRow]]):
     root: str | None = None
     after: int = 0
     limit: int = 500
+
+
+@dataclass(slots=True)
+class CollectGarbage(StoreOp[Swept]):
+    """Remove the payloads of some trees that ended long enough ago; identities, states and events stay.
+
+    Repeated it counts only what it does itself: what is removed is removed once.
+    """
+
+    older_than_s: float
+    tenant: str | None = None
+    after: tuple[float, str] | None = None
+    limit: int = 50
+    dry_run: bool = False
 
 
 class Store(Protocol):

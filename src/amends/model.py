@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+from amends.errors import ResultGone
 from amends.record import dataclass, field
 from amends.states import CallState, HoldReason, RunState
 
@@ -139,6 +140,8 @@ class Call(Request):
     started_at: datetime | None = None
     settled_at: datetime | None = None
     replays: int = 0
+    gone_at: datetime | None = None
+    """When gc removed its arguments or its result; None: they are as they were."""
 
     @property
     def staged(self) -> bool:
@@ -226,6 +229,9 @@ class Staged(Generic[R_co]):
         """Its result, once done."""
         if not self.done:
             raise ValueError(f"{self.call.tool} is {self.call.state}: it has no result yet; look at .done first")
+        call = self.call
+        if call.gone_at is not None and call.loss is not None:
+            raise ResultGone(f"{call.tool} ({call.id})", gone_at=call.gone_at, call=call, run_id=call.run_id)
         value: R_co = self.call.result
         return value
 
@@ -252,6 +258,20 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Collected:
+    """What gc removed, or in a dry run would remove."""
+
+    runs: int
+    """Trees, counted by their roots."""
+    calls: int
+    bytes: int
+    """Of text; a database gives room back in its own time."""
+    kept: Mapping[str, int] = field(default_factory=dict)
+    """Ended trees that were left whole, by reason."""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RunInfo:
     """One run as the ledger has it."""
 
@@ -273,3 +293,5 @@ class RunInfo:
     opened_at: datetime | None = None
     closed_at: datetime | None = None
     deadline_at: datetime | None = None
+    gone_at: datetime | None = None
+    """When gc removed the payloads of its tree; ``input`` and ``output`` are None then, whatever they were."""

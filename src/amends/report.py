@@ -112,6 +112,8 @@ def _head(report: Report) -> Iterator[str]:
     run = report.run
     generation = f" (generation {run.generation})" if run.generation > 1 else ""
     yield f"run {run.id}{generation}" + (f"   ledger {report.ledger}" if report.ledger else "")
+    if run.gone_at is not None:
+        yield f"   (arguments and results removed by gc on {run.gone_at:%Y-%m-%d})"
 
 
 def _table(report: Report) -> Iterator[str]:

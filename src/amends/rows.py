@@ -56,6 +56,13 @@ class RunRow:
     """On roots: the tree has named locks, so there may be some to free, or to take with its pivot."""
     causes: str = "[]"
     closed_at: float | None = None
+    gone_at: float | None = None
+    """When gc removed the payloads of the whole tree."""
+
+    @property
+    def lost_at(self) -> float | None:
+        """When gc removed its input or its output; None: neither was removed."""
+        return lost_at(self.input, self.output)
 
     @property
     def phase(self) -> str:
@@ -145,6 +152,11 @@ class CallRow:
         """Accepted, waiting for the pivot or the commit; past it, for a lock."""
         return self.reason in ("order", "lock") and self.state in ("held", "ready")
 
+    @property
+    def lost_at(self) -> float | None:
+        """When gc removed its arguments or its result: no body of ours can be given them any more; None: all is there."""
+        return lost_at(self.args, self.result)
+
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
@@ -163,6 +175,22 @@ class EventRow:
     by_whom: str
     epoch: int
     facts: str
+
+
+GONE: Final = "gone:"
+"""What gc removed leaves this and its time in its place: no JSON begins so, and nothing reads as if it had been empty."""
+PLAIN: Final = frozenset({"", "null", "{}", "[]"})
+"""What says nothing of anybody: it stays, and is answered from the record for ever."""
+
+
+def removed(text: str, at: float) -> str:
+    """A payload with its words gone; what has none, or lost them before, as it is."""
+    return text if text in PLAIN or text.startswith(GONE) else f"{GONE}{at!r}"
+
+
+def lost_at(*texts: str | None) -> float | None:
+    """When gc removed one of these payloads; None: all are as they were written."""
+    return next((float(text.removeprefix(GONE)) for text in texts if text and text.startswith(GONE)), None)
 
 
 def needs_tool(root: RunRow, call: CallRow) -> bool:
@@ -239,6 +267,16 @@ class PageRuns(Op[list[RunRow]]):
     tenant: str | None
     states: tuple[str, ...]
     before: tuple[float, str] | None
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageClosed(Op[list[RunRow]]):
+    """Roots that ended before this time and still have their payloads, longest ended first, above ``after``."""
+
+    before: float
+    tenant: str | None
+    after: tuple[float, str] | None
     limit: int
 
 

@@ -16,7 +16,7 @@ from amends.drive import Driver
 from amends.engine import ending, leaving, opening, plan
 from amends.engine.call import Done, guarded_call
 from amends.engine.session import Ask, Session, call_of
-from amends.engine.telling import answer_done, answer_error, info_of, report_of
+from amends.engine.telling import answer_done, answer_error, info_of, output_gone, report_of
 from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask
@@ -45,12 +45,24 @@ class Run:
         self.id: str = row.id
         self.tenant: str | None = info.tenant
         self.input: Any = info.input
-        self.output: Any = info.output
+        self._output: Any = info.output
+        self._output_gone = output_gone(row)
         self.resumed: bool = session.resumed
         self.generation: int = row.generation
         self._output_was = info.output
         self._pid = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def output(self) -> Any:
+        """What the run gives back; raises ``ResultGone`` when it ended long ago and gc removed it."""
+        if self._output_gone is not None:
+            raise self._output_gone
+        return self._output
+
+    @output.setter
+    def output(self, value: object) -> None:
+        self._output, self._output_gone = value, None
 
     @property
     def state(self) -> RunState:
@@ -232,9 +244,9 @@ class Run:
 
     def _leave_by(self, error: BaseException | None) -> None:
         output = None
-        if error is None and self.output is not self._output_was:
+        if error is None and self._output is not self._output_was:
             try:
-                output = encode(self.output, path="output")
+                output = encode(self._output, path="output")
             except UsageError as unstorable:  # the caller's mistake, and so the run's failure
                 self._leave_by(unstorable)
                 raise

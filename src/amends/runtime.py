@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from amends import people
+from amends import people, upkeep
 from amends.drive import Driver
 from amends.engine import opening, plan
 from amends.engine.session import Session
@@ -16,7 +17,7 @@ from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, View, is_settled, once_ask, refuse_nested
 from amends.ledger import Store
-from amends.model import Call, Event, Lock, Order, Policy, Probed, RunInfo
+from amends.model import Call, Collected, Event, Lock, Order, Policy, Probed, RunInfo, Schema
 from amends.report import Report
 from amends.rows import RunRow
 from amends.run import Entered, Run
@@ -299,6 +300,27 @@ class Runtime:
     def _go_on(self, root: str) -> Report:
         found = self._drive(people.one(self._hub, root))
         return self._report(uid=root) if found is None else self._recover_one(found, force=True)
+
+    # ---- the ledger itself ----------------------------------------------------------------
+
+    def schema(self) -> Schema:
+        """The version that the ledger has and what this amends knows; makes and changes nothing."""
+        return upkeep.migrating(self._hub).schema()
+
+    def migrate(self) -> Schema:
+        """Bring the ledger up to date, making it if there is none; what it has then."""
+        return upkeep.migrating(self._hub).migrate()
+
+    def gc(
+        self,
+        *,
+        older_than: float | str | timedelta,
+        dry_run: bool = False,
+        tenant: str | None = None,
+        limit: int | None = None,
+    ) -> Collected:
+        """Remove arguments, results and errors of trees that ended so long ago; identities and events stay."""
+        return self._drive(upkeep.collect(self._view, older_than, dry_run=dry_run, tenant=tenant, limit=limit))
 
     # ---- inside ---------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from amends.store.sql import _ROWS, OPEN, Desk, Execute, Result, Statements
 from tests.servers import databases
 from tests.store.test_schema import ASKED, TABLES
 
-OWN = {"place", "attention"}
+OWN = {"place", "attention", "ended_at"}
 """Columns that no row has."""
 TYPES = {
     "str": ({"longtext", "varbinary", "varchar"}, "NO"),
@@ -179,6 +179,8 @@ def test_no_question_walks_through_a_table(database: Any, op: Any) -> None:
         (rows.ListDue(20.0, "t", 9), "runs_wake"),
         (rows.ListOwned(None, 9), "runs_owned"),
         (rows.ListOwned("t", 9), "runs_owned"),
+        (rows.PageClosed(50.0, None, None, 9), "runs_closed"),
+        (rows.PageClosed(50.0, "t", (1.0, "u"), 9), "runs_closed"),
         (rows.PageRuns("t", ("open",), (100.0, "u"), 9), "runs_created"),
         (rows.FindCall("c7"), "calls_id"),
         (rows.FindKey("k7"), "calls_key"),

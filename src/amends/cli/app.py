@@ -31,9 +31,11 @@ app = typer.Typer(
 runs = typer.Typer(help="Look at runs.", rich_markup_mode=None)
 doubts = typer.Typer(help="Look at calls of which nobody can say whether they happened.", rich_markup_mode=None)
 config = typer.Typer(help="Look at the settings.", rich_markup_mode=None)
+db = typer.Typer(help="Look at the ledger's schema, or bring it up to date.", rich_markup_mode=None)
 app.add_typer(runs, name="runs")
 app.add_typer(doubts, name="doubts")
 app.add_typer(config, name="config")
+app.add_typer(db, name="db")
 
 AppRt = Annotated[str, typer.Argument(metavar="APP:RT", help="The runtime: MODULE:NAME or FILE.py:NAME, like app:rt.")]
 Url = Annotated[
@@ -181,3 +183,34 @@ def config_show(
     from amends.cli.reading import show_config
 
     show_config(origin=origin, url=url, as_json=as_json)
+
+
+@db.command("status")
+def db_status(url: Url = None, as_json: Json = False) -> int:
+    """Show the ledger's version and what this amends would change; exit code 1 when that is something."""
+    from amends.cli.upkeep import show_schema
+
+    return show_schema(url=url, as_json=as_json)
+
+
+@db.command("migrate")
+def db_migrate(url: Url = None, as_json: Json = False) -> int:
+    """Bring the ledger up to date, making it if there is none."""
+    from amends.cli.upkeep import migrate
+
+    return migrate(url=url, as_json=as_json)
+
+
+@app.command()
+def gc(
+    older_than: Annotated[str, typer.Option("--older-than", help="How long ago a run ended: 30d, 12h, 2w.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many runs.")] = None,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: Json = False,
+) -> int:
+    """Remove arguments, results and errors of runs that ended long ago; what was done stays known for ever."""
+    from amends.cli.upkeep import collect
+
+    return collect(older_than, dry_run=dry_run, limit=limit, url=url, tenant=tenant, as_json=as_json)

@@ -16,6 +16,7 @@ from amends.engine.session import (
     decode_args,
     describe_error,
     error_parts,
+    moment,
 )
 from amends.engine.waiting import Wait
 from amends.errors import (
@@ -27,6 +28,7 @@ from amends.errors import (
     LeaseLost,
     OutOfOrder,
     Rejected,
+    ResultGone,
     RunEnded,
     ToolFailed,
     UsageError,
@@ -36,7 +38,7 @@ from amends.lockrows import Contention
 from amends.model import Retry
 from amends.ops import Ended, Invoke, Later, Luck, ReadClocks, Sleep
 from amends.record import dataclass
-from amends.rows import CallRow
+from amends.rows import CallRow, lost_at
 from amends.tool import Spec
 
 FORWARD: Final = Retry(attempts=1_000_000, delay=1.0, factor=2.0, max_delay=300.0, jitter=0.3)
@@ -149,6 +151,9 @@ def _row(answer: Admission) -> CallRow:
 
 
 def _replayed(session: Session, spec: Spec, row: CallRow) -> Done:
+    gone_at = moment(lost_at(row.result))
+    if gone_at is not None:
+        raise ResultGone(f"{row.tool} ({row.id})", gone_at=gone_at, call=call_of(row, spec), run_id=session.id)
     session.replays[row.id] = session.replays.get(row.id, 0) + 1
     return Done(row, load_result(row.result, spec.result_type), replayed=True, staged=spec.is_staging)
 
@@ -313,7 +318,8 @@ def in_doubt(session: Session, row: CallRow) -> InDoubt:
 def failure(spec: Spec | None, row: CallRow) -> Exception:
     """A recorded failure: only its words are left of the original exception."""
     name, message = error_parts(row.error)
-    return ToolFailed(message or row.why or "it failed", call=call_of(row, spec), type_name=name, run_id=row.run_id)
+    words = "it failed" if row.lost_at is None else "it failed; gc has removed what it said"
+    return ToolFailed(message or row.why or words, call=call_of(row, spec), type_name=name, run_id=row.run_id)
 
 
 def _busy(session: Session, answer: Admission, waited: float) -> Busy:
@@ -374,9 +380,10 @@ def _refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
 
 
 def _conflict(session: Session, ask: Ask, row: CallRow) -> KeyConflict:
-    recorded = decode_args(row, session.spec(row.tool))
-    changed = diff(recorded, ask.args)
-    shown = ", ".join(f"{name}: {was!r} then, {now!r} now" for name, (was, now) in changed.items())
+    changed, shown = {}, "gc has removed them since"
+    if lost_at(row.args) is None:
+        changed = diff(decode_args(row, session.spec(row.tool)), ask.args)
+        shown = ", ".join(f"{name}: {was!r} then, {now!r} now" for name, (was, now) in changed.items())
     return KeyConflict(
         f"{row.tool} was already asked for under this identity with other arguments ({shown}); nothing was started",
         tool=row.tool,

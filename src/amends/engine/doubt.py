@@ -118,6 +118,8 @@ async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> C
 
 async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow) -> Happened[Any] | Absent | Unknown:
     """What the world says of a call. Anything that is not one of the three answers is ``Unknown``."""
+    if row.lost_at is not None:
+        return Unknown("gc removed what it would be asked with")
     call = call_of(row, spec, phase="probe")
     if spec.compensate is not None and probe is spec.compensate.probe:
         # A compensation is asked for by its own key: that is the one its destination was given.

@@ -59,7 +59,9 @@ def _leftover(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> L
             why = f"its compensation failed: {error_text(row.comp_error) or 'no reason kept'}"
             return Leftover(row, why, f"{row.tool} ({row.id}): {why}: rt.retry({row.id!r}, by=..., why=...)")
         case "succeeded":
-            if spec is None:
+            if row.lost_at is not None:
+                why = "gc removed what its compensation would be given: take it back by hand"
+            elif spec is None:
                 why = "this process does not know its tool"
             else:
                 why = "it has not been taken back yet" if spec.compensate else "it has no compensation"

@@ -13,7 +13,7 @@ from amends.errors import Busy, RunConflict, RunEnded
 from amends.ledger import LetGo, OpenChild, Opened, OpenRun
 from amends.ops import IsDead, Lease, ReadClocks
 from amends.record import dataclass, field
-from amends.rows import RunRow
+from amends.rows import RunRow, lost_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +138,11 @@ async def open_child(session: Session, *, id: str, input: str, input_digest: str
 
 
 def _conflict(run: RunRow, given: Any) -> RunConflict:
-    recorded = decode(run.input) if run.input else None
+    gone = lost_at(run.input) is not None
+    recorded = decode(run.input) if run.input and not gone else None
+    since = ", which gc has removed since" if gone else ""
     return RunConflict(
-        f"run {run.id} was opened before with another input; nothing was started",
+        f"run {run.id} was opened before with another input{since}; nothing was started",
         recorded=recorded,
         given=given,
         run_id=run.id,

@@ -200,7 +200,7 @@ def _reversed(tree: Tree) -> list[CallRow]:
 def _is_open(session: Session, row: CallRow) -> bool:
     spec = session.spec(row.tool)
     twin = None if spec is None else spec.compensate
-    if spec is None or twin is None or row.violation == "after_pivot":
+    if spec is None or twin is None or row.violation == "after_pivot" or row.lost_at is not None:
         return False
     match row.state:
         case "succeeded":

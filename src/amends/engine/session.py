@@ -15,7 +15,7 @@ from amends.model import Call, Compensation, Order, Phase, Request
 from amends.ops import Flight, Lease
 from amends.plain import digest_of, head, plain_texts
 from amends.record import dataclass, field
-from amends.rows import CallRow
+from amends.rows import CallRow, lost_at
 from amends.tool import Spec
 
 MESSAGE_CHARS_MAX: Final = 2_000
@@ -171,6 +171,7 @@ def call_of(
 ) -> Call:
     """A row of the ledger as users see it."""
     result_type = spec.result_type if spec is not None else Any
+    gone_at = moment(lost_at(row.result))
     return Call(
         run_id=row.run_id,
         tool=row.tool,
@@ -187,8 +188,8 @@ def call_of(
         attempt=row.comp_attempt if phase == "compensate" else row.attempt,
         phase=phase,
         digest=row.digest,
-        result=load_result(row.result, result_type),
-        loss=row.loss or None,
+        result=None if gone_at is not None else load_result(row.result, result_type),
+        loss=row.loss or None if gone_at is None else f"removed by gc on {gone_at:%Y-%m-%d}",
         error=error_text(row.error),
         why=row.why or None,
         reason=row.reason or None,  # type: ignore[arg-type]
@@ -201,11 +202,14 @@ def call_of(
         started_at=moment(row.started_at),
         settled_at=moment(row.settled_at),
         replays=row.replays,
+        gone_at=gone_at or moment(row.lost_at),
     )
 
 
 def decode_args(row: CallRow, spec: Spec | None) -> Mapping[str, Any]:
-    """The recorded arguments, in the types that the tool's signature says."""
+    """The recorded arguments, in the types that the tool's signature says; none where gc removed them."""
+    if lost_at(row.args) is not None:
+        return {}
     plain: dict[str, Any] = decode(row.args)
     if spec is None:
         return plain

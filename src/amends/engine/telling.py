@@ -15,6 +15,7 @@ from amends.errors import (
     Error,
     Held,
     InDoubt,
+    ResultGone,
     RolledBack,
     RunBlocked,
     ToolFailed,
@@ -25,7 +26,7 @@ from amends.ledger import HeldLock, Tree
 from amends.lockrows import LockRow
 from amends.model import Answer, Call, Event, Lock, Residue, RunInfo, Status
 from amends.report import Report
-from amends.rows import EventRow, RunRow
+from amends.rows import EventRow, RunRow, lost_at
 from amends.tool import Spec
 
 
@@ -41,8 +42,8 @@ def info_of(run: RunRow, parent: str = "") -> RunInfo:
         parent=parent or None,
         goal=run.goal or None,
         recover=run.policy,  # type: ignore[arg-type]
-        input=decode(run.input) if run.input else None,
-        output=decode(run.output) if run.output else None,
+        input=_payload(run.input),
+        output=_payload(run.output),
         tags=tuple(json.loads(run.tags)),
         causes=tuple(json.loads(run.causes)),
         owner=run.owner or None,
@@ -50,7 +51,18 @@ def info_of(run: RunRow, parent: str = "") -> RunInfo:
         opened_at=moment(run.created_at),
         closed_at=moment(run.closed_at),
         deadline_at=moment(run.deadline_at),
+        gone_at=moment(run.gone_at or run.lost_at),
     )
+
+
+def _payload(text: str) -> Any:
+    return decode(text) if text and lost_at(text) is None else None
+
+
+def output_gone(run: RunRow) -> ResultGone | None:
+    """What to raise for the output of a run that gc removed; None: it is there, or never was."""
+    gone_at = moment(lost_at(run.output))
+    return None if gone_at is None else ResultGone(f"run {run.id}", gone_at=gone_at, run_id=run.id)
 
 
 def report_of(session: Session, tree: Tree, *, ledger: str = "", skipped: tuple[str, ...] = ()) -> Report:

@@ -37,6 +37,9 @@ class Dialect:
     if_absent: str = "insert into {} on conflict do nothing"
     """An insert that meets no row where the key is taken, and breaks nothing then; ``{}``: table and values."""
 
+    ended: str = ""
+    """The column of the index ``runs_closed``, where that cannot be an index of some rows only."""
+
     def name_of(self, column: str) -> str:
         """A column or table, safe from the reserved words."""
         return f"{self.quote}{column}{self.quote}"
@@ -58,6 +61,7 @@ MYSQL: Final = Dialect(
     index=" force index ({})",
     is_open="attention = 1",
     if_absent="insert ignore into {}",
+    ended="ended_at",
 )
 
 POSTGRES: Final = Dialect(

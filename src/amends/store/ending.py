@@ -92,6 +92,8 @@ async def begin_compensation(op: BeginCompensation) -> CallRow | None:
     allowed = {"succeeded", "compensation_failed", "compensation_in_doubt"} | ({"in_doubt"} if op.from_doubt else set())
     if run.state != "rolling_back" or call.state not in allowed or call.comp_attempt != op.attempt - 1:
         return None
+    if call.lost_at is not None:
+        return None  # what it would be given is gone: a person takes it back
     # What a child that pivoted (or may have) did is not in the way of what is taken back now.
     below = await _subtree(run)
     inside, turning = {row.uid for row in below}, {row.uid for row in below if row.state == "rolling_back"}

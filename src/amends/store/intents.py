@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from amends import ledger
 from amends.flow import Flow
-from amends.store import admission, ending, opening, reading, settlement
+from amends.store import admission, ending, opening, reading, retention, settlement
 
 INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     ledger.OpenRun: opening.open_run,
@@ -38,6 +38,7 @@ INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     ledger.SearchCalls: reading.search_calls,
     ledger.ReadEvents: reading.read_events,
     ledger.ListLocks: reading.list_locks,
+    ledger.CollectGarbage: retention.collect_garbage,
 }
 
 READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(

@@ -43,6 +43,7 @@ from amends.rows import (
     ListTree,
     Now,
     PageCalls,
+    PageClosed,
     PageEvents,
     PageRuns,
     RunRow,
@@ -129,6 +130,11 @@ class MemoryStore:
         if op.before is not None:
             found = [run for run in found if (run.created_at, run.uid) < op.before]
         return found[: op.limit]
+
+    def _page_closed(self, op: PageClosed) -> list[RunRow]:
+        ended = [r for r in self.runs.values() if not r.parent and r.gone_at is None and _of(r, op.tenant)]
+        found = [(r.closed_at, r.uid) for r in ended if r.closed_at is not None and r.closed_at < op.before]
+        return [self.runs[uid] for at, uid in sorted(found) if op.after is None or (at, uid) > op.after][: op.limit]
 
     def _insert_run(self, op: InsertRun) -> None:
         row = op.row
@@ -286,6 +292,7 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     ListDue: MemoryStore._list_due,
     ListOwned: MemoryStore._list_owned,
     PageRuns: MemoryStore._page_runs,
+    PageClosed: MemoryStore._page_closed,
     InsertRun: MemoryStore._insert_run,
     UpdateRun: MemoryStore._update_run,
     FindCall: MemoryStore._find_call,

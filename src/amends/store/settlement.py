@@ -168,7 +168,8 @@ async def _reopen(run: RunRow, call: CallRow, result: str | None, now: float, by
         return call  # nobody goes back inside a run that is over: it stands, and its report names it
     for one in {run.uid: run, root.uid: root}.values():
         if one.state == "rolled_back":
-            one = await move_run(one, "rolling_back", at=now, by=by, epoch=epoch, closed_at=None, goal="rollback")
+            back: dict[str, Any] = {"closed_at": None, "gone_at": None, "goal": "rollback"}
+            one = await move_run(one, "rolling_back", at=now, by=by, epoch=epoch, **back)
         if one.uid == one.root and one.phase == "rolling_back" and not one.owner:
             if one.state == "blocked":
                 one = await move_run(one, one.came_from, at=now, by=by, epoch=epoch, came_from="", causes="[]")

@@ -68,6 +68,9 @@ class Statements:
         mark, lock = dialect.mark, dialect.lock
         key = dialect.name_of("key")
         self.is_open = dialect.is_open or _among(OPEN)
+        # When a root ended that still has its payloads, and what the index of those is said with.
+        some = ("parent = ''", "gone_at is null", "closed_at is not null")
+        self.ended = (dialect.ended, ()) if dialect.ended else ("closed_at", some)
         newest = f"{events} order by seq desc limit 1"
         self.newest = f"select {dialect.clock}, (select at {newest})" if dialect.clock else f"select null, at {newest}"
         self.find_run = f"{runs} where uid = {mark}"
@@ -297,6 +300,18 @@ async def _page_runs(desk: Desk, op: rows.PageRuns) -> list[RunRow]:
     return [RUNS.make(*row) for row in found]
 
 
+async def _page_closed(desk: Desk, op: rows.PageClosed) -> list[RunRow]:
+    ended, some = desk.statements.ended
+    terms, params = _where(((f"{ended} < ?", op.before), ("tenant = ?", op.tenant)))
+    if op.after is not None:
+        closed_at, uid = op.after  # not as a pair, as above
+        terms = (*terms, f"{ended} >= ? and ({ended} > ? or uid > ?)")
+        params = (*params, closed_at, closed_at, uid)
+    sql = desk.statements.page("runs", (*some, *terms), f"{ended}, uid", index="runs_closed")
+    found, _, _ = await Execute(sql, (*params, op.limit))
+    return [RUNS.make(*row) for row in found]
+
+
 async def _list_generations(desk: Desk, op: rows.ListGenerations) -> list[CallRow]:
     found, _, _ = await Execute(desk.statements.list_generations, (op.key,))
     return [CALLS.make(*row) for row in found]
@@ -356,6 +371,7 @@ _ROWS: Final[dict[type[Any], Callable[[Desk, Any], Flow[Any]]]] = {
     rows.ListDue: _list_due,
     rows.ListOwned: _list_owned,
     rows.PageRuns: _page_runs,
+    rows.PageClosed: _page_closed,
     rows.InsertRun: _insert_run,
     rows.UpdateRun: _update_run,
     rows.FindCall: _find_call,

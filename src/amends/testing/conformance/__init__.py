@@ -17,6 +17,7 @@ from amends.testing.conformance import (  # isort: skip
     alike as alike,
     racing as racing,
     locks as locks,
+    retention as retention,
 )
 from amends.testing.conformance.prove import COLOURS, Proof, check_store, prove_store
 from amends.testing.conformance.registry import CHECKS, Skipped

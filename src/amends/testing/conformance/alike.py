@@ -227,6 +227,7 @@ DEEDS: dict[Deed, int] = {
     ): 3,
     on_run("blocked")(lambda run, *_: ops.AbandonRun(run.root, "ann", "enough")): 1,
     on_run("blocked")(lambda run, *_: ops.FinishRun(run.uid, "ann", "done")): 1,
+    lambda _, luck: ops.CollectGarbage(luck.choice([0.0, 5.0, 20.0]), limit=luck.choice([1, 50]), dry_run=seldom(luck)): 2,
     on_run("open")(lambda run, *_: ops.ReadRun("", uid=run.uid)): 2,
     lambda _, luck: ops.DueRuns(luck.choice([None, "acme"]), 10): 2,
     lambda _, luck: ops.ListRuns(None, luck.choice([(), ("open",), ("open", "blocked")]), None, 3): 1,

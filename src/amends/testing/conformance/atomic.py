@@ -20,8 +20,8 @@ ROWS_MAX: Final = 100
 """More row operations than any operation of these scenarios has."""
 
 # These carry nothing that tells a repetition from a second request. Repeated they go one further: in the recorded
-# generations, in the count of probes. No body starts, no state changes.
-ONE_FURTHER: Final = ("admit_recorded_failure", "probe")
+# generations, in the count of probes, to the trees that gc has not met. No body starts, no state changes.
+ONE_FURTHER: Final = ("admit_recorded_failure", "probe", "collect")
 
 
 class Broken(Exception):

@@ -249,6 +249,15 @@ def finish(ledger: Ledger) -> ops.StoreOp[Any]:
     return ops.FinishRun(run.uid, "ann", "all done")
 
 
+def collect(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run(input="x")
+    ledger.do(run, args='{"a": 1}')
+    ledger.settle(ledger.start(run, "ship", args='{"b": 2}'), "failed", error='["E", "words"]')
+    ledger.commit(run)
+    ledger.clock.now += 10
+    return ops.CollectGarbage(1.0)
+
+
 SCENARIOS: Final[dict[str, Scenario]] = {
     scenario.__name__: scenario
     for scenario in (
@@ -257,6 +266,6 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         admit_recorded_failure, start, start_staged, settle, settle_pivot, settle_doomed, settle_fenced, evidence,
         probe, watch, resolve_by_probe, resolve_by_person, decide, retry, roll_back, roll_back_by_person, compensate,
         settle_compensation, commit, commit_forward, commit_pivot, commit_child, close_rolled_back, close_blocked,
-        abandon, finish,
+        abandon, finish, collect,
     )
 }  # fmt: skip

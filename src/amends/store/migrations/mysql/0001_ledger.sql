@@ -14,6 +14,7 @@ create table if not exists amends_schema (
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
 -- place: the order of creation, parents before children; no field of a row. Every index ends in the primary key.
+-- ended_at: when a tree ended that still has its payloads, for gc; no field of a row.
 create table if not exists runs (
     place bigint not null auto_increment primary key,
     uid varbinary(255) not null,
@@ -51,6 +52,8 @@ create table if not exists runs (
     locked bigint not null default 0,
     causes longtext not null default ('[]'),
     closed_at double,
+    gone_at double,
+    ended_at double generated always as (case when parent = '' and gone_at is null then closed_at end) stored,
     constraint runs_state check (state in (
         'open', 'pivoted', 'committed', 'rolling_back', 'rolled_back', 'blocked', 'abandoned'
     )),
@@ -59,7 +62,8 @@ create table if not exists runs (
     index runs_root (root),
     index runs_created (created_at, uid),
     index runs_wake (wake_at),
-    index runs_owned (owner)
+    index runs_owned (owner),
+    index runs_closed (ended_at, uid)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
 -- attention: what somebody has to look at; no field of a row. States that every call passes through are left out, and

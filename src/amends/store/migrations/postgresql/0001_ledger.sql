@@ -48,6 +48,7 @@ create table runs (
     locked bigint not null default 0,
     causes text not null default '[]',
     closed_at double precision,
+    gone_at double precision,
     primary key (uid),
     constraint runs_state check (state in (
         'open', 'pivoted', 'committed', 'rolling_back', 'rolled_back', 'blocked', 'abandoned'
@@ -63,6 +64,9 @@ create index runs_created on runs (created_at, uid);
 create index runs_wake on runs (wake_at, place) where wake_at is not null;
 
 create index runs_owned on runs (place) where owner <> '';
+
+-- Ended trees that still have their payloads: what gc looks through.
+create index runs_closed on runs (closed_at, uid) where parent = '' and gone_at is null and closed_at is not null;
 
 -- seq: the place of the call's first event.
 -- attention: what somebody has to look at; no field of a row. No index names the state itself: so the settling of a

@@ -47,6 +47,7 @@ create table runs (
     locked integer not null,
     causes text not null,
     closed_at real,
+    gone_at real,
     check (
         state = 'open' or state = 'pivoted' or state = 'committed' or state = 'rolling_back'
         or state = 'rolled_back' or state = 'blocked' or state = 'abandoned'
@@ -62,6 +63,9 @@ create index runs_created on runs (created_at, uid);
 create index runs_wake on runs (wake_at) where wake_at is not null;
 
 create index runs_owned on runs (owner) where owner <> '';
+
+-- Ended trees that still have their payloads: what gc looks through.
+create index runs_closed on runs (closed_at, uid) where parent = '' and gone_at is null and closed_at is not null;
 
 -- The defaults are those of rows.py: a plain admission says only what it brings.
 -- seq, the place of the call's first event, is the row's own number here: its index costs nothing.

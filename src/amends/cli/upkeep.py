@@ -1,0 +1,78 @@
+"""Verbs for whoever runs a ledger: its schema, and what may go from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amends import Runtime, Schema
+from amends.cli.reading import reading
+from amends.cli.show import put_json, put_table, say
+
+UP_TO_DATE, PENDING = 0, 1
+
+
+def show_schema(*, url: str | None, as_json: bool) -> int:
+    """See ``amends db status``. Nothing is made: not even an empty file."""
+    rt = Runtime(url, create=False)
+    try:
+        schema = rt.schema()
+    finally:
+        rt.close()
+    _put(rt, schema, as_json)
+    if schema.version == 0:
+        say("there is no ledger yet; amends db migrate makes it")
+    elif schema.needs > schema.newest:
+        say("a newer amends has changed this ledger: upgrade amends to use it")
+        return PENDING
+    elif schema.pending:
+        say("amends db migrate brings it up to date; so does the first program that uses it")
+    return PENDING if schema.pending else UP_TO_DATE
+
+
+def migrate(*, url: str | None, as_json: bool) -> int:
+    """See ``amends db migrate``."""
+    rt = Runtime(url)
+    try:
+        before = rt.schema()
+        schema = rt.migrate()
+    finally:
+        rt.close()
+    _put(rt, schema, as_json)
+    done = len(before.pending)
+    say("nothing to do" if not done else f"{done} migration{'s' if done > 1 else ''} applied")
+    return UP_TO_DATE
+
+
+def _put(rt: Runtime, schema: Schema, as_json: bool) -> None:
+    facts: dict[str, Any] = {
+        "url": rt.settings["url"].value,
+        "ledger": schema.ledger or None,
+        "version": schema.version,
+        "newest": schema.newest,
+        "needs": schema.needs,
+        "pending": list(schema.pending),
+    }
+    if as_json:
+        put_json(facts)
+        return
+    shown = facts | {"ledger": schema.ledger or "(none)", "pending": ", ".join(schema.pending) or "(none)"}
+    put_table(("ledger's", "value"), [(name, str(value)) for name, value in shown.items()])
+
+
+def collect(
+    older_than: str, *, dry_run: bool, limit: int | None, url: str | None, tenant: str | None, as_json: bool
+) -> int:
+    """See ``amends gc``."""
+    with reading(url, tenant) as rt:
+        gone = rt.gc(older_than=older_than, dry_run=dry_run, limit=limit)
+        ledger = rt.settings["url"].value
+    if as_json:
+        facts = {"runs": gone.runs, "calls": gone.calls, "bytes": gone.bytes, "kept": dict(gone.kept)}
+        put_json(facts | {"dry_run": gone.dry_run})
+        return 0
+    rows = [("would be removed" if dry_run else "removed", str(gone.runs), str(gone.calls), f"{gone.bytes:,}")]
+    rows += [(f"kept: {why}", str(count), "", "") for why, count in sorted(gone.kept.items())]
+    put_table(("", "runs", "calls", "bytes"), rows)
+    if not gone.runs:
+        say(f"no run of {ledger} ended longer than {older_than} ago and still has something to remove")
+    return 0

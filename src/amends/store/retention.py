@@ -1,0 +1,112 @@
+"""Retention: what a tree said goes some time after its end; what it was, and that it happened, stays for ever."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final
+
+from amends.ledger import CollectGarbage, Swept
+from amends.rows import CallRow, FindRun, ListCalls, ListTree, Now, PageClosed, RunRow, UpdateCall, UpdateRun, removed
+from amends.states import STANDING, UNSETTLED
+from amends.store.change import note
+
+CALLS_MAX: Final = 1_000
+"""A transaction of gc takes no further tree after so many calls: others wait for the ledger meanwhile."""
+
+
+async def collect_garbage(op: CollectGarbage) -> Swept:
+    """See ``CollectGarbage``. A tree goes wholly in one transaction, or stays as it is."""
+    now = await Now()
+    before = now - op.older_than_s
+    page = await PageClosed(before, op.tenant, op.after, op.limit)
+    runs = calls = freed = 0
+    kept: dict[str, int] = {}
+    after: tuple[float, str] | None = None
+    looked = 0
+    for root in page:
+        assert root.closed_at is not None, "what has ended says when"
+        after = (root.closed_at, root.uid)
+        mine = root if op.dry_run else await FindRun(root.uid, skip=True)
+        if mine is None or mine.closed_at != root.closed_at or mine.gone_at is not None:
+            kept["somebody is at it"] = kept.get("somebody is at it", 0) + 1
+            continue
+        inside = await ListCalls(root.uid)
+        why = _kept_for(mine, inside)
+        if why:
+            kept[why] = kept.get(why, 0) + 1
+        else:
+            runs, calls, freed = runs + 1, calls + len(inside), freed + await _remove(mine, inside, now, op.dry_run)
+        looked += len(inside)
+        if looked >= CALLS_MAX:
+            return Swept(runs, calls, freed, tuple(sorted(kept.items())), after)
+    return Swept(runs, calls, freed, tuple(sorted(kept.items())), after if len(page) == op.limit else None)
+
+
+def _kept_for(root: RunRow, calls: Iterable[CallRow]) -> str:
+    """Why an ended tree stays whole: what somebody may still have to look at must stay readable."""
+    whys = {_open_question(root, call) for call in calls if call.kind != "read"}
+    return next((why for why in ("in doubt", "compensation failed", "left standing") if why in whys), "")
+
+
+def _open_question(root: RunRow, call: CallRow) -> str:
+    if call.state in ("in_doubt", "compensation_in_doubt"):
+        return "in doubt"
+    if call.state == "compensation_failed":
+        return "compensation failed"
+    if call.state == "residue" or (call.state == "succeeded" and (call.late or root.state == "abandoned")):
+        return "left standing"
+    return "in doubt" if call.state in (STANDING | UNSETTLED) - {"succeeded"} else ""
+
+
+async def _remove(root: RunRow, calls: Iterable[CallRow], now: float, dry_run: bool) -> int:
+    """Take the words out of a tree, with one event; how many bytes that were."""
+    tree = await ListTree(root.uid)
+    changes: list[tuple[RunRow | CallRow, dict[str, str]]] = [
+        *((run, {"input": removed(run.input, now), "output": removed(run.output, now)}) for run in tree),
+        *((call, _emptied(call, now)) for call in calls),
+    ]
+    freed = sum(
+        _bytes(getattr(row, name)) for row, texts in changes for name in texts if texts[name] != getattr(row, name)
+    )
+    if dry_run:
+        return freed
+    for row, texts in changes:
+        really = {name: text for name, text in texts.items() if text != getattr(row, name)}
+        if isinstance(row, RunRow):
+            await UpdateRun(row, really | {"gone_at": now})
+        elif really:
+            await UpdateCall(row, really)
+    count = sum(isinstance(row, CallRow) for row, _ in changes)
+    await note(root, "payloads removed", at=now, by="gc", epoch=root.epoch, calls=count, bytes=freed)
+    return freed
+
+
+def _emptied(call: CallRow, now: float) -> dict[str, Any]:
+    """What a call no longer says. That it was refused, by whom and why is a decision, not a payload: it stays."""
+    texts: dict[str, Any] = {
+        "args": removed(call.args, now),
+        "error": call.error if call.state == "refused" else _bare(call.error),
+        "comp_error": _bare(call.comp_error),
+        "evidence": "",
+        "loss": "",
+        "locks": "",
+    }
+    if call.result is not None:
+        texts["result"] = removed(call.result, now)
+    elif call.loss:
+        texts["result"] = removed("lost", now)  # it had one that could not be written down: still not None
+    return texts
+
+
+def _bare(error: str) -> str:
+    """An error's name without its message, which may quote anything."""
+    try:
+        name, _ = json.loads(error)
+    except (ValueError, TypeError):
+        return ""
+    return json.dumps([name, ""])
+
+
+def _bytes(text: str | None) -> int:
+    return len((text or "").encode("utf-8", "replace"))

@@ -1,0 +1,89 @@
+import json
+import sqlite3
+from pathlib import Path
+
+from tests.cli.command import assert_refused, run
+from tests.cli.conftest import Play
+
+URL = ("--url", "sqlite:///shop.db")
+
+
+def test_the_status_of_a_ledger_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    done = run("db", "status", "--json", *URL, cwd=tmp_path)
+    assert done.returncode == 1
+    said = json.loads(done.stdout)
+    assert (said["version"], said["ledger"], said["pending"][0]) == (0, None, "0001_ledger")
+    assert "amends db migrate" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_ledger_is_made_and_is_then_up_to_date(tmp_path: Path) -> None:
+    made = run("db", "migrate", *URL, cwd=tmp_path)
+    assert made.returncode == 0
+    assert "applied" in made.stderr
+    status = run("db", "status", *URL, "--json", cwd=tmp_path)
+    assert status.returncode == 0
+    said = json.loads(status.stdout)
+    assert (said["url"], said["version"], said["pending"]) == (f"sqlite:///{tmp_path}/shop.db", said["newest"], [])
+    assert said["ledger"]
+    again = run("db", "migrate", *URL, "--json", cwd=tmp_path)
+    assert (again.returncode, json.loads(again.stdout), again.stderr.strip()) == (0, said, "nothing to do")
+    table = run("db", "status", *URL, cwd=tmp_path)
+    assert said["ledger"] in table.stdout
+
+
+def test_a_ledger_that_needs_a_newer_amends_is_shown_with_exit_code_1(tmp_path: Path) -> None:
+    run("db", "migrate", *URL, cwd=tmp_path)
+    raw = sqlite3.connect(tmp_path / "shop.db")
+    raw.execute("insert into amends_schema values (99, 99, 0.0, 'x')")
+    raw.commit()
+    raw.close()
+    status = run("db", "status", *URL, "--json", cwd=tmp_path)
+    assert (status.returncode, json.loads(status.stdout)["needs"]) == (1, 99)
+    assert "upgrade amends" in status.stderr
+    assert_refused(run("db", "migrate", *URL, cwd=tmp_path), "99")
+
+
+def test_a_ledger_in_memory_has_nothing_to_migrate(tmp_path: Path) -> None:
+    assert_refused(run("db", "status", "--url", "memory:", cwd=tmp_path), "has no schema")
+
+
+def test_the_password_of_a_server_is_not_shown(tmp_path: Path) -> None:
+    done = run("db", "status", "--url", "postgresql://me:secret@localhost:1/x", cwd=tmp_path)
+    assert_refused(done)
+    assert "secret" not in done.stderr
+
+
+def test_gc_says_what_it_would_remove_and_then_removes_it(shop: Path, play: Play) -> None:
+    play("pay", "order-1", "order-2")
+    dry = run("gc", "--older-than", "0s", "--dry-run", "--json", *URL, cwd=shop)
+    assert (dry.returncode, dry.stderr) == (0, "")
+    said = json.loads(dry.stdout)
+    assert (said["runs"], said["kept"], said["dry_run"]) == (2, {}, True)
+    assert "order-1" in run("runs", "show", "order-1", *URL, "--json", cwd=shop).stdout
+    one = run("gc", "--older-than", "0s", "--limit", "1", "--json", *URL, cwd=shop)
+    assert json.loads(one.stdout)["runs"] == 1
+    table = run("gc", "--older-than", "0s", *URL, cwd=shop)
+    assert table.stdout.splitlines()[1].split()[:2] == ["removed", "1"]
+    shown = run("runs", "show", "order-1", *URL, cwd=shop)
+    assert "(arguments and results removed by gc on 2" in shown.stdout
+    none = run("gc", "--older-than", "0s", *URL, cwd=shop)
+    assert none.returncode == 0
+    assert "no run" in none.stderr
+
+
+def test_gc_keeps_what_is_open_or_in_doubt(shop: Path, play: Play) -> None:
+    play("blind", "order-1", dies="order-1")
+    assert run("recover", "app:rt", cwd=shop).returncode == 3
+    done = run("gc", "--older-than", "0s", "--json", *URL, cwd=shop)
+    assert json.loads(done.stdout)["runs"] == 0
+    (line,) = run("doubts", "list", *URL, "--json", cwd=shop).stdout.splitlines()
+    assert json.loads(line)["args"] == {"order": "order-1"}
+
+
+def test_gc_says_what_is_wrong_with_an_age_and_makes_no_ledger(tmp_path: Path, shop: Path, play: Play) -> None:
+    play("pay", "order-1")
+    assert_refused(run("gc", "--older-than", "soon", *URL, cwd=shop), "30d")
+    assert_refused(run("gc", *URL, cwd=shop), "--older-than")
+    assert_refused(run("gc", "--older-than", "1d", "--url", "sqlite:///none.db", cwd=tmp_path), "no ledger")
+    assert not (tmp_path / "none.db").exists()

@@ -1,0 +1,202 @@
+"""Two versions of amends share a ledger while a deploy rolls: what the newer one adds, the older one lives with."""
+
+import importlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amends.errors import LedgerTooNew, LedgerUnavailable
+from amends.store import migrations as package
+from amends.store.migrations import Migration, migrations
+from amends.store.sqlite import SqliteStore
+from amends.testing.conformance.ledger import Ledger, audit
+from tests.servers import databases
+
+Make = Callable[[], Any]
+KINDS = ("sqlite", "postgresql", "mysql")
+WHERE = {"sqlite": "file", "postgresql": "pgschema", "mysql": "myschema"}
+STARTERS = 8
+PATIENCE_S = 60
+
+ADDED = {
+    "sqlite": (
+        "create table more (x integer not null) strict",
+        *(f"alter table {table} add column more text not null default ''" for table in ("runs", "calls", "events")),
+        "create index calls_more on calls (more)",
+    ),
+    "postgresql": (
+        "create table more (x bigint not null)",
+        *(f"alter table {table} add column more text not null default ''" for table in ("runs", "calls", "events")),
+        "create index calls_more on calls (more)",
+    ),
+    "mysql": (
+        "create table if not exists more (x bigint not null)",
+        *(f"alter table {table} add column more longtext not null default ('')" for table in ("runs", "calls", "events")),
+        "alter table calls add index calls_more (run)",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def make(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Iterator[Make]:
+    """Makes handles on one ledger that does not exist yet."""
+    made: list[Any] = []
+
+    def one() -> Any:
+        if kind == "sqlite":
+            made.append(SqliteStore(tmp_path / "ledger.db", "NORMAL"))
+        elif kind == "postgresql":
+            from amends.store.postgres import PostgresStore
+
+            made.append(PostgresStore(request.getfixturevalue("postgres_url")))
+        else:
+            from amends.store.mysql import MysqlStore
+
+            made.append(MysqlStore(request.getfixturevalue("mysql_url")))
+        return made[-1]
+
+    yield one
+    for store in made:
+        store.close()
+
+
+@contextmanager
+def newer(kind: str, statements: tuple[str, ...], *, needs: int = 1) -> Iterator[int]:
+    """Whoever opens a ledger inside knows one migration more; its version."""
+    known = migrations(kind)
+    version = len(known) + 1
+    more = (*known, Migration(version, f"{version:04d}_more", needs, statements))
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (package, importlib.import_module(f"amends.store.{WHERE[kind]}")):
+            patch.setattr(module, "migrations", lambda dialect: more if dialect == kind else migrations(dialect))
+        yield version
+
+
+def test_an_older_amends_goes_on_with_a_ledger_that_a_newer_one_added_to(kind: str, make: Make) -> None:
+    old = Ledger(make())
+    old.store.open(create=True)
+    before = old.run("before")
+    under_way = old.start(before)
+    with newer(kind, ADDED[kind]) as version:
+        new = Ledger(make())
+        assert new.store.open(create=False) is False
+        assert new.store.schema().version == version  # type: ignore[attr-defined]
+    assert old.settle(under_way).call.state == "succeeded"
+    second = Ledger(make(), "async")
+    second.store.open(create=False)
+    assert second.store.schema().pending == ()  # type: ignore[attr-defined]
+    for number, ledger in enumerate((old, new, second)):
+        ledger.made = 1000 * (number + 1)  # ids of its own
+        run = ledger.run(f"run {number}")
+        done = ledger.do(run)
+        assert ledger.admit(run, call_id=f"again {number}").call == done
+        assert ledger.commit(run).how == "committed"
+        taken = ledger.run(f"taken back {number}")
+        call = ledger.do(taken, key=f"taken back {number}")
+        ledger.roll_back(taken)
+        assert ledger.compensate(call).state == "compensated"
+        assert ledger.close(taken, "rolled_back").state == "rolled_back"
+    assert new.do(before, "ship").state == "succeeded"
+    assert old.commit(before).how == "committed"
+    assert old.everything() == new.everything() == second.everything()
+    audit(old)
+
+
+def test_an_older_amends_refuses_what_it_cannot_live_with_and_names_both_versions(kind: str, make: Make) -> None:
+    make().open(create=True)
+    known = len(migrations(kind))
+    with newer(kind, ADDED[kind], needs=known + 1):
+        make().open(create=True)
+    old = make()
+    with pytest.raises(LedgerTooNew) as too_new:
+        old.open(create=True)
+    assert f"needs an amends that knows version {known + 1}" in str(too_new.value)
+    assert f"knows versions up to {known}" in str(too_new.value)
+    assert "upgrade" in too_new.value.hint
+    assert make().schema().needs == known + 1
+
+
+def test_of_eight_who_start_at_once_one_migrates(kind: str, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    make().open(create=True)
+    caplog.set_level(logging.INFO, logger="amends")
+    with newer(kind, (*ADDED[kind], "insert into more values (1)")) as version:
+        stores = [make() for _ in range(STARTERS)]
+        gate = threading.Barrier(STARTERS)
+
+        def start(store: Any) -> Any:
+            gate.wait(PATIENCE_S)
+            assert store.open(create=False) is False
+            return store.schema()
+
+        with ThreadPoolExecutor(STARTERS) as pool:
+            seen = set(pool.map(start, stores))
+    (schema,) = seen
+    assert (schema.version, schema.pending) == (version, ())
+    assert len([record for record in caplog.records if "migrating" in record.message]) == 1
+
+
+# ---- MariaDB and MySQL: no transaction around a migration ---------------------------------
+
+
+@pytest.mark.parametrize("count", range(len(ADDED["mysql"]) + 1))
+def test_a_migration_that_ended_after_any_of_its_statements_is_finished_by_the_next(mysql_url: str, count: int) -> None:
+    from amends.store.mysql import MysqlStore
+
+    old = MysqlStore(mysql_url)
+    old.open(create=True)
+    databases.execute(mysql_url, ADDED["mysql"][:count])
+    assert Ledger(old).do(Ledger(old).run()).state == "succeeded"  # half of it is lived with as well
+    with newer("mysql", ADDED["mysql"]) as version:
+        new = MysqlStore(mysql_url)
+        assert new.schema().pending == (f"{version:04d}_more",)
+        new.open(create=False)
+        assert new.schema().version == version
+    ledger = Ledger(new, made=1000)
+    assert ledger.do(ledger.run("other")).state == "succeeded"
+    old.close()
+    new.close()
+
+
+def test_a_migration_whose_connection_is_killed_can_be_repeated(mysql_url: str) -> None:
+    from amends.store.mysql import MysqlStore
+
+    first = MysqlStore(mysql_url)
+    first.open(create=True)
+    slow = (*ADDED["mysql"][:2], "do sleep(50)", *ADDED["mysql"][2:])
+    ends: list[BaseException] = []
+
+    def migrate() -> None:
+        try:
+            first_new.open(create=False)
+        except BaseException as error:
+            ends.append(error)
+
+    with newer("mysql", slow):
+        first_new = MysqlStore(mysql_url)
+        thread = threading.Thread(target=migrate)
+        thread.start()
+        asked = "select id from information_schema.processlist where info = 'do sleep(50)' and db = database()"
+        while not (found := databases.execute(mysql_url, [asked])):
+            assert thread.is_alive(), ends
+        databases.execute(mysql_url, [f"kill connection {found[0][0]}"])
+        thread.join(PATIENCE_S)
+    assert isinstance(ends[0], LedgerUnavailable), ends
+    with newer("mysql", ADDED["mysql"]) as version:
+        again = MysqlStore(mysql_url)
+        again.open(create=False)  # the server's lock went with the connection
+        assert again.schema().version == version
+    ledger = Ledger(again)
+    assert ledger.do(ledger.run()).state == "succeeded"
+    for store in (first, first_new, again):
+        store.close()
