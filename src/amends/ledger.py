@@ -143,6 +143,8 @@ class AdmitCall(StoreOp[Admission]):
     on_conflict: str = "raise"
     advise: bool = False
     locks: Wanted = NOTHING
+    expected: bool = False
+    """The key was asked for before: a store may look for the answer before it takes its write lock."""
 
 
 @dataclass(slots=True)

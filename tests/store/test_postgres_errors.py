@@ -119,7 +119,13 @@ def test_a_role_may_use_a_ledger_that_it_may_not_make(make: Make, url: str) -> N
         make(url.replace("postgres@", "plain@")).open(create=True)
     assert "select, insert and update" in refused.value.hint
     execute(
-        url, ["grant select on amends_schema to plain", "grant select, insert, update on runs, calls, events to plain"]
+        url,
+        [
+            "grant select on amends_schema to plain",
+            "grant select, insert, update on runs, calls, events to plain",
+            "grant select, insert, update, delete on locks, waits to plain",
+            "grant usage on sequence events_seq_seq to plain",
+        ],
     )
     ledger = Ledger(make(url.replace("postgres@", "plain@")))
     assert ledger.store.open(create=True) is False

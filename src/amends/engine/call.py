@@ -113,7 +113,9 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
 
 
 async def _admit(session: Session, ask: Ask, wait: Wait) -> Admission:
-    spec = ask.spec
+    spec, asked = ask.spec, session.asked
+    expected = session.resumed or ask.key in asked
+    asked.add(ask.key)
     answer = await AdmitCall(
         call_id=session.new_id("call"),
         run=session.uid,
@@ -139,6 +141,7 @@ async def _admit(session: Session, ask: Ask, wait: Wait) -> Admission:
         on_conflict=spec.on_conflict,
         advise=session.advises(spec),
         locks=wanted_by(session, ask, wait),
+        expected=expected,
     )
     if answer.verdict == "start":
         ask.flight.call, ask.flight.sent = answer.call, False

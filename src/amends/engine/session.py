@@ -45,6 +45,8 @@ class Session:
     """Bodies, and whether they are async, that came with a request and not with a declaration: of staged calls."""
     above: tuple[str, ...] = ()
     """The runs that this one is inside of."""
+    asked: set[str] = field(default_factory=set)
+    """Keys that were asked for here: asked for again, the record most likely answers."""
 
     def spec(self, tool: str) -> Spec | None:
         """The declaration of a recorded call's tool, if this process has it."""

@@ -28,7 +28,8 @@ from amends.store.mylink import Link, connect
 from amends.store.mypool import Pool, closed
 from amends.store.myquick import quick
 from amends.store.myschema import PACKET_BYTES_MIN, check_ledger, check_server, migrate, read_schema
-from amends.store.sql import Desk, Statements, transaction
+from amends.store.quick import answer_sql, answered, is_plain_question
+from amends.store.sql import Desk, Execute, Statements, transaction
 
 T = TypeVar("T")
 
@@ -45,6 +46,7 @@ TENANT_BYTES_MAX: Final = 1016
 """Together with a number they are one entry of an index, which has 3072 bytes."""
 
 WRITING: Final = Statements(MYSQL)
+ANSWER: Final = answer_sql(MYSQL)
 READING: Final = Statements(replace(MYSQL, lock="", skip=""))
 """A look at a snapshot locks nothing and waits for nobody."""
 BEGIN: Final = ("begin",)
@@ -203,8 +205,13 @@ class MysqlStore:
         """One attempt on this connection, which is given back: quickly if it is a plain one, else by its flow."""
         well = False
         try:
-            quickly = quick(op)
-            answer = None if quickly is None else quickly(op, self._clock, link.ask_at_once)
+            answer: Any = None
+            if isinstance(op, ledger.AdmitCall) and is_plain_question(op):
+                link.begin(())
+                answer = answered(op, link.execute(Execute(ANSWER, (op.key,)))[0])
+            quickly = quick(op) if answer is None else None
+            if quickly is not None:
+                answer = quickly(op, self._clock, link.ask_at_once)
             if answer is None:
                 answer = self._general(op, link)
             well = True

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from amends.ledger import Admission, AdmitCall, BeginCompensation, SettleCall, SettleCompensation, Settled, StoreOp
 from amends.rows import CallRow
+from amends.store.dialect import POSTGRES
 from amends.store.quick import (
     BEGUN_SQL,
     FREE_TO_GO,
@@ -25,6 +26,8 @@ from amends.store.quick import (
     admission_facts,
     admission_values,
     admitted,
+    answer_sql,
+    answered,
     beginning_facts,
     begun,
     free_values,
@@ -32,6 +35,7 @@ from amends.store.quick import (
     is_plain_admission,
     is_plain_beginning,
     is_plain_end,
+    is_plain_question,
     is_plain_settlement,
     places,
     settled,
@@ -80,6 +84,8 @@ _ADMIT: Final = (
 )
 assert tuple(SAME) == ("generation", "state", "attempt"), "the statement names them in this order"
 
+_ANSWER: Final = answer_sql(POSTGRES)
+
 _CHANGE: Final = (
     ", u as (update calls c set {} from r, s where c.id = %s and c.root = r.uid and {}"
     " returning c.run, c.run_id, c.tenant, c.id)"
@@ -120,6 +126,11 @@ _END: Final = (
 
 async def admit(op: AdmitCall, clock: Clock) -> Admission | None:
     """Start the call; None: nothing was changed and the flow decides."""
+    if is_plain_question(op):
+        found, _, _ = await Execute(_ANSWER, (op.key,))
+        recorded = answered(op, found)
+        if recorded is not None:
+            return recorded
     if not is_plain_admission(op):
         return None
     values = admission_values(op)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from amends.ledger import Admission, AdmitCall, BeginCompensation, SettleCall, SettleCompensation, Settled
 from amends.rows import CALL_COLUMNS, CallRow
+from amends.store.dialect import Dialect
 from amends.store.sql import CALLS
 
 # ---- admitting ----------------------------------------------------------------------------
@@ -85,6 +86,34 @@ def admitted(values: tuple[Any, ...], seq: int, at: float, of_run: Sequence[str]
 def admission_facts(op: AdmitCall) -> str:
     """What the event of a plain admission says."""
     return json.dumps({"tool": op.tool}, ensure_ascii=False)
+
+
+# ---- answering ---------------------------------------------------------------------------
+
+
+def answer_sql(dialect: Dialect) -> str:
+    """The newest generation of a key, with who owns its run tree and in which epoch; locks nothing."""
+    columns = ", ".join(f"c.{dialect.name_of(name)}" for name in CALL_COLUMNS)
+    return (
+        f"select o.owner, o.epoch, {columns} from calls c join runs o on o.uid = c.root"
+        f" where c.{dialect.name_of('key')} = {dialect.mark} order by c.generation desc limit 1"
+    )
+
+
+def is_plain_question(op: AdmitCall) -> bool:
+    """Whether the record may answer it as it stands."""
+    return op.expected and op.kind != "read"
+
+
+def answered(op: AdmitCall, found: Sequence[tuple[Any, ...]]) -> Admission | None:
+    """The answer from the record: a call of this very tree that has succeeded. None: the flow decides."""
+    if not found:
+        return None
+    owner, epoch, *values = found[0]
+    row = CALLS.make(*values)
+    mine = owner == op.owner and epoch == op.epoch and row.root == op.root and row.asked_epoch >= epoch
+    same = row.state == "succeeded" and row.ident == op.ident and not row.alias
+    return Admission("replay", row) if mine and same else None
 
 
 # ---- settling -----------------------------------------------------------------------------

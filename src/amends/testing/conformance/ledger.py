@@ -140,7 +140,8 @@ class Ledger:
             call_id=given.pop("call_id", "") or self.new("call"), run=run.uid, root=run.root,
             owner=owner or run.owner or "a", epoch=run.epoch, tool=tool, version="1", kind=kind,
             key=given.pop("key", f"key of {tool} in {run.root}"), ident=f"ident of {args}", digest=f"digest of {args}",
-            args=args, undoable=given.pop("undoable", kind == "compensatable"), **given,
+            args=args, undoable=given.pop("undoable", kind == "compensatable"),
+            expected=given.pop("expected", True), **given,
         )  # fmt: skip
 
     def start(self, run: RunRow, tool: str = "charge", **given: Any) -> CallRow:
