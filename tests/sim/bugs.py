@@ -20,7 +20,7 @@ from amends.ledger import AdmitCall
 from amends.lockrows import TakeLock, Wanted
 from amends.ops import Lease
 from amends.rows import FindKey
-from amends.store import admission, change, intents, locks, opening, settlement
+from amends.store import admission, change, intents, locks, opening, retention, settlement
 from amends.store import ending as store_ending
 from amends.store.memory import _ROWS, MemoryStore
 from amends.testing.simulation import Process, Simulation
@@ -39,6 +39,7 @@ MODULES = (
     admission,
     change,
     opening,
+    retention,
     settlement,
     store_ending,
     locks,
@@ -352,6 +353,9 @@ BUGS: tuple[Bug, ...] = (
     Bug("K8", "two runs that have pivoted wait for each other for ever",
         lambda: rewritten((locks, "_wait_for", "await _let_one_go(circle, at)", "pass")),
         ("nothing_stuck",), ("F24f",)),
+    Bug("G1", "gc removes what evidence may have to be taken back with",
+        lambda: rewritten((retention, "_open_question", 'if call.state == "compensated" and call.comp_blind:', "if False:")),
+        ("work_left",), ("F25", "F25b")),
 )  # fmt: skip
 
 

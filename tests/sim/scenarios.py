@@ -110,6 +110,8 @@ class Scenario:
     """Another process at the same ledger, raced with the first."""
     third: Callable[[Inside], Coroutine[Any, Any, Any]] | None = None
     """One more; where there is one, all of them are always raced."""
+    sweeper: Callable[[Inside], Coroutine[Any, Any, Any]] | None = None
+    """Comes by whenever the ledger is at rest: before a zombie wakes, before a person speaks."""
     hub: Hub | None = None
 
     def prepared(self) -> Hub:
@@ -602,6 +604,7 @@ def f10b_two_openers(v: Variant) -> Scenario:
 def all_scenarios(v: Variant) -> list[Scenario]:
     """Every flow of the core with this variant of its tools."""
     from tests.sim.locking import lock_scenarios
+    from tests.sim.sweeping import sweeping_scenarios
 
     return [
         *(f1_call(v, policy) for policy in ("rollback", "resume", "wait")),
@@ -635,4 +638,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *(f23b_person_beside(v, verb) for verb in ("resolves", "abandons")),
         f10b_two_openers(v),
         *lock_scenarios(v),
+        *sweeping_scenarios(v),
     ]

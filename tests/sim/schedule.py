@@ -130,8 +130,13 @@ class _Stage:
             worker = self._recover(faults)
             faults = self.schedule.later if faults and round_ < 2 else ()
             if not self._wait_for_more() and worker.alive:
-                return
+                return self._sweep()
         raise Endless("the ledger does not come to rest: " + ", ".join(_states(self.sim)))
+
+    def _sweep(self) -> None:
+        sweeper = self.scenario.sweeper
+        if sweeper is not None:
+            self.sim.run(self.sim.start("sweeper", lambda p: sweeper(Inside(self.sim, self.hub, p)), host="other"))
 
     def _recover(self, faults: tuple[Fault, ...]) -> Process:
         self.workers += 1

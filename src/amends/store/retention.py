@@ -14,6 +14,9 @@ from amends.store.change import note
 CALLS_MAX: Final = 1_000
 """A transaction of gc takes no further tree after so many calls: others wait for the ledger meanwhile."""
 
+KEPT: Final = ("in doubt", "compensation failed", "left standing", "taken back in doubt")
+"""Why an ended tree stays whole, the gravest first."""
+
 
 async def collect_garbage(op: CollectGarbage) -> Swept:
     """See ``CollectGarbage``. A tree goes wholly in one transaction, or stays as it is."""
@@ -46,7 +49,7 @@ async def collect_garbage(op: CollectGarbage) -> Swept:
 def _kept_for(root: RunRow, calls: Iterable[CallRow]) -> str:
     """Why an ended tree stays whole: what somebody may still have to look at must stay readable."""
     whys = {_open_question(root, call) for call in calls if call.kind != "read"}
-    return next((why for why in ("in doubt", "compensation failed", "left standing") if why in whys), "")
+    return next((why for why in KEPT if why in whys), "")
 
 
 def _open_question(root: RunRow, call: CallRow) -> str:
@@ -56,6 +59,8 @@ def _open_question(root: RunRow, call: CallRow) -> str:
         return "compensation failed"
     if call.state == "residue" or (call.state == "succeeded" and (call.late or root.state == "abandoned")):
         return "left standing"
+    if call.state == "compensated" and call.comp_blind:
+        return "taken back in doubt"  # evidence that it happened makes it be taken back once more, with its arguments
     return "in doubt" if call.state in (STANDING | UNSETTLED) - {"succeeded"} else ""
 
 

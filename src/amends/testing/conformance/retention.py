@@ -260,6 +260,22 @@ def late_evidence_of_what_lost_its_words_is_never_compensated_with_nothing(ledge
 
 
 @check
+def what_was_taken_back_in_doubt_can_be_taken_back_once_more(ledger: Ledger) -> None:
+    run = ledger.run()
+    call = ledger.settle(ledger.start(run, args=ARGS), "in_doubt").call
+    ledger.roll_back(run)
+    ledger.compensate(call, from_doubt=True)
+    ledger.close(run, "rolled_back")
+    ledger.clock.now += DAY_S
+    assert sweep(ledger).kept == (("taken back in doubt", 1),)
+    ledger(ops.NoteEvidence(call.id, 1, True, '"late"', "", "boot", 9.0, "late"))
+    claimed = ledger.claim(ledger.read(run))
+    assert claimed is not None
+    again = ledger(ops.BeginCompensation(call.id, "b", claimed.epoch, 2))
+    assert (again.state, again.args) == ("compensating", ARGS)
+
+
+@check
 def a_next_generation_is_not_touched(ledger: Ledger) -> None:
     old, _ = taken_back(ledger)
     new = ledger.run()
