@@ -187,7 +187,7 @@ def rows_of(name: str) -> set[str]:
 def error_classes() -> list[type[errors.Error]]:
     return [
         value for value in vars(errors).values()
-        if isinstance(value, type) and issubclass(value, errors.Error)
+        if isinstance(value, type) and issubclass(value, errors.Error) and not value.__name__.startswith("_")
     ]  # fmt: skip
 
 

@@ -39,6 +39,7 @@ ROWS: dict[str, Row] = {
     "tools": Row(
         (
             *("tool", "spec", "signature", "declare", "check", "flow", "rows", "lockrows", "ops", "ledger", "answers"),
+            "joining",
             "filter",
         ),
         ("words",),
@@ -60,7 +61,7 @@ ROWS: dict[str, Row] = {
         "a store keeps the record and runs no tool: engine and store meet in the runtime only",
     ),
     "runtime": Row(
-        ("", "runtime", "run", "aio", "aiorun", "hub", "people", "upkeep", "keeper", "settings", "worker", "testing"),
+        ("", "runtime", "run", "aio", "aiorun", "hub", "people", "upkeep", "keeper", "riding", "settings", "worker", "testing"),
         ("words", "tools", "engine", "drive", "store"),
         "the runtime serves every edge, so it may know none of them",
     ),
@@ -77,6 +78,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "declare": frozenset({"pydantic", "pydantic_core"}),
     "store.postgres": frozenset({"psycopg"}),
     "store.pglink": frozenset({"psycopg"}),
+    "store.pgjoin": frozenset({"psycopg"}),
     "store.pgschema": frozenset({"psycopg"}),
     "store.pgerrors": frozenset({"psycopg"}),
     "store.mysql": frozenset({"pymysql"}),

@@ -17,15 +17,18 @@ from amends.canonical import encode
 from amends.context import parent_call, refuse_nowhere
 from amends.engine import ending, leaving, opening, plan
 from amends.engine.call import Done, guarded_call
+from amends.engine.joining import doubt_left
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.telling import answer_done, answer_error, info_of, output_gone, report_of
-from amends.errors import LedgerError, UsageError
+from amends.errors import LedgerError, TransactionOpen, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask
+from amends.joining import still_open
 from amends.ledger import Tree
 from amends.model import Answer, Call, Staged
 from amends.ops import Ended, Flight
 from amends.report import Report
+from amends.riding import Ride, joined_ask
 from amends.rows import RunRow
 from amends.states import RunState
 from amends.tool import Declaration, Options, Tool, current_caller
@@ -83,6 +86,8 @@ class AsyncRun:
         self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """What a tool called inside this run's context does; use ``call``."""
+        if options.connection is not None:
+            return self._value(await self._ride(declared, options, args, kwargs))
         return self._value(await self._do(direct_ask(self._hub, self._session, declared, options, args, kwargs)))
 
     async def answer(
@@ -106,7 +111,7 @@ class AsyncRun:
 
     async def execute(self, plan_: Sequence[object], /) -> list[Answer]:
         """A model's plan: a list of ``{"tool", "args"}``; inner lists run in parallel."""
-        people.refuse_forked(self._pid, self.id)
+        await self._check_here()
         flights: list[Flight] = []
         flow = plan.run_plan(self._session, plan_, parent=parent_call(), flights=flights)
         return await self._watched(flow, flights)
@@ -126,7 +131,7 @@ class AsyncRun:
         self, tool: str, args: Mapping[str, Any], *, key: Any = None, kind: str | None = None
     ) -> AsyncAttempt:
         """Start by hand: ``attempt.succeed(result)`` or ``.fail(error)``; silence is doubt."""
-        people.refuse_forked(self._pid, self.id)
+        await self._check_here()
         ask = people.hand_ask(self._hub, self._session, tool, args, key=key, kind=kind)
         done = await self._flow(leaving.begin_by_hand(self._session, ask))
         return AsyncAttempt(self, ask, done)
@@ -140,10 +145,10 @@ class AsyncRun:
             yield inner
         except BaseException as error:
             current_caller.reset(token)
-            await _shielded(inner._leave(error))
+            await inner._go(error)
             raise
         current_caller.reset(token)
-        await _shielded(inner._leave(None))
+        await inner._go(None)
 
     def submit(self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Task[R]:
         """Start ``fn`` as a task that has this run; leaving the block waits for it."""
@@ -174,6 +179,7 @@ class AsyncRun:
     async def commit(self) -> None:
         """End the run: everything it did stands."""
         people.refuse_in_body(self.id, "committed")
+        await self._refuse_waiting()  # before it is given up: it may be committed after the transaction
         try:
             await _shielded(self._leave(None))
         except LedgerError:
@@ -186,7 +192,7 @@ class AsyncRun:
     async def rollback(self, why: str) -> NoReturn:
         """Compensate everything, then raise ``RolledBack``."""
         people.refuse_in_body(self.id, "rolled back")
-        people.refuse_forked(self._pid, self.id)
+        await self._check_here()
         try:
             await _shielded(self._flow(leaving.take_back(self._session, why=why)))
         finally:
@@ -210,13 +216,45 @@ class AsyncRun:
     async def _tree(self) -> Tree:
         return people.found(await self._flow(people.read(uid=self._session.uid)), self.id)
 
+    async def _check_here(self) -> None:
+        people.refuse_forked(self._pid, self.id)
+        if self._session.lease.rides is not None:
+            await self._refuse_waiting()
+
+    async def _refuse_waiting(self, *, but: object = None) -> None:
+        holds = people.waits_for_itself(self._session, but=but)
+        if holds is not None and await asyncio.to_thread(holds, self._session.root):
+            raise still_open(self.id)
+
     async def _do(self, ask: Ask) -> Done:
         refuse_nowhere(ask.spec.name)
-        people.refuse_forked(self._pid, self.id)
+        await self._check_here()
         done = await self._watched(guarded_call(self._session, ask), [ask.flight])
         if done.row.kind == "pivot" and done.row.state == "succeeded" and not done.replayed:
             self._session.state = "pivoted"
         return done
+
+    async def _ride(
+        self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Done:
+        """In the caller's own transaction: nothing of it is in flight, and stopped it never was."""
+        refuse_nowhere(declared.name)
+        people.refuse_forked(self._pid, self.id)
+        ask, joined = await asyncio.to_thread(  # the first time it looks where the ledger is
+            joined_ask, self._hub, self._session, declared, options, args, kwargs, is_async=True
+        )
+        await self._refuse_waiting(but=options.connection)
+        ride = Ride(self._session, ask, joined)
+        live, lineage = self._hub.live, self._session.lineage
+        live.enter(lineage)
+        try:
+            return await ride.run_async()
+        except Exception:
+            if ride.is_over and not joined.is_open_on(joined.raw):
+                await self._flow(doubt_left(self._session, ask.flight))
+            raise
+        finally:
+            live.leave(lineage)
 
     async def _watched(self, flow: Flow[T], flights: Sequence[Flight]) -> T:
         """Calls: live while they run, doubt if they are stopped."""
@@ -242,7 +280,7 @@ class AsyncRun:
         return Staged(call_of(done.row, spec), lambda: people.staged_now(self._hub, call_id))
 
     async def _open_child(self, id: str | None, input: object) -> AsyncRun:
-        people.refuse_forked(self._pid, self.id)
+        await self._check_here()
         name, text, digest_ = people.child_input(self._hub, id, input)
         opened, session = await self._flow(
             opening.open_child(self._session, id=f"{self.id}/{name}", input=text, input_digest=digest_, given=input)
@@ -250,6 +288,17 @@ class AsyncRun:
         return AsyncRun(
             self._hub, self._driver, session, opened.run, over=is_over(opened) or session.state == "committed"
         )
+
+    async def _go(self, error: BaseException | None) -> None:
+        """Leave, unless that would wait for a transaction of this very task."""
+        try:
+            await self._refuse_waiting()
+        except TransactionOpen:
+            if error is None:
+                raise
+            people.note_left_open(error, self.id)
+        else:
+            await _shielded(self._leave(error))
 
     async def _leave(self, error: BaseException | None) -> None:
         if self._over or (error is not None and self._pid != os.getpid()):
@@ -309,6 +358,7 @@ class AsyncAttempt:
     async def _end(self, ended: Ended) -> None:
         if not self._open:
             raise UsageError(f"the attempt of {self._row.tool} has already ended")
+        await self._run._refuse_waiting()
         self._row = await self._run._flow(leaving.end_by_hand(self._run._session, self._ask, self._row, ended))
         self._value, self._open = ended.value, False
 
@@ -363,6 +413,6 @@ class AsyncEntered:
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         current_caller.reset(self._token)
         try:
-            await _shielded(self.run._leave(error))
+            await self.run._go(error)
         finally:
             self.run._release()

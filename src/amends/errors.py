@@ -10,6 +10,8 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     RunEnded                     .state
     RunConflict                  .recorded .given
     BadConfig                    .setting .origin
+    CannotJoin                   .tool
+    TransactionOpen
   Refused                        amends said no; nothing was started; a model can act on it
     UnknownTool                  .tool .known
     BadArguments                 .tool .problems
@@ -95,22 +97,20 @@ class BadDeclaration(UsageError):
         self.where = where
 
 
-class NoRun(UsageError):
-    """A tool was called outside a run, on a thread that lost it, or inside a probe or compensation."""
-
-    default_hint = "open one with `with rt.run():`; carry it into a thread with run.submit or run.bind"
-
+class _OfTool(UsageError):
     def __init__(self, message: str, *, tool: str | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.tool = tool
 
 
-class WrongColour(UsageError):
-    """A blocking tool called directly in an async run, or the reverse."""
+class NoRun(_OfTool):
+    """A tool was called outside a run, on a thread that lost it, or inside a probe or compensation."""
 
-    def __init__(self, message: str, *, tool: str, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.tool = tool
+    default_hint = "open one with `with rt.run():`; carry it into a thread with run.submit or run.bind"
+
+
+class WrongColour(_OfTool):
+    """A blocking tool called directly in an async run, or the reverse."""
 
 
 class NotStorable(UsageError):
@@ -156,6 +156,16 @@ class BadConfig(UsageError):
     def __init__(self, message: str, *, setting: str, origin: str = "", hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.setting, self.origin = setting, origin
+
+
+class CannotJoin(_OfTool):
+    """The record of this call cannot be part of the transaction that ``connection=`` brings."""
+
+
+class TransactionOpen(UsageError):
+    """A call rides in the caller's transaction, which is still open: what was asked for would wait for its caller."""
+
+    default_hint = "commit or roll back the transaction first; a call that belongs to it gets connection= as well"
 
 
 # ---- Refused ------------------------------------------------------------------------------
@@ -400,10 +410,9 @@ class Held(Waiting):
     def for_model(self) -> str:
         tool = getattr(self.call, "tool", "the call")
         if self.reason == "duplicate" and self.twin is not None:
-            result = shown(self.twin.result)
             return (
                 f"Not run: this looks like the {tool} from before the restart, {shown(dict(self.twin.args))}. "
-                f"If it is the same, use its result: {result}. "
+                f"If it is the same, use its result: {shown(self.twin.result)}. "
                 'If it is another one, call again with "again_because".'
             )
         return (

@@ -242,10 +242,6 @@ def refuse_nested(what: str) -> None:
 def direct_ask(hub: Hub, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Ask:
     """A tool called as a function."""
     spec = hub.spec_for(declared)
-    if options.connection is not None:
-        raise UsageError(
-            f"{spec.name}: connection= needs a ledger in the caller's own database, and this version has none yet"
-        )
     bound = spec.bind(args, kwargs)
     return ask_for(session, spec, bound, again=options.again, timeout=options.timeout, parent=parent_call())
 

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from amends import process
 from amends.errors import LedgerError
@@ -14,6 +14,10 @@ from amends.ledger import Renewed, RenewLeases
 from amends.ops import Lease
 
 log = logging.getLogger("amends")
+
+PARTS: Final = 3
+SOON_PARTS: Final = 30
+"""A lease is renewed when this part of it has passed, and when that did not work, when that part has."""
 
 
 class Keeper:
@@ -66,41 +70,60 @@ class Keeper:
             thread.join(timeout=5.0)
 
     def _beat(self) -> None:
+        well = True
         while True:
             with self._changed:
                 # Looked at before the wait too: a runtime may be closed before its thread came this far.
-                self._changed.wait_for(lambda: self._closed, self._lease_s / 3)
+                self._changed.wait_for(lambda: self._closed, self._lease_s / (PARTS if well else SOON_PARTS))
                 if self._closed or not self._leases:
                     self._thread = None
                     return
                 leases = [lease for lease, _ in self._leases.values()]
-            self.renew(leases)
+            well = self.renew(leases)
 
     def kept(self) -> list[Lease]:
         """The leases that are kept now."""
         with self._changed:
             return [lease for lease, _ in self._leases.values()]
 
-    def renew(self, leases: list[Lease]) -> None:
-        """Renew these now. An unreachable ledger is not a lost lease: the monotonic clock ends it in time."""
+    def renew(self, leases: list[Lease]) -> bool:
+        """Renew these now; False when some have to be tried again soon.
+
+        An unreachable ledger is not a lost lease: the monotonic clock ends it in time. Neither is a run that the
+        caller's own transaction keeps locked: nobody else can have it meanwhile, and whoever asked for it together
+        with others would make them wait.
+        """
+        free = [lease for lease in leases if lease.rides is None or not lease.rides.are_open()]
+        well = len(free) == len(leases)
+        for owner in {lease.owner for lease in free}:
+            mine = [lease for lease in free if lease.owner == owner]
+            if self._renewed(mine):
+                continue
+            well = False
+            if len(mine) > 1:  # one that is locked must not cost the others theirs
+                for lease in mine:
+                    self._renewed([lease])
+        return well
+
+    def _renewed(self, mine: list[Lease]) -> bool:
+        """Renew these, all of one owner; False when the ledger did not answer."""
         asked_at = self._mono()
-        owners = {lease.owner for lease in leases}
-        for owner in owners:
-            mine = [lease for lease in leases if lease.owner == owner]
-            try:
-                renewed = self._renew(RenewLeases(owner, {lease.root: lease.epoch for lease in mine}, self._lease_s))
-            except LedgerError as error:
-                log.warning("leases of %d runs could not be renewed: %s", len(mine), error)
-                continue
-            except Exception:  # whatever it was: a heart that stops for good loses every run of this process
-                log.exception("leases of %d runs could not be renewed", len(mine))
-                continue
-            for lease in mine:
-                if lease.root in renewed.goals:
-                    lease.until = max(lease.until, asked_at + self._lease_s)
-                    lease.goal = renewed.goals[lease.root]
-                else:
-                    self._lose(lease)
+        try:
+            asked = RenewLeases(mine[0].owner, {lease.root: lease.epoch for lease in mine}, self._lease_s)
+            renewed = self._renew(asked)
+        except LedgerError as error:
+            log.warning("leases of %d runs could not be renewed: %s", len(mine), error)
+            return False
+        except Exception:  # whatever it was: a heart that stops for good loses every run of this process
+            log.exception("leases of %d runs could not be renewed", len(mine))
+            return False
+        for lease in mine:
+            if lease.root in renewed.goals:
+                lease.until = max(lease.until, asked_at + self._lease_s)
+                lease.goal = renewed.goals[lease.root]
+            else:
+                self._lose(lease)
+        return True
 
     def _lose(self, lease: Lease) -> None:
         with self._changed:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from amends.errors import LeaseLost
 from amends.flow import Flow, Op
+from amends.joining import Rides
 from amends.model import Call, Phase
 from amends.record import dataclass
 from amends.rows import CallRow
@@ -26,6 +27,8 @@ class Lease:
     lost: bool = False
     goal: str = ""
     """What a person asked for meanwhile, learned with the renewal."""
+    rides: Rides | None = None
+    """The caller's own transactions that calls of this tree ride in, once there was one."""
 
     def check(self, mono: float) -> None:
         """Raise ``LeaseLost`` unless the tree is certainly still ours.

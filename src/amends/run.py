@@ -15,9 +15,10 @@ from amends.context import parent_call, refuse_nowhere
 from amends.drive import Driver
 from amends.engine import ending, leaving, opening, plan
 from amends.engine.call import Done, guarded_call
+from amends.engine.joining import doubt_left
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.telling import answer_done, answer_error, info_of, output_gone, report_of
-from amends.errors import LedgerError, UsageError
+from amends.errors import LedgerError, TransactionOpen, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask
 from amends.ledger import Tree
@@ -80,6 +81,8 @@ class Run:
 
     def direct(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a tool called inside this run's context does; use ``call``."""
+        if options.connection is not None:
+            return self._value(self._ride(declared, options, args, kwargs))
         return self._value(self._do(direct_ask(self._hub, self._session, declared, options, args, kwargs)))
 
     def answer(
@@ -103,7 +106,7 @@ class Run:
 
     def execute(self, plan_: Sequence[object], /) -> list[Answer]:
         """A model's plan: a list of ``{"tool", "args"}``; inner lists run in parallel."""
-        people.refuse_forked(self._pid, self.id)
+        self._check_here()
         flights: list[Flight] = []
         flow = plan.run_plan(self._session, plan_, parent=parent_call(), flights=flights)
         return self._watched(flow, flights)
@@ -119,7 +122,7 @@ class Run:
 
     def begin(self, tool: str, args: Mapping[str, Any], *, key: Any = None, kind: str | None = None) -> Attempt:
         """Start by hand: ``attempt.succeed(result)`` or ``.fail(error)``; silence is doubt."""
-        people.refuse_forked(self._pid, self.id)
+        self._check_here()
         ask = people.hand_ask(self._hub, self._session, tool, args, key=key, kind=kind)
         done = self._flow(leaving.begin_by_hand(self._session, ask))
         return Attempt(self, ask, done)
@@ -167,6 +170,7 @@ class Run:
     def commit(self) -> None:
         """End the run: everything it did stands."""
         people.refuse_in_body(self.id, "committed")
+        people.refuse_waiting(self._session)  # before it is given up: it may be committed after the transaction
         try:
             self._leave(None)
         except LedgerError:
@@ -179,7 +183,7 @@ class Run:
     def rollback(self, why: str) -> NoReturn:
         """Compensate everything, then raise ``RolledBack``."""
         people.refuse_in_body(self.id, "rolled back")
-        people.refuse_forked(self._pid, self.id)
+        self._check_here()
         try:
             self._flow(leaving.take_back(self._session, why=why))
         finally:
@@ -198,10 +202,34 @@ class Run:
     def _tree(self) -> Tree:
         return people.found(self._flow(people.read(uid=self._session.uid)), self.id)
 
+    def _check_here(self) -> None:
+        people.refuse_forked(self._pid, self.id)
+        people.refuse_waiting(self._session)
+
     def _do(self, ask: Ask) -> Done:
         refuse_nowhere(ask.spec.name)
-        people.refuse_forked(self._pid, self.id)
+        self._check_here()
         return self._watched(guarded_call(self._session, ask), [ask.flight])
+
+    def _ride(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Done:
+        """In the caller's own transaction: nothing of it is in flight, and stopped it never was."""
+        from amends.riding import Ride, joined_ask  # few ride, and it needs asyncio
+
+        refuse_nowhere(declared.name)
+        people.refuse_forked(self._pid, self.id)
+        ask, joined = joined_ask(self._hub, self._session, declared, options, args, kwargs, is_async=False)
+        people.refuse_waiting(self._session, but=options.connection)
+        ride = Ride(self._session, ask, joined)
+        live, lineage = self._hub.live, self._session.lineage
+        live.enter(lineage)
+        try:
+            return ride.run()
+        except Exception:
+            if ride.is_over and not joined.is_open_on(joined.raw):
+                self._flow(doubt_left(self._session, ask.flight))
+            raise
+        finally:
+            live.leave(lineage)
 
     def _watched(self, flow: Flow[T], flights: Sequence[Flight]) -> T:
         """Calls: live while they run, doubt if they are stopped."""
@@ -227,7 +255,7 @@ class Run:
         return Staged(call_of(done.row, spec), lambda: people.staged_now(self._hub, call_id))
 
     def _open_child(self, id: str | None, input: object) -> Run:
-        people.refuse_forked(self._pid, self.id)
+        self._check_here()
         name, text, digest_ = people.child_input(self._hub, id, input)
         opened, session = self._flow(
             opening.open_child(self._session, id=f"{self.id}/{name}", input=text, input_digest=digest_, given=input)
@@ -240,7 +268,14 @@ class Run:
         if self._over or (error is not None and self._pid != os.getpid()):
             return  # in a forked child it is not ours to leave
         people.refuse_forked(self._pid, self.id)
-        self._leave_by(error)
+        try:
+            people.refuse_waiting(self._session)
+        except TransactionOpen:
+            if error is None:
+                raise
+            people.note_left_open(error, self.id)
+        else:
+            self._leave_by(error)
 
     def _leave_by(self, error: BaseException | None) -> None:
         output = None
@@ -290,6 +325,7 @@ class Attempt:
     def _end(self, ended: Ended) -> None:
         if not self._open:
             raise UsageError(f"the attempt of {self._row.tool} has already ended")
+        people.refuse_waiting(self._run._session)
         self._row = self._run._flow(leaving.end_by_hand(self._run._session, self._ask, self._row, ended))
         self._value, self._open = ended.value, False
 

@@ -59,7 +59,7 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
     """Do it once in this run and give its result; raises the tool's own error, or says why not."""
     wait = Wait(session.wait_s)
     while True:
-        answer = await _admit(session, ask, wait)
+        answer = await admit(session, ask, wait)
         match answer.verdict:
             case "start":
                 return await run_attempts(session, ask, _row(answer))
@@ -76,18 +76,18 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
                 return await resume_attempts(session, ask, _row(answer))
             case "wait":
                 if not await wait.again(_row(answer).root):
-                    raise _busy(session, answer, wait.waited)
+                    raise busy(session, answer, wait.waited)
             case "locked":
                 await _wait_for_lock(session, ask, answer, wait)
             case _:
-                _refuse(session, ask, answer)
+                refuse(session, ask, answer)
 
 
 async def guarded_admission(session: Session, ask: Ask) -> Done:
     """Start a call by hand: its row is ``started`` when the caller is to do it, else it was answered."""
     wait = Wait(session.wait_s)
     while True:
-        answer = await _admit(session, ask, wait)
+        answer = await admit(session, ask, wait)
         match answer.verdict:
             case "start":
                 return Done(_row(answer))
@@ -103,16 +103,17 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
                     return Done(restarted)
             case "wait":
                 if not await wait.again(_row(answer).root):
-                    raise _busy(session, answer, wait.waited)
+                    raise busy(session, answer, wait.waited)
             case "locked":
                 await _wait_for_lock(session, ask, answer, wait)
             case "staged":
                 raise UsageError(f"{ask.spec.name} is staged: what starts at commit cannot be done by hand")
             case _:
-                _refuse(session, ask, answer)
+                refuse(session, ask, answer)
 
 
-async def _admit(session: Session, ask: Ask, wait: Wait) -> Admission:
+async def admit(session: Session, ask: Ask, wait: Wait) -> Admission:
+    """Ask the ledger what is to become of this request."""
     spec, asked = ask.spec, session.asked
     expected = session.resumed or ask.key in asked
     asked.add(ask.key)
@@ -154,10 +155,16 @@ def _row(answer: Admission) -> CallRow:
 
 
 def _replayed(session: Session, spec: Spec, row: CallRow) -> Done:
+    done = recorded_done(session, spec, row)
+    session.replays[row.id] = session.replays.get(row.id, 0) + 1
+    return done
+
+
+def recorded_done(session: Session, spec: Spec, row: CallRow) -> Done:
+    """The answer that the record holds; raises ``ResultGone`` when gc has removed it."""
     gone_at = moment(lost_at(row.result))
     if gone_at is not None:
         raise ResultGone(f"{row.tool} ({row.id})", gone_at=gone_at, call=call_of(row, spec), run_id=session.id)
-    session.replays[row.id] = session.replays.get(row.id, 0) + 1
     return Done(row, load_result(row.result, spec.result_type), replayed=True, staged=spec.is_staging)
 
 
@@ -325,7 +332,8 @@ def failure(spec: Spec | None, row: CallRow) -> Exception:
     return ToolFailed(message or row.why or words, call=call_of(row, spec), type_name=name, run_id=row.run_id)
 
 
-def _busy(session: Session, answer: Admission, waited: float) -> Busy:
+def busy(session: Session, answer: Admission, waited: float) -> Busy:
+    """The typed error for a call that somebody else is at."""
     row = _row(answer)
     whose = f" in run {answer.run.id}, which may still take it back" if answer.twin is not None and answer.run else ""
     return Busy(
@@ -340,7 +348,8 @@ def _ended(session: Session, state: str) -> RunEnded:
     return RunEnded(f"run {session.id} is {state}: it takes no new call", state=state, run_id=session.id)
 
 
-def _refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
+def refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
+    """Raise what a verdict that starts nothing means."""
     spec, row = ask.spec, answer.call
     match answer.verdict:
         case "refused":

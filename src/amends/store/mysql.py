@@ -17,13 +17,15 @@ from typing import Any, Final, TypeVar
 from amends import ledger
 from amends.errors import BadConfig, TooLarge
 from amends.flow import run_flow
+from amends.joining import Joined
 from amends.ledger import StoreOp
 from amends.model import Schema
-from amends.store import myerrors
+from amends.store import myerrors, myjoin
 from amends.store.batch import Ticket, outlasting
 from amends.store.dialect import MYSQL
 from amends.store.intents import READS, intent
 from amends.store.myaddress import Address, read_address
+from amends.store.joined import locked_yet
 from amends.store.mylink import Link, connect
 from amends.store.mypool import Pool, closed
 from amends.store.myquick import quick
@@ -94,6 +96,7 @@ class MysqlStore:
         self._driver = driver()
         self._clock = clock
         self._create = True
+        self._name = ""
         self._ready = False
         self._closed = False
         self._packet_max = PACKET_BYTES_MIN
@@ -154,6 +157,12 @@ class MysqlStore:
         await outlasting(future)
         answer: T = ticket.outcome()
         return answer
+
+    def joined(self, connection: object, *, tool: str) -> Joined:
+        """The ledger through this connection of PyMySQL, inside the transaction that is open there."""
+        return myjoin.joined(
+            connection, self._driver, self._own_name, self._is_locked, shown=self.url, clock=self._clock, tool=tool
+        )
 
     def close(self) -> None:
         """Finish what is under way, give back connections and threads. May be called twice."""
@@ -281,6 +290,19 @@ class MysqlStore:
                 link.close()
         except self._driver.MySQLError as error:
             raise myerrors.explained(error, self.url) from error
+
+    def _own_name(self) -> str:
+        self._name = self._name or self.schema().ledger
+        return self._name
+
+    def _is_locked(self, root: str) -> bool:
+        def look(link: Link) -> bool:
+            link.begin(BEGIN)
+            found, _, _ = link.execute(Execute(myjoin.LOOK, (root,)))
+            link.end("rollback")
+            return not found
+
+        return all(locked_yet(lambda: self._aside(look)))
 
     def _connect(self) -> Link:
         return connect(self._driver, self._address, packet_max=self._packet_max)

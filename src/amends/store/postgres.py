@@ -17,13 +17,14 @@ from typing import Any, Final, TypeVar
 
 from amends.errors import BadConfig, LedgerUnavailable, NotStorable
 from amends.flow import Flow, run_flow
+from amends.joining import Joined
 from amends.ledger import OpenChild, OpenRun, StoreOp
 from amends.model import Schema
 from amends.store.pgurl import read_url
 from amends.store.sql import Execute
 
 try:
-    import psycopg  # noqa: F401 (before our own modules that need it: here its absence has a name)
+    import psycopg  # (before our own modules that need it: here its absence has a name)
 except ImportError as missing:
     raise BadConfig(
         "a ledger at postgresql: needs psycopg, which is not installed or finds no libpq",
@@ -31,7 +32,9 @@ except ImportError as missing:
         hint="pip install 'amends[postgres]'",
     ) from missing
 
-from amends.store import pglink
+from amends.store import pgjoin, pglink
+from amends.store.joined import locked_yet
+from amends.store.pgerrors import explained, fate_of
 from amends.store.pgflow import Give, Pause, Preamble, Say, Take, answered
 from amends.store.pglink import AsyncLink, Link
 from amends.store.pgpool import LoopPool, Pool
@@ -70,6 +73,7 @@ class PostgresStore:
         self._preamble = Preamble(self._place)
         self._create = True
         self._opened = False
+        self._home: tuple[str, str] | None = None
         self._closed = False
         self._begin_anew()
         _STORES.add(self)
@@ -135,6 +139,15 @@ class PostgresStore:
         self._ready(op)
         return await _outlasting(asyncio.ensure_future(self._performed(op)))
 
+    def joined(self, connection: object, *, tool: str) -> Joined:
+        """The ledger through this psycopg connection, inside the transaction that is open there."""
+        self._check_open()
+        place = self._place
+        return pgjoin.joined(
+            connection, self._at_home, self._is_locked, shown=self.url, wait_s=place.lock_wait_s,
+            clock=self._clock, tool=tool,
+        )  # fmt: skip
+
     def close(self) -> None:
         """Give back connections and threads. May be called twice."""
         self._closed = True
@@ -192,6 +205,28 @@ class PostgresStore:
             raise
         finally:
             flow.close()
+
+    def _aside(self, use: Callable[[Link], T]) -> T:
+        """Use a connection of the pool for something else than an operation."""
+        link = self._pool.take()
+        well = False
+        try:
+            answer = use(link)
+            well = True
+            return answer
+        except psycopg.Error as error:
+            fate = fate_of(error, committing=False)
+            raise explained(error, self.url, op=None, fate=fate) from error
+        finally:
+            self._pool.give(link, keep=well)
+
+    def _at_home(self) -> tuple[str, str]:
+        if self._home is None:
+            self._home = self._aside(lambda link: pgjoin.home_of(link, self._preamble.writing))
+        return self._home
+
+    def _is_locked(self, root: str) -> bool:
+        return all(locked_yet(lambda: self._aside(lambda link: pgjoin.is_locked(link, self._preamble.writing, root))))
 
     def _connect(self) -> Link:
         return pglink.connect(self._place, opened=self._opened)

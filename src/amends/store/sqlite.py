@@ -16,8 +16,10 @@ from typing import Any, Final, Literal, TypeVar
 
 from amends.errors import LedgerError, LedgerUnavailable
 from amends.flow import run_flow
+from amends.joining import Joined
 from amends.ledger import AdmitCall, StoreOp
 from amends.model import Schema
+from amends.store import sqlite_join
 from amends.store.batch import GroupCommit, Ticket
 from amends.store.dialect import SQLITE
 from amends.store.file import connect, establish, explained, inode_of, is_busy, is_total, patiently, read_schema
@@ -123,6 +125,11 @@ class SqliteStore:
                 return recorded
         answer: T = await self._commits.perform_async(op)
         return answer
+
+    def joined(self, connection: object, *, tool: str) -> Joined:
+        """The ledger through this ``sqlite3.Connection``, inside the transaction that is open there."""
+        self._check_open()
+        return sqlite_join.joined(connection, self.path, STATEMENTS, self._clock, tool=tool)
 
     def close(self) -> None:
         """Finish what is in line, give back connections and threads. May be called twice."""

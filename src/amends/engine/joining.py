@@ -1,0 +1,98 @@
+"""One call that rides in the caller's own transaction: admitted, run and settled there, or it never was.
+
+It waits for nothing and tries nothing twice, because whatever it waited for would have to wait for the caller. Its
+body is undone with its savepoint when it fails, so there is nothing to probe: an error of the database is a failure.
+What a body did elsewhere no savepoint undoes; an error of that kind is judged as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from amends.engine.call import Done, admit, busy, conclude, failure, in_doubt, recorded_done, refuse
+from amends.engine.ending import stop_call
+from amends.engine.session import Ask, Session, call_of
+from amends.engine.doubt import stays_in_doubt
+from amends.errors import Busy
+from amends.ledger import Admission, ReadCall, StartCall
+from amends.model import Retry
+from amends.ops import Flight, Invoke, Later, ReadClocks
+from amends.rows import CallRow
+from amends.tool import Spec
+
+
+def riding_spec(spec: Spec) -> Spec:
+    """The tool as it rides: one attempt, nothing to ask the world about."""
+    return replace(spec, probe=None, retry=Retry(attempts=1), retry_declared=True)
+
+
+async def joined_call(session: Session, ask: Ask, *, is_undone: Callable[[Exception], bool]) -> Done:
+    """Do it in this transaction and give its result; raises the tool's own error, or says why not.
+
+    ``is_undone``: whether all that such an error can have left was in the database.
+    """
+    answer = await admit(session, ask)
+    match answer.verdict:
+        case "start":
+            return await _attempt(session, ask, _row(answer), is_undone)
+        case "replay":
+            return recorded_done(ask.spec, _row(answer))
+        case "retry":
+            return await _attempt(session, ask, await _restarted(session, _row(answer)), is_undone)
+        case "doubt":
+            raise in_doubt(session, _row(answer))
+        case "wait":
+            raise busy(session, answer, 0.0)
+        case _:
+            refuse(session, ask, answer)
+
+
+async def doubt_left(session: Session, flight: Flight) -> None:
+    """The body ended the caller's transaction: if it committed, its call is in the ledger, and nobody settles it."""
+    if flight.call is not None and await ReadCall(flight.call.id) is not None:
+        await stop_call(session, flight)
+
+
+def _row(answer: Admission) -> CallRow:
+    assert answer.call is not None, f"a verdict {answer.verdict!r} names its call"
+    return answer.call
+
+
+async def _restarted(session: Session, row: CallRow) -> CallRow:
+    clocks = await ReadClocks()
+    early = 0.0 if row.retry_at is None else row.retry_at - clocks.wall
+    lease = session.lease
+    started = None if early > 0 else await StartCall(row.id, lease.owner, lease.epoch, row.attempt + 1)
+    if started is None:
+        raise Busy(
+            f"{row.tool} is {row.state} and cannot be begun again in this transaction now",
+            owner=row.run_id,
+            retry_after=max(early, 1.0),
+            run_id=session.id,
+        )
+    return started
+
+
+async def _attempt(session: Session, ask: Ask, row: CallRow, is_undone: Callable[[Exception], bool]) -> Done:
+    ask.flight.call, ask.flight.sent = row, False
+    ended = await Invoke(
+        fn=ask.fn,
+        kwargs=ask.args,
+        is_async=ask.is_async,
+        timeout=None,
+        call=Later(row, partial(call_of, row, ask.spec, args=ask.args)),
+        lease=None,  # the admission has locked the tree in this very transaction: it is ours until that ends
+        phase="execute",
+        run=session.run,
+        flight=ask.flight,
+    )
+    if ended.error is not None and is_undone(ended.error):
+        ask = replace(ask, spec=replace(ask.spec, doubt=()))
+    value, row = await conclude(session, ask, row, ended)
+    if row.state == "succeeded":
+        return Done(row, value)
+    if stays_in_doubt(row):
+        raise in_doubt(session, row) from ended.error
+    raise ended.error or failure(ask.spec, row)
