@@ -12,9 +12,9 @@ from dataclasses import replace
 from functools import partial
 
 from amends.engine.call import Done, admit, busy, conclude, failure, in_doubt, recorded_done, refuse
+from amends.engine.doubt import stays_in_doubt
 from amends.engine.ending import stop_call
 from amends.engine.session import Ask, Session, call_of
-from amends.engine.doubt import stays_in_doubt
 from amends.errors import Busy
 from amends.ledger import Admission, ReadCall, StartCall
 from amends.model import Retry
@@ -46,7 +46,8 @@ async def joined_call(session: Session, ask: Ask, *, is_undone: Callable[[Except
         case "wait":
             raise busy(session, answer, 0.0)
         case _:
-            refuse(session, ask, answer)
+            pass
+    refuse(session, ask, answer)
 
 
 async def doubt_left(session: Session, flight: Flight) -> None:

@@ -42,8 +42,12 @@ class Manner(Protocol):
     statements: Statements
     clock: Callable[[], float] | None
     is_async: bool
-    is_open_on: Callable[[Any], bool]
     holds: Callable[[str], bool]
+
+    @staticmethod
+    def is_open_on(raw: Any, /) -> bool:
+        """Whether this connection is in a transaction now; from any thread."""
+        ...
 
     def execute(self, op: Execute) -> Any:
         """One statement on the caller's connection; an awaitable where that is async."""
@@ -80,7 +84,8 @@ class JoinedLedger:
     def __init__(self, raw: Any, manner: Manner) -> None:
         self.raw, self._manner = raw, manner
         self.is_async = manner.is_async
-        self.is_open_on, self.holds, self.is_own = manner.is_open_on, manner.holds, manner.is_own
+        self.is_open_on: Callable[[Any], bool] = type(manner).is_open_on  # of the class: it must not keep ours alive
+        self.holds, self.is_own = manner.holds, manner.is_own
 
     async def board(self, name: str, tool: str) -> None:
         """A savepoint for a call; raises ``CannotJoin`` unless the ledger's rows can be kept through this connection."""
@@ -94,7 +99,7 @@ class JoinedLedger:
 
     async def answer(self, op: StoreOp[T]) -> T:
         """Carry out one operation, wholly or not at all; durable when the caller commits."""
-        for _ in range(DUPLICATES_MAX):
+        for tried in range(1, DUPLICATES_MAX + 1):
             name = f"amends_op_{next(_numbers)}"
             try:
                 return await self._once(op, name)
@@ -102,11 +107,10 @@ class JoinedLedger:
                 if not self._manner.is_own(error):
                     await self.back(name)
                     raise
-                if not self._manner.is_duplicate(error):
+                if not self._manner.is_duplicate(error) or tried == DUPLICATES_MAX:
                     raise self._manner.explained(error, op) from error
-                last = error
                 await self.back(name)
-        raise self._manner.explained(last, op) from last
+        raise AssertionError("the last try returns or raises")
 
     async def mark(self, name: str) -> None:
         """A savepoint."""
@@ -128,7 +132,7 @@ class JoinedLedger:
     async def run_async(self, flow: Flow[T]) -> T:
         """Drive one of these flows, awaited."""
         try:
-            request = flow.send(None)
+            request: Any = flow.send(None)
             while True:
                 try:
                     answer = await self._manner.execute(request)

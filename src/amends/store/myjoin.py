@@ -81,7 +81,7 @@ class _Manner:
     ) -> None:
         self._raw, self._driver, self._ledger, self._shown, self.clock = raw, driver, ledger, shown, clock
         self._cursor = raw.cursor(driver.cursors.Cursor)  # the caller's own may make other things of rows
-        self.is_open_on, self.holds = _is_open, holds
+        self.holds = holds
 
     def execute(self, op: Execute) -> Result:
         """One statement on the caller's connection."""
@@ -112,7 +112,7 @@ class _Manner:
             )
         names = ", ".join(f"'{name}'" for name in ASKED)
         said, _, _ = await Execute(f"show variables where variable_name in ({names})", ())
-        values = {name: value for name, value in said}
+        values = dict(said)
         isolation = values.get("transaction_isolation") or values.get("tx_isolation")
         if isolation != NEEDED:
             raise CannotJoin(
@@ -141,6 +141,11 @@ class _Manner:
 
     async def leave(self, was: Any, op: StoreOp[Any], answer: Any) -> None:
         """See ``Manner``."""
+
+    @staticmethod
+    def is_open_on(raw: Any, /) -> bool:
+        """Whether this connection is in a transaction now."""
+        return _is_open(raw)
 
     def is_own(self, error: BaseException) -> bool:
         """Whether the database or its driver raised this."""

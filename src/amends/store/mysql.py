@@ -24,8 +24,8 @@ from amends.store import myerrors, myjoin
 from amends.store.batch import Ticket, outlasting
 from amends.store.dialect import MYSQL
 from amends.store.intents import READS, intent
-from amends.store.myaddress import Address, read_address
 from amends.store.joined import locked_yet
+from amends.store.myaddress import Address, read_address
 from amends.store.mylink import Link, connect
 from amends.store.mypool import Pool, closed
 from amends.store.myquick import quick

@@ -106,7 +106,7 @@ class _Manner:
         self._schema, self._ledger = home
         self._wait_ms = str(max(1, round(wait_s * 1000)))
         self.is_async = isinstance(raw, psycopg.AsyncConnection)
-        self.is_open_on, self.holds = _is_open, holds
+        self.holds = holds
 
     def execute(self, op: Execute) -> Any:
         """One statement on the caller's connection; an awaitable where that is async."""
@@ -167,6 +167,11 @@ class _Manner:
         if topics:
             await Execute(notify_sql(len(topics)), topics)
         await Execute(SET, was)
+
+    @staticmethod
+    def is_open_on(raw: Any, /) -> bool:
+        """Whether this connection is in a transaction now."""
+        return _is_open(raw)
 
     def is_own(self, error: BaseException) -> bool:
         """Whether the database or its driver raised this."""

@@ -47,8 +47,8 @@ class _Manner:
 
     def __init__(self, link: Link, path: Path, statements: Statements, clock: Callable[[], float]) -> None:
         self._link, self._path = link, path
-        self.statements, self.clock = statements, clock
-        self.is_open_on = _is_open
+        self.statements = statements
+        self.clock: Callable[[], float] | None = clock
         self.holds = _holder(path)
 
     def execute(self, op: Execute) -> Result:
@@ -77,6 +77,11 @@ class _Manner:
 
     async def leave(self, was: Any, op: StoreOp[Any], answer: Any) -> None:
         """See ``Manner``."""
+
+    @staticmethod
+    def is_open_on(raw: Any, /) -> bool:
+        """Whether this connection is in a transaction now."""
+        return _is_open(raw)
 
     def is_own(self, error: BaseException) -> bool:
         """Whether the database or its driver raised this."""

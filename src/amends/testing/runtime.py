@@ -110,7 +110,7 @@ class TestRuntime(Runtime):
         memory = MemoryStore(clock=lambda: self.clock.wall) if store is None else store
         self._hub = Hub({"url": "memory:", **options}, tools, store=memory, alone=True)
         self._hub.keeper = Keeper(memory.perform, self._hub.lease_s, mono=lambda: self.clock.mono, beats=False)
-        self.clock._passing.append(lambda: self._hub.keeper.renew(self._hub.keeper.kept()))
+        self.clock._passing.append(self._renew)
         self._deaths: set[str] = set()
         self._births = 0
         self._memory = memory
@@ -118,6 +118,9 @@ class TestRuntime(Runtime):
         self._view = View(value("tenant"), value("agent"), value("principal"))
         self._agents = dict(agents or {})
         self._be_born()
+
+    def _renew(self) -> None:
+        self._hub.keeper.renew(self._hub.keeper.kept())
 
     def crash(self) -> None:
         """Die here and now, as by SIGKILL: open runs are left as they are; this object is then a new process.
