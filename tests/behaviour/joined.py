@@ -17,6 +17,7 @@ class Shop:
         self.kind, self.url = kind, url
         self.mark = "?" if kind == "sqlite" else "%s"
         self.connection: Any = None
+        self.table = "orders"
         self.failing: BaseException | None = None
         self.taken_back: list[str] = []
 
@@ -77,7 +78,7 @@ class Shop:
 
         @tool(name="place_order")
         def place_order(id: str) -> str:
-            self.execute("insert into orders values (?)", id)
+            self.execute(f"insert into {self.table} values (?)", id)
             if self.failing is not None:
                 raise self.failing
             return f"order {id}"

@@ -81,6 +81,7 @@ apayment = tool(APayment())
 assert_type(inst(order_id="1"), Receipt)
 assert_type(bound(order_id="1", cents=1), Receipt)
 assert_type(charge.with_options(again="second box")(order_id="1", cents=2), Receipt)
+assert_type(charge.with_options(connection=object())(order_id="1", cents=2), Receipt)
 assert_type(refund(Receipt("1")), None)
 
 rt = Runtime("sqlite:///x.db", tools=[plain, charge, send_mail, wire, late_wire, acharge, amail, Payment, APayment, inst, bound])

@@ -131,7 +131,7 @@ class _Manner:
         try:
             [(name,)], _, _ = await Execute("select max(ledger) from amends_schema", ())
         except Exception as error:
-            if myerrors.code_of(error) not in (myerrors.NO_TABLE, NO_DATABASE):
+            if myerrors.code_of(error) not in NOT_HERE:
                 raise
             return ""
         return name or ""
@@ -162,8 +162,8 @@ class _Manner:
         return myerrors.explained(error, self._shown)
 
 
-NO_DATABASE: Final = 1046
-"""None is chosen."""
+NOT_HERE: Final = frozenset({myerrors.NO_TABLE, 1046, 1109, 1142})
+"""No such table, no database chosen, not in the server's own, not for this user: it is not the ledger's database."""
 
 
 def _is_open(raw: Any) -> bool:
