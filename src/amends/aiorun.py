@@ -218,8 +218,7 @@ class AsyncRun:
 
     async def _check_here(self) -> None:
         people.refuse_forked(self._pid, self.id)
-        if self._session.lease.rides is not None:
-            await self._refuse_waiting()
+        await self._refuse_waiting()
 
     async def _refuse_waiting(self, *, but: object = None) -> None:
         holds = people.waits_for_itself(self._session, but=but)
@@ -234,9 +233,7 @@ class AsyncRun:
             self._session.state = "pivoted"
         return done
 
-    async def _ride(
-        self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Done:
+    async def _ride(self, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Done:
         """In the caller's own transaction: nothing of it is in flight, and stopped it never was."""
         refuse_nowhere(declared.name)
         people.refuse_forked(self._pid, self.id)
@@ -244,17 +241,13 @@ class AsyncRun:
             joined_ask, self._hub, self._session, declared, options, args, kwargs, is_async=True
         )
         await self._refuse_waiting(but=options.connection)
-        ride = Ride(self._session, ask, joined)
-        live, lineage = self._hub.live, self._session.lineage
-        live.enter(lineage)
+        ride = Ride(self._session, ask, joined, live=self._hub.live)
         try:
             return await ride.run_async()
         except Exception:
             if ride.is_over and not joined.is_open_on(joined.raw):
                 await self._flow(doubt_left(self._session, ask.flight))
             raise
-        finally:
-            live.leave(lineage)
 
     async def _watched(self, flow: Flow[T], flights: Sequence[Flight]) -> T:
         """Calls: live while they run, doubt if they are stopped."""

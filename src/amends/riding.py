@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from amends import process
 from amends.context import inside, parent_call
+from amends.drive import Live
 from amends.engine.call import Done
 from amends.engine.joining import joined_call, riding_spec
 from amends.engine.session import Ask, Session, ask_for
@@ -83,8 +84,8 @@ def _check_tool(spec: Spec, options: Options) -> None:
 class Ride:
     """One call in the caller's transaction."""
 
-    def __init__(self, session: Session, ask: Ask, joined: Joined) -> None:
-        self._ask, self._joined = ask, joined
+    def __init__(self, session: Session, ask: Ask, joined: Joined, *, live: Live) -> None:
+        self._ask, self._joined, self._live, self._lineage = ask, joined, live, session.lineage
         self._name = f"amends_call_{next(_numbers)}"
         self._body = f"{self._name}_body"
         self._is_written = False
@@ -102,6 +103,7 @@ class Ride:
     def run(self) -> Done:
         """Do the call. What it raises is either recorded in the transaction, or the call never was."""
         joined = self._joined
+        self._live.enter(self._lineage)
         try:
             joined.run(joined.board(self._name, self._ask.spec.name))
             done = run_flow(self._flow, self._perform)
@@ -112,6 +114,7 @@ class Ride:
             raise
         finally:
             self._flow.close()
+            self._live.leave(self._lineage)
         joined.run(joined.forget(self._name))
         return done
 
@@ -146,6 +149,7 @@ class Ride:
     async def run_async(self) -> Done:
         """The same, awaited. A cancellation comes out when the transaction is in order again."""
         joined = self._joined
+        self._live.enter(self._lineage)
         try:
             await _whole(joined.run_async(joined.board(self._name, self._ask.spec.name)))
             done = await self._driven()
@@ -156,6 +160,7 @@ class Ride:
             raise
         finally:
             self._flow.close()
+            self._live.leave(self._lineage)
         await _whole(joined.run_async(joined.forget(self._name)))
         return done
 

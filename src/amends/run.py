@@ -219,17 +219,13 @@ class Run:
         people.refuse_forked(self._pid, self.id)
         ask, joined = joined_ask(self._hub, self._session, declared, options, args, kwargs, is_async=False)
         people.refuse_waiting(self._session, but=options.connection)
-        ride = Ride(self._session, ask, joined)
-        live, lineage = self._hub.live, self._session.lineage
-        live.enter(lineage)
+        ride = Ride(self._session, ask, joined, live=self._hub.live)
         try:
             return ride.run()
         except Exception:
             if ride.is_over and not joined.is_open_on(joined.raw):
                 self._flow(doubt_left(self._session, ask.flight))
             raise
-        finally:
-            live.leave(lineage)
 
     def _watched(self, flow: Flow[T], flights: Sequence[Flight]) -> T:
         """Calls: live while they run, doubt if they are stopped."""

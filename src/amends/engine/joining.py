@@ -7,6 +7,7 @@ What a body did elsewhere no savepoint undoes; an error of that kind is judged a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,9 @@ from functools import partial
 from amends.engine.call import Done, admit, busy, conclude, failure, in_doubt, recorded_done, refuse
 from amends.engine.doubt import stays_in_doubt
 from amends.engine.ending import stop_call
+from amends.engine.locking import locked
 from amends.engine.session import Ask, Session, call_of
+from amends.engine.waiting import Wait
 from amends.errors import Busy
 from amends.ledger import Admission, ReadCall, StartCall
 from amends.model import Retry
@@ -33,21 +36,24 @@ async def joined_call(session: Session, ask: Ask, *, is_undone: Callable[[Except
 
     ``is_undone``: whether all that such an error can have left was in the database.
     """
-    answer = await admit(session, ask)
+    answer = await admit(session, ask, Wait(0.0, waited=math.inf))
     match answer.verdict:
         case "start":
             return await _attempt(session, ask, _row(answer), is_undone)
         case "replay":
-            return recorded_done(ask.spec, _row(answer))
+            return recorded_done(session, ask.spec, _row(answer))
         case "retry":
             return await _attempt(session, ask, await _restarted(session, _row(answer)), is_undone)
         case "doubt":
             raise in_doubt(session, _row(answer))
         case "wait":
             raise busy(session, answer, 0.0)
+        case "locked":
+            assert answer.lock is not None, "a request that is locked out is told by whom"
+            raise locked(session, ask.spec.name, answer.lock, waited=0.0)
         case _:
-            pass
-    refuse(session, ask, answer)
+            refuse(session, ask, answer)
+    raise AssertionError("refusing raises")
 
 
 async def doubt_left(session: Session, flight: Flight) -> None:
@@ -66,7 +72,7 @@ async def _restarted(session: Session, row: CallRow) -> CallRow:
     early = 0.0 if row.retry_at is None else row.retry_at - clocks.wall
     lease = session.lease
     started = None if early > 0 else await StartCall(row.id, lease.owner, lease.epoch, row.attempt + 1)
-    if started is None:
+    if not isinstance(started, CallRow):
         raise Busy(
             f"{row.tool} is {row.state} and cannot be begun again in this transaction now",
             owner=row.run_id,
