@@ -23,8 +23,9 @@ from amends.engine.telling import answer_done, answer_error, info_of, output_gon
 from amends.errors import LedgerError, TransactionOpen, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask
-from amends.joining import still_open
+from amends.joining import note_left_open, still_open, waits_for_itself
 from amends.ledger import Tree
+from amends.loop import shielded
 from amends.model import Answer, Call, Staged
 from amends.ops import Ended, Flight
 from amends.report import Report
@@ -181,7 +182,7 @@ class AsyncRun:
         people.refuse_in_body(self.id, "committed")
         await self._refuse_waiting()  # before it is given up: it may be committed after the transaction
         try:
-            await _shielded(self._leave(None))
+            await shielded(self._leave(None))
         except LedgerError:
             raise  # the run is still ours, and may be committed again
         except BaseException:
@@ -194,7 +195,7 @@ class AsyncRun:
         people.refuse_in_body(self.id, "rolled back")
         await self._check_here()
         try:
-            await _shielded(self._flow(leaving.take_back(self._session, why=why)))
+            await shielded(self._flow(leaving.take_back(self._session, why=why)))
         finally:
             self._release()
             with contextlib.suppress(LedgerError):
@@ -221,7 +222,7 @@ class AsyncRun:
         await self._refuse_waiting()
 
     async def _refuse_waiting(self, *, but: object = None) -> None:
-        holds = people.waits_for_itself(self._session, but=but)
+        holds = waits_for_itself(self._session.lease.rides, but=but)
         if holds is not None and await asyncio.to_thread(holds, self._session.root):
             raise still_open(self.id)
 
@@ -260,7 +261,7 @@ class AsyncRun:
         except BaseException:
             with contextlib.suppress(LedgerError):  # the lease runs out and recovery finds it
                 for flight in flights:
-                    await _shielded(self._flow(ending.stop_call(self._session, flight)))
+                    await shielded(self._flow(ending.stop_call(self._session, flight)))
             raise
         finally:
             live.leave(lineage)
@@ -289,9 +290,9 @@ class AsyncRun:
         except TransactionOpen:
             if error is None:
                 raise
-            people.note_left_open(error, self.id)
+            note_left_open(error, self.id)
         else:
-            await _shielded(self._leave(error))
+            await shielded(self._leave(error))
 
     async def _leave(self, error: BaseException | None) -> None:
         if self._over or (error is not None and self._pid != os.getpid()):
@@ -376,20 +377,6 @@ def _within(run: AsyncRun) -> Iterator[None]:
         yield
     finally:
         current_caller.reset(token)
-
-
-async def _shielded(work: Coroutine[Any, Any, T]) -> T:
-    """Finish ``work`` although this task is cancelled meanwhile; the cancellation comes out afterwards."""
-    running = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not running.done():
-        try:
-            await asyncio.wait({running})
-        except asyncio.CancelledError as stop:
-            cancelled = stop
-    if cancelled is not None and (running.cancelled() or running.exception() is None):
-        raise cancelled
-    return running.result()
 
 
 class AsyncEntered:

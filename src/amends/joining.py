@@ -119,6 +119,26 @@ def still_open(run_id: str) -> TransactionOpen:
     )
 
 
+def waits_for_itself(rides: Rides | None, *, but: object = None) -> Callable[[str], bool] | None:
+    """How to ask whether what this thread or task is about to do would wait for its own open transaction."""
+    return None if rides is None else rides.mine(but=but)
+
+
+def refuse_waiting(rides: Rides | None, root: str, run_id: str, *, but: object = None) -> None:
+    """What waits for the caller's own open transaction waits for ever. ``but``: the connection it is done through."""
+    holds = waits_for_itself(rides, but=but)
+    if holds is not None and holds(root):
+        raise still_open(run_id)
+
+
+def note_left_open(error: BaseException, run_id: str) -> None:
+    """The block raised while the caller's transaction was open: its run cannot be taken back here."""
+    error.add_note(
+        f"amends: run {run_id} could not be left in order: a call of it rides in a transaction that is still open; "
+        "a worker follows the run's policy when that has ended"
+    )
+
+
 class _Ride:
     """One connection, not kept alive by us where that can be helped: collected, it rolls back."""
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from contextvars import copy_context
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from amends.context import inside
 from amends.flow import Flow
 from amends.ops import Ended, Flight, Invoke
+
+T = TypeVar("T")
 
 GRACE_S: Final = 1.0
 """How long a cancelled coroutine may take to end before it counts as still in flight."""
@@ -113,3 +115,17 @@ def _copy_end(ended: asyncio.Future[Any], done: Future[Any]) -> None:
         done.set_result(ended.result())
     else:
         done.set_exception(error)
+
+
+async def shielded(work: Coroutine[Any, Any, T]) -> T:
+    """Finish ``work`` although this task is cancelled meanwhile; the cancellation comes out afterwards."""
+    running = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError as stop:
+            cancelled = stop
+    if cancelled is not None and (running.cancelled() or running.exception() is None):
+        raise cancelled
+    return running.result()

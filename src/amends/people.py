@@ -19,7 +19,6 @@ from amends.errors import LedgerError, NoRun, RunEnded, TransitionRefused, Usage
 from amends.filter import CALL_FIELDS, RUN_FIELDS, parse_filter
 from amends.flow import Flow
 from amends.hub import Hub, View, adhoc_spec
-from amends.joining import still_open
 from amends.ledger import (
     AbandonRun,
     BeginRollback,
@@ -91,27 +90,6 @@ def refuse_forked(pid: int, run_id: str) -> None:
             f"run {run_id} belongs to process {pid}, which forked this one; nothing was started",
             hint="do the call in the parent, or open a run of its own in this process",
         )
-
-
-def waits_for_itself(session: Session, *, but: object = None) -> Callable[[str], bool] | None:
-    """How to ask whether what this thread or task is about to do would wait for its own open transaction."""
-    rides = session.lease.rides
-    return None if rides is None else rides.mine(but=but)
-
-
-def refuse_waiting(session: Session, *, but: object = None) -> None:
-    """What waits for the caller's own open transaction waits for ever. ``but``: the connection it is done through."""
-    holds = waits_for_itself(session, but=but)
-    if holds is not None and holds(session.root):
-        raise still_open(session.id)
-
-
-def note_left_open(error: BaseException, run_id: str) -> None:
-    """The block raised while the caller's transaction was open: its run cannot be taken back here."""
-    error.add_note(
-        f"amends: run {run_id} could not be left in order: a call of it rides in a transaction that is still open; "
-        "a worker follows the run's policy when that has ended"
-    )
 
 
 def log_for(error: Exception, tool: str) -> None:

@@ -21,6 +21,7 @@ from amends.engine.telling import answer_done, answer_error, info_of, output_gon
 from amends.errors import LedgerError, TransactionOpen, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask
+from amends.joining import note_left_open, refuse_waiting
 from amends.ledger import Tree
 from amends.model import Answer, Call, Staged
 from amends.ops import Ended, Flight
@@ -170,7 +171,7 @@ class Run:
     def commit(self) -> None:
         """End the run: everything it did stands."""
         people.refuse_in_body(self.id, "committed")
-        people.refuse_waiting(self._session)  # before it is given up: it may be committed after the transaction
+        self._refuse_waiting()  # before it is given up: it may be committed after the transaction
         try:
             self._leave(None)
         except LedgerError:
@@ -204,7 +205,12 @@ class Run:
 
     def _check_here(self) -> None:
         people.refuse_forked(self._pid, self.id)
-        people.refuse_waiting(self._session)
+        self._refuse_waiting()
+
+    def _refuse_waiting(self, *, but: object = None) -> None:
+        rides = self._session.lease.rides
+        if rides is not None:
+            refuse_waiting(rides, self._session.root, self.id, but=but)
 
     def _do(self, ask: Ask) -> Done:
         refuse_nowhere(ask.spec.name)
@@ -218,7 +224,7 @@ class Run:
         refuse_nowhere(declared.name)
         people.refuse_forked(self._pid, self.id)
         ask, joined = joined_ask(self._hub, self._session, declared, options, args, kwargs, is_async=False)
-        people.refuse_waiting(self._session, but=options.connection)
+        self._refuse_waiting(but=options.connection)
         ride = Ride(self._session, ask, joined, live=self._hub.live)
         try:
             return ride.run()
@@ -265,11 +271,11 @@ class Run:
             return  # in a forked child it is not ours to leave
         people.refuse_forked(self._pid, self.id)
         try:
-            people.refuse_waiting(self._session)
+            self._refuse_waiting()
         except TransactionOpen:
             if error is None:
                 raise
-            people.note_left_open(error, self.id)
+            note_left_open(error, self.id)
         else:
             self._leave_by(error)
 
@@ -321,7 +327,7 @@ class Attempt:
     def _end(self, ended: Ended) -> None:
         if not self._open:
             raise UsageError(f"the attempt of {self._row.tool} has already ended")
-        people.refuse_waiting(self._run._session)
+        self._run._refuse_waiting()
         self._row = self._run._flow(leaving.end_by_hand(self._run._session, self._ask, self._row, ended))
         self._value, self._open = ended.value, False
 

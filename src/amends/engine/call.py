@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-from amends.canonical import diff, faithful, load_result
+from amends.canonical import faithful, load_result
 from amends.engine.doubt import LOST_STARTS_MAX, note_late, settle_doubt, stays_in_doubt
 from amends.engine.judge import judge, why_doubtful
 from amends.engine.locking import deadlocked, lock_wait_s, locked, start_waiting, wanted_by
+from amends.engine.refusing import busy, failure, in_doubt, refuse, row_of
+from amends.engine.refusing import ended as run_ended
 from amends.engine.session import (
     Ask,
     Session,
     call_of,
-    decode_args,
     describe_error,
-    error_parts,
     moment,
 )
 from amends.engine.waiting import Wait
 from amends.errors import (
-    Busy,
-    GenerationsSpent,
-    Held,
-    InDoubt,
-    KeyConflict,
     LeaseLost,
-    OutOfOrder,
-    Rejected,
     ResultGone,
-    RunEnded,
-    ToolFailed,
     UsageError,
 )
 from amends.ledger import Admission, AdmitCall, ReadCall, SettleCall
@@ -62,20 +53,20 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
         answer = await admit(session, ask, wait)
         match answer.verdict:
             case "start":
-                return await run_attempts(session, ask, _row(answer))
+                return await run_attempts(session, ask, row_of(answer))
             case "replay":
-                return _replayed(session, ask.spec, _row(answer))
+                return _replayed(session, ask.spec, row_of(answer))
             case "staged":
-                session.handlers.setdefault(_row(answer).id, (ask.fn, ask.is_async))
-                return Done(_row(answer), staged=True)
+                session.handlers.setdefault(row_of(answer).id, (ask.fn, ask.is_async))
+                return Done(row_of(answer), staged=True)
             case "doubt":
-                row = await settle_doubt(session, ask.spec, _row(answer), flight=ask.flight)
+                row = await settle_doubt(session, ask.spec, row_of(answer), flight=ask.flight)
                 if stays_in_doubt(row):
                     raise in_doubt(session, row)
             case "retry":
-                return await resume_attempts(session, ask, _row(answer))
+                return await resume_attempts(session, ask, row_of(answer))
             case "wait":
-                if not await wait.again(_row(answer).root):
+                if not await wait.again(row_of(answer).root):
                     raise busy(session, answer, wait.waited)
             case "locked":
                 await _wait_for_lock(session, ask, answer, wait)
@@ -90,19 +81,19 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
         answer = await admit(session, ask, wait)
         match answer.verdict:
             case "start":
-                return Done(_row(answer))
+                return Done(row_of(answer))
             case "replay":
-                return _replayed(session, ask.spec, _row(answer))
+                return _replayed(session, ask.spec, row_of(answer))
             case "doubt":
-                row = await settle_doubt(session, ask.spec, _row(answer), flight=ask.flight)
+                row = await settle_doubt(session, ask.spec, row_of(answer), flight=ask.flight)
                 if stays_in_doubt(row):
                     raise in_doubt(session, row)
             case "retry":
-                restarted = await _restart(session, _row(answer))
+                restarted = await _restart(session, row_of(answer))
                 if restarted is not None:
                     return Done(restarted)
             case "wait":
-                if not await wait.again(_row(answer).root):
+                if not await wait.again(row_of(answer).root):
                     raise busy(session, answer, wait.waited)
             case "locked":
                 await _wait_for_lock(session, ask, answer, wait)
@@ -147,11 +138,6 @@ async def admit(session: Session, ask: Ask, wait: Wait) -> Admission:
     if answer.verdict == "start":
         ask.flight.call, ask.flight.sent = answer.call, False
     return answer
-
-
-def _row(answer: Admission) -> CallRow:
-    assert answer.call is not None, f"a verdict {answer.verdict!r} names its call"
-    return answer.call
 
 
 def _replayed(session: Session, spec: Spec, row: CallRow) -> Done:
@@ -230,7 +216,7 @@ async def _restart(session: Session, row: CallRow) -> CallRow | None:
     if started is None:
         newest = await ReadCall(row.id)
         if newest is not None and newest.state == row.state and newest.attempt == row.attempt:
-            raise _ended(session, session.state or "closing")
+            raise run_ended(session, session.state or "closing")
     return started
 
 
@@ -310,97 +296,3 @@ async def _wait_for_lock(session: Session, ask: Ask, answer: Admission, wait: Wa
     if wait.waited >= lock_wait_s(session, ask):
         raise locked(session, ask.spec.name, answer.lock, waited=wait.waited)
     await wait.again(answer.lock.root or session.root)  # False: the next request is the last, and says so
-
-
-# ---- answers that are errors --------------------------------------------------------------
-
-
-def in_doubt(session: Session, row: CallRow) -> InDoubt:
-    """The typed error for a call that may have happened."""
-    return InDoubt(
-        f"{row.tool} was sent and its answer was lost ({row.why or row.state}); it may have happened",
-        call=call_of(row, session.spec(row.tool)),
-        why=row.why,
-        run_id=row.run_id,
-    )
-
-
-def failure(spec: Spec | None, row: CallRow) -> Exception:
-    """A recorded failure: only its words are left of the original exception."""
-    name, message = error_parts(row.error)
-    words = "it failed" if row.lost_at is None else "it failed; gc has removed what it said"
-    return ToolFailed(message or row.why or words, call=call_of(row, spec), type_name=name, run_id=row.run_id)
-
-
-def busy(session: Session, answer: Admission, waited: float) -> Busy:
-    """The typed error for a call that somebody else is at."""
-    row = _row(answer)
-    whose = f" in run {answer.run.id}, which may still take it back" if answer.twin is not None and answer.run else ""
-    return Busy(
-        f"{row.tool} is {row.state}{whose}; waited {waited:.1f} s",
-        owner=row.run_id,
-        retry_after=session.lease.lease_s,
-        run_id=session.id,
-    )
-
-
-def _ended(session: Session, state: str) -> RunEnded:
-    return RunEnded(f"run {session.id} is {state}: it takes no new call", state=state, run_id=session.id)
-
-
-def refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
-    """Raise what a verdict that starts nothing means."""
-    spec, row = ask.spec, answer.call
-    match answer.verdict:
-        case "refused":
-            raise OutOfOrder(
-                spec.name,
-                law=answer.law,
-                missing=answer.missing,
-                unsettled=answer.unsettled,
-                allowed=[one.name for one in session.specs.values() if one.kind in ("retriable", "read")],
-                pivot=answer.pivot or None,
-                run_id=session.id,
-            )
-        case "conflict":
-            raise _conflict(session, ask, _row(answer))
-        case "held":
-            held = call_of(_row(answer), spec)
-            twin = None if answer.twin is None else call_of(answer.twin, session.spec(answer.twin.tool))
-            raise Held(
-                f"{spec.name} waits for a person's decision ({held.reason})",
-                call=held,
-                reason=str(held.reason),
-                twin=twin,
-                run_id=session.id,
-            )
-        case "failed":
-            raise failure(spec, _row(answer))
-        case "rejected":
-            assert row is not None, "a rejection names its call"
-            by, reason = error_parts(row.error)
-            raise Rejected(spec.name, by=by or "a person", reason=reason or "no reason given", run_id=session.id)
-        case "spent":
-            raise GenerationsSpent(spec.name, limit=_row(answer).generation, run_id=session.id)
-        case "ended":
-            assert answer.run is not None, "an ended run is named"
-            if answer.run.goal_by == "deadlock":
-                raise deadlocked(session, spec.name, answer.run.goal_why)
-            closing = answer.run.goal == "rollback" and answer.run.state == "open"
-            raise _ended(session, "rolling_back" if closing else answer.run.state)
-    raise AssertionError(f"the ledger gave a verdict nobody knows: {answer.verdict}")
-
-
-def _conflict(session: Session, ask: Ask, row: CallRow) -> KeyConflict:
-    changed, shown = {}, "gc has removed them since"
-    if lost_at(row.args) is None:
-        changed = diff(decode_args(row, session.spec(row.tool)), ask.args)
-        shown = ", ".join(f"{name}: {was!r} then, {now!r} now" for name, (was, now) in changed.items())
-    return KeyConflict(
-        f"{row.tool} was already asked for under this identity with other arguments ({shown}); nothing was started",
-        tool=row.tool,
-        call=call_of(row, session.spec(row.tool)),
-        given=dict(ask.args),
-        diff=changed,
-        run_id=session.id,
-    )

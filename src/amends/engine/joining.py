@@ -12,14 +12,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from amends.engine.call import Done, admit, busy, conclude, failure, in_doubt, recorded_done, refuse
+from amends.engine.call import Done, admit, conclude, recorded_done
 from amends.engine.doubt import stays_in_doubt
 from amends.engine.ending import stop_call
 from amends.engine.locking import locked
+from amends.engine.refusing import busy, failure, in_doubt, refuse, row_of
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.waiting import Wait
 from amends.errors import Busy
-from amends.ledger import Admission, ReadCall, StartCall
+from amends.ledger import ReadCall, StartCall
 from amends.model import Retry
 from amends.ops import Flight, Invoke, Later, ReadClocks
 from amends.rows import CallRow
@@ -39,13 +40,13 @@ async def joined_call(session: Session, ask: Ask, *, is_undone: Callable[[Except
     answer = await admit(session, ask, Wait(0.0, waited=math.inf))
     match answer.verdict:
         case "start":
-            return await _attempt(session, ask, _row(answer), is_undone)
+            return await _attempt(session, ask, row_of(answer), is_undone)
         case "replay":
-            return recorded_done(session, ask.spec, _row(answer))
+            return recorded_done(session, ask.spec, row_of(answer))
         case "retry":
-            return await _attempt(session, ask, await _restarted(session, _row(answer)), is_undone)
+            return await _attempt(session, ask, await _restarted(session, row_of(answer)), is_undone)
         case "doubt":
-            raise in_doubt(session, _row(answer))
+            raise in_doubt(session, row_of(answer))
         case "wait":
             raise busy(session, answer, 0.0)
         case "locked":
@@ -60,11 +61,6 @@ async def doubt_left(session: Session, flight: Flight) -> None:
     """The body ended the caller's transaction: if it committed, its call is in the ledger, and nobody settles it."""
     if flight.call is not None and await ReadCall(flight.call.id) is not None:
         await stop_call(session, flight)
-
-
-def _row(answer: Admission) -> CallRow:
-    assert answer.call is not None, f"a verdict {answer.verdict!r} names its call"
-    return answer.call
 
 
 async def _restarted(session: Session, row: CallRow) -> CallRow:

@@ -112,7 +112,7 @@ class _Manner:
             )
         names = ", ".join(f"'{name}'" for name in ASKED)
         said, _, _ = await Execute(f"show variables where variable_name in ({names})", ())
-        values = dict(said)
+        values: dict[str, str] = dict(said)
         isolation = values.get("transaction_isolation") or values.get("tx_isolation")
         if isolation != NEEDED:
             raise CannotJoin(

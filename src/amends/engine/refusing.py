@@ -1,0 +1,127 @@
+"""Answers that are errors: what a verdict of the ledger means to who asked."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from amends.canonical import diff
+from amends.engine.locking import deadlocked
+from amends.engine.session import (
+    Ask,
+    Session,
+    call_of,
+    decode_args,
+    error_parts,
+)
+from amends.errors import (
+    Busy,
+    GenerationsSpent,
+    Held,
+    InDoubt,
+    KeyConflict,
+    OutOfOrder,
+    Rejected,
+    RunEnded,
+    ToolFailed,
+)
+from amends.ledger import Admission
+from amends.rows import CallRow, lost_at
+from amends.tool import Spec
+
+
+def row_of(answer: Admission) -> CallRow:
+    """The call that an answer is about."""
+    assert answer.call is not None, f"a verdict {answer.verdict!r} names its call"
+    return answer.call
+
+
+def in_doubt(session: Session, row: CallRow) -> InDoubt:
+    """The typed error for a call that may have happened."""
+    return InDoubt(
+        f"{row.tool} was sent and its answer was lost ({row.why or row.state}); it may have happened",
+        call=call_of(row, session.spec(row.tool)),
+        why=row.why,
+        run_id=row.run_id,
+    )
+
+
+def failure(spec: Spec | None, row: CallRow) -> Exception:
+    """A recorded failure: only its words are left of the original exception."""
+    name, message = error_parts(row.error)
+    words = "it failed" if row.lost_at is None else "it failed; gc has removed what it said"
+    return ToolFailed(message or row.why or words, call=call_of(row, spec), type_name=name, run_id=row.run_id)
+
+
+def busy(session: Session, answer: Admission, waited: float) -> Busy:
+    """The typed error for a call that somebody else is at."""
+    row = row_of(answer)
+    whose = f" in run {answer.run.id}, which may still take it back" if answer.twin is not None and answer.run else ""
+    return Busy(
+        f"{row.tool} is {row.state}{whose}; waited {waited:.1f} s",
+        owner=row.run_id,
+        retry_after=session.lease.lease_s,
+        run_id=session.id,
+    )
+
+
+def ended(session: Session, state: str) -> RunEnded:
+    """The typed error for a run that takes nothing more."""
+    return RunEnded(f"run {session.id} is {state}: it takes no new call", state=state, run_id=session.id)
+
+
+def refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
+    """Raise what a verdict that starts nothing means."""
+    spec, row = ask.spec, answer.call
+    match answer.verdict:
+        case "refused":
+            raise OutOfOrder(
+                spec.name,
+                law=answer.law,
+                missing=answer.missing,
+                unsettled=answer.unsettled,
+                allowed=[one.name for one in session.specs.values() if one.kind in ("retriable", "read")],
+                pivot=answer.pivot or None,
+                run_id=session.id,
+            )
+        case "conflict":
+            raise _conflict(session, ask, row_of(answer))
+        case "held":
+            held = call_of(row_of(answer), spec)
+            twin = None if answer.twin is None else call_of(answer.twin, session.spec(answer.twin.tool))
+            raise Held(
+                f"{spec.name} waits for a person's decision ({held.reason})",
+                call=held,
+                reason=str(held.reason),
+                twin=twin,
+                run_id=session.id,
+            )
+        case "failed":
+            raise failure(spec, row_of(answer))
+        case "rejected":
+            assert row is not None, "a rejection names its call"
+            by, reason = error_parts(row.error)
+            raise Rejected(spec.name, by=by or "a person", reason=reason or "no reason given", run_id=session.id)
+        case "spent":
+            raise GenerationsSpent(spec.name, limit=row_of(answer).generation, run_id=session.id)
+        case "ended":
+            assert answer.run is not None, "an ended run is named"
+            if answer.run.goal_by == "deadlock":
+                raise deadlocked(session, spec.name, answer.run.goal_why)
+            closing = answer.run.goal == "rollback" and answer.run.state == "open"
+            raise ended(session, "rolling_back" if closing else answer.run.state)
+    raise AssertionError(f"the ledger gave a verdict nobody knows: {answer.verdict}")
+
+
+def _conflict(session: Session, ask: Ask, row: CallRow) -> KeyConflict:
+    changed, shown = {}, "gc has removed them since"
+    if lost_at(row.args) is None:
+        changed = diff(decode_args(row, session.spec(row.tool)), ask.args)
+        shown = ", ".join(f"{name}: {was!r} then, {now!r} now" for name, (was, now) in changed.items())
+    return KeyConflict(
+        f"{row.tool} was already asked for under this identity with other arguments ({shown}); nothing was started",
+        tool=row.tool,
+        call=call_of(row, session.spec(row.tool)),
+        given=dict(ask.args),
+        diff=changed,
+        run_id=session.id,
+    )
