@@ -28,8 +28,13 @@ def run_worker(place: str, *, once: bool, every: float) -> int:
 def run_recover(place: str, *, limit: int, as_json: bool) -> int:
     """See ``amends recover``."""
     rt = load_runtime(place)
-    logging.getLogger("amends.worker").setLevel(logging.ERROR)  # the reports tell it
-    reports = work(rt, once=True, limit=limit)
+    log = logging.getLogger("amends.worker")
+    level = log.level
+    log.setLevel(logging.ERROR)  # the reports tell it
+    try:
+        reports = work(rt, once=True, limit=limit)
+    finally:
+        log.setLevel(level)
     for number, report in enumerate(reports):
         if as_json:
             put_json(report.to_dict())
