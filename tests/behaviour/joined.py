@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,18 @@ class Shop:
         raw.close()
 
     def begin(self) -> Any:
-        """The caller's transaction."""
+        """The caller's transaction, on a new connection: the one before is closed with it."""
+        self.close()
         self.connection = self.connect()
         begin = {"sqlite": "begin immediate"}.get(self.kind, "begin")
         self.connection.cursor().execute(begin)
         return self.connection
+
+    def close(self) -> None:
+        """Give the connection back, if the test has not."""
+        if self.connection is not None:
+            with contextlib.suppress(Exception):
+                self.connection.close()
 
     def execute(self, sql: str, *params: Any) -> None:
         """On the caller's connection."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sqlite3
@@ -36,9 +35,7 @@ def rt(shop: Shop) -> Iterator[tuple[Runtime, Any]]:
     with Runtime(url=shop.url, tools=list(tools.values())) as runtime:
         shop.make(runtime)
         yield runtime, type("Tools", (), tools)
-    if shop.connection is not None:
-        with contextlib.suppress(Exception):  # closed by the test
-            shop.connection.close()
+    shop.close()
 
 
 def test_effect_and_record_are_true_when_the_caller_commits_and_not_before(shop: Shop, rt: Any) -> None:
