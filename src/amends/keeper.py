@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, Final
 
 from amends import process
-from amends.errors import LedgerError
+from amends.errors import LedgerError, LedgerUnavailable
 from amends.ledger import Renewed, RenewLeases
 from amends.ops import Lease
 
 log = logging.getLogger("amends")
+
+BEATS_PER_LEASE: Final = 3
+LOOKS_PER_LEASE: Final = 30
+"""So often is asked again, between two beats, for a lease that nothing was learned of."""
 
 
 class Keeper:
@@ -66,49 +70,84 @@ class Keeper:
             thread.join(timeout=5.0)
 
     def _beat(self) -> None:
+        period, soon = self._lease_s / BEATS_PER_LEASE, self._lease_s / LOOKS_PER_LEASE
+        since, left = 0.0, list[Lease]()
         while True:
+            is_beat = not left or since + soon >= period
+            pause = period - since if is_beat else soon
             with self._changed:
                 # Looked at before the wait too: a runtime may be closed before its thread came this far.
-                self._changed.wait_for(lambda: self._closed, self._lease_s / 3)
+                self._changed.wait_for(lambda: self._closed, pause)
                 if self._closed or not self._leases:
                     self._thread = None
                     return
-                leases = [lease for lease, _ in self._leases.values()]
-            self.renew(leases)
+            since = 0.0 if is_beat else since + pause
+            left = self.renew(self.kept(), stuck=left) if is_beat else self.renew(left, again=True)
 
     def kept(self) -> list[Lease]:
         """The leases that are kept now."""
         with self._changed:
             return [lease for lease, _ in self._leases.values()]
 
-    def renew(self, leases: list[Lease]) -> None:
-        """Renew these now. An unreachable ledger is not a lost lease: the monotonic clock ends it in time."""
-        asked_at = self._mono()
-        owners = {lease.owner for lease in leases}
-        for owner in owners:
+    def renew(self, leases: list[Lease], *, again: bool = False, stuck: Collection[Lease] = ()) -> list[Lease]:
+        """Renew these now; those that nothing was learned of. An unreachable ledger is not a lost lease: the monotonic
+        clock ends it in time. ``again``: it was said already that they are late; ``stuck``: they are, for a whole beat.
+        """
+        left: list[Lease] = []
+        for owner in {lease.owner for lease in leases}:
             mine = [lease for lease in leases if lease.owner == owner]
             try:
-                renewed = self._renew(RenewLeases(owner, {lease.root: lease.epoch for lease in mine}, self._lease_s))
-            except LedgerError as error:
-                log.warning("leases of %d runs could not be renewed: %s", len(mine), error)
-                continue
-            except Exception:  # whatever it was: a heart that stops for good loses every run of this process
-                log.exception("leases of %d runs could not be renewed", len(mine))
-                continue
-            for lease in mine:
-                if lease.root in renewed.goals:
-                    lease.until = max(lease.until, asked_at + self._lease_s)
-                    lease.goal = renewed.goals[lease.root]
-                else:
-                    self._lose(lease)
+                left += self._renew_some(mine, owner)
+            except Exception as error:  # whatever it was: a heart that stops for good loses every run of this process
+                left += self._renew_each(mine, owner, error, again=again)
+        for lease in left:
+            if any(lease is one for one in stuck):
+                log.warning("the lease of run tree %s could not be renewed for %.1f s", lease.root, self._lease_s / 3)
+        return left
 
-    def _lose(self, lease: Lease) -> None:
+    def _renew_some(self, mine: list[Lease], owner: str) -> list[Lease]:
+        asked_at = self._mono()
+        epochs = {lease.root: lease.epoch for lease in mine}
+        renewed = self._renew(RenewLeases(owner, epochs, self._lease_s, waits=False))
+        busy: list[Lease] = []
+        for lease in mine:
+            if lease.root in renewed.goals:
+                lease.until = max(lease.until, asked_at + self._lease_s)
+                lease.goal = renewed.goals[lease.root]
+            elif lease.root in renewed.busy:
+                busy.append(lease)
+            else:
+                self._lose(lease, given_back=lease.root in renewed.given_back)
+        return busy
+
+    def _renew_each(self, mine: list[Lease], owner: str, error: Exception, *, again: bool) -> list[Lease]:
+        """A batch failed. Where the ledger answers, the fault may be one run's: it must not cost the others theirs."""
+        left: list[Lease] = []
+        if len(mine) == 1 or isinstance(error, LedgerUnavailable):
+            left = mine
+        else:
+            for lease in mine:
+                try:
+                    left += self._renew_some([lease], owner)
+                except Exception as one:
+                    left, error = [*left, lease], one
+        if left and not again:
+            is_known = isinstance(error, LedgerError)
+            log.warning(
+                "leases of %d runs could not be renewed: %s", len(left), error, exc_info=None if is_known else error
+            )
+        return left
+
+    def _lose(self, lease: Lease, *, given_back: bool) -> None:
         with self._changed:
             kept = self._leases.get(lease.root)
             if kept is None or kept[0] is not lease:
                 return  # given back while we asked, and perhaps opened again
             del self._leases[lease.root]
         lease.lost = True
-        log.warning("the lease of run tree %s was taken over by another worker", lease.root)
+        if given_back:  # by this process, which forgets it in a moment
+            log.debug("run tree %s ended or was let go while its lease was renewed", lease.root)
+        else:
+            log.warning("run tree %s is no longer ours: it was taken over, or a person ended it", lease.root)
         if kept[1] is not None:
             kept[1]()
