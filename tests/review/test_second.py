@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
+import uuid
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +20,7 @@ from amends.ledger import Renewed, RenewLeases
 from amends.ops import Lease
 from amends.store.memory import MemoryStore
 from tests.behaviour.world import World, die, until
-from tests.servers.databases import connect
+from tests.servers.databases import connect, database_of, execute
 
 # ---- going back without what came later ---------------------------------------------------
 
@@ -152,3 +155,32 @@ def test_a_root_that_another_transaction_has_does_not_cost_the_other_runs_their_
         for number, run in enumerate(runs):
             run.call(put, x=str(number))
             run.commit()
+
+
+# ---- what the pages say -------------------------------------------------------------------
+
+
+def test_the_rights_that_the_page_names_are_enough_for_runs_with_locks(mysql_url: str) -> None:
+    """It named no right to delete: the first run that took a lock could neither commit nor be taken back."""
+    page = Path("docs/reference/mysql.md").read_text()
+    said = page[page.index("```sql") + 6 : page.index("```", page.index("```sql") + 6)]
+    statements = [line.rstrip(";") for line in said.strip().splitlines() if line.startswith(("create user", "grant"))]
+    database, user = database_of(mysql_url), f"u{uuid.uuid4().hex[:12]}"
+    mine = [one.replace("shop.", f"{database}.").replace("amends@", f"{user}@") for one in statements]
+    at = [one for one in mine if "delete" not in one]
+    execute(mysql_url, at)
+    url = re.sub(r"//[^@]*@", f"//{user}:...@", mysql_url)
+    reserve = World().compensatable(locks=lambda call: ["a"])
+    try:
+        with Runtime(url, tools=[reserve], create=True) as rt:
+            rt.migrate()
+            execute(mysql_url, [one for one in mine if one not in at])
+            with rt.run("kept"):
+                reserve(x="1")
+            with pytest.raises(ValueError, match="no"), rt.run("taken back"):
+                reserve(x="2")
+                raise ValueError("no")
+            assert [run.state for run in rt.runs()] == ["rolled_back", "committed"]
+            assert list(rt.locks()) == []
+    finally:
+        execute(mysql_url, [f"drop user {user}@'%'"])
