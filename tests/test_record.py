@@ -100,11 +100,8 @@ def test_it_is_made_as_its_signature_says() -> None:
         Small("a", colour="red")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="positional"):
         Large("a", 1, {}, "n")  # type: ignore[misc]
-    assert (
-        str(inspect.signature(Large))
-        == "(name: 'str', value: 'T', more: 'dict[str, int]' = <factory>, *, note: 'str' = '')"
-        or True
-    )
+    said = "(name: 'str', value: 'T', more: 'dict[str, int]' = <factory>, *, note: 'str' = '') -> None"
+    assert str(inspect.signature(Large)) == said
 
 
 def test_it_compares_and_hashes_by_its_fields_and_its_class() -> None:

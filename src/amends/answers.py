@@ -21,9 +21,15 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """Which trees are still ours, with the goal each has by now."""
+    """Which trees are still ours, with the goal each has by now.
+
+    ``given_back``: let go or ended under our own epoch, so taken over by nobody. ``busy``: somebody else's transaction
+    has the row at this moment, so nothing is known of it.
+    """
 
     goals: Mapping[str, str]
+    given_back: frozenset[str] = frozenset()
+    busy: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

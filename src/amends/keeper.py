@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from amends import process
-from amends.errors import LedgerError
+from amends.errors import LedgerError, LedgerUnavailable
 from amends.ledger import Renewed, RenewLeases
 from amends.ops import Lease
 
 log = logging.getLogger("amends")
 
-PARTS: Final = 3
-SOON_PARTS: Final = 30
-"""A lease is renewed when this part of it has passed, and when that did not work, when that part has."""
+BEATS_PER_LEASE: Final = 3
+LOOKS_PER_LEASE: Final = 30
+"""So often is asked again, between two beats, for a lease that nothing was learned of."""
 
 
 class Keeper:
@@ -70,68 +70,86 @@ class Keeper:
             thread.join(timeout=5.0)
 
     def _beat(self) -> None:
-        well = True
+        period, soon = self._lease_s / BEATS_PER_LEASE, self._lease_s / LOOKS_PER_LEASE
+        since, left = 0.0, list[Lease]()
         while True:
+            is_beat = not left or since + soon >= period
+            pause = period - since if is_beat else soon
             with self._changed:
                 # Looked at before the wait too: a runtime may be closed before its thread came this far.
-                self._changed.wait_for(lambda: self._closed, self._lease_s / (PARTS if well else SOON_PARTS))
+                self._changed.wait_for(lambda: self._closed, pause)
                 if self._closed or not self._leases:
                     self._thread = None
                     return
-                leases = [lease for lease, _ in self._leases.values()]
-            well = self.renew(leases)
+            since = 0.0 if is_beat else since + pause
+            left = self.renew(self.kept(), stuck=left) if is_beat else self.renew(left, again=True)
 
     def kept(self) -> list[Lease]:
         """The leases that are kept now."""
         with self._changed:
             return [lease for lease, _ in self._leases.values()]
 
-    def renew(self, leases: list[Lease]) -> bool:
-        """Renew these now; False when some have to be tried again soon.
-
-        An unreachable ledger is not a lost lease: the monotonic clock ends it in time. Neither is a run that the
-        caller's own transaction keeps locked: nobody else can have it meanwhile, and whoever asked for it together
-        with others would make them wait.
+    def renew(self, leases: list[Lease], *, again: bool = False, stuck: Collection[Lease] = ()) -> list[Lease]:
+        """Renew these now; those that nothing was learned of. An unreachable ledger is not a lost lease: the monotonic
+        clock ends it in time. ``again``: it was said already that they are late; ``stuck``: they are, for a whole beat.
         """
-        free = [lease for lease in leases if lease.rides is None or not lease.rides.are_open()]
-        well = len(free) == len(leases)
+        # What the caller's own transaction keeps locked nobody else can have meanwhile; on SQLite all would wait for it.
+        left = [lease for lease in leases if lease.rides is not None and lease.rides.are_open()]
+        free = [lease for lease in leases if not any(lease is one for one in left)]
         for owner in {lease.owner for lease in free}:
             mine = [lease for lease in free if lease.owner == owner]
-            if self._renewed(mine):
-                continue
-            well = False
-            if len(mine) > 1:  # one that is locked must not cost the others theirs
-                for lease in mine:
-                    self._renewed([lease])
-        return well
+            try:
+                left += self._renew_some(mine, owner)
+            except Exception as error:  # whatever it was: a heart that stops for good loses every run of this process
+                left += self._renew_each(mine, owner, error, again=again)
+        for lease in left:
+            if any(lease is one for one in stuck):
+                log.warning("the lease of run tree %s could not be renewed for %.1f s", lease.root, self._lease_s / 3)
+        return left
 
-    def _renewed(self, mine: list[Lease]) -> bool:
-        """Renew these, all of one owner; False when the ledger did not answer."""
+    def _renew_some(self, mine: list[Lease], owner: str) -> list[Lease]:
         asked_at = self._mono()
-        try:
-            asked = RenewLeases(mine[0].owner, {lease.root: lease.epoch for lease in mine}, self._lease_s)
-            renewed = self._renew(asked)
-        except LedgerError as error:
-            log.warning("leases of %d runs could not be renewed: %s", len(mine), error)
-            return False
-        except Exception:  # whatever it was: a heart that stops for good loses every run of this process
-            log.exception("leases of %d runs could not be renewed", len(mine))
-            return False
+        epochs = {lease.root: lease.epoch for lease in mine}
+        renewed = self._renew(RenewLeases(owner, epochs, self._lease_s, waits=False))
+        busy: list[Lease] = []
         for lease in mine:
             if lease.root in renewed.goals:
                 lease.until = max(lease.until, asked_at + self._lease_s)
                 lease.goal = renewed.goals[lease.root]
+            elif lease.root in renewed.busy:
+                busy.append(lease)
             else:
-                self._lose(lease)
-        return True
+                self._lose(lease, given_back=lease.root in renewed.given_back)
+        return busy
 
-    def _lose(self, lease: Lease) -> None:
+    def _renew_each(self, mine: list[Lease], owner: str, error: Exception, *, again: bool) -> list[Lease]:
+        """A batch failed. Where the ledger answers, the fault may be one run's: it must not cost the others theirs."""
+        left: list[Lease] = []
+        if len(mine) == 1 or isinstance(error, LedgerUnavailable):
+            left = mine
+        else:
+            for lease in mine:
+                try:
+                    left += self._renew_some([lease], owner)
+                except Exception as one:
+                    left, error = [*left, lease], one
+        if left and not again:
+            is_known = isinstance(error, LedgerError)
+            log.warning(
+                "leases of %d runs could not be renewed: %s", len(left), error, exc_info=None if is_known else error
+            )
+        return left
+
+    def _lose(self, lease: Lease, *, given_back: bool) -> None:
         with self._changed:
             kept = self._leases.get(lease.root)
             if kept is None or kept[0] is not lease:
                 return  # given back while we asked, and perhaps opened again
             del self._leases[lease.root]
         lease.lost = True
-        log.warning("the lease of run tree %s was taken over by another worker", lease.root)
+        if given_back:  # by this process, which forgets it in a moment
+            log.debug("run tree %s ended or was let go while its lease was renewed", lease.root)
+        else:
+            log.warning("run tree %s is no longer ours: it was taken over, or a person ended it", lease.root)
         if kept[1] is not None:
             kept[1]()

@@ -88,11 +88,16 @@ class ClaimRun(StoreOp["RunRow | None"]):
 
 @dataclass(slots=True)
 class RenewLeases(StoreOp[Renewed]):
-    """Extend the leases of these roots that are still ours."""
+    """Extend the leases of these roots that are still ours.
+
+    Without ``waits`` a root that another transaction has locked is passed over, and told as busy: one that is stuck
+    must not cost the others of its process their leases.
+    """
 
     owner: str
     epochs: Mapping[str, int]
     lease_s: float
+    waits: bool = True
 
 
 @dataclass(slots=True)

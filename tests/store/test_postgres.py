@@ -83,6 +83,8 @@ def test_our_own_options_are_not_shown_to_libpq() -> None:
         "postgresql://bob:secret@host/shop?pooler=statement", "postgresql://bob:secret@host/shop?schema=",
         "postgresql://bob:secret@host/shop?lock_wait_s=-1", "postgresql://bob:secret@host/shop?no_such_option=1",
         "postgresql://bob:sec%ret@host/shop", "postgresql://bob:secret@host:port:1/shop?a=b",
+        "postgresql://bob:a/secret@host/shop", "postgresql://bob:secret/a@host/shop", "postgresql://bob:secret?a@host/shop",
+        "postgresql://bob:a@secret@host/shop", "postgresql://bob:a#secret@host/shop",
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_said_without_the_password(url: str) -> None:

@@ -20,11 +20,13 @@ ARGS_CHARS_MAX: Final = 60
 @contextmanager
 def reading(url: str | None, tenant: str | None) -> Iterator[Runtime]:
     """The ledger, which must exist."""
+    rt = Runtime(url, create=False, tenant=tenant)
     try:
-        with Runtime(url, create=False, tenant=tenant) as rt:
+        with rt:
             yield rt
     except LedgerMissing as error:
-        error.hint = "say where it is: --url sqlite:///path/to/ledger.db, AMENDS_URL, or url in amends.toml"
+        if str(rt.settings["url"].value).startswith("sqlite:"):  # of a server it is known what is missing, and said
+            error.hint = "say where it is: --url sqlite:///path/to/ledger.db, AMENDS_URL, or url in amends.toml"
         raise
 
 

@@ -59,21 +59,26 @@ def _leftover(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> L
             why = f"its compensation failed: {error_text(row.comp_error) or 'no reason kept'}"
             return Leftover(row, why, f"{row.tool} ({row.id}): {why}: rt.retry({row.id!r}, by=..., why=...)")
         case "succeeded":
-            if row.lost_at is not None:
-                why = "gc removed what its compensation would be given: take it back by hand"
-            elif spec is None:
-                why = "this process does not know its tool"
-            else:
-                why = "it has not been taken back yet" if spec.compensate else "it has no compensation"
-            return Leftover(
-                row,
-                (row.violation and f"it broke the law ({row.violation})") or why,
-                _accept(row, f"{row.tool}: {why}", closing),
-            )
+            why = _why_standing(session, row)
+            what = f"{row.tool}: {why}"
+            cause = _accept(row, what, closing)
+            if row.undoable and row.lost_at is None:  # by a process that has what this one lacks
+                where = f"rt.rollback({closing.id!r}, by=..., why=...) where all its tools and compensations are known"
+                cause = f"{what} ({row.id}): {where}, or accept it with rt.abandon({closing.id!r}, by=..., why=...)"
+            return Leftover(row, (row.violation and f"it broke the law ({row.violation})") or why, cause)
         case "residue":  # rolled_back never has residue: the person who said that it stays also closes the run
             why = row.why or "a person said that it stays"
             return Leftover(row, why, _accept(row, f"{row.tool} stays ({why})", closing))
     return None
+
+
+def _why_standing(session: Session, row: CallRow) -> str:
+    if row.lost_at is not None:
+        return "gc removed what its compensation would be given: take it back by hand"
+    spec = session.spec(row.tool)
+    if spec is None:
+        return "this process does not know its tool"
+    return "it has not been taken back yet" if spec.compensate else "it has no compensation"
 
 
 def _kept(run: RunRow) -> bool:

@@ -167,7 +167,7 @@ async def _asked_again(spec: Spec, row: CallRow, *, back: bool) -> bool:
 
 async def _one_pass(session: Session, tree: Tree) -> float | None:
     """Compensate what is there. None: nothing left to do; 0: look again; more: not before so many seconds."""
-    todo = [row for row in _reversed(tree) if _is_open(session, row)]
+    todo = _in_turn(session, tree)
     if not todo:
         return None
     while todo:
@@ -195,6 +195,19 @@ def _reversed(tree: Tree) -> list[CallRow]:
     turning = {run.uid for run in tree.runs if run.state == "rolling_back"}
     mine = [row for row in tree.calls if row.run in turning and row.kind != "read"]
     return sorted(mine, key=lambda row: row.settled_seq, reverse=True)
+
+
+def _in_turn(session: Session, tree: Tree) -> list[CallRow]:
+    """What is to be taken back, the last first; nothing that must wait for a later one which cannot be, here."""
+    todo: list[CallRow] = []
+    stuck: list[CallRow] = []
+    for row in _reversed(tree):
+        if _is_open(session, row):
+            if all(row.grp and row.grp == later.grp for later in stuck):
+                todo.append(row)
+        elif row.state == "succeeded" and row.undoable:
+            stuck.append(row)  # its tool is not known here, or has no compensation any more
+    return todo
 
 
 def _is_open(session: Session, row: CallRow) -> bool:

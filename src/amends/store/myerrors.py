@@ -63,7 +63,7 @@ def _words(code: int, said: str) -> tuple[str, str]:
     if code in FORBIDDEN:
         return (
             f"refused the user: {said}",
-            "grant it select, insert, update on the database, and create, alter, index to who migrates",
+            "grant select, insert, update on the database, delete on locks and waits; create, alter, index to who migrates",
         )
     if code in CROWDED:
         return (

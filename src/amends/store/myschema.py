@@ -67,7 +67,7 @@ def check_ledger(ask: Ask, where: str, *, create: bool) -> bool:
     if found.version == 0 and not create:
         raise LedgerMissing(
             f"no ledger at {where}: the database holds none, and none may be created",
-            hint="check the URL; a first start creates the ledger with create=True",
+            hint="check the URL; amends db migrate, or a first start with create=True, makes the ledger",
         )
     check_usable(found, where)
     return bool(found.pending)  # where nothing has: without the lock, and without the right to change tables

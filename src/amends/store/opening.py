@@ -206,14 +206,20 @@ async def renew_leases(op: RenewLeases) -> Renewed:
     """See ``RenewLeases``."""
     now = await Now()
     goals: dict[str, str] = {}
+    given_back: set[str] = set()
+    busy: set[str] = set()
     for uid, epoch in sorted(op.epochs.items()):  # in one order: rows are locked, and others renew as well
-        root = await FindRun(uid)
+        root = await FindRun(uid, skip=not op.waits)
+        if root is None and not op.waits:
+            busy.add(uid)
+        if root is not None and root.epoch == epoch and not root.owner:
+            given_back.add(uid)
         if root is None or not holds(root, op.owner, epoch):
             continue
         until = now + op.lease_s
         await UpdateRun(root, {"lease_until": until, "wake_at": until, "lease_s": op.lease_s})
         goals[uid] = root.goal if root.goal_by in ("person", "deadline", "deadlock") else ""
-    return Renewed(goals)
+    return Renewed(goals, frozenset(given_back), frozenset(busy))
 
 
 async def let_go(op: LetGo) -> RunRow:

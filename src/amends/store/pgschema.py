@@ -44,7 +44,7 @@ def establish(link: Link, place: Place, *, create: bool, clock: Callable[[], flo
     if found.version == 0 and not create:
         raise LedgerMissing(
             f"no ledger at {place.shown}: the database has none, and none may be created",
-            hint="check the database and the option schema=; a first start creates the ledger with create=True",
+            hint="check the URL and its schema=; amends db migrate, or a first start with create=True, makes it",
         )
     check_usable(found, place.shown)
     if found.version >= found.newest:

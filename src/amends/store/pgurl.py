@@ -45,6 +45,7 @@ def read_url(url: str) -> Place:
     if found is None:
         raise _bad("this is no PostgreSQL URL", hint="use postgresql://user@host:5432/database")
     authority, path, query = found[1], found[2] or "", found[3] or ""
+    _check_signs(authority, path)
     pairs = parse_qsl(query, keep_blank_values=True)
     own = {name: value for name, value in pairs if name in ("schema", "pool_max", "lock_wait_s", "pooler")}
     rest = [(name, value) for name, value in pairs if name not in own]
@@ -60,6 +61,17 @@ def read_url(url: str) -> Place:
         lock_wait_s=_number(own, "lock_wait_s", LOCK_WAIT_S, low=0.001, high=3600.0),
         pooler=_pooler(own.get("pooler", "session")),
     )
+
+
+def _check_signs(authority: str, path: str) -> None:
+    """Signs of a password that were not encoded end it too early: its rest would be taken for a host and be shown."""
+    login, _, hosts = authority.rpartition("@")
+    ports = [host.rpartition("]")[2].partition(":")[2] for host in hosts.split(",")]
+    if "@" in login or "@" in path or not all(port.isdecimal() for port in ports if port):
+        raise _bad(
+            "this PostgreSQL URL cannot be read",
+            hint="in user, password and database percent-encode @ as %40, / as %2F, : as %3A, ? as %3F and # as %23",
+        )
 
 
 def _shown(authority: str, path: str, rest: dict[str, str], schema: str) -> str:

@@ -26,7 +26,7 @@ class TestClock(Clock):
 
     def __init__(self) -> None:
         super().__init__()
-        self._passing: list[Callable[[], None]] = []
+        self._passing: list[Callable[[], object]] = []
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""
