@@ -3,7 +3,10 @@
 import asyncio
 import os
 import queue
+import sqlite3
 import threading
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,8 @@ from amends.drive import Live
 from amends.errors import LedgerUnavailable, TransitionRefused
 from amends.store.memory import MemoryStore
 from amends.store.pgpool import LoopPool
+from amends.store.sqlite import SqliteStore
+from amends.testing.conformance.ledger import Ledger
 
 LEASE_S = 30.0
 
@@ -119,7 +124,6 @@ def test_a_store_is_asked_to_tell_again_in_a_fork() -> None:
 
 def test_two_runtimes_of_one_store_are_both_rung(postgres_url: str) -> None:
     from amends.store.postgres import PostgresStore
-    from amends.testing.conformance.ledger import Ledger
 
     store, other = PostgresStore(postgres_url), PostgresStore(postgres_url)
     store.open(create=True)
@@ -142,3 +146,34 @@ def test_two_runtimes_of_one_store_are_both_rung(postgres_url: str) -> None:
     finally:
         store.close()
         other.close()
+
+
+def test_a_ledger_that_was_replaced_answers_nothing_from_the_old_record(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with closing(SqliteStore(path, "NORMAL")) as store:
+        ledger = Ledger(store)
+        run = ledger.run()
+        ledger.do(run)
+        assert ledger.admit(run).verdict == "replay"
+        path.rename(tmp_path / "elsewhere.db")
+        with pytest.raises(LedgerUnavailable, match="removed or replaced"):
+            ledger.admit(run)
+
+
+def test_a_loop_goes_on_while_a_ledger_that_is_asked_for_an_answer_waits_to_be_opened(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("begin immediate")
+        other.execute("create table kept (it)")
+
+        async def play(store: SqliteStore) -> None:
+            run = Ledger(MemoryStore()).run()
+            answer = asyncio.create_task(store.perform_async(Ledger(store).admit_op(run)))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            other.execute("rollback")  # only a loop that went on comes here before who asked gives up
+            await answer
+
+        with closing(SqliteStore(path, "NORMAL", lock_wait_s=2.0)) as store:
+            with pytest.raises(AssertionError, match="a run that it does not have"):
+                asyncio.run(play(store))
