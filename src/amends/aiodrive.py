@@ -52,8 +52,9 @@ class AsyncDriver:
                         answer = self.store.perform(op)
                         self.live.bell.heard(op, answer)
                     elif isinstance(op, StoreOp):
-                        answer, cancelled = await self._ask_ledger(op)
+                        asked, cancelled = await self._ask_ledger(op)
                         pending = pending or cancelled
+                        answer = asked.result()
                         self.live.bell.heard(op, answer)
                     elif pending is not None:
                         raise pending
@@ -77,7 +78,8 @@ class AsyncDriver:
         finally:
             flow.close()
 
-    async def _ask_ledger(self, op: StoreOp[Any]) -> tuple[Any, asyncio.CancelledError | None]:
+    async def _ask_ledger(self, op: StoreOp[Any]) -> tuple[asyncio.Future[Any], asyncio.CancelledError | None]:
+        """The ledger's answer or error, and the cancellation that came meanwhile: neither replaces the other."""
         writing = asyncio.ensure_future(self._insist(op))
         cancelled: asyncio.CancelledError | None = None
         while not writing.done():
@@ -85,7 +87,9 @@ class AsyncDriver:
                 await asyncio.shield(writing)
             except asyncio.CancelledError as stop:
                 cancelled = stop
-        return writing.result(), cancelled
+            except Exception:
+                break
+        return writing, cancelled
 
     async def _insist(self, op: StoreOp[Any]) -> Any:
         patience: Patience | None = None

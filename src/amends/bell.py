@@ -76,13 +76,13 @@ class Bell:
         self._lock = threading.RLock()  # a watcher may be collected while this very thread holds it
 
     def watch(self, root: str) -> Watcher:
-        """A watcher for this tree; the store is asked to tell only once somebody waits."""
-        store, self._store = self._store, None
-        if isinstance(store, Telling):
-            store.watch(self.ring)
+        """A watcher for this tree; the store is asked to tell only once somebody waits, and in a fork once more."""
+        if isinstance(self._store, Telling):
+            self._store.watch(self.ring)
         watcher = Watcher(root)
+        known = weakref.ref(watcher, lambda ref: self._forget(root, ref))  # before the list: this may collect another
         with self._lock:
-            self._watchers.setdefault(root, []).append(weakref.ref(watcher, lambda ref: self._forget(root, ref)))
+            self._watchers.setdefault(root, []).append(known)
         return watcher
 
     def _forget(self, root: str, gone: weakref.ref[Watcher]) -> None:

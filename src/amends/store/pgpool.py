@@ -7,10 +7,11 @@ is served in the order of coming: a connection that comes free is handed to the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Never, Protocol, TypeVar
 
 from amends.errors import LedgerUnavailable
 
@@ -158,13 +159,15 @@ class LoopPool(Generic[C]):
         """A connection for this caller alone."""
         if self._closed:
             raise closed(self._shown)
-        if self._idle:
+        with contextlib.suppress(IndexError):  # asked for and not looked at: another thread may be closing
             return self._idle.pop()
         handed: C | None = None
         if self._count < self._size:
             self._count += 1
         else:
             handed = await self._wait()
+            if self._closed:
+                self._refuse(handed)
         if handed is not None:
             return handed
         try:
@@ -187,6 +190,14 @@ class LoopPool(Generic[C]):
         if not done and self._leave(turn):
             raise exhausted(self._shown, self._size, self._wait_s)
         return turn.result()
+
+    def _refuse(self, handed: C | None) -> Never:
+        """Its turn came after the end: the next in line is told the same."""
+        if handed is None:
+            self._pass_on(None)
+        else:
+            self.give(handed, keep=False)
+        raise closed(self._shown)
 
     def _leave(self, turn: asyncio.Future[C | None]) -> bool:
         waits = turn in self._line
@@ -219,8 +230,9 @@ class LoopPool(Generic[C]):
     def close(self, *, loop_is_closed: bool) -> None:
         """Refuse whoever comes, and end what is idle; also what is in use, if no coroutine can go on any more."""
         self._closed = True
-        while self._idle:
-            self._idle.pop().end()
+        with contextlib.suppress(IndexError):
+            while True:
+                self._idle.pop().end()
         if loop_is_closed:
             for connection in list(self._all):
                 connection.end()

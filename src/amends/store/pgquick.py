@@ -104,10 +104,26 @@ _SETTLE: Final = (
     + _EVENT.format(_OF_CALL, "'started', %s", "r, s, u")
     + _TOLD
 )
+# The statement sees the other calls as they were before it waited for the root. Locking a row looks at its newest
+# version: one that has left these states meanwhile is not among those that were locked, and then the flow decides.
+_MAY_RISE: Final = (
+    "o.kind <> 'read' and (o.state = 'failed' or o.state = 'backing_off' or o.state = 'in_doubt'"
+    " or o.state = 'compensation_failed' or o.state = 'compensation_in_doubt'"
+    " or (o.state = 'compensated' and o.comp_blind = 1))"
+)
+_RISEN: Final = (
+    f", k as materialized (select o.id from calls o, r where o.root = r.uid and {_MAY_RISE} for update of o)"
+)
+_NONE_ROSE: Final = (
+    f" and (select count(*) from k) = (select count(*) from calls o where o.root = c.root and {_MAY_RISE})"
+)
 _BEGIN: Final = (
     _ROOT.format(" and state = 'rolling_back'")
+    + _RISEN
     + _PLACE.format("")
-    + _CHANGE.format(f"state = 'compensating', comp_attempt = %s, comp_at = s.at{BEGUN_SQL}", FREE_TO_GO.format("%s"))
+    + _CHANGE.format(
+        f"state = 'compensating', comp_attempt = %s, comp_at = s.at{BEGUN_SQL}", FREE_TO_GO.format("%s") + _NONE_ROSE
+    )
     + _EVENT.format(_OF_CALL, "'succeeded', 'compensating'", "r, s, u")
     + _TOLD
 )

@@ -79,7 +79,7 @@ class Watch:
     """A thread that rings for every notice, and for anything after each reconnect. Nothing is ever raised from it."""
 
     def __init__(self, connect: Callable[[], Listening], ring: Ring) -> None:
-        self._connect, self._ring = connect, ring
+        self._connect, self._rings = connect, [ring]
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="amends-watch", daemon=True)
         self._thread.start()
@@ -88,6 +88,11 @@ class Watch:
     def is_alive(self) -> bool:
         """Whether it still listens or tries to."""
         return self._thread.is_alive() and not self._over.is_set()
+
+    def tell(self, ring: Ring) -> None:
+        """Ring this one too: a store may serve several runtimes."""
+        if ring not in self._rings:
+            self._rings.append(ring)
 
     def close(self) -> None:
         """End the thread; its connection ends with it."""
@@ -116,3 +121,7 @@ class Watch:
         while not self._over.is_set():
             for topic in connection.notices(LISTEN_S):
                 self._ring(topic)
+
+    def _ring(self, topic: str) -> None:
+        for ring in self._rings:
+            ring(topic)

@@ -171,6 +171,7 @@ class PostgresStore:
                 return False
             if self._watching is None or not self._watching.is_alive:
                 self._watching = Watch(self._connect, ring)
+            self._watching.tell(ring)
             return True
 
     # ---- one operation --------------------------------------------------------------------

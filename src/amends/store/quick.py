@@ -179,7 +179,7 @@ BEGUN_SQL: Final = "".join(f", {name} = {'null' if value is None else repr(value
 def is_plain_beginning(op: BeginCompensation) -> bool:
     """Whether a compensation begins that nothing but the order can keep from it."""
     seen = op.seen
-    plain = seen is not None and seen.state == "succeeded" and seen.run == seen.root
+    plain = seen is not None and seen.state == "succeeded" and seen.run == seen.root and seen.lost_at is None
     return plain and not op.repeated and not op.from_doubt
 
 

@@ -274,6 +274,9 @@ class SqliteStore:
     def _recorded(self, op: AdmitCall) -> Any:
         """The answer that is in the record already, without the write lock; None: the flow decides."""
         self._check_open()
+        writer = self._writer
+        if writer is None or inode_of(self.path) != writer.inode:
+            return None  # opening may wait, and we may be on an event loop; what was replaced is for the flow to say
         kept: Link | None = None
         try:
             link = self._readers.take()
@@ -307,6 +310,7 @@ class SqliteStore:
                 self.open(create=self._create)
         raw = connect(self.path, create=False, synchronous=self.synchronous, wait_s=self._lock_wait_s)
         raw.execute("pragma query_only = 1")
+        raw.execute("pragma busy_timeout = 0")  # whoever may wait does so patiently; an event loop may not
         return Link(raw, raw.cursor())
 
     # ---- forking --------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from amends.testing.conformance import (  # isort: skip
     admission as admission,
     settlement as settlement,
     ending as ending,
+    seen as seen,
     reading as reading,
     storing as storing,
     atomic as atomic,

@@ -255,7 +255,8 @@ def late_evidence_of_what_lost_its_words_is_never_compensated_with_nothing(ledge
     claimed = ledger.claim(root)
     assert claimed is not None
     before = ledger.everything()
-    assert ledger(ops.BeginCompensation(call.id, "b", claimed.epoch, 1)) is None
+    for seen in (None, late):
+        assert ledger(ops.BeginCompensation(call.id, "b", claimed.epoch, 1, seen=seen)) is None
     assert ledger.everything() == before
 
 
