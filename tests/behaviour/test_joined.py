@@ -16,6 +16,7 @@ import pytest
 from amends import AsyncRuntime, Runtime, tool
 from amends.errors import CannotJoin, LedgerUnavailable, TransactionOpen, WrongColour
 from amends.keeper import Keeper
+from amends.ledger import Renewed
 from amends.ops import Lease
 from tests.behaviour.joined import Shop, sqlite_url
 
@@ -378,13 +379,13 @@ def test_a_run_that_is_ridden_in_costs_the_others_no_lease(shop: Shop, rt: Any) 
 
         def renew(op: Any) -> Any:
             asked.append(sorted(op.epochs))
-            return type("Renewed", (), {"goals": dict.fromkeys(op.epochs, "")})()
+            return Renewed(dict.fromkeys(op.epochs, ""))
 
         keeper = Keeper(renew, 30.0, beats=False)
-        assert not keeper.renew([mine, other])
+        assert keeper.renew([mine, other]) == [mine]
         assert (asked, other.until > 0, mine.lost) == ([["other"]], True, False)
         conn.commit()
-        assert keeper.renew([mine, other])
+        assert keeper.renew([mine, other]) == []
 
 
 # ---- killed -------------------------------------------------------------------------------
