@@ -22,7 +22,14 @@ Asked = tuple[ops.StoreOp[Any], ops.StoreOp[Any]]
 """Who has the run first, and the quick one that waits for it."""
 Case = Callable[[Ledger], Asked]
 
-EVIDENCE = {"happened": True, "result": '"late"', "error": "", "boot": "boot", "mono": 9.0, "source": "late"}
+EVIDENCE: dict[str, Any] = {
+    "happened": True,
+    "result": '"late"',
+    "error": "",
+    "boot": "boot",
+    "mono": 9.0,
+    "source": "late",
+}
 WAITING = {
     "postgres": "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()",
     "mysql": "select count(*) from information_schema.innodb_trx where trx_state = 'LOCK WAIT'",

@@ -124,7 +124,10 @@ SETTLED: Final = ("state", "result", "loss", "error", "why", "quiet_boot", "quie
 
 def is_plain_settlement(op: SettleCall) -> bool:
     """Whether settling changes this call and nothing else, if the ledger still has it as its caller saw it."""
-    return op.seen is not None and op.seen.kind != "pivot" and not op.repeated and not op.doom
+    seen = op.seen
+    if seen is None or seen.kind == "pivot" or op.repeated or op.doom:
+        return False
+    return seen.state == "started" and seen.attempt == op.attempt  # another attempt's row would answer with its times
 
 
 def settlement_values(op: SettleCall) -> tuple[Any, ...]:
@@ -206,7 +209,10 @@ UNDONE: Final = ("state", "comp_error", "comp_gave_up", "comp_boot", "comp_mono"
 
 def is_plain_end(op: SettleCompensation) -> bool:
     """Whether the end of a compensation changes its call and nothing else."""
-    return op.seen is not None and not op.repeated
+    seen = op.seen
+    if seen is None or op.repeated:
+        return False
+    return seen.state == "compensating" and seen.comp_attempt == op.attempt
 
 
 STILL_GOING: Final = "c.state = 'compensating' and c.comp_attempt = {0} and c.evidence = {0} and c.replays = {0}"

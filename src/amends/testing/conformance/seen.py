@@ -83,10 +83,21 @@ def evidence_that_came_while_a_call_was_started_counts_when_it_fails(ledger: Led
     assert settled == ledger.look(call)
 
 
+@check
+def a_settlement_answers_with_its_own_attempt(ledger: Ledger) -> None:
+    first = ledger.start(ledger.run())
+    ledger.settle(first, "backing_off", retry_s=0.0)
+    ledger.clock.now += 1
+    second = ledger(ops.StartCall(first.id, "a", 1, 2))
+    assert second.started_at == ledger.clock.now
+    settled = ledger(ops.SettleCall(first.id, "a", 1, 2, "succeeded", result='"ok"', seen=first)).call
+    assert settled == ledger.look(first)
+
+
 @check_each(BY)
 def a_call_is_settled_by_who_started_it(ledger: Ledger, other: dict[str, Any]) -> None:
     call = ledger.start(ledger.run())
-    given = {"owner": "a", "epoch": 1, "attempt": 1} | other
+    given: dict[str, Any] = {"owner": "a", "epoch": 1, "attempt": 1} | other
     assert ledger(ops.SettleCall(call.id, to="succeeded", result='"ok"', seen=call, **given)).fenced
     assert ledger.look(call).state == "started"
 
@@ -148,9 +159,18 @@ def an_old_epoch_of_the_same_owner_takes_nothing_back(ledger: Ledger) -> None:
 def a_compensation_is_settled_by_who_began_it(ledger: Ledger, other: dict[str, Any]) -> None:
     _, (call,) = going_back(ledger, "one")
     begun = ledger(ledger.compensate_op(call))
-    given = {"owner": "a", "epoch": 1, "attempt": 1} | other
+    given: dict[str, Any] = {"owner": "a", "epoch": 1, "attempt": 1} | other
     assert ledger(ops.SettleCompensation(call.id, to="compensated", seen=begun, **given)).fenced
     assert ledger.look(call) == begun
+
+
+@check
+def the_end_of_a_compensation_answers_with_its_own_attempt(ledger: Ledger) -> None:
+    _, (call,) = going_back(ledger, "one")
+    ledger.clock.now += 1
+    begun = ledger(ledger.compensate_op(call))
+    assert begun.comp_at == ledger.clock.now
+    assert ledger(ops.SettleCompensation(call.id, "a", 1, 1, "compensated", seen=call)).call == ledger.look(call)
 
 
 @check
