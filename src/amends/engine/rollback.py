@@ -203,11 +203,22 @@ def _in_turn(session: Session, tree: Tree) -> list[CallRow]:
     stuck: list[CallRow] = []
     for row in _reversed(tree):
         if _is_open(session, row):
-            if all(row.grp and row.grp == later.grp for later in stuck):
+            if not any(_comes_first(tree, later, row) for later in stuck):
                 todo.append(row)
         elif row.state == "succeeded" and row.undoable:
             stuck.append(row)  # its tool is not known here, or has no compensation any more
     return todo
+
+
+def _comes_first(tree: Tree, later: CallRow, row: CallRow) -> bool:
+    """Whether the ledger would refuse to take ``row`` back while ``later`` stands: of one run or of a child of it."""
+    parents = {run.uid: run.parent for run in tree.runs}
+    uid = later.run
+    for _ in tree.runs:
+        if uid == row.run:
+            return not row.grp or row.grp != later.grp
+        uid = parents.get(uid, "")
+    return False
 
 
 def _is_open(session: Session, row: CallRow) -> bool:

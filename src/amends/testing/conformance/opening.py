@@ -265,6 +265,18 @@ def a_renewal_tells_what_a_person_asked_for(ledger: Ledger) -> None:
 
 
 @check
+def a_renewal_tells_a_run_that_was_given_back_from_one_that_was_taken(ledger: Ledger) -> None:
+    mine, taken, let, ended = (ledger.run(id) for id in ("mine", "taken", "let", "ended"))
+    ledger.claim(taken, owner="b", dead_owner="a")
+    ledger(ops.LetGo(let.uid, "a", 1, None))
+    ledger.commit(ended)
+    for waits in (True, False):
+        epochs = {run.uid: 1 for run in (mine, taken, let, ended)}
+        renewed = ledger(ops.RenewLeases("a", epochs, LEASE_S, waits=waits))
+        assert (set(renewed.goals), renewed.given_back, renewed.busy) == ({mine.uid}, {let.uid, ended.uid}, frozenset())
+
+
+@check
 def a_run_that_was_let_go_belongs_to_whoever_comes(ledger: Ledger) -> None:
     run = ledger.run()
     call = ledger.do(run)
