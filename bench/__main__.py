@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import re
 import signal
 import sys
@@ -164,6 +165,7 @@ class Bench:
 def main(argv: list[str] | None = None) -> int:
     """Measure what was asked for; a row that cannot be measured is a row that says so."""
     said_ = asked(argv)
+    logging.getLogger("amends").setLevel(logging.ERROR)  # that a ledger was made is no news here
     effort = QUICK if said_.quick else Effort()
     effort = Effort(said_.repeats or effort.repeats, said_.calls or effort.calls, effort.limit_s, effort.warm_s)
     bench = Bench(said_, effort)

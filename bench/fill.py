@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,8 +29,6 @@ APART_S: Final = 0.5
 """Between two runs, so that the record reaches back some days."""
 COUNTED: Final = frozenset({"place", "seq", "settled_seq"})
 NAME: Final = "bench-pattern"
-
-logging.getLogger("amends").setLevel(logging.ERROR)
 
 Cells = dict[str, Any]
 

@@ -31,8 +31,6 @@ WARM_RUNS: Final = 10_000
 
 Clock = Callable[[], float]
 
-logging.getLogger("amends").setLevel(logging.ERROR)
-
 
 @tool(key="order_id")
 def pay(order_id: str, to: str, amount: float, currency: str) -> dict[str, bool]:
@@ -236,6 +234,7 @@ def url_of(store: str, place: str) -> str:
 def main() -> None:
     """Serve amends on one store."""
     said = asked()
+    logging.getLogger("amends").setLevel(logging.ERROR)  # that a ledger was made is no news here
     ours = Ours(url_of(said.store, said.place))
     with ours.rt:
         serve(ours.works(), version=amends.__version__)

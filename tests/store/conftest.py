@@ -6,17 +6,14 @@ from pathlib import Path
 
 import pytest
 
-# Before anything imports them: a failed check shows the values.
-pytest.register_assert_rewrite("amends.testing.conformance")
-
-from amends.store.sqlite import SqliteStore  # noqa: E402
-from amends.testing.conformance.ledger import Ledger, audit  # noqa: E402
-from tests.servers.databases import create_database, drop_database  # noqa: E402
-from tests.servers.fixtures import server_url  # noqa: E402
-from tests.servers.shared import Kind  # noqa: E402
-from tests.store.emptied import Emptied  # noqa: E402
-from tests.store.harness import Harness, in_file, in_memory, on_server  # noqa: E402
-from tests.store.many import Gate  # noqa: E402
+from amends.store.sqlite import SqliteStore
+from amends.testing.conformance.ledger import Ledger, audit
+from tests.servers.databases import create_database, drop_database
+from tests.servers.fixtures import server_url
+from tests.servers.shared import Kind
+from tests.store.emptied import Emptied
+from tests.store.harness import Harness, in_file, in_memory, on_server
+from tests.store.many import Gate
 
 
 @pytest.fixture
