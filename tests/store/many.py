@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -41,7 +42,8 @@ class Gate:
 def wait_for(condition: Callable[[], bool]) -> None:
     """Until it holds; a minute is a failure."""
     pause = threading.Event()
-    for _ in range(60_000):
+    until = time.monotonic() + 60.0
+    while time.monotonic() < until:
         if condition():
             return
         pause.wait(0.001)
