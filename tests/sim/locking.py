@@ -22,6 +22,7 @@ VARIANTS = (
 )
 """Locks do not care how a destination behaves: a few are enough."""
 FRESH_S = 2.0
+LOOKS_MAX = 60
 LONG_S = 150.0
 """Longer than a dead owner's lease, its recovery and every settle delay: whoever waits so long sees it freed."""
 
@@ -144,7 +145,9 @@ def after_the_end(v: Variant) -> Scenario:
     a, b = _tool("a", v=v, lock="x"), _tool("b", v=v, lock="x")
 
     async def second(inside: Inside) -> None:
-        while await ReadRun("", "r1") is None:
+        for _ in range(LOOKS_MAX):  # not for ever: whoever shall open it may be stopped until everybody else has ended
+            if await ReadRun("", "r1") is not None:
+                break
             await Sleep(1.0)
         await Sleep(1.0)
         async with inside.run("r2", wait=LONG_S, recover="wait") as run:
