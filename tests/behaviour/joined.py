@@ -21,9 +21,15 @@ class Shop:
         self.table = "orders"
         self.failing: BaseException | None = None
         self.taken_back: list[str] = []
+        self._connections: list[Any] = []
 
     def connect(self) -> Any:
-        """A connection of the caller's own."""
+        """A connection of the caller's own; ``close`` ends it at the latest."""
+        raw = self._connect()
+        self._connections.append(raw)
+        return raw
+
+    def _connect(self) -> Any:
         if self.kind == "sqlite":
             return sqlite3.connect(self.url.removeprefix("sqlite:///"), check_same_thread=False)
         if self.kind == "postgres":
@@ -47,17 +53,19 @@ class Shop:
 
     def begin(self) -> Any:
         """The caller's transaction, on a new connection: the one before is closed with it."""
-        self.close()
+        if self.connection is not None:
+            with contextlib.suppress(Exception):
+                self.connection.close()
         self.connection = self.connect()
         begin = {"sqlite": "begin immediate"}.get(self.kind, "begin")
         self.connection.cursor().execute(begin)
         return self.connection
 
     def close(self) -> None:
-        """Give the connection back, if the test has not."""
-        if self.connection is not None:
+        """Give every connection back that the test has not."""
+        while self._connections:
             with contextlib.suppress(Exception):
-                self.connection.close()
+                self._connections.pop().close()
 
     def execute(self, sql: str, *params: Any) -> None:
         """On the caller's connection."""

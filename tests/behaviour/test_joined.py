@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ KINDS = ["sqlite", "postgres", "mysql"]
 
 
 @pytest.fixture(params=KINDS)
-def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
     kind = request.param
     url = sqlite_url(tmp_path) if kind == "sqlite" else request.getfixturevalue(f"{kind}_url")
-    return Shop(kind, url)
+    with closing(Shop(kind, url)) as shop:
+        yield shop
 
 
 @pytest.fixture
@@ -36,7 +38,6 @@ def rt(shop: Shop) -> Iterator[tuple[Runtime, Any]]:
     with Runtime(url=shop.url, tools=list(tools.values())) as runtime:
         shop.make(runtime)
         yield runtime, type("Tools", (), tools)
-    shop.close()
 
 
 def test_effect_and_record_are_true_when_the_caller_commits_and_not_before(shop: Shop, rt: Any) -> None:
@@ -286,11 +287,11 @@ def test_a_body_that_ends_the_transaction_is_named(shop: Shop, rt: Any) -> None:
 
 
 def test_a_ledger_in_memory_cannot_be_joined(tmp_path: Path) -> None:
-    shop = Shop("sqlite", sqlite_url(tmp_path))
-    tools = shop.tools()
-    with Runtime(url="memory:", tools=list(tools.values())) as runtime, runtime.run("r"):
-        with pytest.raises(CannotJoin, match="memory"):
-            tools["place"].with_options(connection=shop.connect())("1")
+    with closing(Shop("sqlite", sqlite_url(tmp_path))) as shop:
+        tools = shop.tools()
+        with Runtime(url="memory:", tools=list(tools.values())) as runtime, runtime.run("r"):
+            with pytest.raises(CannotJoin, match="memory"):
+                tools["place"].with_options(connection=shop.connect())("1")
 
 
 # ---- async --------------------------------------------------------------------------------
@@ -363,7 +364,8 @@ def test_a_blocking_tool_does_not_ride_in_an_async_run(tmp_path: Path) -> None:
             with pytest.raises(WrongColour):
                 await run.call(tools["place"].with_options(connection=shop.connect()), "1")
 
-    asyncio.run(main())
+    with closing(shop):
+        asyncio.run(main())
 
 
 # ---- the heartbeat ------------------------------------------------------------------------
