@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from amends import AsyncRuntime, Runtime, tool
-from amends.errors import CannotJoin, LedgerUnavailable, TransactionOpen, WrongColour
+from amends.errors import CannotJoin, LedgerUnavailable, Locked, TransactionOpen, WrongColour
 from amends.keeper import Keeper
 from amends.ledger import Renewed
 from amends.ops import Lease
@@ -434,3 +434,37 @@ def _live_until(shop: Shop, id: str, point: str) -> None:
             reached("committed")
     finally:
         os._exit(1)
+
+
+# ---- locks --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_a_lock_is_taken_with_the_callers_commit_or_not_at_all(shop: Shop, ends: str) -> None:
+    @tool(name="place", locks=lambda call: [f"item-{call.args['id']}"], on_lock="raise")
+    def place(id: str) -> str:
+        shop.execute("insert into orders values (?)", id)
+        return f"order {id}"
+
+    @place.compensate
+    def unplace(id: str) -> None:
+        raise AssertionError("nothing is taken back here")
+
+    with Runtime(url=shop.url, tools=[place], wait=0.0) as runtime:
+        shop.make(runtime)
+        first, second = runtime.open("one"), runtime.open("two")
+        first.call(place.with_options(connection=shop.begin()), "1")
+        getattr(shop.connection, ends)()
+        if ends == "commit":
+            assert [(lock.name, lock.run_id) for lock in runtime.locks()] == [("item-1", "one")]
+            with pytest.raises(Locked):
+                second.call(place.with_options(connection=shop.begin()), "1")
+            shop.connection.rollback()
+        else:
+            assert list(runtime.locks()) == []
+            second.call(place.with_options(connection=shop.begin()), "1")
+            shop.connection.commit()
+        assert shop.orders() == ["1"]
+        first.commit()
+        second.commit()
+        assert list(runtime.locks()) == []
