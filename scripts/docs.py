@@ -185,7 +185,9 @@ def _fields(kind: type[Any]) -> str:
 def _members(cls: type[Any]) -> Callable[[], str]:
     def made() -> str:
         rows = []
-        for name, value in vars(cls).items():
+        # What a desk brings stands after the runtime's own.
+        inherited = {name: value for base in cls.__mro__[1:-1] for name, value in vars(base).items()}
+        for name, value in {**vars(cls), **inherited}.items():
             if name.startswith("_") or name in ("is_async", "direct"):
                 continue
             is_value = isinstance(value, property) or not callable(value)

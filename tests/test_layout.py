@@ -32,7 +32,7 @@ class Row:
 
 ROWS: dict[str, Row] = {
     "words": Row(
-        ("record", "errors", "phrases", "model", "states", "plain", "canonical", "report"),
+        ("record", "errors", "phrases", "model", "states", "plain", "canonical", "report", "planned"),
         (),
         "the words that everything else is said in depend on nothing",
     ),
@@ -41,6 +41,7 @@ ROWS: dict[str, Row] = {
             *("tool", "spec", "signature", "declare", "check", "flow", "rows", "lockrows", "ops", "ledger", "answers"),
             "joining",
             "filter",
+            "planmark",
         ),
         ("words",),
         "a declaration and an operation are data: whoever performs them comes later",
@@ -69,6 +70,9 @@ ROWS: dict[str, Row] = {
             "aiorun",
             "hub",
             "people",
+            "rehearsal",
+            "planning",
+            "doubtdesk",
             "upkeep",
             "keeper",
             "riding",

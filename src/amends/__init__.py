@@ -35,6 +35,7 @@ from amends.model import (
     Staged,
     Unknown,
 )
+from amends.planned import Planned, RollbackPlan
 from amends.report import Report
 from amends.run import Attempt, Run
 from amends.runtime import Runtime
@@ -64,12 +65,14 @@ __all__ = [
     "LedgerError",
     "Lock",
     "NoEffect",
+    "Planned",
     "Probed",
     "Refused",
     "Report",
     "Request",
     "Residue",
     "Retry",
+    "RollbackPlan",
     "RolledBack",
     "Run",
     "RunBlocked",

@@ -14,6 +14,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 from amends import people, upkeep
 from amends.aiodrive import AsyncDriver
 from amends.aiorun import AsyncEntered, AsyncRun
+from amends.doubtdesk import AsyncDoubtDesk
 from amends.engine import opening, plan
 from amends.engine.session import Session
 from amends.engine.telling import report_of
@@ -21,7 +22,7 @@ from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, View, is_settled, once_ask, refuse_nested
 from amends.ledger import Store
-from amends.model import Call, Collected, Event, Lock, Order, Policy, Probed, RunInfo, Schema
+from amends.model import Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
 from amends.report import Report
 from amends.rows import RunRow
 from amends.settings import Setting
@@ -36,7 +37,7 @@ IfRolledBack = Literal["again", "raise"]
 Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
-class AsyncRuntime:
+class AsyncRuntime(AsyncDoubtDesk):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(
@@ -261,10 +262,6 @@ class AsyncRuntime:
         async for event in self._pages(people.event_pages(self._view, root, after)):
             yield event
 
-    def doubts(self, filter: str = "") -> AsyncIterator[Call]:
-        """Every call of which nobody here can say what became of it."""
-        return self.calls(f"status:in_doubt,compensation_in_doubt {filter}".strip())
-
     def locks(self) -> AsyncIterator[Lock]:
         """What runs have to themselves until they have ended, by name, with who waits for it."""
         return self._pages(people.lock_pages(self._view))
@@ -276,39 +273,10 @@ class AsyncRuntime:
 
     # ---- people ---------------------------------------------------------------------------
 
-    async def probe(self, call_id: str) -> Probed[Any]:
-        """Ask the world about a call now; decides nothing."""
-        return await self._drive(people.probe(self._hub, self._view, call_id))
-
-    async def resolve(self, call_id: str, answer: Probed[Any], *, by: str, why: str) -> Report:
-        """A person's word on a doubt: it happened, it did not, or it cannot be known and stays as residue."""
-        row = await self._drive(people.resolve(self._hub, self._view, call_id, answer, by=by, why=why))
-        return await self._go_on(row.root)
-
     async def decide(self, call_id: str, decision: Literal["run", "replay", "refuse"], *, by: str, why: str) -> Report:
         """A person's word on a held call: do it, answer it from its twin, or refuse it."""
         row = await self._drive(people.decide(self._view, call_id, decision, by=by, why=why))
         return await self._report(uid=row.root)
-
-    async def retry(self, call_id: str, *, by: str, why: str) -> Report:
-        """Try a compensation or a retriable that gave up once more."""
-        row = await self._drive(people.retry(self._view, call_id, by=by, why=why))
-        return await self._go_on(row.root)
-
-    async def rollback(self, run_id: str, *, by: str, why: str) -> Report:
-        """Take a run back from outside: its owner does it when its live calls have settled, else this process."""
-        root = await self._drive(people.ask_rollback(self._view, run_id, by=by, why=why))
-        return await self._go_on(root)
-
-    async def abandon(self, run_id: str, *, by: str, why: str) -> Report:
-        """Close a run over what stands; each effect left is named."""
-        row = await self._drive(people.abandon(self._view, run_id, by=by, why=why))
-        return await self._report(uid=row.uid)
-
-    async def finish(self, run_id: str, *, by: str, why: str) -> Report:
-        """Close a run that was interrupted after its pivot as committed."""
-        row = await self._drive(people.finish(self._view, run_id, by=by, why=why))
-        return await self._report(uid=row.uid)
 
     async def _go_on(self, root: str) -> Report:
         found = await self._drive(people.one(self._hub, root))

@@ -61,9 +61,11 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """``how``: rolling, deferred (a pivot is in flight: the goal is kept), refused (it has passed), ended."""
+    """``how``: rolling, deferred (a pivot is in flight: the goal is kept), refused (it has passed), ended, stale (the
+    tree is not where it was when the rollback was planned).
+    """
 
-    how: Literal["rolling", "deferred", "refused", "ended"]
+    how: Literal["rolling", "deferred", "refused", "ended", "stale"]
     run: RunRow
 
 

@@ -22,6 +22,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     Deadlocked                   .tool .why
     Rejected                     .tool .by .reason
     ResultGone                   .what .call .gone_at
+    StalePlan                    .plan .now
   ToolError                      a tool failed
     ToolFailed                   .call .type_name .message
     InDoubt                      .call .why
@@ -320,6 +321,15 @@ class ResultGone(Refused):
 
     def for_model(self) -> str:
         return f"Already done: {self.what}. Its result is no longer kept. Do not do it again."
+
+
+class StalePlan(Refused):
+    """The run has moved since its rollback was planned: nothing was taken back."""
+
+    def __init__(self, plan: str, *, now: str, run_id: str) -> None:
+        hint = f"look at rt.plan_rollback({run_id!r}) again, and hand in its hash"
+        super().__init__(f"run {run_id} has moved since plan {plan} was made", hint=hint, run_id=run_id)
+        self.plan, self.now = plan, now
 
 
 # ---- ToolError ----------------------------------------------------------------------------

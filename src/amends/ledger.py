@@ -269,6 +269,9 @@ class BeginRollback(StoreOp[Rollback]):
     person: bool
     owner: str = ""
     epoch: int | None = None
+    plan: str = ""
+    mark: str = ""
+    """The plan that a person looked at, and where the tree stood then (``tree_mark``): moved since, it is stale."""
 
 
 @dataclass(slots=True)

@@ -286,8 +286,9 @@ async def _said_to_ledger(word: StoreOp[T]) -> T:
         raise UsageError(str(no), hint="look at it again with rt.report or rt.call: it may have moved on") from no
 
 
-def _said(by: str, why: str) -> None:
-    if not by or not why:
+def said(by: Any, why: Any) -> None:
+    """Refuse a word that nobody stands behind."""
+    if not (isinstance(by, str) and by and isinstance(why, str) and why):
         raise UsageError("a person's word needs who said it (by=) and why (why=)")
 
 
@@ -303,7 +304,7 @@ async def probe(hub: Hub, view: View, call_id: str) -> Probed[Any]:
 
 async def resolve(hub: Hub, view: View, call_id: str, answer: Probed[Any], *, by: str, why: str) -> CallRow:
     """A person's word on a doubt."""
-    _said(by, why)
+    said(by, why)
     row = await _call(view, call_id)
     undoing = row.state in ("compensation_in_doubt", "compensation_failed")
     stored = None
@@ -338,7 +339,7 @@ async def decide(
     view: View, call_id: str, decision: Literal["run", "replay", "refuse"], *, by: str, why: str
 ) -> CallRow:
     """A person's word on a held call."""
-    _said(by, why)
+    said(by, why)
     if decision not in ("run", "replay", "refuse"):
         raise UsageError(f"a decision is run, replay or refuse, not {decision!r}")
     await _call(view, call_id)
@@ -347,14 +348,14 @@ async def decide(
 
 async def retry(view: View, call_id: str, *, by: str, why: str) -> CallRow:
     """A person's word to try again."""
-    _said(by, why)
+    said(by, why)
     await _call(view, call_id)
     return await _said_to_ledger(RetryCall(call_id, by, why))
 
 
 async def ask_rollback(view: View, run_id: str, *, by: str, why: str) -> str:
     """Make rollback the run's goal; returns its root."""
-    _said(by, why)
+    said(by, why)
     tree = found(await ReadRun(view.tenant or "", run_id), run_id)
     asked = await BeginRollback(tree.run.uid, by, why, person=True)
     if asked.how in ("refused", "ended"):
@@ -367,7 +368,7 @@ async def ask_rollback(view: View, run_id: str, *, by: str, why: str) -> str:
 
 async def abandon(view: View, run_id: str, *, by: str, why: str) -> RunRow:
     """Close a run over what stands."""
-    _said(by, why)
+    said(by, why)
     tree = found(await ReadRun(view.tenant or "", run_id), run_id)
     if tree.run.parent:
         raise UsageError(f"run {run_id} is a child: abandon its root")
@@ -376,7 +377,7 @@ async def abandon(view: View, run_id: str, *, by: str, why: str) -> RunRow:
 
 async def finish(view: View, run_id: str, *, by: str, why: str) -> RunRow:
     """Close an interrupted run as committed."""
-    _said(by, why)
+    said(by, why)
     tree = found(await ReadRun(view.tenant or "", run_id), run_id)
     return await _said_to_ledger(FinishRun(tree.run.uid, by, why))
 

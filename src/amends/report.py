@@ -65,14 +65,14 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data: the same facts as the table, and all of them."""
         return {
-            "run": _plain(asdict(self.run)),
-            "calls": [_plain(asdict(call)) for call in self.calls],
+            "run": plain(asdict(self.run)),
+            "calls": [plain(asdict(call)) for call in self.calls],
             "residue": [{"call": left.call.id, "tool": left.call.tool, "why": left.why} for left in self.residue],
             "doubts": [call.id for call in self.doubts],
             "children": [child.to_dict() for child in self.children],
             "ledger": self.ledger,
             "skipped": list(self.skipped),
-            "locks": [_plain(asdict(lock)) for lock in self.locks],
+            "locks": [plain(asdict(lock)) for lock in self.locks],
         }
 
     def to_json(self) -> str:
@@ -96,11 +96,12 @@ class Report:
         )
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Any value as JSON data; what JSON does not have, as text."""
     if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(one) for one in value]
+        return [plain(one) for one in value]
     if isinstance(value, datetime):
         return value.isoformat()
     if value is None or isinstance(value, str | int | float | bool):

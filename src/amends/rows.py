@@ -31,6 +31,8 @@ class RunRow:
     goal: str = ""
     goal_by: str = ""
     goal_why: str = ""
+    plan: str = ""
+    """The plan that a person's rollback was given by; empty: none was."""
     policy: str = "rollback"
     order_mode: str = "strict"
     agent: str = ""

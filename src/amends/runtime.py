@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from amends import people, upkeep
+from amends.doubtdesk import DoubtDesk
 from amends.drive import Driver
 from amends.engine import opening, plan
 from amends.engine.session import Session
@@ -17,7 +18,7 @@ from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, View, is_settled, once_ask, refuse_nested
 from amends.ledger import Store
-from amends.model import Call, Collected, Event, Lock, Order, Policy, Probed, RunInfo, Schema
+from amends.model import Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
 from amends.report import Report
 from amends.rows import RunRow
 from amends.run import Entered, Run
@@ -33,7 +34,7 @@ IfRolledBack = Literal["again", "raise"]
 Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
-class Runtime:
+class Runtime(DoubtDesk):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(
@@ -249,10 +250,6 @@ class Runtime:
         )
         return self._pages(people.event_pages(self._view, root, after))
 
-    def doubts(self, filter: str = "") -> Iterator[Call]:
-        """Every call of which nobody here can say what became of it."""
-        return self.calls(f"status:in_doubt,compensation_in_doubt {filter}".strip())
-
     def locks(self) -> Iterator[Lock]:
         """What runs have to themselves until they have ended, by name, with who waits for it."""
         return self._pages(people.lock_pages(self._view))
@@ -263,39 +260,10 @@ class Runtime:
 
     # ---- people ---------------------------------------------------------------------------
 
-    def probe(self, call_id: str) -> Probed[Any]:
-        """Ask the world about a call now; decides nothing."""
-        return self._drive(people.probe(self._hub, self._view, call_id))
-
-    def resolve(self, call_id: str, answer: Probed[Any], *, by: str, why: str) -> Report:
-        """A person's word on a doubt: it happened, it did not, or it cannot be known and stays as residue."""
-        row = self._drive(people.resolve(self._hub, self._view, call_id, answer, by=by, why=why))
-        return self._go_on(row.root)
-
     def decide(self, call_id: str, decision: Literal["run", "replay", "refuse"], *, by: str, why: str) -> Report:
         """A person's word on a held call: do it, answer it from its twin, or refuse it."""
         row = self._drive(people.decide(self._view, call_id, decision, by=by, why=why))
         return self._report(uid=row.root)
-
-    def retry(self, call_id: str, *, by: str, why: str) -> Report:
-        """Try a compensation or a retriable that gave up once more."""
-        row = self._drive(people.retry(self._view, call_id, by=by, why=why))
-        return self._go_on(row.root)
-
-    def rollback(self, run_id: str, *, by: str, why: str) -> Report:
-        """Take a run back from outside: its owner does it when its live calls have settled, else this process."""
-        root = self._drive(people.ask_rollback(self._view, run_id, by=by, why=why))
-        return self._go_on(root)
-
-    def abandon(self, run_id: str, *, by: str, why: str) -> Report:
-        """Close a run over what stands; each effect left is named."""
-        row = self._drive(people.abandon(self._view, run_id, by=by, why=why))
-        return self._report(uid=row.uid)
-
-    def finish(self, run_id: str, *, by: str, why: str) -> Report:
-        """Close a run that was interrupted after its pivot as committed."""
-        row = self._drive(people.finish(self._view, run_id, by=by, why=why))
-        return self._report(uid=row.uid)
 
     def _go_on(self, root: str) -> Report:
         found = self._drive(people.one(self._hub, root))

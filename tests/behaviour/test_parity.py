@@ -12,7 +12,8 @@ PAIRS = [(Runtime, AsyncRuntime), (Run, AsyncRun), (Attempt, AsyncAttempt)]
 
 
 def _public(cls: type) -> dict[str, object]:
-    return {name: value for name, value in vars(cls).items() if not name.startswith("_")}
+    bases = [base for base in reversed(cls.__mro__) if base.__module__.startswith("amends")]
+    return {name: value for base in bases for name, value in vars(base).items() if not name.startswith("_")}
 
 
 @pytest.mark.parametrize("blocking, looped", PAIRS, ids=lambda cls: cls.__name__)
@@ -33,7 +34,7 @@ def test_the_parameters_are_the_same(blocking: type, looped: type) -> None:
 @pytest.mark.parametrize("blocking, looped", PAIRS, ids=lambda cls: cls.__name__)
 def test_properties_are_properties_in_both_and_are_not_awaited(blocking: type, looped: type) -> None:
     for name, value in _public(blocking).items():
-        other = vars(looped)[name]
+        other = _public(looped)[name]
         assert isinstance(value, property) == isinstance(other, property), name
         if isinstance(other, property):
             assert not inspect.iscoroutinefunction(other.fget), name

@@ -18,6 +18,7 @@ from amends.ledger import (
     Settled,
 )
 from amends.lockrows import Wanted
+from amends.planmark import tree_mark
 from amends.rows import CallRow, FindCall, FindRun, ListCalls, ListTree, Now, RunRow, UpdateCall, UpdateRun
 from amends.states import RUN_FINAL, STANDING, UNSETTLED
 from amends.store.admission import not_done, promote, within
@@ -38,6 +39,11 @@ async def begin_rollback(op: BeginRollback) -> Rollback:
     if run.state in RUN_FINAL:
         return Rollback("ended", run)
     now = await Now()
+    if op.mark and not (op.repeated and run.plan == op.plan):
+        if await _mark(run) != op.mark:
+            return Rollback("stale", run)
+        await note(run, "rollback planned", at=now, by=op.by, epoch=root.epoch, plan=op.plan, why=op.why)
+        run = await UpdateRun(run, {"plan": op.plan})
     if run.goal != "rollback":
         await note(run, "goal", at=now, by=op.by, epoch=root.epoch, to="rollback", why=op.why)
         changes = {"goal": "rollback", "goal_by": "person" if op.person else "self", "goal_why": op.why}
@@ -48,6 +54,12 @@ async def begin_rollback(op: BeginRollback) -> Rollback:
     if run.pivot:
         return Rollback("deferred", run)
     return Rollback("rolling", await _turn_back(run, op, root.epoch, now))
+
+
+async def _mark(run: RunRow) -> str:
+    subtree = await _subtree(run)
+    inside = {row.uid for row in subtree}
+    return tree_mark(subtree, [call for call in await ListCalls(run.root) if call.run in inside])
 
 
 async def _turn_back(run: RunRow, op: BeginRollback, epoch: int, now: float) -> RunRow:

@@ -19,6 +19,7 @@ from amends.testing.conformance import (  # isort: skip
     racing as racing,
     locks as locks,
     retention as retention,
+    desk as desk,
 )
 from amends.testing.conformance.prove import COLOURS, Proof, check_store, prove_store
 from amends.testing.conformance.registry import CHECKS, Skipped

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from amends import ledger as ops
 from amends.rows import CallRow, RunRow
+from amends.testing.conformance.desk import planned
 from amends.testing.conformance.ledger import LEASE_S, Ledger
 
 Scenario: TypeAlias = Callable[[Ledger], ops.StoreOp[Any]]
@@ -186,6 +187,12 @@ def roll_back_by_person(ledger: Ledger) -> ops.StoreOp[Any]:
     return ops.BeginRollback(run.uid, "ann", "stop", True)
 
 
+def roll_back_planned(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    ledger.do(run)
+    return planned(ledger, run)
+
+
 def compensate(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     call = ledger.do(run)
@@ -264,7 +271,8 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         open_fresh, open_resumed, open_next_generation, open_child, claim, renew, let_go, admit_started, admit_read,
         admit_pivot, admit_staged, admit_staged_pivot, admit_held_duplicate, admit_held_conflict,
         admit_recorded_failure, start, start_staged, settle, settle_pivot, settle_doomed, settle_fenced, evidence,
-        probe, watch, resolve_by_probe, resolve_by_person, decide, retry, roll_back, roll_back_by_person, compensate,
+        probe, watch, resolve_by_probe, resolve_by_person, decide, retry, roll_back, roll_back_by_person,
+        roll_back_planned, compensate,
         settle_compensation, commit, commit_forward, commit_pivot, commit_child, close_rolled_back, close_blocked,
         abandon, finish, collect,
     )

@@ -29,6 +29,7 @@ create table if not exists runs (
     goal longtext not null default (''),
     goal_by longtext not null default (''),
     goal_why longtext not null default (''),
+    plan varchar(64) not null default '',
     policy longtext not null default ('rollback'),
     order_mode longtext not null default ('strict'),
     agent longtext not null default (''),

@@ -25,6 +25,7 @@ create table runs (
     goal text not null default '',
     goal_by text not null default '',
     goal_why text not null default '',
+    plan text not null default '',
     policy text not null default 'rollback',
     order_mode text not null default 'strict',
     agent text not null default '',

@@ -24,6 +24,7 @@ create table runs (
     goal text not null,
     goal_by text not null,
     goal_why text not null,
+    plan text not null,
     policy text not null,
     order_mode text not null,
     agent text not null,

@@ -1,0 +1,132 @@
+"""A person's verbs over doubt, residue and rollback, in both colours. Each only drives its flow."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
+
+from amends import people, planning
+from amends.model import Call, Probed
+from amends.planned import RollbackPlan
+from amends.report import Report
+
+if TYPE_CHECKING:
+    from amends.flow import Flow
+    from amends.hub import Hub, View
+    from amends.people import T
+
+DOUBTFUL = "status:in_doubt,compensation_in_doubt"
+
+
+class DoubtDesk:
+    """What a blocking runtime lets a person see and say of what is in doubt, stands, or is to be taken back."""
+
+    if TYPE_CHECKING:
+        _hub: Hub
+        _view: View
+
+        def _drive(self, flow: Flow[T]) -> T: ...
+        def _go_on(self, root: str) -> Report: ...
+        def _report(self, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report: ...
+        def calls(self, filter: str = "") -> Iterator[Call]: ...
+
+    def doubts(self, filter: str = "") -> Iterator[Call]:
+        """Every call of which nobody here can say what became of it."""
+        return self.calls(f"{DOUBTFUL} {filter}".strip())
+
+    def probe(self, call_id: str) -> Probed[Any]:
+        """Ask the world about a call now; decides nothing."""
+        return self._drive(people.probe(self._hub, self._view, call_id))
+
+    def resolve(self, call_id: str, answer: Probed[Any], *, by: str, why: str) -> Report:
+        """A person's word on a doubt: it happened, it did not, or it cannot be known and stays as residue."""
+        row = self._drive(people.resolve(self._hub, self._view, call_id, answer, by=by, why=why))
+        return self._go_on(row.root)
+
+    def retry(self, call_id: str, *, by: str, why: str) -> Report:
+        """Try a compensation or a retriable that gave up once more."""
+        row = self._drive(people.retry(self._view, call_id, by=by, why=why))
+        return self._go_on(row.root)
+
+    def plan_rollback(self, run_id: str) -> RollbackPlan:
+        """What a rollback would do, in order, with what cannot be taken back; its hash binds ``rollback``."""
+        return self._drive(planning.plan_rollback(self._hub, self._view, run_id))
+
+    def rollback(self, run_id: str, *, by: str, why: str, plan: str | None = None) -> Report:
+        """Take a run back from outside: its owner does it when its live calls have settled, else this process.
+
+        With the hash of a plan only if the run still stands where it was planned: ``StalePlan`` otherwise.
+        """
+        if plan is None:
+            root = self._drive(people.ask_rollback(self._view, run_id, by=by, why=why))
+        else:
+            flow = planning.rollback_planned(self._hub, self._view, run_id, plan=plan, by=by, why=why)
+            root = self._drive(flow)
+        return self._go_on(root)
+
+    def abandon(self, run_id: str, *, by: str, why: str) -> Report:
+        """Close a run over what stands; each effect left is named."""
+        row = self._drive(people.abandon(self._view, run_id, by=by, why=why))
+        return self._report(uid=row.uid)
+
+    def finish(self, run_id: str, *, by: str, why: str) -> Report:
+        """Close a run that was interrupted after its pivot as committed."""
+        row = self._drive(people.finish(self._view, run_id, by=by, why=why))
+        return self._report(uid=row.uid)
+
+
+class AsyncDoubtDesk:
+    """The same for an async runtime, awaited."""
+
+    if TYPE_CHECKING:
+        _hub: Hub
+        _view: View
+
+        async def _drive(self, flow: Flow[T]) -> T: ...
+        async def _go_on(self, root: str) -> Report: ...
+        async def _report(self, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report: ...
+        def calls(self, filter: str = "") -> AsyncIterator[Call]: ...
+
+    def doubts(self, filter: str = "") -> AsyncIterator[Call]:
+        """Every call of which nobody here can say what became of it."""
+        return self.calls(f"{DOUBTFUL} {filter}".strip())
+
+    async def probe(self, call_id: str) -> Probed[Any]:
+        """Ask the world about a call now; decides nothing."""
+        return await self._drive(people.probe(self._hub, self._view, call_id))
+
+    async def resolve(self, call_id: str, answer: Probed[Any], *, by: str, why: str) -> Report:
+        """A person's word on a doubt: it happened, it did not, or it cannot be known and stays as residue."""
+        row = await self._drive(people.resolve(self._hub, self._view, call_id, answer, by=by, why=why))
+        return await self._go_on(row.root)
+
+    async def retry(self, call_id: str, *, by: str, why: str) -> Report:
+        """Try a compensation or a retriable that gave up once more."""
+        row = await self._drive(people.retry(self._view, call_id, by=by, why=why))
+        return await self._go_on(row.root)
+
+    async def plan_rollback(self, run_id: str) -> RollbackPlan:
+        """What a rollback would do, in order, with what cannot be taken back; its hash binds ``rollback``."""
+        return await self._drive(planning.plan_rollback(self._hub, self._view, run_id))
+
+    async def rollback(self, run_id: str, *, by: str, why: str, plan: str | None = None) -> Report:
+        """Take a run back from outside: its owner does it when its live calls have settled, else this process.
+
+        With the hash of a plan only if the run still stands where it was planned: ``StalePlan`` otherwise.
+        """
+        if plan is None:
+            root = await self._drive(people.ask_rollback(self._view, run_id, by=by, why=why))
+        else:
+            flow = planning.rollback_planned(self._hub, self._view, run_id, plan=plan, by=by, why=why)
+            root = await self._drive(flow)
+        return await self._go_on(root)
+
+    async def abandon(self, run_id: str, *, by: str, why: str) -> Report:
+        """Close a run over what stands; each effect left is named."""
+        row = await self._drive(people.abandon(self._view, run_id, by=by, why=why))
+        return await self._report(uid=row.uid)
+
+    async def finish(self, run_id: str, *, by: str, why: str) -> Report:
+        """Close a run that was interrupted after its pivot as committed."""
+        row = await self._drive(people.finish(self._view, run_id, by=by, why=why))
+        return await self._report(uid=row.uid)

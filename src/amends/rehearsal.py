@@ -1,0 +1,175 @@
+"""The engine's own flows over a copy of one tree, in virtual time, with every body only written down.
+
+What a person is shown beforehand is not worked out a second time, and so cannot differ from what is then done: it is
+the same flow, on the same rows, and no function of a tool is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from amends.engine.session import Session, call_of
+from amends.flow import Flow, Op, run_flow
+from amends.hub import Hub
+from amends.ledger import StoreOp, Tree
+from amends.model import Absent, Call, Unknown
+from amends.ops import (
+    Await,
+    Clocks,
+    Ended,
+    Invoke,
+    IsDead,
+    Later,
+    Lease,
+    LiveCalls,
+    Luck,
+    ReadClocks,
+    Sleep,
+    Together,
+    Watch,
+)
+from amends.planned import Doing, Planned
+from amends.record import changed, dataclass
+from amends.rows import AddEvent, RunRow
+from amends.store.memory import MemoryStore
+from amends.tool import Spec
+
+T = TypeVar("T")
+OPERATIONS_MAX: Final = 1_000_000
+"""A rehearsal longer than this does not end: that is a bug of ours."""
+WHO: Final = "rehearsal"
+
+
+class Stage(MemoryStore):
+    """One tree, copied: what happens to it happens to nobody."""
+
+    def __init__(self, tree: Tree, wall: float) -> None:
+        super().__init__(clock=lambda: self.wall)
+        self.wall = wall
+        for run in tree.runs:
+            self.runs[run.uid] = run
+            self._ids.setdefault((run.tenant, run.id), []).append(run.uid)
+            self._trees.setdefault(run.root, []).append(run.uid)
+        for call in tree.calls:
+            self.calls[call.id] = call
+            self._keys.setdefault(call.key, []).append(call.id)
+            self._calls_of.setdefault(call.root, []).append(call.id)
+        self.locks = {(lock.tenant, lock.name): lock for lock in tree.locks}
+        self._newest = max((max(call.seq, call.settled_seq) for call in tree.calls), default=0)
+
+    def _row(self, op: Any) -> Any:
+        answer = super()._row(op)
+        # What is settled on the stage is settled after everything that the ledger has.
+        return answer + self._newest if isinstance(op, AddEvent) else answer
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """What was about to run, in order, and the tree after it."""
+
+    does: tuple[Planned, ...]
+    stage: Stage
+
+
+class Rehearsal:
+    """A driver that starts nothing: bodies and compensations succeed, and what a probe says is assumed."""
+
+    def __init__(self, hub: Hub, tree: Tree, clocks: Clocks, *, probes_say: Absent | Unknown) -> None:
+        self._hub, self._clocks, self._probes_say = hub, clocks, probes_say
+        self.stage = Stage(tree, max(clocks.wall, tree.now))
+        self.does: list[Planned] = []
+        self._known = {call.id: call for call in tree.calls}
+        self._count = 0
+
+    def own(self, root: RunRow) -> RunRow:
+        """Be the owner of a tree whose owner lives: as if that one did it."""
+        mine = {"owner": WHO, "epoch": root.epoch + 1, "lease_until": float("inf"), "suspended": 0}
+        self.stage.runs[root.uid] = changed(root, mine)
+        return self.stage.runs[root.uid]
+
+    def session(self, root: RunRow, *, wait_s: float) -> Session:
+        """The tree as its owner's flows see it."""
+        lease = Lease(root.uid, WHO, root.epoch, self._hub.lease_s, float("inf"))
+        return self._hub.session(root, lease, resumed=True, wait_s=wait_s)
+
+    def play(self, flow: Flow[T]) -> T:
+        """Run the flow to its end."""
+        return run_flow(flow, self._perform)
+
+    def _perform(self, op: Op[Any]) -> Any:
+        self._count += 1
+        assert self._count <= OPERATIONS_MAX, "a rehearsal comes to its end"
+        match op:
+            case StoreOp():
+                return self.stage.perform(op)
+            case Invoke():
+                return self._invoke(op)
+            case ReadClocks():
+                return self._clocks
+            case Sleep(seconds=seconds) | Await(seconds=seconds):
+                self._pass(seconds)
+            case Luck():
+                return 0.5
+            case LiveCalls():
+                return 0
+            case IsDead():
+                return False
+            case Watch():
+                return None
+            case Together(flows=flows):
+                return self._in_turn(flows)
+            case _:
+                raise TypeError(f"a rehearsal does not know {type(op).__name__}")
+        return None
+
+    def _pass(self, seconds: float) -> None:
+        seconds = max(0.0, min(seconds, 1e9))
+        self._clocks = replace(self._clocks, wall=self._clocks.wall + seconds, mono=self._clocks.mono + seconds)
+        self.stage.wall += seconds
+
+    def _in_turn(self, flows: Sequence[Flow[Any]]) -> list[Any]:
+        ends: list[Any] = []
+        for flow in flows:
+            try:
+                ends.append(run_flow(flow, self._perform))
+            except Exception as error:
+                ends.append(error)
+        return ends
+
+    def _invoke(self, op: Invoke) -> Ended:
+        call = op.call.whole() if isinstance(op.call, Later) else op.call
+        spec = self._hub.specs.get(call.tool)
+        what = _doing(op, spec)
+        self.does.append(self._planned(what, op, call, spec))
+        if what == "guard":
+            return Ended(value=True)
+        return Ended(value=self._probes_say if what == "probe" else None)
+
+    def _planned(self, what: Doing, op: Invoke, call: Call, spec: Spec | None) -> Planned:
+        row = self._known[call.id]
+        args = {name: value for name, value in op.kwargs.items() if name != "call"}
+        note = ""
+        if what == "compensate" and row.state in ("in_doubt", "started") and "result" in args:
+            del args["result"]
+            note = "its result is learned first"
+        return Planned(what, call_of(row, spec), named(spec, what, op.fn), args, note)
+
+
+def _doing(op: Invoke, spec: Spec | None) -> Doing:
+    if op.phase == "compensate":
+        return "compensate"
+    if op.phase == "execute":
+        return "start"
+    return "guard" if spec is not None and spec.guard is not None and op.fn is spec.guard.fn else "probe"
+
+
+def named(spec: Spec | None, what: Doing, fn: Callable[..., Any]) -> str:
+    """What a function of a tool is called in words: the tool that it is, else its own name."""
+    if spec is not None and what == "start":
+        return spec.name
+    twin = None if spec is None else spec.compensate
+    if twin is not None and what == "compensate" and twin.tool:
+        return twin.tool
+    return str(getattr(fn, "__qualname__", type(fn).__name__)).rpartition("<locals>.")[2]
