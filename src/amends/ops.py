@@ -35,11 +35,15 @@ class Lease:
 
         The margin covers what passes between this check and the first byte of a request.
         """
-        if self.lost or mono >= self.until - self.margin:
+        if not self.is_ours(mono):
             raise LeaseLost(
                 "this process no longer owns the run; nothing was started",
                 hint="another worker goes on with it; open the run again to see its state",
             )
+
+    def is_ours(self, mono: float) -> bool:
+        """Whether the tree is certainly still ours at this moment."""
+        return not self.lost and mono < self.until - self.margin
 
     @property
     def margin(self) -> float:

@@ -78,14 +78,18 @@ def _dict_texts(value: dict[Any, Any], levels: int) -> tuple[str, str] | None:
     for name, item in value.items():
         if type(name) is not str or not name.isascii():
             return None
-        texts = plain_texts(item, levels - 1)
-        if texts is None:
-            return None
-        text, other = texts
-        name = quoted(name)
-        is_same, text = text is other, f"{name}:{text}"
-        stored.append(text)
-        meant.append(text if is_same else f"{name}:{other}")
+        if type(item) is str and item.isascii():  # most are: a third of the price of asking
+            text = f"{quoted(name)}:{quoted(item)}"
+            stored.append(text)
+            meant.append(text)
+        else:
+            texts = plain_texts(item, levels - 1)
+            if texts is None:
+                return None
+            name = quoted(name)
+            text = f"{name}:{texts[0]}"
+            stored.append(text)
+            meant.append(text if texts[0] is texts[1] else f"{name}:{texts[1]}")
         length += len(text)
         if length > CHARS_MAX:
             return None

@@ -192,7 +192,10 @@ def removed(text: str, at: float) -> str:
 
 def lost_at(*texts: str | None) -> float | None:
     """When gc removed one of these payloads; None: all are as they were written."""
-    return next((float(text.removeprefix(GONE)) for text in texts if text and text.startswith(GONE)), None)
+    for text in texts:
+        if text is not None and text.startswith(GONE):
+            return float(text.removeprefix(GONE))
+    return None
 
 
 def needs_tool(root: RunRow, call: CallRow) -> bool:

@@ -443,6 +443,26 @@ def f16_child_again(v: Variant) -> Scenario:
     return Scenario("F16 child again", program, [a, b], _rest("a", "b", variant=v))
 
 
+def f16c_asked_again(v: Variant) -> Scenario:
+    """Everything is asked for twice; what a child took back is asked for once more by its parent."""
+    a, b = make("a", variant=v), make("b", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            for _ in range(2):
+                await do(run, a, n=1)
+            child = await run.child("inner")
+            if not child.over:
+                for _ in range(2):
+                    await do(child, b, n=1)
+                await child.leave(Fails("the child"))
+            for _ in range(2):
+                await do(run, b, n=1)
+            await do(run, a, n=1)
+
+    return Scenario("F16c asked again", program, [a, b], _rest("a", "b", variant=v))
+
+
 def f16b_child_slowly_back(v: Variant) -> Scenario:
     slow = Retry(attempts=3, delay=100.0, jitter=0.0)
     a, b = make("a", variant=v), make("b", variant=v, twin={"retry": slow})
@@ -629,6 +649,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         f15_child_left_open(v),
         f16_child_again(v),
         f16b_child_slowly_back(v),
+        f16c_asked_again(v),
         f17_resume(v),
         *(f17b_opened_again(v, ends) for ends in ("raises", "commits")),
         f18_reworded(v),

@@ -48,6 +48,9 @@ class Done:
 
 async def guarded_call(session: Session, ask: Ask) -> Done:
     """Do it once in this run and give its result; raises the tool's own error, or says why not."""
+    known = await _recalled(session, ask)
+    if known is not None:
+        return _replayed(session, ask.spec, known)
     wait = Wait(session.wait_s)
     while True:
         answer = await admit(session, ask, wait)
@@ -101,6 +104,15 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
                 raise UsageError(f"{ask.spec.name} is staged: what starts at commit cannot be done by hand")
             case _:
                 refuse(session, ask, answer)
+
+
+async def _recalled(session: Session, ask: Ask) -> CallRow | None:
+    """The call that this process itself saw succeed, while the tree is certainly its own (see ``recall``)."""
+    row = None if ask.again else session.recall.of(ask.key, ask.ident)
+    if row is None:
+        return None
+    clocks = await ReadClocks()
+    return row if session.lease.is_ours(clocks.mono) else None  # else the ledger says whose it is
 
 
 async def admit(session: Session, ask: Ask, wait: Wait) -> Admission:
@@ -176,6 +188,7 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
         )
         value, row = await conclude(session, ask, row, ended)
         if row.state == "succeeded":
+            session.recall.keep(row)
             return Done(row, value)
         if row.state == "in_doubt":
             row = await settle_doubt(session, ask.spec, row, flight=ask.flight)

@@ -8,6 +8,7 @@ from typing import Final
 
 from amends.engine.call import run_attempts
 from amends.engine.doubt import is_repeatable
+from amends.engine.giving import give_back
 from amends.engine.leftover import Leftover, leftovers, obstacles
 from amends.engine.locking import locked, start_waiting
 from amends.engine.rollback import STOPPED, Back, let_land, read_tree, roll_back, settle_all, wait_for_live
@@ -18,7 +19,6 @@ from amends.ledger import (
     CloseRun,
     DecideCommit,
     Decision,
-    LetGo,
     ReadCall,
     ResolveCall,
     SettleCall,
@@ -36,6 +36,8 @@ ROUNDS_MAX: Final = 10_000
 
 async def commit(session: Session, *, output: str | None = None) -> RunRow:
     """Commit, or go forward as far as one can now; raises what stands in the way."""
+    if session.uid == session.root:
+        session.recall.close()  # what a child has committed stands as before; of a root that has ended gc takes its share
     await let_land(session)
     await _need_body(session)
     try:
@@ -130,11 +132,12 @@ def recorded_ask(session: Session, row: CallRow) -> Ask:
         text=row.args,
         key=row.key,
         ident=row.ident,
-        digest=row.digest,
+        whole="",
         fn=body[0],
         is_async=body[1],
         timeout=spec.timeout,
         flight=Flight(),
+        recorded_digest=row.digest,
     )
 
 
@@ -182,7 +185,7 @@ async def _pause_forward(session: Session, left: tuple[CallRow, ...]) -> RunRow:
     wake = max(0.0, min(due)) if due else (session.lease.lease_s if unknown else 0.0)
     if session.uid != session.root:
         return tree.run
-    return await LetGo(session.root, session.lease.owner, session.lease.epoch, wake, replays=session.replays)
+    return await give_back(session, wake)
 
 
 # ---- what is not settled ------------------------------------------------------------------
@@ -282,7 +285,7 @@ async def _close_child(session: Session, child: RunRow) -> float | None:
 async def let_go_held(session: Session, row: CallRow) -> Held:
     """Suspend the run for a person, in one transaction; returns what to raise."""
     twin = await ReadCall(row.twin) if row.twin else None
-    await LetGo(session.root, session.lease.owner, session.lease.epoch, None, suspended=True, replays=session.replays)
+    await give_back(session, None, suspended=True)
     return Held(
         f"run {session.id} waits for a person: {row.tool} is held ({row.reason})",
         call=call_of(row, session.spec(row.tool)),
@@ -359,13 +362,7 @@ async def stop_call(session: Session, flight: Flight) -> None:
 
 async def let_go(session: Session) -> RunRow:
     """Leave the run to whoever opens it next; a worker follows its policy after one lease."""
-    return await LetGo(
-        session.root,
-        session.lease.owner,
-        session.lease.epoch,
-        session.lease.lease_s,
-        replays=session.replays,
-    )
+    return await give_back(session, session.lease.lease_s)
 
 
 async def go_back(session: Session, *, by: str, why: str) -> Back:

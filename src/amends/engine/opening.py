@@ -6,11 +6,12 @@ from typing import Any, Literal
 
 from amends.canonical import decode
 from amends.engine.ending import commit, raise_blocked
+from amends.engine.giving import give_back
 from amends.engine.rollback import read_tree, roll_back, settle_all
 from amends.engine.session import Session
 from amends.engine.waiting import Wait
 from amends.errors import Busy, RunConflict, RunEnded
-from amends.ledger import LetGo, OpenChild, Opened, OpenRun
+from amends.ledger import OpenChild, Opened, OpenRun
 from amends.ops import IsDead, Lease, ReadClocks
 from amends.record import dataclass, field
 from amends.rows import RunRow, lost_at
@@ -105,7 +106,7 @@ async def go_on(session: Session, run: RunRow) -> RunRow:
         tree = await read_tree(session)
         if tree.run.state == "blocked":
             # A blocked run is still probed: whoever looked in vain does not take that away.
-            await LetGo(session.root, session.lease.owner, session.lease.epoch, later)
+            await give_back(session, later)
             raise_blocked(session, tree, None)
         return tree.run
     return run

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Final, Literal
 
 from amends.engine.ending import commit, interrupted
+from amends.engine.giving import give_back
 from amends.engine.leftover import obstacles
 from amends.engine.rollback import read_tree, roll_back, settle_all
 from amends.engine.session import Session
 from amends.errors import Locked, RunBlocked, Waiting
 from amends.flow import Flow
-from amends.ledger import ClaimRun, CloseRun, DueRuns, LetGo, Tree
+from amends.ledger import ClaimRun, CloseRun, DueRuns, Tree
 from amends.ops import IsDead, Lease, ReadClocks
 from amends.record import dataclass
 from amends.rows import RunRow
@@ -118,7 +119,7 @@ async def _unless_a_person_is_asked(session: Session) -> Recovered:
     tree = await read_tree(session)
     unsettled = [row for row in tree.calls if row.state in UNSETTLED and not row.is_staged]
     if unsettled and all(row.state == "held" for row in unsettled):
-        run = await LetGo(session.root, session.lease.owner, session.lease.epoch, None, suspended=True)
+        run = await give_back(session, None, suspended=True)
         return Recovered("done", run)
     return await _go_back(session, "its owner was lost")
 
@@ -166,7 +167,7 @@ async def _wait_or_resume(session: Session, root: RunRow, has_agent: bool) -> Re
         causes = tuple(left.cause for left in obstacles(session, tree))
         run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes)
         return Recovered("done", run)
-    run = await LetGo(session.root, session.lease.owner, session.lease.epoch, later)
+    run = await give_back(session, later)
     return Recovered("done", run)
 
 

@@ -13,6 +13,7 @@ from amends.engine.doubt import (
     settle_left,
     wait_settled,
 )
+from amends.engine.giving import give_back
 from amends.engine.judge import judge
 from amends.engine.leftover import leftovers
 from amends.engine.session import Session, call_of, decode_args, describe_error
@@ -22,7 +23,6 @@ from amends.ledger import (
     BeginCompensation,
     BeginRollback,
     CloseRun,
-    LetGo,
     NoteProbe,
     ReadCall,
     ReadRun,
@@ -56,6 +56,7 @@ class Back:
 
 async def roll_back(session: Session, *, by: str, why: str, person: bool = False) -> Back:
     """Take everything back that this run did. Repeated, or after any crash, it goes on where it stood."""
+    session.recall.close()  # of the whole tree: what is asked for again after a child went back is a new call
     await let_land(session)
     for _ in range(PASSES_MAX):
         began = await BeginRollback(session.uid, by, why, person, session.lease.owner, session.lease.epoch)
@@ -385,5 +386,5 @@ async def _stop(session: Session, tree: Tree, again_s: float) -> Back:
     """It must wait longer than anybody wants to stand here: a worker goes on."""
     wake = min(again_s, session.lease.lease_s * 10)
     if session.uid == session.root:
-        await LetGo(session.root, session.lease.owner, session.lease.epoch, wake, replays=session.replays)
+        await give_back(session, wake)
     return Back(tree.run, await read_tree(session), wake)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from amends.canonical import ARGS_BYTES_MAX, canonical, check_size, decode, digest, encode, load_result
 from amends.check import lock_names
+from amends.engine.recall import Recall
 from amends.errors import BadArguments
 from amends.model import Call, Compensation, Order, Phase, Request
 from amends.ops import Flight, Lease
@@ -45,6 +46,7 @@ class Session:
     """Bodies, and whether they are async, that came with a request and not with a declaration: of staged calls."""
     above: tuple[str, ...] = ()
     """The runs that this one is inside of."""
+    recall: Recall = field(default_factory=Recall)
     asked: set[str] = field(default_factory=set)
     """Keys that were asked for here: asked for again, the record most likely answers."""
 
@@ -83,7 +85,7 @@ class Ask:
     text: str
     key: str
     ident: str
-    digest: str
+    whole: str
     fn: Callable[..., Any]
     is_async: bool
     again: str = ""
@@ -93,6 +95,12 @@ class Ask:
     timeout: float | None = None
     locks: tuple[str, ...] = ()
     flight: Flight = field(default_factory=Flight)
+    recorded_digest: str = ""
+
+    @property
+    def digest(self) -> str:
+        """Of the tool's version and all its arguments; taken when it is asked for, since an answer needs none."""
+        return self.recorded_digest or digest_of(head("digest", self.spec.name, self.spec.version), self.whole)
 
 
 def ask_for(
@@ -117,7 +125,7 @@ def ask_for(
     whole = canonical(dict(args), path="args") if plain is None else plain[1]
     meaning = named = whole
     if spec.key is not None or spec.ignore:
-        meaning, named = _meant(_request(session, spec, args), spec, whole)
+        meaning, named = _meant(session, spec, args, whole)
     scope = "ledger" if spec.scope == "ledger" else session.root
     return Ask(
         spec=spec,
@@ -125,7 +133,7 @@ def ask_for(
         text=text,
         key=digest_of(head("call", session.tenant, scope, spec.name), named, again or ""),
         ident=digest_of(head("ident"), meaning),
-        digest=digest_of(head("digest", spec.name, spec.version), whole),
+        whole=whole,
         fn=body,
         is_async=spec.is_async if is_async is None else is_async,
         again=again or "",
@@ -150,12 +158,23 @@ def _request(session: Session, spec: Spec, args: Mapping[str, Any]) -> Request:
     )
 
 
-def _meant(request: Request, spec: Spec, whole: str) -> tuple[str, str]:
+def _meant(session: Session, spec: Spec, args: Mapping[str, Any], whole: str) -> tuple[str, str]:
     """What the request means, and what it is named by, where the tool says that this is not all its arguments."""
-    meant = spec.intent(request.args)
-    identity = spec.identity(request)
-    meaning = whole if len(meant) == len(request.args) else canonical(meant, path="args")
-    return meaning, meaning if identity is None else canonical(identity, path="key")
+    meaning = whole
+    if spec.ignore:
+        meant = spec.intent(args)
+        meaning = whole if len(meant) == len(args) else _meaning(meant, path="args")
+    identity: object | None
+    if isinstance(spec.key, tuple) and all(map(args.__contains__, spec.key)):
+        identity = {name: args[name] for name in spec.key}  # as the rule says it, without a request to ask it with
+    else:
+        identity = spec.identity(_request(session, spec, args))
+    return meaning, meaning if identity is None else _meaning(identity, path="key")
+
+
+def _meaning(value: object, *, path: str) -> str:
+    plain = plain_texts(value)
+    return canonical(value, path=path) if plain is None else plain[1]
 
 
 def provider_key(row: CallRow) -> str:

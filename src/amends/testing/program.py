@@ -8,10 +8,10 @@ from typing import Any, Final
 from amends import people
 from amends.engine import ending, leaving, opening, plan, recovery
 from amends.engine.call import guarded_call
+from amends.engine.giving import give_back
 from amends.engine.session import Session
 from amends.errors import LedgerError
 from amends.hub import Hub, View, direct_ask
-from amends.ledger import LetGo
 from amends.model import Answer
 from amends.ops import Flight
 from amends.rows import RunRow
@@ -159,7 +159,7 @@ class SimulatedRun:
 
     async def let_go(self) -> None:
         """Give the run back."""
-        await LetGo(self.session.root, self.session.lease.owner, self.session.lease.epoch, None)
+        await give_back(self.session, None)
 
     def direct(self, declared: Any, options: Any, args: Any, kwargs: Any) -> Any:
         """Bodies of the simulation call no tools by themselves."""
