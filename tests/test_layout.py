@@ -32,7 +32,7 @@ class Row:
 
 ROWS: dict[str, Row] = {
     "words": Row(
-        ("record", "errors", "phrases", "model", "states", "plain", "canonical", "report", "planned"),
+        ("record", "errors", "phrases", "model", "states", "plain", "canonical", "report", "planned", "doubted"),
         (),
         "the words that everything else is said in depend on nothing",
     ),
@@ -42,6 +42,7 @@ ROWS: dict[str, Row] = {
             "joining",
             "filter",
             "planmark",
+            "deskops",
         ),
         ("words",),
         "a declaration and an operation are data: whoever performs them comes later",
@@ -72,6 +73,7 @@ ROWS: dict[str, Row] = {
             "people",
             "rehearsal",
             "planning",
+            "doubting",
             "doubtdesk",
             "upkeep",
             "keeper",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from amends.context import current_call, current_run
+from amends.doubted import Doubt, Evidence
 from amends.errors import (
     Error,
     Held,
@@ -35,7 +36,7 @@ from amends.model import (
     Staged,
     Unknown,
 )
-from amends.planned import Planned, RollbackPlan
+from amends.planned import Next, Planned, Preview, RollbackPlan
 from amends.report import Report
 from amends.run import Attempt, Run
 from amends.runtime import Runtime
@@ -57,15 +58,19 @@ __all__ = [
     "Call",
     "Collected",
     "Declaration",
+    "Doubt",
     "Error",
     "Event",
+    "Evidence",
     "Happened",
     "Held",
     "InDoubt",
     "LedgerError",
     "Lock",
+    "Next",
     "NoEffect",
     "Planned",
+    "Preview",
     "Probed",
     "Refused",
     "Report",

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from amends import people, planning
-from amends.model import Call, Probed
-from amends.planned import RollbackPlan
+from amends import doubting, people, planning
+from amends.doubted import Doubt
+from amends.model import Probed
+from amends.planned import Preview, RollbackPlan
 from amends.report import Report
 
 if TYPE_CHECKING:
     from amends.flow import Flow
     from amends.hub import Hub, View
-    from amends.people import T
-
-DOUBTFUL = "status:in_doubt,compensation_in_doubt"
+    from amends.people import Pages, T
 
 
 class DoubtDesk:
@@ -28,19 +27,30 @@ class DoubtDesk:
         def _drive(self, flow: Flow[T]) -> T: ...
         def _go_on(self, root: str) -> Report: ...
         def _report(self, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report: ...
-        def calls(self, filter: str = "") -> Iterator[Call]: ...
+        def _pages(self, pages: Pages[T]) -> Iterator[T]: ...
 
-    def doubts(self, filter: str = "") -> Iterator[Call]:
-        """Every call of which nobody here can say what became of it."""
-        return self.calls(f"{DOUBTFUL} {filter}".strip())
+        _agents: Mapping[str, Any]
+
+    def doubts(self, filter: str = "") -> Iterator[Doubt]:
+        """Every call of which nobody here can say what became of it: what was sent, when it was lost, what is known."""
+        return self._pages(doubting.doubt_pages(self._hub, self._view, filter))
 
     def probe(self, call_id: str) -> Probed[Any]:
         """Ask the world about a call now; decides nothing."""
-        return self._drive(people.probe(self._hub, self._view, call_id))
+        return self._drive(doubting.probe(self._hub, self._view, call_id))
 
     def resolve(self, call_id: str, answer: Probed[Any], *, by: str, why: str) -> Report:
         """A person's word on a doubt: it happened, it did not, or it cannot be known and stays as residue."""
-        row = self._drive(people.resolve(self._hub, self._view, call_id, answer, by=by, why=why))
+        row = self._drive(doubting.resolve(self._hub, self._view, call_id, answer, by=by, why=why))
+        return self._go_on(row.root)
+
+    def preview(self, call_id: str) -> Preview:
+        """What the run would do next for each of the three answers to a doubt; changes nothing."""
+        return self._drive(doubting.preview(self._hub, self._view, call_id, self._agents))
+
+    def accept(self, call_id: str, *, by: str, why: str) -> Report:
+        """A person's word that an effect stays, or that nobody will know: it is residue, and named for good."""
+        row = self._drive(doubting.accept(self._view, call_id, by=by, why=why))
         return self._go_on(row.root)
 
     def retry(self, call_id: str, *, by: str, why: str) -> Report:
@@ -85,19 +95,30 @@ class AsyncDoubtDesk:
         async def _drive(self, flow: Flow[T]) -> T: ...
         async def _go_on(self, root: str) -> Report: ...
         async def _report(self, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report: ...
-        def calls(self, filter: str = "") -> AsyncIterator[Call]: ...
+        def _pages(self, pages: Pages[T]) -> AsyncIterator[T]: ...
 
-    def doubts(self, filter: str = "") -> AsyncIterator[Call]:
-        """Every call of which nobody here can say what became of it."""
-        return self.calls(f"{DOUBTFUL} {filter}".strip())
+        _agents: Mapping[str, Any]
+
+    def doubts(self, filter: str = "") -> AsyncIterator[Doubt]:
+        """Every call of which nobody here can say what became of it: what was sent, when it was lost, what is known."""
+        return self._pages(doubting.doubt_pages(self._hub, self._view, filter))
 
     async def probe(self, call_id: str) -> Probed[Any]:
         """Ask the world about a call now; decides nothing."""
-        return await self._drive(people.probe(self._hub, self._view, call_id))
+        return await self._drive(doubting.probe(self._hub, self._view, call_id))
 
     async def resolve(self, call_id: str, answer: Probed[Any], *, by: str, why: str) -> Report:
         """A person's word on a doubt: it happened, it did not, or it cannot be known and stays as residue."""
-        row = await self._drive(people.resolve(self._hub, self._view, call_id, answer, by=by, why=why))
+        row = await self._drive(doubting.resolve(self._hub, self._view, call_id, answer, by=by, why=why))
+        return await self._go_on(row.root)
+
+    async def preview(self, call_id: str) -> Preview:
+        """What the run would do next for each of the three answers to a doubt; changes nothing."""
+        return await self._drive(doubting.preview(self._hub, self._view, call_id, self._agents))
+
+    async def accept(self, call_id: str, *, by: str, why: str) -> Report:
+        """A person's word that an effect stays, or that nobody will know: it is residue, and named for good."""
+        row = await self._drive(doubting.accept(self._view, call_id, by=by, why=why))
         return await self._go_on(row.root)
 
     async def retry(self, call_id: str, *, by: str, why: str) -> Report:

@@ -213,6 +213,9 @@ class NoteProbe(StoreOp[CallRow]):
     next_s: float | None
     left_s: float | None = None
     """How much of the settle delay was left, when the answer was ``Absent``."""
+    by: str = "probe"
+    paced: bool = True
+    """Whether it was amends' own question: a person's leaves alone when the next one is asked."""
 
 
 @dataclass(slots=True)
@@ -376,12 +379,13 @@ class ListRuns(StoreOp[list[RunRow]]):
 
 @dataclass(slots=True)
 class SearchCalls(StoreOp[list[CallRow]]):
-    """A page of calls, newest first."""
+    """A page of calls, newest first; of one tool, if one is named."""
 
     tenant: str | None
     states: tuple[str, ...] = ()
     before: int | None = None
     limit: int = 100
+    tool: str = ""
 
 
 @dataclass(slots=True)

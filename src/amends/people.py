@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from amends.canonical import canonical, digest, encode, store_result
+from amends.canonical import canonical, digest, encode
 from amends.context import calling_run, parent_call
 from amends.engine import recovery
-from amends.engine.doubt import ask_probe
 from amends.engine.recovery import Found, recover_tree
 from amends.engine.session import Ask, Session, ask_for, call_of
 from amends.engine.telling import event_of, held_lock_of, info_of
@@ -30,13 +29,12 @@ from amends.ledger import (
     ReadCall,
     ReadEvents,
     ReadRun,
-    ResolveCall,
     RetryCall,
     SearchCalls,
     StoreOp,
     Tree,
 )
-from amends.model import Absent, Call, Event, Happened, Lock, NoEffect, Probed, RunInfo, Unknown
+from amends.model import Call, Event, Lock, NoEffect, RunInfo
 from amends.ops import Lease
 from amends.rows import CallRow, RunRow, needs_tool
 from amends.spec import declaration_of
@@ -278,7 +276,15 @@ async def one(hub: Hub, root: str) -> Found | None:
 # ---- a person's verbs ---------------------------------------------------------------------
 
 
-async def _said_to_ledger(word: StoreOp[T]) -> T:
+async def call_row(view: View, call_id: str) -> CallRow:
+    """The call of this id, which must be there and be this tenant's."""
+    row = await ReadCall(call_id)
+    if row is None or row.tenant != (view.tenant or ""):
+        raise UsageError(f"there is no call {call_id!r} in this ledger")
+    return row
+
+
+async def said_to_ledger(word: StoreOp[T]) -> T:
     """A verb that does not fit the state is the person's mistake, not the ledger's failure."""
     try:
         return await word
@@ -292,49 +298,6 @@ def said(by: Any, why: Any) -> None:
         raise UsageError("a person's word needs who said it (by=) and why (why=)")
 
 
-async def probe(hub: Hub, view: View, call_id: str) -> Probed[Any]:
-    """Ask the world about a call; decides nothing."""
-    row = await _call(view, call_id)
-    spec = hub.specs.get(row.tool)
-    if spec is None or spec.probe is None:
-        return Unknown(f"{row.tool} has no probe here")
-    reader = replace(hub.reader(), lease=Lease(row.root, "", -1, hub.lease_s, float("inf")))
-    return await ask_probe(reader, spec, spec.probe, row)
-
-
-async def resolve(hub: Hub, view: View, call_id: str, answer: Probed[Any], *, by: str, why: str) -> CallRow:
-    """A person's word on a doubt."""
-    said(by, why)
-    row = await _call(view, call_id)
-    undoing = row.state in ("compensation_in_doubt", "compensation_failed")
-    stored = None
-    match answer:
-        case Happened():
-            to = "compensated" if undoing else "succeeded"
-            spec = hub.specs.get(row.tool)
-            stored = store_result(answer.result, Any if spec is None else spec.result_type)
-        case Absent():
-            to = "compensation_failed" if undoing else "failed"
-            if row.kind == "retriable" and not undoing:
-                to = "backing_off"  # a retriable is never failed: it is started again
-        case Unknown():
-            to = "residue"
-        case _:
-            raise UsageError(f"an answer is Happened(result), Absent() or Unknown(), not {answer!r}")
-    if undoing and to == "compensation_failed" and row.state == "compensation_failed":
-        return await _said_to_ledger(RetryCall(call_id, by, why))
-    word = ResolveCall(
-        call_id,
-        to,
-        by,
-        why,
-        result=None if stored is None else stored.text,
-        loss="" if stored is None else stored.loss or "",
-        retry_s=0.0 if to == "backing_off" else None,
-    )
-    return await _said_to_ledger(word)  # fmt: skip
-
-
 async def decide(
     view: View, call_id: str, decision: Literal["run", "replay", "refuse"], *, by: str, why: str
 ) -> CallRow:
@@ -342,15 +305,15 @@ async def decide(
     said(by, why)
     if decision not in ("run", "replay", "refuse"):
         raise UsageError(f"a decision is run, replay or refuse, not {decision!r}")
-    await _call(view, call_id)
-    return await _said_to_ledger(DecideCall(call_id, decision, by, why))
+    await call_row(view, call_id)
+    return await said_to_ledger(DecideCall(call_id, decision, by, why))
 
 
 async def retry(view: View, call_id: str, *, by: str, why: str) -> CallRow:
     """A person's word to try again."""
     said(by, why)
-    await _call(view, call_id)
-    return await _said_to_ledger(RetryCall(call_id, by, why))
+    await call_row(view, call_id)
+    return await said_to_ledger(RetryCall(call_id, by, why))
 
 
 async def ask_rollback(view: View, run_id: str, *, by: str, why: str) -> str:
@@ -372,18 +335,11 @@ async def abandon(view: View, run_id: str, *, by: str, why: str) -> RunRow:
     tree = found(await ReadRun(view.tenant or "", run_id), run_id)
     if tree.run.parent:
         raise UsageError(f"run {run_id} is a child: abandon its root")
-    return await _said_to_ledger(AbandonRun(tree.run.uid, by, why))
+    return await said_to_ledger(AbandonRun(tree.run.uid, by, why))
 
 
 async def finish(view: View, run_id: str, *, by: str, why: str) -> RunRow:
     """Close an interrupted run as committed."""
     said(by, why)
     tree = found(await ReadRun(view.tenant or "", run_id), run_id)
-    return await _said_to_ledger(FinishRun(tree.run.uid, by, why))
-
-
-async def _call(view: View, call_id: str) -> CallRow:
-    row = await ReadCall(call_id)
-    if row is None or row.tenant != (view.tenant or ""):
-        raise UsageError(f"there is no call {call_id!r} in this ledger")
-    return row
+    return await said_to_ledger(FinishRun(tree.run.uid, by, why))

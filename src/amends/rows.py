@@ -114,6 +114,8 @@ class CallRow:
     error: str = ""
     why: str = ""
     evidence: str = ""
+    learned: str = ""
+    """What probes and late returns said of it while it was in doubt, as JSON, newest last; empty: nothing."""
     late: int = 0
     first_at: float | None = None
     started_at: float | None = None
@@ -331,12 +333,13 @@ class ListCalls(Op[list[CallRow]]):
 
 @dataclass(frozen=True, slots=True)
 class PageCalls(Op[list[CallRow]]):
-    """Calls of the whole ledger, newest first, below ``before``."""
+    """Calls of the whole ledger, newest first, below ``before``; of one tool, if one is named."""
 
     tenant: str | None
     states: tuple[str, ...]
     before: int | None
     limit: int
+    tool: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from amends import people
+from amends import doubting, people
 from amends.engine.session import provider_key
 from amends.errors import Busy, Refused, UsageError
 from amends.hub import Hub
@@ -589,10 +589,10 @@ async def _say(hub: Hub, tree: Tree, verb: str) -> None:
                 await people.abandon(NOBODY, tree.run.id, by="anna", why="enough")
             elif row.state == "in_doubt" and not any(one.call_id == row.id for _, one in world.later):
                 there = Happened(result_of(provider_key(row))) if world.stands(row.id) else Absent()
-                await people.resolve(hub, NOBODY, row.id, there, by="anna", why="looked")
+                await doubting.resolve(hub, NOBODY, row.id, there, by="anna", why="looked")
             elif row.state == "compensation_in_doubt":
                 undone = Absent() if world.stands(row.id) else Happened(None)
-                await people.resolve(hub, NOBODY, row.id, undone, by="anna", why="looked")
+                await doubting.resolve(hub, NOBODY, row.id, undone, by="anna", why="looked")
 
 
 def f17b_opened_again(v: Variant, ends: str) -> Scenario:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from amends import people
+from amends import doubting, people
 from amends.errors import Busy
 from amends.ledger import ReadRun
 from amends.model import Absent, Happened
@@ -215,10 +215,10 @@ async def _decide_all(world: World, hub: Any, uid: str, round_: int, process: Pr
     for row in tree.calls:
         if row.state == "in_doubt":
             answer = Happened(result_of(_provider(row))) if world.stands(row.id) else Absent()
-            await people.resolve(hub, NOBODY, row.id, answer, by="anna", why="looked")
+            await doubting.resolve(hub, NOBODY, row.id, answer, by="anna", why="looked")
         elif row.state == "compensation_in_doubt":
             undone = Absent() if world.stands(row.id) else Happened(None)
-            await people.resolve(hub, NOBODY, row.id, undone, by="anna", why="looked")
+            await doubting.resolve(hub, NOBODY, row.id, undone, by="anna", why="looked")
         elif row.state == "compensation_failed" or (row.state == "backing_off" and row.retry_at is None):
             await people.retry(NOBODY, row.id, by="anna", why="mended")
         elif row.state == "held" and row.reason in ("duplicate", "conflict"):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from amends import ledger
+from amends import deskops, ledger
 from amends.flow import Flow
-from amends.store import admission, ending, opening, reading, retention, settlement
+from amends.store import admission, desk, ending, opening, reading, retention, settlement
 
 INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     ledger.OpenRun: opening.open_run,
@@ -38,6 +38,7 @@ INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     ledger.SearchCalls: reading.search_calls,
     ledger.ReadEvents: reading.read_events,
     ledger.ListLocks: reading.list_locks,
+    deskops.AcceptCall: desk.accept_call,
     ledger.CollectGarbage: retention.collect_garbage,
 }
 

@@ -170,6 +170,7 @@ class MemoryStore:
             call
             for call in self.calls.values()
             if _of(call, op.tenant)
+            and (not op.tool or call.tool == op.tool)
             and (not op.states or call.state in op.states)
             and (op.before is None or call.seq < op.before)
         ]

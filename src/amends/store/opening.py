@@ -188,14 +188,16 @@ async def _lose(run: RunRow, call: CallRow, op: OpenRun | ClaimRun, epoch: int, 
             by=op.owner,
             epoch=epoch,
             why="lost",
+            settled_at=now,
             quiet_boot=op.boot,
             quiet_mono=quiet,
             quiet_left=None,
         )
     elif call.state == "compensating":
         await move_call(
-            run, call, "compensation_in_doubt", at=now, by=op.owner, epoch=epoch, comp_boot=op.boot, comp_mono=quiet
-        )
+            run, call, "compensation_in_doubt", at=now, by=op.owner, epoch=epoch, comp_settled_at=now,
+            comp_boot=op.boot, comp_mono=quiet,
+        )  # fmt: skip
     elif call.state == "in_doubt" and call.quiet_mono is None:
         await UpdateCall(call, {"quiet_boot": op.boot, "quiet_mono": quiet})
     elif call.state == "compensation_in_doubt" and call.comp_mono is None:

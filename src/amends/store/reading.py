@@ -50,7 +50,7 @@ async def list_runs(op: ListRuns) -> list[RunRow]:
 
 async def search_calls(op: SearchCalls) -> list[CallRow]:
     """See ``SearchCalls``."""
-    return await PageCalls(op.tenant, op.states, op.before, op.limit)
+    return await PageCalls(op.tenant, op.states, op.before, op.limit, op.tool)
 
 
 async def list_locks(op: ListLocks) -> list[HeldLock]:

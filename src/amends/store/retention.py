@@ -94,6 +94,7 @@ def _emptied(call: CallRow, now: float) -> dict[str, Any]:
         "error": call.error if call.state == "refused" else _bare(call.error),
         "comp_error": _bare(call.comp_error),
         "evidence": "",
+        "learned": "",
         "loss": "",
         "locks": "",
     }

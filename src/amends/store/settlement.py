@@ -21,6 +21,7 @@ from amends.lockrows import Contention, Wanted
 from amends.rows import CallRow, FindCall, Now, RunRow, UpdateCall, UpdateRun
 from amends.store.admission import promote
 from amends.store.change import find_run, holds, move_call, move_run, note, owned, unblock
+from amends.store.learning import knows, learned
 from amends.store.locks import names_wanted, take_locks
 
 
@@ -136,12 +137,15 @@ async def _keep_evidence(
         run, "evidence", at=now, by=source, epoch=root.epoch, call=call.id, attempt=attempt, happened=happened,
         error=error,
     )  # fmt: skip
-    changes: dict[str, Any] = {}
+    word = "happened" if happened else "nothing happened" if certain else "returned"
+    changes: dict[str, Any] = {
+        "learned": learned(call, at=now, by=source, attempt=attempt, answer=word, why=_told(error))
+    }
     if happened or not call.evidence:
         changes["evidence"] = text
     if call.state == "in_doubt" and call.attempt == attempt and call.quiet_mono is None and mono is not None:
         changes |= {"quiet_boot": boot, "quiet_mono": mono, "probe_at": None}  # the body has returned
-    call = await UpdateCall(call, changes) if changes else call
+    call = await UpdateCall(call, changes)
     if call.state in ("in_doubt", "compensation_in_doubt"):
         await unblock(run, at=now, by=source, epoch=root.epoch)
     # What was known to have happened and was taken back is no news; what was taken back blindly may have come later.
@@ -149,6 +153,10 @@ async def _keep_evidence(
     if happened and (undone or call.state in ("failed", "backing_off")):
         call = await _reopen(run, call, result, now, source, root.epoch)
     return call
+
+
+def _told(error: str) -> str:
+    return ": ".join(part for part in json.loads(error) if part) if error.startswith("[") else error
 
 
 async def _reopen(run: RunRow, call: CallRow, result: str | None, now: float, by: str, epoch: int) -> CallRow:
@@ -180,16 +188,23 @@ async def _reopen(run: RunRow, call: CallRow, result: str | None, now: float, by
 async def note_probe(op: NoteProbe) -> CallRow:
     """See ``NoteProbe``."""
     call = await _find(op.call_id)
-    if op.repeated and call.probes >= op.number:
+    if op.repeated and (call.probes >= op.number if op.paced else _knows(call, op)):
         return call
     now = await Now()
     run = await find_run(call.run)
     root = await find_run(call.root)
-    await note(run, "probed", at=now, by="probe", epoch=root.epoch, call=call.id, answer=op.answer, why=op.why)
+    await note(run, "probed", at=now, by=op.by, epoch=root.epoch, call=call.id, answer=op.answer, why=op.why)
     if not _is_about(call, op.about):
         return call  # said by a worker that was too slow: the call has been started again, or is settled
+    kept = {"learned": learned(call, at=now, by=op.by, attempt=op.about, answer=op.answer, why=op.why)}
+    if not op.paced:
+        return await UpdateCall(call, kept)
     at = None if op.next_s is None else now + op.next_s
-    return await UpdateCall(call, {"probes": call.probes + 1, "probe_at": at, "quiet_left": op.left_s})
+    return await UpdateCall(call, kept | {"probes": call.probes + 1, "probe_at": at, "quiet_left": op.left_s})
+
+
+def _knows(call: CallRow, op: NoteProbe) -> bool:
+    return knows(call, by=op.by, attempt=op.about, answer=op.answer, why=op.why)
 
 
 async def watch_doubt(op: WatchDoubt) -> CallRow:

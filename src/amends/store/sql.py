@@ -326,7 +326,7 @@ async def _page_calls(desk: Desk, op: rows.PageCalls) -> list[CallRow]:
     states = [state for state in CALL_STATES if state in op.states]
     if op.states and not states:
         return []
-    terms, params = _where((("tenant = ?", op.tenant), ("seq < ?", op.before)))
+    terms, params = _where((("tenant = ?", op.tenant), ("seq < ?", op.before), ("tool = ?", op.tool or None)))
     if states:
         terms, params = (*terms, _is_one_of(len(states))), (*params, *states)
     is_open = bool(states) and set(states) <= set(OPEN)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from amends import ledger as ops
+from amends.deskops import AcceptCall
 from amends.rows import CallRow, RunRow
 from amends.testing.conformance.desk import planned
 from amends.testing.conformance.ledger import LEASE_S, Ledger
@@ -159,6 +160,19 @@ def resolve_by_person(ledger: Ledger) -> ops.StoreOp[Any]:
     return ops.ResolveCall(call.id, "failed", "ann", "I looked")
 
 
+def asked_by_person(ledger: Ledger) -> ops.StoreOp[Any]:
+    call = doubt(ledger, ledger.run())
+    return ops.NoteProbe(call.id, 1, 0, "absent", "", None, by="person", paced=False)
+
+
+def accept(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    call = ledger.do(run)
+    ledger.roll_back(run)
+    ledger.close(run, "blocked", causes=("decide",))
+    return AcceptCall(call.id, "ann", "they keep it")
+
+
 def decide(ledger: Ledger) -> ops.StoreOp[Any]:
     held = ledger(admit_held_duplicate(ledger)).call
     return ops.DecideCall(held.id, "replay", "ann", "the same")
@@ -271,7 +285,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         open_fresh, open_resumed, open_next_generation, open_child, claim, renew, let_go, admit_started, admit_read,
         admit_pivot, admit_staged, admit_staged_pivot, admit_held_duplicate, admit_held_conflict,
         admit_recorded_failure, start, start_staged, settle, settle_pivot, settle_doomed, settle_fenced, evidence,
-        probe, watch, resolve_by_probe, resolve_by_person, decide, retry, roll_back, roll_back_by_person,
+        probe, watch, resolve_by_probe, resolve_by_person, asked_by_person, accept, decide, retry, roll_back, roll_back_by_person,
         roll_back_planned, compensate,
         settle_compensation, commit, commit_forward, commit_pivot, commit_child, close_rolled_back, close_blocked,
         abandon, finish, collect,

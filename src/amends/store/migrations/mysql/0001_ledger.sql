@@ -107,6 +107,7 @@ create table if not exists calls (
     error longtext not null default (''),
     why longtext not null default (''),
     evidence longtext not null default (''),
+    learned longtext not null default (''),
     late bigint not null default 0,
     first_at double,
     started_at double,

@@ -110,6 +110,7 @@ create table calls (
     error text not null default '',
     why text not null default '',
     evidence text not null default '',
+    learned text not null default '',
     late bigint not null default 0,
     first_at double precision,
     started_at double precision,

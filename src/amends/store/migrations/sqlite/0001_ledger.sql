@@ -108,6 +108,7 @@ create table calls (
     error text not null default '',
     why text not null default '',
     evidence text not null default '',
+    learned text not null default '',
     late integer not null default 0,
     first_at real,
     started_at real,

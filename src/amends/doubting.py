@@ -1,0 +1,208 @@
+"""Doubt at a person's desk, as flows: what is known of it, asking the world, what each answer would bring, the word."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from amends.canonical import store_result
+from amends.deskops import AcceptCall
+from amends.doubted import Doubt, Evidence
+from amends.engine.doubt import ask_probe
+from amends.engine.session import call_of, moment
+from amends.errors import LedgerError, UsageError, shown
+from amends.filter import CALL_FIELDS, parse_filter
+from amends.hub import Hub, View
+from amends.ledger import NoteProbe, ReadRun, ResolveCall, RetryCall, SearchCalls, StoreOp, Tree
+from amends.model import Absent, Call, Happened, Probed, Unknown
+from amends.ops import Clocks, Lease, ReadClocks
+from amends.people import PAGE, Pages, call_row, claim, one, patience, recover_tree, said, said_to_ledger
+from amends.planned import Next, Preview
+from amends.rehearsal import WHO, Rehearsal, named
+from amends.rows import CallRow
+from amends.tool import ProbeSpec, Spec, twin_kwargs
+
+DOUBTFUL: Final = ("in_doubt", "compensation_in_doubt")
+YOUR_WHY: Final = "..."
+"""Stands in a preview where the person's own words will."""
+
+
+# ---- what is known ------------------------------------------------------------------------
+
+
+def doubt_pages(hub: Hub, view: View, text: str) -> Pages[Doubt]:
+    """Doubts, newest first."""
+    wanted = parse_filter(text, CALL_FIELDS)
+    states = tuple(state for state in DOUBTFUL if not wanted.states or state in wanted.states)
+    tenant = view.tenant or ""
+    if not states:
+        raise UsageError(f"a doubt is {' or '.join(DOUBTFUL)}, not {', '.join(wanted.states)}")
+
+    def then(row: CallRow) -> StoreOp[Any]:
+        return SearchCalls(tenant, states, row.seq, PAGE)
+
+    def make(row: CallRow) -> Doubt:
+        return doubt_of(row, hub.specs.get(row.tool))
+
+    return Pages(SearchCalls(tenant, states, None, PAGE), then, wanted.takes_call, make)
+
+
+def doubt_of(row: CallRow, spec: Spec | None) -> Doubt:
+    """A row in doubt as a person sees it."""
+    undoing = row.state == "compensation_in_doubt"
+    call = call_of(row, spec, phase="compensate" if undoing else "execute")
+    probe = _probe_of(spec, row)
+    twin = None if spec is None else spec.compensate
+    sent = call.args
+    if undoing and twin is not None:
+        given = twin_kwargs(twin.params, args=call.args, result=call.result, call=call)
+        sent = {name: value for name, value in given.items() if name != "call"}
+    mine = {one.name: getattr(call, one.name) for one in fields(Call)}
+    return Doubt(
+        **mine,
+        about="compensation" if undoing else "call",
+        sent=sent,
+        sent_at=moment(row.comp_at if undoing else row.started_at),
+        lost_at=moment(row.comp_settled_at if undoing else row.settled_at),
+        probe=None if probe is None else named(spec, "probe", probe.fn),
+        next_probe_at=moment(row.probe_at),
+        evidence=_evidence(row),
+    )
+
+
+def _evidence(row: CallRow) -> tuple[Evidence, ...]:
+    kept: list[Any] = json.loads(row.learned) if row.learned else []
+    found: list[Evidence] = []
+    for at, by, attempt, answer, why in kept:
+        when = moment(at)
+        assert when is not None, "what was learned was learned at some time"
+        found.append(Evidence(when, by, attempt, answer, why))
+    return tuple(found)
+
+
+# ---- asking -------------------------------------------------------------------------------
+
+
+def _probe_of(spec: Spec | None, row: CallRow) -> ProbeSpec | None:
+    """Who can be asked about what is in doubt: of a compensation its own probe, which knows its own key."""
+    if spec is None:
+        return None
+    if row.state in ("compensation_in_doubt", "compensation_failed"):
+        return None if spec.compensate is None else spec.compensate.probe
+    return spec.probe
+
+
+async def probe(hub: Hub, view: View, call_id: str) -> Probed[Any]:
+    """Ask the world about a call; decides nothing, and is kept as evidence of its doubt."""
+    row = await call_row(view, call_id)
+    spec = hub.specs.get(row.tool)
+    asked = _probe_of(spec, row)
+    if spec is None or asked is None:
+        undoing = row.state.startswith("compensation")
+        return Unknown(f"{'the compensation of ' if undoing else ''}{row.tool} has no probe here")
+    reader = replace(hub.reader(), lease=Lease(row.root, "", -1, hub.lease_s, float("inf")))
+    answer = await ask_probe(reader, spec, asked, row)
+    if row.in_question:
+        why = shown(answer.result) if isinstance(answer, Happened) else getattr(answer, "why", "")
+        word = type(answer).__name__.lower()
+        await NoteProbe(row.id, row.in_question, row.probes, word, why, None, by="person", paced=False)
+    return answer
+
+
+# ---- the word -----------------------------------------------------------------------------
+
+
+async def resolve(hub: Hub, view: View, call_id: str, answer: Probed[Any], *, by: str, why: str) -> CallRow:
+    """A person's word on a doubt."""
+    said(by, why)
+    row = await call_row(view, call_id)
+    undoing = row.state in ("compensation_in_doubt", "compensation_failed")
+    stored = None
+    match answer:
+        case Happened():
+            to = "compensated" if undoing else "succeeded"
+            spec = hub.specs.get(row.tool)
+            stored = store_result(answer.result, Any if spec is None else spec.result_type)
+        case Absent():
+            to = "compensation_failed" if undoing else "failed"
+            if row.kind == "retriable" and not undoing:
+                to = "backing_off"  # a retriable is never failed: it is started again
+        case Unknown():
+            to = "residue"
+        case _:
+            raise UsageError(f"an answer is Happened(result), Absent() or Unknown(), not {answer!r}")
+    if undoing and to == "compensation_failed" and row.state == "compensation_failed":
+        return await said_to_ledger(RetryCall(call_id, by, why))
+    word = ResolveCall(
+        call_id,
+        to,
+        by,
+        why,
+        result=None if stored is None else stored.text,
+        loss="" if stored is None else stored.loss or "",
+        retry_s=0.0 if to == "backing_off" else None,
+    )
+    return await said_to_ledger(word)
+
+
+async def accept(view: View, call_id: str, *, by: str, why: str) -> CallRow:
+    """A person's word that an effect stays."""
+    said(by, why)
+    await call_row(view, call_id)
+    return await said_to_ledger(AcceptCall(call_id, by, why))
+
+
+# ---- beforehand ---------------------------------------------------------------------------
+
+
+async def preview(hub: Hub, view: View, call_id: str, agents: Collection[str]) -> Preview:
+    """What the run would do next for each answer, by rehearsing it."""
+    row = await call_row(view, call_id)
+    if row.state not in (*DOUBTFUL, "compensation_failed"):
+        raise UsageError(
+            f"call {row.id} ({row.tool}) is {row.state}: there is no doubt to resolve",
+            hint="rt.doubts() lists what is in doubt",
+        )
+    tree = await ReadRun(row.tenant, uid=row.root)
+    assert tree is not None, "a call's run is in the ledger"
+    clocks = await ReadClocks()
+    answers: tuple[Probed[Any], ...] = (Happened(None), Absent(), Unknown())
+    ends = [_rehearsed(hub, view, tree, clocks, row, answer, agents) for answer in answers]
+    return Preview(call_of(row, hub.specs.get(row.tool)), *ends)
+
+
+def _rehearsed(
+    hub: Hub, view: View, tree: Tree, clocks: Clocks, row: CallRow, answer: Probed[Any], agents: Collection[str]
+) -> Next:
+    """As ``resolve`` does it: the word, then whatever this process may go on with."""
+    play = Rehearsal(hub, tree, clocks, probes_say=Unknown("assumed"))
+    try:
+        play.play(resolve(hub, view, row.id, answer, by=WHO, why=YOUR_WHY))
+    except UsageError as no:
+        return Next(row.state, tree.run.state, refused=str(no))  # type: ignore[arg-type]  # the ledger's own words
+    found = play.play(one(hub, row.root))
+    if found is None:
+        return _next(play, row, "here" if play.stage.runs[row.root].closed_at is not None else "owner")
+    if found.missing:
+        return _next(play, row, "worker")
+    claimed = play.play(claim(hub, found, force=True))
+    assert claimed is not None, "a run that nobody owns can be claimed"
+    root, lease = claimed
+    session = hub.session(root, lease, resumed=True, wait_s=patience(hub))
+    who = "here"
+    try:
+        done = play.play(recover_tree(session, root, has_agent=root.agent in agents))
+        who = "agent" if done.how == "resume" else "here"
+    except LedgerError:
+        pass  # as when it is really done: what the report then says is what is there
+    return _next(play, row, who)
+
+
+def _next(play: Rehearsal, row: CallRow, who: Any) -> Next:
+    root = play.stage.runs[row.root]
+    causes: tuple[str, ...] = tuple(json.loads(root.causes)) if root.state == "blocked" else ()
+    state: Any = play.stage.calls[row.id].state
+    run_state: Any = root.state
+    return Next(state, run_state, tuple(play.does), who, causes)

@@ -1,0 +1,25 @@
+"""What was learned of a doubt while it lasted: kept on the call itself, bounded; the events have all of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from amends.rows import CallRow
+
+LEARNED_MAX: Final = 20
+"""So many of the newest answers are kept with the call."""
+WORDS_MAX: Final = 500
+
+
+def learned(call: CallRow, *, at: float, by: str, attempt: int, answer: str, why: str) -> str:
+    """The call's answers with this one, newest last."""
+    kept: list[Any] = json.loads(call.learned) if call.learned else []
+    kept.append([at, by, attempt, answer, why[:WORDS_MAX]])
+    return json.dumps(kept[-LEARNED_MAX:], ensure_ascii=False)
+
+
+def knows(call: CallRow, *, by: str, attempt: int, answer: str, why: str) -> bool:
+    """Whether this very answer is kept already: who repeats it after a lost answer is not told twice."""
+    kept: list[Any] = json.loads(call.learned) if call.learned else []
+    return any(one[1:] == [by, attempt, answer, why[:WORDS_MAX]] for one in kept)
