@@ -75,6 +75,7 @@ ROWS: dict[str, Row] = {
             "planning",
             "doubting",
             "doubtdesk",
+            "listing",
             "upkeep",
             "keeper",
             "riding",

@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from amends import people, upkeep
+from amends import listing, people, upkeep
 from amends.aiodrive import AsyncDriver
 from amends.aiorun import AsyncEntered, AsyncRun
 from amends.doubtdesk import AsyncDoubtDesk
@@ -239,11 +239,11 @@ class AsyncRuntime(AsyncDoubtDesk):
 
     def runs(self, filter: str = "") -> AsyncIterator[RunInfo]:
         """Runs, newest first; the filter is the CLI's grammar."""
-        return self._pages(people.run_pages(self._view, filter))
+        return self._pages(listing.run_pages(self._view, filter))
 
     def calls(self, filter: str = "") -> AsyncIterator[Call]:
         """Calls of the whole ledger, newest first."""
-        return self._pages(people.call_pages(self._hub, self._view, filter))
+        return self._pages(listing.call_pages(self._hub, self._view, filter))
 
     async def call(self, call_id: str) -> Call:
         """One call, by its id."""
@@ -259,16 +259,16 @@ class AsyncRuntime(AsyncDoubtDesk):
                 await self._drive(people.read(tenant=self._view.tenant or "", id=run_id)), run_id
             ).run.root
         )
-        async for event in self._pages(people.event_pages(self._view, root, after)):
+        async for event in self._pages(listing.event_pages(self._view, root, after)):
             yield event
 
     def locks(self) -> AsyncIterator[Lock]:
         """What runs have to themselves until they have ended, by name, with who waits for it."""
-        return self._pages(people.lock_pages(self._view))
+        return self._pages(listing.lock_pages(self._view))
 
-    async def _pages(self, pages: people.Pages[T]) -> AsyncIterator[T]:
-        while (page := pages.next_op()) is not None:
-            for one in pages.taken(await self._drive(people.page(page))):
+    async def _pages(self, pages: listing.Pages[T]) -> AsyncIterator[T]:
+        while (page := pages.read()) is not None:
+            for one in await self._drive(page):
                 yield one
 
     # ---- people ---------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from amends.report import Report
 if TYPE_CHECKING:
     from amends.flow import Flow
     from amends.hub import Hub, View
-    from amends.people import Pages, T
+    from amends.listing import Pages, T
 
 
 class DoubtDesk:

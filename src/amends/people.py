@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from amends.canonical import canonical, digest, encode
 from amends.context import calling_run, parent_call
 from amends.engine import recovery
 from amends.engine.recovery import Found, recover_tree
 from amends.engine.session import Ask, Session, ask_for, call_of
-from amends.engine.telling import event_of, held_lock_of, info_of
 from amends.errors import LedgerError, NoRun, RunEnded, TransitionRefused, UsageError
-from amends.filter import CALL_FIELDS, RUN_FIELDS, parse_filter
 from amends.flow import Flow
 from amends.hub import Hub, View, adhoc_spec
 from amends.ledger import (
@@ -23,18 +21,13 @@ from amends.ledger import (
     BeginRollback,
     DecideCall,
     FinishRun,
-    HeldLock,
-    ListLocks,
-    ListRuns,
     ReadCall,
-    ReadEvents,
     ReadRun,
     RetryCall,
-    SearchCalls,
     StoreOp,
     Tree,
 )
-from amends.model import Call, Event, Lock, NoEffect, RunInfo
+from amends.model import Call, NoEffect
 from amends.ops import Lease
 from amends.rows import CallRow, RunRow, needs_tool
 from amends.spec import declaration_of
@@ -44,7 +37,6 @@ __all__ = ["Found", "recover_tree"]
 
 log = logging.getLogger("amends")
 T = TypeVar("T")
-PAGE: Final = 200
 PATIENCE_S_MAX: Final = 5.0
 
 
@@ -166,80 +158,6 @@ def staged_now(hub: Hub, call_id: str) -> Call:
     row = hub.store.perform(ReadCall(call_id))
     assert row is not None, "a staged call is in the ledger"
     return call_of(row, hub.specs.get(row.tool))
-
-
-class Pages(Generic[T]):
-    """Page after page of a listing, so that a large ledger costs no more than what is looked at."""
-
-    def __init__(
-        self,
-        first: StoreOp[Any],
-        then: Callable[[Any], StoreOp[Any]],
-        take: Callable[[Any], bool],
-        make: Callable[[Any], T],
-    ) -> None:
-        self._next: StoreOp[Any] | None = first
-        self._then, self._take, self._make = then, take, make
-
-    def next_op(self) -> StoreOp[Any] | None:
-        """What to ask the ledger for; None at the end."""
-        return self._next
-
-    def taken(self, rows: list[Any]) -> list[T]:
-        """What of the page passes the filter."""
-        self._next = self._then(rows[-1]) if len(rows) == PAGE else None
-        return [self._make(row) for row in rows if self._take(row)]
-
-
-async def page(op: StoreOp[Any]) -> list[Any]:
-    """One page of a listing."""
-    rows: list[Any] = await op
-    return rows
-
-
-def run_pages(view: View, text: str) -> Pages[RunInfo]:
-    """Root runs and children, newest first."""
-    wanted = parse_filter(text, RUN_FIELDS)
-    tenant = view.tenant or ""
-
-    def then(row: RunRow) -> StoreOp[Any]:
-        return ListRuns(tenant, wanted.states, (row.created_at, row.uid), PAGE)
-
-    return Pages(ListRuns(tenant, wanted.states, None, PAGE), then, wanted.takes_run, info_of)
-
-
-def call_pages(hub: Hub, view: View, text: str) -> Pages[Call]:
-    """Calls, newest first."""
-    wanted = parse_filter(text, CALL_FIELDS)
-    tenant = view.tenant or ""
-
-    def then(row: CallRow) -> StoreOp[Any]:
-        return SearchCalls(tenant, wanted.states, row.seq, PAGE)
-
-    def make(row: CallRow) -> Call:
-        return call_of(row, hub.specs.get(row.tool))
-
-    return Pages(SearchCalls(tenant, wanted.states, None, PAGE), then, wanted.takes_call, make)
-
-
-def lock_pages(view: View) -> Pages[Lock]:
-    """Who holds what, by name."""
-    tenant = view.tenant or ""
-
-    def then(held: HeldLock) -> StoreOp[Any]:
-        return ListLocks(tenant, held.lock.name, PAGE)
-
-    return Pages(ListLocks(tenant, "", PAGE), then, lambda _: True, held_lock_of)
-
-
-def event_pages(view: View, root: str | None, after: int) -> Pages[Event]:
-    """Events, oldest first."""
-    tenant = view.tenant or ""
-
-    def then(row: Any) -> StoreOp[Any]:
-        return ReadEvents(tenant, root, row.seq, PAGE)
-
-    return Pages(ReadEvents(tenant, root, after, PAGE), then, lambda _: True, event_of)
 
 
 # ---- recovering ---------------------------------------------------------------------------

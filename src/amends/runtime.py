@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from amends import people, upkeep
+from amends import listing, people, upkeep
 from amends.doubtdesk import DoubtDesk
 from amends.drive import Driver
 from amends.engine import opening, plan
@@ -230,11 +230,11 @@ class Runtime(DoubtDesk):
 
     def runs(self, filter: str = "") -> Iterator[RunInfo]:
         """Runs, newest first; the filter is the CLI's grammar."""
-        return self._pages(people.run_pages(self._view, filter))
+        return self._pages(listing.run_pages(self._view, filter))
 
     def calls(self, filter: str = "") -> Iterator[Call]:
         """Calls of the whole ledger, newest first."""
-        return self._pages(people.call_pages(self._hub, self._view, filter))
+        return self._pages(listing.call_pages(self._hub, self._view, filter))
 
     def call(self, call_id: str) -> Call:
         """One call, by its id."""
@@ -248,15 +248,15 @@ class Runtime(DoubtDesk):
             if run_id is None
             else people.found(self._drive(people.read(tenant=self._view.tenant or "", id=run_id)), run_id).run.root
         )
-        return self._pages(people.event_pages(self._view, root, after))
+        return self._pages(listing.event_pages(self._view, root, after))
 
     def locks(self) -> Iterator[Lock]:
         """What runs have to themselves until they have ended, by name, with who waits for it."""
-        return self._pages(people.lock_pages(self._view))
+        return self._pages(listing.lock_pages(self._view))
 
-    def _pages(self, pages: people.Pages[T]) -> Iterator[T]:
-        while (page := pages.next_op()) is not None:
-            yield from pages.taken(self._drive(people.page(page)))
+    def _pages(self, pages: listing.Pages[T]) -> Iterator[T]:
+        while (page := pages.read()) is not None:
+            yield from self._drive(page)
 
     # ---- people ---------------------------------------------------------------------------
 

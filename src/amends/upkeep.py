@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from datetime import timedelta
 from typing import Final
 
 from amends.errors import UsageError
+from amends.filter import seconds_in
 from amends.hub import Hub, View
 from amends.ledger import CollectGarbage
 from amends.model import Collected
@@ -16,7 +16,6 @@ from amends.store.migrations import Migrating
 BATCH_RUNS: Final = 50
 """Trees that one transaction looks at: whoever waits for the ledger waits no longer than that."""
 RUNS_MAX: Final = 10**9
-SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
 
 
 def migrating(hub: Hub) -> Migrating:
@@ -32,9 +31,9 @@ def migrating(hub: Hub) -> Migrating:
 
 def seconds_of(age: float | str | timedelta) -> float:
     """How old something must be: a timedelta, seconds, or a text like "30d", "12h", "2w"."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", age.strip()) if isinstance(age, str) else None
+    found = seconds_in(age) if isinstance(age, str) else None
     if found is not None:
-        return float(found[1]) * SECONDS[found[2]]
+        return found
     plain = age.total_seconds() if isinstance(age, timedelta) else age
     if isinstance(plain, bool) or not isinstance(plain, int | float) or not 0 <= plain < float("inf"):
         raise UsageError(f'older_than is {age!r}; it is a timedelta, seconds, or a text like "30d", "12h", "2w"')
