@@ -117,6 +117,11 @@ def test_a_listing_of_the_young_ends_where_the_old_begin(rt: Runtime, monkeypatc
     asked: list[object] = []
     perform = rt._hub.store.perform
     monkeypatch.setattr(listing, "PAGE", 1)
-    monkeypatch.setattr(rt._hub.store, "perform", lambda op: (asked.append(op), perform(op))[1])
+
+    def counted(op):
+        asked.append(op)
+        return perform(op)
+
+    monkeypatch.setattr(rt._hub.store, "perform", counted)
     assert len(list(rt.runs("age:<90m"))) == 1
     assert sum(isinstance(op, ListRuns) for op in asked) == 2, "the newest, and the first one that is too old"

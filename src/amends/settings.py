@@ -19,6 +19,8 @@ DEFAULTS: Final[dict[str, Any]] = {
     "tenant": None,
     "agent": None,
     "principal": None,
+    "app": None,
+    "by": None,
 }
 CHOICES: Final = {"order": ("strict", "advise")}
 

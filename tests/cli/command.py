@@ -33,10 +33,11 @@ def run(*args: str, cwd: Path, **extra: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+def assert_refused(done: subprocess.CompletedProcess[str], *words: str, code: int = 2) -> None:
     """Exit 2, words on stderr, nothing on stdout, and no traceback."""
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert done.stderr.startswith("error: "), done.stderr
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert done.stderr.startswith("error["), done.stderr
+    assert "docs: docs/reference/" in done.stderr
     assert "Traceback" not in done.stderr
     for word in words:
         assert word in done.stderr
