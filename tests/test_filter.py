@@ -40,6 +40,8 @@ RUNS = [
     ("status:committed", "3 2 1"),
     ("state:committed,open", "3 2 1"),
     ("status:blocked", ""),
+    ("status:committed status:blocked", ""),
+    ("status:committed,blocked status:committed,open", "3 2 1"),
     ("run:order-*", "2 1"),
     ('run:"order 3"', "3"),
     ('run:"order "*', "3"),

@@ -60,8 +60,10 @@ class Filter:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The states asked for; empty means all."""
-        return next((one.values for one in self.words.get("status", ())), ())
+        """The states asked for; empty means all. Said twice, what both take; where that is none, nothing passes."""
+        said = [one.values for one in self.words.get("status", ())]
+        both = tuple(state for state in said[0] if all(state in one for one in said)) if said else ()
+        return both or (said[0] if said else ())
 
     def has(self, *fields: str) -> bool:
         """Whether one of these fields is asked for."""
@@ -140,8 +142,7 @@ def parse_filter(text: str, fields: tuple[str, ...], states: tuple[str, ...] = (
             unknown = [one for one in condition.values if one not in known]
             if unknown:
                 raise UsageError(f"there is no state {unknown[0]!r}", hint=f"states are {', '.join(known)}")
-        # Said twice, the last one holds of a state and both of anything else: `age:>1h age:<1d`.
-        words[name] = (condition,) if field == "status" else (*words.get(name, ()), condition)
+        words[name] = (*words.get(name, ()), condition)
     return Filter(words)
 
 

@@ -177,13 +177,13 @@ def _waiting(rt: Runtime) -> Finding:
     return Finding(
         "waiting",
         "warning",
-        f"{_up_to(blocked)} blocked runs, {_up_to(doubts)} doubts",
+        f"{_counted(blocked, 'blocked run')}, {_counted(doubts, 'doubt')}",
         "amends runs list status:blocked",
     )
 
 
-def _up_to(count: int) -> str:
-    return f"{count} or more" if count == COUNT_MAX else str(count)
+def _counted(count: int, what: str) -> str:
+    return f"{count}{' or more' if count == COUNT_MAX else ''} {what}{'' if count == 1 else 's'}"
 
 
 def _tools(app: str | None) -> Iterator[Finding]:

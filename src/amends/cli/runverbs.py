@@ -31,7 +31,7 @@ call = group("Look at one call, and say what becomes of it.")
 
 def add_to(app: typer.Typer) -> None:
     """Put these verbs into the program."""
-    for verb in (demo, init, worker, recover):
+    for verb in (demo, init, worker, recover, rollback):
         app.command()(verb)
     app.add_typer(runs, name="runs")
     app.add_typer(call, name="call")
@@ -79,6 +79,28 @@ def recover(
     from amends.cli.recovering import run_recover
 
     return run_recover(place, limit=limit, as_json=as_json)
+
+
+def rollback(
+    run_id: RunId,
+    plan: Annotated[bool, typer.Option("--plan", help="Only show what would be done, in which order.")] = False,
+    apply: Annotated[
+        str | None, typer.Option("--apply", metavar="HASH", help="Do exactly this plan; refused if the run has moved.")
+    ] = None,
+    why: Annotated[str | None, typer.Option("--why", help="Why: it is kept with the run; not for --plan.")] = None,
+    by: By = None,
+    yes: Yes = False,
+    app: App = None,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: Json = False,
+) -> int:
+    """Take a run back: shown first, then done exactly so."""
+    from amends.cli.undoing import rollback
+
+    return rollback(
+        run_id, plan=plan, apply=apply, by=by, why=why, yes=yes, app=app, url=url, tenant=tenant, as_json=as_json
+    )
 
 
 @runs.command("list")

@@ -57,6 +57,12 @@ def put(text: str = "", *, style: str = "", stream: TextIO | None = None) -> Non
         out.write(f"{text}\n")
 
 
+def put_plain(text: str) -> None:
+    """Lines as they are."""
+    for line in text.splitlines():
+        put(line)
+
+
 def put_json(value: Any) -> None:
     """One line of JSON: a listing is one object per line, and a reader of a stream has each at once."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False, default=_plain) + "\n")
@@ -112,7 +118,9 @@ def put_error(
     if isinstance(error, Error):
         from amends.cli.codes import docs_of  # the runtime's own names: nothing that --help needs
 
-        facts, docs = error.to_dict() | {"hint": error.hint or hint}, docs or docs_of(error)
+        # typer leaves a mark on what passes through it.
+        own = {name: value for name, value in error.to_dict().items() if not name.startswith("_")}
+        facts, docs = own | {"hint": error.hint or hint}, docs or docs_of(error)
     if as_json:
         said = {name: value for name, value in {**facts, "docs": docs}.items() if value}
         sys.stderr.write(json.dumps({"error": said}, ensure_ascii=False, default=str) + "\n")

@@ -15,6 +15,7 @@ from amends.errors import UsageError
 ENDED: Final = ("committed", "rolled_back", "abandoned", "blocked")
 SEQ_MAX: Final = 1 << 62
 KNOWN_TOOLS_MAX: Final = 10_000
+OWNER_PARTS: Final = 5
 
 
 def watch(run_id: str | None, *, every: float, url: str | None, tenant: str | None, as_json: bool) -> int:
@@ -118,9 +119,15 @@ def event_line(event: Event, tool: str | None, *, with_run: bool = False) -> str
     """An event as a person reads it, in the time of this place."""
     moved = f"{event.frm} → {event.to}" if event.frm and event.frm != "(new)" else event.to
     what = (tool or "run") if event.what in ("call", "run") else f"{tool or 'run'}: {event.what}"
-    by = f"   by {event.by}" if event.by and not event.by.startswith("pid") else ""
+    by = f"   by {_spoken(event.by)}" if event.by else ""
     why = event.facts.get("why") or event.facts.get("error") or ""
     line = (
         f"{event.at.astimezone():%H:%M:%S}  {event.run_id + '  ' if with_run else ''}{what}  {moved.replace('_', ' ')}"
     )
     return f"{line}{by}{f'   {why}' if why else ''}".rstrip()
+
+
+def _spoken(by: str) -> str:
+    """Who did it: a person as they said, a process by its number and host instead of all that tells it from others."""
+    parts = by.split("|")
+    return by if len(parts) < OWNER_PARTS else f"process {parts[3]} on {parts[0]}"
