@@ -28,7 +28,7 @@ from amends.ledger import (
     Tree,
 )
 from amends.model import Call, NoEffect
-from amends.ops import Lease
+from amends.ops import IsDead, Lease
 from amends.rows import CallRow, RunRow, needs_tool
 from amends.spec import declaration_of
 from amends.tool import Declaration, Options
@@ -183,12 +183,15 @@ def patience(hub: Hub) -> float:
 async def one(hub: Hub, root: str) -> Found | None:
     """One tree, as recovery sees it; None when it is closed, its owner lives, or it still waits for a person."""
     tree = await ReadRun("", uid=root)
-    if tree is None or tree.run.closed_at is not None or (tree.run.owner and tree.run.lease_until > tree.now):
+    if tree is None or tree.run.closed_at is not None or tree.run.suspended:
         return None
-    if tree.run.suspended:
-        return None
+    dead = ""
+    if tree.run.owner and tree.run.lease_until > tree.now:
+        if not await IsDead(tree.run.owner):
+            return None
+        dead = tree.run.owner
     needed = {row.tool for row in tree.calls if needs_tool(tree.run, row)}
-    return Found(tree.run, tuple(sorted(tool for tool in needed if tool not in hub.specs)))
+    return Found(tree.run, tuple(sorted(tool for tool in needed if tool not in hub.specs)), dead)
 
 
 # ---- a person's verbs ---------------------------------------------------------------------

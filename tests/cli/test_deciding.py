@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import assert_refused, environment, run
+from tests.cli.command import assert_refused, environment, here, run
 from tests.cli.conftest import Play
 from tests.cli.terminal import at_terminal
 
@@ -41,6 +41,8 @@ def test_a_doubt_is_shown_asked_about_and_resolved_at_a_terminal(shop: Path, dou
     assert listed.code == 0
     assert doubt in listed.text
     assert all(len(line) <= 80 for line in listed.lines if doubt in line)
+    shown = at_terminal("doubts", "show", doubt, cwd=shop, width=120)
+    assert "absent    starts nothing; the call is failed, the run rolled_back" in shown.text
     asked = at_terminal("doubts", "probe", doubt[:-2], cwd=shop)
     assert (asked.code, "no probe" in asked.text) == (11, True)
     no = at_terminal("doubts", "resolve", doubt, "absent", "--why", "looked", cwd=shop, answers=[("[y/N]", "n\n")])
@@ -54,6 +56,8 @@ def test_a_doubt_is_shown_asked_about_and_resolved_at_a_terminal(shop: Path, dou
 
 def test_a_doubt_is_resolved_by_a_program_with_its_result(shop: Path, doubt: str) -> None:
     assert said("doubts", "probe", doubt, cwd=shop, code=11)["answer"] == "unknown"
+    shown = said("doubts", "show", doubt, cwd=shop)
+    assert (shown["sent"], shown["answers"]["absent"]["run_state"]) == ({"order": "order-1"}, "rolled_back")
     done = said("doubts", "resolve", doubt, "happened", "--result", "ch_7", "--why", "seen", "--yes", cwd=shop)
     assert done["run"]["state"] == "rolled_back"
     assert "refunded ch_7" in (shop / "paid.txt").read_text(encoding="utf-8")
@@ -78,48 +82,59 @@ def test_a_probe_that_knows_says_so_and_decides_nothing(shop: Path, play: Play) 
     assert f"amends doubts resolve {call} happened" in seen.text.replace("\n", "")
 
 
-@pytest.mark.parametrize(
-    "args, words",
-    [
-        (("doubts", "probe", "call_nope"), ("no call", "call_nope")),
-        (("doubts", "probe", "CALL", "--app", "app:nope"), ("nope",)),
-        (("doubts", "probe", "CALL", "--url", "sqlite:///shop.db"), ("needs your tools", "--app")),
-        (("doubts", "resolve", "CALL", "maybe", "--why", "x", "--yes"), ("maybe", "happened, absent, unknown")),
-        (("doubts", "resolve", "CALL", "absent", "--result", "1", "--why", "x", "--yes"), ("--result",)),
-        (("doubts", "resolve", "CALL", "absent", "--yes"), ("--why",)),
-        (("doubts", "resolve", "CALL", "absent", "--why", "", "--yes"), ("why",)),
-        (("doubts", "resolve", "CALL", "absent", "--why", "x"), ("terminal", "--yes")),
-        (("doubts", "resolve", "call_nope", "absent", "--why", "x", "--yes"), ("call_nope",)),
-        (("doubts", "list", "status:happy"), ("happy",)),
-        (("doubts", "list", "--limit", "0"), ("limit",)),
-        (("doubts", "list", "--app", "app:rt"), ("--app",)),
-        (("call", "show", "call_nope"), ("call_nope",)),
-        (("call", "show"), ("CALL",)),
-        (("call", "show", "CALL", "--url", "nonsense"), ("nonsense",)),
-        (("call", "retry", "CALL", "--why", "x", "--app", "app:rt", "--url", "sqlite:///shop.db"), ("--app", "--url")),
-        (("call", "retry", "CALL", "--why", "x"), ("in_doubt",)),
-        (("call", "retry", "CALL"), ("--why",)),
-        (("call", "decide", "CALL", "maybe", "--why", "x"), ("run, replay, refuse",)),
-        (("call", "decide", "CALL", "run", "--why", "x"), ("in_doubt",)),
-        (("call", "decide", "call_nope", "run", "--why", "x"), ("call_nope",)),
-        (("runs", "abandon", "nope", "--why", "x", "--yes"), ("nope",)),
-        (("runs", "abandon", "order-1", "--yes"), ("--why",)),
-        (("runs", "abandon", "order-1", "--why", "x"), ("--yes",)),
-        (("runs", "finish", "order-1", "--why", "x", "--yes"), ("order-1",)),
-        (("runs", "finish", "nope", "--why", "x", "--yes"), ("nope",)),
-        (("runs", "finish", "order-1", "--why", "x"), ("--yes",)),
-        (("rollback", "nope", "--plan"), ("nope",)),
-        (("rollback", "order-1"), ("--plan", "--apply")),
-        (("rollback", "order-1", "--plan", "--apply", "abc"), ("say one",)),
-        (("rollback", "order-1", "--apply", "abc", "--yes"), ("--why",)),
-    ],
-)
-def test_what_makes_no_sense_is_said_and_changes_nothing(
-    shop: Path, doubt: str, args: tuple[str, ...], words: tuple[str, ...]
-) -> None:
+WRONG: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
+    (("doubts", "probe", "call_nope"), ("no call", "call_nope")),
+    (("doubts", "probe", "CALL", "--app", "app:nope"), ("nope",)),
+    (("doubts", "show", "call_nope"), ("call_nope",)),
+    (("doubts", "show", "CALL", "--app", "nope:rt"), ("nope",)),
+    (("doubts", "show"), ("CALL",)),
+    (("call", "accept", "CALL", "--why", "x"), ("--yes",)),
+    (("call", "accept", "CALL", "--yes"), ("--why",)),
+    (("call", "accept", "call_nope", "--why", "x", "--yes"), ("call_nope",)),
+    (("doubts", "probe", "CALL", "--url", "sqlite:///shop.db"), ("needs your tools", "--app")),
+    (("doubts", "resolve", "CALL", "maybe", "--why", "x", "--yes"), ("maybe", "happened, absent, unknown")),
+    (("doubts", "resolve", "CALL", "absent", "--result", "1", "--why", "x", "--yes"), ("--result",)),
+    (("doubts", "resolve", "CALL", "absent", "--yes"), ("--why",)),
+    (("doubts", "resolve", "CALL", "absent", "--why", "", "--yes"), ("why",)),
+    (("doubts", "resolve", "CALL", "absent", "--why", "x"), ("terminal", "--yes")),
+    (("doubts", "resolve", "call_nope", "absent", "--why", "x", "--yes"), ("call_nope",)),
+    (("doubts", "list", "status:happy"), ("happy",)),
+    (("doubts", "list", "--limit", "0"), ("limit",)),
+    (("doubts", "list", "--app", "app:rt"), ("--app",)),
+    (("call", "show", "call_nope"), ("call_nope",)),
+    (("call", "show"), ("CALL",)),
+    (("call", "show", "CALL", "--url", "nonsense"), ("nonsense",)),
+    (("call", "retry", "CALL", "--why", "x", "--app", "app:rt", "--url", "sqlite:///shop.db"), ("--app", "--url")),
+    (("call", "retry", "CALL", "--why", "x"), ("in_doubt",)),
+    (("call", "retry", "CALL"), ("--why",)),
+    (("call", "decide", "CALL", "maybe", "--why", "x"), ("run, replay, refuse",)),
+    (("call", "decide", "CALL", "run", "--why", "x"), ("in_doubt",)),
+    (("call", "decide", "call_nope", "run", "--why", "x"), ("call_nope",)),
+    (("runs", "abandon", "nope", "--why", "x", "--yes"), ("nope",)),
+    (("runs", "abandon", "order-1", "--yes"), ("--why",)),
+    (("runs", "abandon", "order-1", "--why", "x"), ("--yes",)),
+    (("runs", "finish", "order-1", "--why", "x", "--yes"), ("order-1",)),
+    (("runs", "finish", "nope", "--why", "x", "--yes"), ("nope",)),
+    (("runs", "finish", "order-1", "--why", "x"), ("--yes",)),
+    (("rollback", "nope", "--plan"), ("nope",)),
+    (("rollback", "order-1"), ("--plan", "--apply")),
+    (("rollback", "order-1", "--plan", "--apply", "abc"), ("say one",)),
+    (("rollback", "order-1", "--apply", "abc", "--yes"), ("--why",)),
+]
+
+
+def test_what_makes_no_sense_is_said_and_changes_nothing(shop: Path, doubt: str) -> None:
     before = said("runs", "show", "order-1", cwd=shop)
-    assert_refused(run(*(doubt if arg == "CALL" else arg for arg in args), cwd=shop), *words)
+    for args, words in WRONG:
+        assert_refused(here(*(doubt if arg == "CALL" else arg for arg in args), cwd=shop), *words)
     assert said("runs", "show", "order-1", cwd=shop) == before
+
+
+def test_what_may_stay_is_accepted_call_by_call(shop: Path, doubt: str) -> None:
+    done = said("call", "accept", doubt, "--why", "it is theirs now", "--yes", cwd=shop, code=3)
+    assert [one["state"] for one in done["calls"]] == ["residue"]
+    seen = at_terminal("call", "show", doubt, cwd=shop)
+    assert (seen.code, "it is theirs now" in seen.text) == (0, True)
 
 
 def test_a_run_is_closed_over_what_stands(shop: Path, doubt: str) -> None:

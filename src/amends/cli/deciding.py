@@ -9,7 +9,7 @@ from amends import Absent, Call, Happened, Report, Runtime, Unknown
 from amends.cli.access import call_named, reading, run_named, who, working
 from amends.cli.codes import DONE, FAILED, IN_DOUBT, NEEDS_A_PERSON
 from amends.cli.reading import put_report, shown_args
-from amends.cli.show import confirm, progress, put, put_json, say
+from amends.cli.show import agrees, must_ask, progress, put, put_json, say
 from amends.errors import UsageError
 
 ANSWERS: Final = ("happened", "absent", "unknown")
@@ -49,13 +49,14 @@ def resolve(
     as_json: bool,
 ) -> int:
     """See ``amends doubts resolve``."""
-    said = _answer(answer, result)
+    said, asks = _answer(answer, result), must_ask(yes, "a person's word on a doubt")
     with working(app, url=url, tenant=tenant) as rt:
         call, person = rt.call(call_named(rt, call_id)), who(by, rt)
-        _tell(call)
-        question = f"{person} says that it {_spoken(answer)}. Sure?"
-        if not confirm(question, yes=yes, what="a person's word on a doubt"):
-            return FAILED
+        if asks:
+            _tell(call)
+            say(f"   then: {getattr(rt.preview(call.id), answer)}")
+            if not agrees(f"{person} says that it {_spoken(answer)}. Sure?"):
+                return FAILED
         with progress(f"run {call.run_id} goes on"):
             report = rt.resolve(call.id, said, by=person, why=why)
     return _put(report, as_json)
@@ -69,6 +70,30 @@ def retry(
         call = call_named(rt, call_id)
         with progress("trying again"):
             report = rt.retry(call, by=who(by, rt), why=why)
+    return _put(report, as_json)
+
+
+def accept(
+    call_id: str,
+    *,
+    by: str | None,
+    why: str,
+    yes: bool,
+    app: str | None,
+    url: str | None,
+    tenant: str | None,
+    as_json: bool,
+) -> int:
+    """See ``amends call accept``."""
+    asks = must_ask(yes, "accepting what stands")
+    with working(app, url=url, tenant=tenant) as rt:
+        call, person = rt.call(call_named(rt, call_id)), who(by, rt)
+        if asks:
+            _tell(call)
+            if not agrees(f"{person} says that it stays. Sure?"):
+                return FAILED
+        with progress(f"run {call.run_id} goes on"):
+            report = rt.accept(call.id, by=person, why=why)
     return _put(report, as_json)
 
 
@@ -87,10 +112,10 @@ def abandon(
     run_id: str, *, by: str | None, why: str, yes: bool, url: str | None, tenant: str | None, as_json: bool
 ) -> int:
     """See ``amends runs abandon``."""
+    asks = must_ask(yes, "abandoning a run")
     with reading(url, tenant) as rt:
         run, person = run_named(rt, run_id), who(by, rt)
-        _tell_run(rt, run)
-        if not confirm(f"{person} leaves what stands and closes run {run}. Sure?", yes=yes, what="abandoning a run"):
+        if asks and not _agreed(rt, run, f"{person} leaves what stands and closes run {run}. Sure?"):
             return FAILED
         report = rt.abandon(run, by=person, why=why)
     _put(report, as_json)
@@ -101,10 +126,10 @@ def finish(
     run_id: str, *, by: str | None, why: str, yes: bool, url: str | None, tenant: str | None, as_json: bool
 ) -> int:
     """See ``amends runs finish``."""
+    asks = must_ask(yes, "closing a run")
     with reading(url, tenant) as rt:
         run, person = run_named(rt, run_id), who(by, rt)
-        _tell_run(rt, run)
-        if not confirm(f"{person} says that run {run} is done. Sure?", yes=yes, what="closing a run"):
+        if asks and not _agreed(rt, run, f"{person} says that run {run} is done. Sure?"):
             return FAILED
         report = rt.finish(run, by=person, why=why)
     return _put(report, as_json)
@@ -141,13 +166,14 @@ def _tell(call: Call) -> None:
         say(f"   {call.why or call.error}")
 
 
-def _tell_run(rt: Runtime, run: str) -> None:
+def _agreed(rt: Runtime, run: str, question: str) -> bool:
     report = rt.report(run)
     say(f"run {run} is {report.state.replace('_', ' ')}")
     for left in report.residue:
         say(f"   left standing: {left.call.tool} ({left.call.id}): {left.why}")
     for cause in report.run.causes:
         say(f"   {cause}")
+    return agrees(question)
 
 
 def _put(report: Report, as_json: bool) -> int:

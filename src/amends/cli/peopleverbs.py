@@ -22,9 +22,19 @@ def doubts_list(
     filter: Filter = None, limit: Limit = LIMIT, url: Url = None, tenant: Tenant = None, as_json: Json = False
 ) -> None:
     """List every call that may or may not have happened."""
-    from amends.cli.reading import list_doubts
+    from amends.cli.doubting import list_doubts
 
     list_doubts(said(filter), limit=limit, url=url, tenant=tenant, as_json=as_json)
+
+
+@doubts.command("show")
+def doubts_show(
+    call_id: CallId, app: App = None, url: Url = None, tenant: Tenant = None, as_json: Json = False
+) -> None:
+    """Show one doubt: what was sent, when it was lost, what was learned since, and what each answer would bring."""
+    from amends.cli.doubting import show_doubt
+
+    show_doubt(call_id, app=app, url=url, tenant=tenant, as_json=as_json)
 
 
 @doubts.command("probe")

@@ -67,23 +67,6 @@ def show_call(call_id: str, *, url: str | None, tenant: str | None, as_json: boo
         say(f"the first {EVENTS_MAX} events; --json or rt.events has no more either: ask for the run's")
 
 
-def list_doubts(filter: str, *, limit: int, url: str | None, tenant: str | None, as_json: bool) -> None:
-    """See ``amends doubts list``."""
-    with reading(url, tenant) as rt:
-        found, more = first(rt.doubts(filter), limit)
-        ledger = rt.settings["url"].value
-    if as_json:
-        for call in found:
-            put_json(doubt_facts(call))
-    else:
-        head = ("call", "run", "tool", "state", "age", "arguments")
-        rows = [(c.id, c.run_id, c.tool, c.state, _age(c.started_at), shown_args(c.args)) for c in found]
-        put_table(head, rows, state=3)
-    say_how_many(found, more, "doubt", ledger)
-    if found and not as_json:
-        say("to decide: amends doubts probe CALL, then amends doubts resolve CALL happened|absent|unknown --why ...")
-
-
 def list_locks(*, limit: int, url: str | None, tenant: str | None, as_json: bool) -> None:
     """See ``amends locks``."""
     with reading(url, tenant) as rt:
@@ -120,7 +103,7 @@ def _run_row(run: RunInfo) -> tuple[str, ...]:
         if run.closed_at is None or run.opened_at is None
         else lasted((run.closed_at - run.opened_at).total_seconds())
     )
-    return (run.id, run.state, str(run.generation), run.agent or "", _age(run.opened_at), took, ",".join(run.tags))
+    return (run.id, run.state, str(run.generation), run.agent or "", age_of(run.opened_at), took, ",".join(run.tags))
 
 
 def _run_facts(run: RunInfo) -> dict[str, Any]:
@@ -147,22 +130,6 @@ def call_facts(call: Call) -> dict[str, Any]:
     """A call as JSON has it: every fact of it."""
     return {"call": call.id, "run": call.run_id} | {
         name: value for name, value in asdict(call).items() if name not in ("id", "run_id")
-    }
-
-
-def doubt_facts(call: Call) -> dict[str, Any]:
-    """A doubt as JSON has it: what was sent, when, and why nobody knows."""
-    return {
-        "call": call.id,
-        "run": call.run_id,
-        "tool": call.tool,
-        "state": call.state,
-        "args": dict(call.args),
-        "key": call.key,
-        "attempt": call.attempt,
-        "why": call.why,
-        "error": call.error,
-        "started_at": time_of(call.started_at),
     }
 
 
@@ -224,7 +191,7 @@ def lasted(seconds: float) -> str:
     raise AssertionError("a day is the largest unit")
 
 
-def _age(at: datetime | None) -> str:
+def age_of(at: datetime | None) -> str:
     return "" if at is None else lasted((datetime.now(UTC) - at).total_seconds())
 
 

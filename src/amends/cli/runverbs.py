@@ -209,3 +209,20 @@ def call_retry(
     from amends.cli.deciding import retry
 
     return retry(call_id, by=by, why=why, app=app, url=url, tenant=tenant, as_json=as_json)
+
+
+@call.command("accept")
+def call_accept(
+    call_id: CallId,
+    why: Why,
+    by: By = None,
+    yes: Yes = False,
+    app: App = None,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: Json = False,
+) -> int:
+    """Say that an effect stays, or that nobody will ever know: it is residue, and named for good."""
+    from amends.cli.deciding import accept
+
+    return accept(call_id, by=by, why=why, yes=yes, app=app, url=url, tenant=tenant, as_json=as_json)

@@ -140,12 +140,15 @@ def has_person() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def confirm(question: str, *, yes: bool, what: str) -> bool:
-    """Whether a person agrees; with ``yes`` they did beforehand. Off a terminal that must have been said."""
-    if yes:
-        return True
-    if not has_person():
+def must_ask(yes: bool, what: str) -> bool:
+    """Whether a person is to be asked; where nobody can be, ``--yes`` must have been said."""
+    if not yes and not has_person():
         raise UsageError(f"{what} cannot be undone, and nobody is at a terminal to be asked", hint="say --yes")
+    return not yes
+
+
+def agrees(question: str) -> bool:
+    """Whether the person at the terminal says yes."""
     sys.stdout.flush()
     sys.stderr.write(f"{question} [y/N] ")  # the answer stands in the line of its question
     sys.stderr.flush()

@@ -6,7 +6,7 @@ from amends import Report, RollbackPlan
 from amends.cli.access import run_named, who, working
 from amends.cli.codes import DONE, FAILED, IN_DOUBT, NEEDS_A_PERSON, NOT_ALL_TAKEN_BACK
 from amends.cli.reading import put_report
-from amends.cli.show import confirm, has_person, progress, put_json, put_plain, say
+from amends.cli.show import agrees, has_person, must_ask, progress, put_json, put_plain, say
 from amends.errors import UsageError
 
 
@@ -30,17 +30,18 @@ def rollback(
         raise UsageError("say what is meant: --plan shows what would be done, --apply HASH does it")
     if not plan and not why:
         raise UsageError("a rollback needs a reason", hint="say it: --why 'the customer cancelled'")
+    asks = not plan and must_ask(yes, "a rollback")
     with working(app, url=url, tenant=tenant) as rt:
         run = run_named(rt, run_id)
         planned = rt.plan_rollback(run)
         if plan:
             return _put_plan(planned, as_json)
         chosen = apply or planned.hash
-        if planned.hash == chosen:  # another one is refused below; it is not shown as if it were meant
-            for line in str(planned).splitlines():
-                say(line)
-        if planned.refused is None and not confirm(f"Take run {run} back?", yes=yes, what="a rollback"):
-            return FAILED
+        # A plan that is stale or refused is told below, by whoever refuses it.
+        if asks and planned.hash == chosen and planned.refused is None:
+            say(str(planned))
+            if not agrees(f"Take run {run} back?"):
+                return FAILED
         with progress(f"taking run {run} back"):
             report = rt.rollback(run, by=who(by, rt), why=why or "", plan=chosen)
     return _put_done(report, as_json)

@@ -7,7 +7,7 @@ from typing import Any
 from amends import Runtime, Schema
 from amends.cli.access import reading
 from amends.cli.codes import DONE, FAILED
-from amends.cli.show import confirm, has_person, progress, put_json, put_table, say
+from amends.cli.show import agrees, must_ask, progress, put_json, put_table, say
 
 UP_TO_DATE, PENDING = 0, 1
 
@@ -91,11 +91,8 @@ def collect(
 
 def _agreed(rt: Runtime, older_than: str, *, limit: int | None, yes: bool) -> bool:
     """Whether whoever is asked lets it go; where nothing would go, nobody is asked."""
-    if not yes and has_person():
-        would = rt.gc(older_than=older_than, dry_run=True, limit=limit)
-        if not would.runs:
-            return True
-        question = f"Remove what {would.runs} runs said ({would.calls} calls, {would.bytes:,} bytes)?"
-        return confirm(question, yes=False, what="removing payloads")
-    rt.gc(older_than=older_than, dry_run=True, limit=1)  # an age that makes no sense is told before anything else
-    return confirm("", yes=yes, what="removing payloads")
+    would = rt.gc(older_than=older_than, dry_run=True, limit=1)  # tells of an age that makes no sense before all else
+    if not must_ask(yes, "removing what runs said") or not would.runs:
+        return True
+    would = rt.gc(older_than=older_than, dry_run=True, limit=limit)
+    return agrees(f"Remove what {would.runs} runs said ({would.calls} calls, {would.bytes:,} bytes)?")
