@@ -62,11 +62,16 @@ def candidates(before: list[str], last: str) -> list[str]:
 
     here: Any = get_command(app)
     given: list[str] = []
+    is_value = False
     for word in before:
         below = getattr(here, "commands", {})
-        if word in below and not given:
+        if is_value:
+            is_value = False
+        elif word.startswith("-"):
+            is_value = any(word in one.opts and not one.is_flag for one in here.params if hasattr(one, "is_flag"))
+        elif word in below and not given:
             here = below[word]
-        elif not word.startswith("-"):
+        else:
             given.append(word)
     if last.startswith("-"):
         found = [name for one in here.params for name in (*one.opts, *one.secondary_opts) if name.startswith("--")]
