@@ -32,7 +32,10 @@ class Row:
 
 ROWS: dict[str, Row] = {
     "words": Row(
-        ("record", "errors", "phrases", "model", "states", "plain", "canonical", "report", "planned", "doubted"),
+        (
+            *("record", "errors", "phrases", "model", "states", "plain", "canonical", "report", "planned", "doubted"),
+            *("budget", "overspent"),
+        ),
         (),
         "the words that everything else is said in depend on nothing",
     ),
@@ -43,6 +46,8 @@ ROWS: dict[str, Row] = {
             "filter",
             "planmark",
             "deskops",
+            "budgetrows",
+            "budgetops",
         ),
         ("words",),
         "a declaration and an operation are data: whoever performs them comes later",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from amends.context import current_call, current_run
+from amends.budget import Budget, Cost
+from amends.context import current_call, current_run, spent
 from amends.doubted import Doubt, Evidence
 from amends.errors import (
     Error,
@@ -55,8 +56,10 @@ __all__ = [
     "AsyncRun",
     "AsyncRuntime",
     "Attempt",
+    "Budget",
     "Call",
     "Collected",
+    "Cost",
     "Declaration",
     "Doubt",
     "Error",
@@ -93,6 +96,7 @@ __all__ = [
     "current_call",
     "current_run",
     "declare",
+    "spent",
     "tool",
 ]
 

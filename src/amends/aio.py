@@ -14,6 +14,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 from amends import listing, people, upkeep
 from amends.aiodrive import AsyncDriver
 from amends.aiorun import AsyncEntered, AsyncRun
+from amends.budget import Budget
 from amends.doubtdesk import AsyncDoubtDesk
 from amends.engine import opening, plan
 from amends.engine.session import Session
@@ -53,6 +54,7 @@ class AsyncRuntime(AsyncDoubtDesk):
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
+        budgets: Iterable[Budget] | None = None,
         store: Store | None = None,
     ) -> None:
         given = {
@@ -64,6 +66,7 @@ class AsyncRuntime(AsyncDoubtDesk):
             "tenant": tenant,
             "agent": agent,
             "principal": principal,
+            "budgets": budgets,
         }
         self._hub = Hub(given, tools, store=store)
         self._driver: AsyncDriver = AsyncDriver(self._hub.store, self._hub.live, self._hub.lease_s)
@@ -84,6 +87,7 @@ class AsyncRuntime(AsyncDoubtDesk):
         *,
         input: object = None,
         tags: Sequence[str] = (),
+        budgets: Iterable[Budget] = (),
         recover: Policy = "rollback",
         wait: float | None = None,
         deadline: float | None = None,
@@ -103,6 +107,7 @@ class AsyncRuntime(AsyncDoubtDesk):
         *,
         input: object = None,
         tags: Sequence[str] = (),
+        budgets: Iterable[Budget] = (),
         recover: Policy = "rollback",
         wait: float | None = None,
         deadline: float | None = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from amends.budgetrows import Overrun
 from amends.lockrows import Contention, LockRow, WaitRow
 from amends.record import dataclass
 from amends.rows import CallRow, RunRow
@@ -37,7 +38,8 @@ class Admission:
     """What the ledger says to a request.
 
     ``verdict``: start, replay, failed (recorded), staged, held, wait, locked, doubt, retry, refused, ended,
-    conflict, rejected, spent. ``run`` is told where the answer is about a run: not for a start or a replay.
+    conflict, rejected, spent, again (and look at every slice of its budgets). ``run`` is told where the answer is
+    about a run: not for a start or a replay.
     """
 
     verdict: str
@@ -49,6 +51,7 @@ class Admission:
     unsettled: tuple[str, ...] = ()
     pivot: str = ""
     lock: Contention | None = None
+    over: Overrun | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +75,17 @@ class Rollback:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """``how``: committed, forward (decided: run what is staged), pivot (start it first), early (its pivot may not
-    start: ``missing``), unsettled, locked (what is staged needs what another run has), rollback, ended.
+    start: ``missing``), unsettled, locked (what is staged needs what another run has), over (it costs more than a
+    budget has), rollback, ended.
     """
 
-    how: Literal["committed", "forward", "pivot", "early", "unsettled", "locked", "rollback", "ended"]
+    how: Literal["committed", "forward", "pivot", "early", "unsettled", "locked", "over", "rollback", "ended"]
     run: RunRow
     calls: tuple[CallRow, ...] = ()
     children: tuple[RunRow, ...] = ()
     missing: tuple[str, ...] = ()
     lock: Contention | None = None
+    over: Overrun | None = None
 
 
 @dataclass(frozen=True, slots=True)

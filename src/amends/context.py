@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any
 
-from amends.errors import NoRun
+from amends.budget import Number, billionths
+from amends.errors import NoRun, UsageError
 from amends.model import Call, Phase
 from amends.ops import Later
 from amends.tool import Declaration, Options, current_caller
@@ -19,6 +20,24 @@ def current_call() -> Call:
     if call is None:
         raise NoRun("there is no current call: this code does not run inside a tool's body")
     return call.whole() if isinstance(call, Later) else call
+
+
+def spent(amount: Number, unit: str = "usd") -> None:
+    """The call whose body is running has really cost this much; said more than once, it adds up.
+
+    Without it a call costs what its tool's ``cost=`` says. In a probe or a compensation it says nothing: those come
+    out of no budget.
+    """
+    call = _call.get()
+    if call is None:
+        raise NoRun("spent() was called outside a tool's body: nobody knows which call it is about")
+    try:
+        more = billionths(amount)
+    except ValueError as error:
+        raise UsageError(f"spent() of {call.tool}: {error}") from error
+    if isinstance(call, Later):
+        said = call.spent = {} if call.spent is None else call.spent
+        said[unit] = said.get(unit, 0) + more
 
 
 def current_run() -> Any:

@@ -11,6 +11,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     RunConflict                  .recorded .given
     BadConfig                    .setting .origin
     CannotJoin                   .tool
+    BadCost                      .tool .why
     TransactionOpen
   Refused                        amends said no; nothing was started; a model can act on it
     UnknownTool                  .tool .known
@@ -20,6 +21,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     GenerationsSpent             .tool .limit
     Locked                       .tool .lock .holder .since .held_s .waited
     Deadlocked                   .tool .why
+    BudgetExceeded               .tool .budget .period .spent .reserved .asked .left
     Rejected                     .tool .by .reason
     ResultGone                   .what .call .gone_at
     StalePlan                    .plan .now
@@ -478,3 +480,8 @@ class TransitionRefused(LedgerError):
     def __init__(self, message: str, *, frm: str, to: str) -> None:
         super().__init__(message)
         self.frm, self.to = frm, to
+
+
+# Below, since they are of the branches above: errors of one topic have a page of their own.
+from amends.overspent import BadCost as BadCost  # noqa: E402
+from amends.overspent import BudgetExceeded as BudgetExceeded  # noqa: E402

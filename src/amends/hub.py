@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from amends import process
+from amends.budget import Budget, budget_from, checked_budgets
 from amends.canonical import canonical, digest, encode
 from amends.context import parent_call
 from amends.drive import Live
@@ -30,7 +31,6 @@ log = logging.getLogger("amends")
 
 NOT_YET = {
     "needs_approval": "approvals",
-    "cost": "budgets",
     "redact": "redaction",
 }
 """Options whose promise this version does not keep yet: refused, so that nobody relies on them."""
@@ -50,6 +50,7 @@ class Hub:
         self.order: Order = self.value("order")
         self.lease_s: float = self.value("lease")
         self.wait_s: float = self.value("wait")
+        self.budgets: tuple[Budget, ...] = self.value("budgets")
         self.tools: list[object] = list(tools)
         self.specs: dict[str, Spec] = self._checked(self.tools)
         self.live = Live(self.store)
@@ -162,6 +163,7 @@ class Hub:
             deadline_s=options.get("deadline"),
             if_rolled_back=options.get("if_rolled_back", "again"),
             history=bool(options.get("history", False)),
+            budgets=_written_budgets(options.get("budgets", ())),
             new_id=self.new_id,
         )
 
@@ -182,6 +184,7 @@ class Hub:
             new_id=self.new_id,
             resumed=resumed,
             state=row.state,
+            budgets=(*self.budgets, *map(budget_from, json.loads(row.budgets))) if row.budgets else self.budgets,
         )
 
     def reader(self, row: RunRow | None = None) -> Session:
@@ -217,6 +220,11 @@ def _run_id(id: Any) -> str:
     if not isinstance(id, str) or not id or len(id) > 512:
         raise UsageError(f"a run id is a text of 1 to 512 characters, not {str(id)[:40]!r}")
     return id
+
+
+def _written_budgets(given: Iterable[object]) -> str:
+    budgets = checked_budgets(given, "run")
+    return json.dumps([budget.to_dict() for budget in budgets], ensure_ascii=False) if budgets else ""
 
 
 def _tags(tags: Sequence[str]) -> list[str]:

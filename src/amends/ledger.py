@@ -18,6 +18,7 @@ from amends.answers import Rollback as Rollback
 from amends.answers import Settled as Settled
 from amends.answers import Swept as Swept
 from amends.answers import Tree as Tree
+from amends.budgetrows import FREE, Bill, Overrun, Want
 from amends.flow import Op
 from amends.lockrows import NOTHING, Contention, Wanted
 from amends.record import dataclass, field
@@ -56,6 +57,7 @@ class OpenRun(StoreOp[Opened]):
     if_rolled_back: str = "again"
     history: bool = False
     dead_owner: str = ""
+    budgets: str = ""
 
 
 @dataclass(slots=True)
@@ -148,12 +150,13 @@ class AdmitCall(StoreOp[Admission]):
     on_conflict: str = "raise"
     advise: bool = False
     locks: Wanted = NOTHING
+    costs: Bill = FREE
     expected: bool = False
     """The key was asked for before: a store may look for the answer before it takes its write lock."""
 
 
 @dataclass(slots=True)
-class StartCall(StoreOp[CallRow | Contention | None]):
+class StartCall(StoreOp[CallRow | Contention | Overrun | None]):
     """Start attempt number ``attempt`` of a known call; None when its state does not allow it."""
 
     call_id: str
@@ -180,6 +183,10 @@ class SettleCall(StoreOp[Settled]):
     mono: float | None = None
     doom: bool = False
     """The tool said that its failure is the run's."""
+    spent: tuple[tuple[str, int], ...] = ()
+    """What the body said that it cost, by unit, in billionths."""
+    wants: tuple[Want, ...] = ()
+    """The budgets that this comes out of, where nothing of its unit was reserved."""
     seen: CallRow | None = None
     """The call as it was when the attempt started, where the caller has it: a store need not read it back."""
 

@@ -130,6 +130,8 @@ class Later:
     row: CallRow
     make: Callable[[], Call]
     made: Call | None = None
+    spent: dict[str, int] | None = None
+    """What the body said that it cost, by unit, in billionths; None: it said nothing."""
 
     def whole(self) -> Call:
         """The call itself; always the same one."""

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from amends import listing, people, upkeep
+from amends.budget import Budget
 from amends.doubtdesk import DoubtDesk
 from amends.drive import Driver
 from amends.engine import opening, plan
@@ -50,6 +51,7 @@ class Runtime(DoubtDesk):
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
+        budgets: Iterable[Budget] | None = None,
         store: Store | None = None,
     ) -> None:
         given = {
@@ -61,6 +63,7 @@ class Runtime(DoubtDesk):
             "tenant": tenant,
             "agent": agent,
             "principal": principal,
+            "budgets": budgets,
         }
         self._hub = Hub(given, tools, store=store)
         self._driver: Driver = Driver(self._hub.store, self._hub.live, self._hub.lease_s)
@@ -81,6 +84,7 @@ class Runtime(DoubtDesk):
         *,
         input: object = None,
         tags: Sequence[str] = (),
+        budgets: Iterable[Budget] = (),
         recover: Policy = "rollback",
         wait: float | None = None,
         deadline: float | None = None,
@@ -100,6 +104,7 @@ class Runtime(DoubtDesk):
         *,
         input: object = None,
         tags: Sequence[str] = (),
+        budgets: Iterable[Budget] = (),
         recover: Policy = "rollback",
         wait: float | None = None,
         deadline: float | None = None,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from amends.budget import checked_budgets
 from amends.errors import BadConfig
 from amends.record import dataclass
 
@@ -21,7 +22,10 @@ DEFAULTS: Final[dict[str, Any]] = {
     "principal": None,
     "app": None,
     "by": None,
+    "budgets": (),
 }
+TABLES: Final = {"budgets": checked_budgets}
+"""Settings that are lists of tables in a file, and so have no variable; with what checks them."""
 CHOICES: Final = {"order": ("strict", "advise")}
 
 
@@ -53,7 +57,7 @@ def _one(name: str, given: Any, env: Mapping[str, str], files: list[tuple[Path, 
     if given is not None:
         return Setting(_checked(name, given, "argument"), "argument")
     variable = f"AMENDS_{name.upper()}"
-    if env.get(variable):
+    if name not in TABLES and env.get(variable):
         return Setting(_checked(name, env[variable], variable), variable)
     for path, table in files:
         if name in table:
@@ -63,6 +67,8 @@ def _one(name: str, given: Any, env: Mapping[str, str], files: list[tuple[Path, 
 
 def _checked(name: str, value: Any, origin: str) -> Any:
     default = DEFAULTS[name]
+    if name in TABLES:
+        return TABLES[name](value, origin)
     if isinstance(default, bool):
         words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
         known = words.get(str(value).lower())

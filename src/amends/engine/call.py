@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from amends.budgetrows import Overrun
 from amends.canonical import faithful, load_result
 from amends.engine.doubt import LOST_STARTS_MAX, note_late, settle_doubt, stays_in_doubt
 from amends.engine.judge import judge, why_doubtful
@@ -17,7 +19,9 @@ from amends.engine.session import (
     call_of,
     describe_error,
     moment,
+    unforeseen,
 )
+from amends.engine.spending import exceeded
 from amends.engine.waiting import Wait
 from amends.errors import (
     LeaseLost,
@@ -115,7 +119,7 @@ async def _recalled(session: Session, ask: Ask) -> CallRow | None:
     return row if session.lease.is_ours(clocks.mono) else None  # else the ledger says whose it is
 
 
-async def admit(session: Session, ask: Ask, wait: Wait) -> Admission:
+async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False) -> Admission:
     """Ask the ledger what is to become of this request."""
     spec, asked = ask.spec, session.asked
     expected = session.resumed or ask.key in asked
@@ -145,8 +149,11 @@ async def admit(session: Session, ask: Ask, wait: Wait) -> Admission:
         on_conflict=spec.on_conflict,
         advise=session.advises(spec),
         locks=wanted_by(session, ask, wait),
+        costs=replace(ask.costs, wide=True) if wide else ask.costs,
         expected=expected,
     )
+    if answer.verdict == "again":
+        return await admit(session, ask, wait, wide=True)
     if answer.verdict == "start":
         ask.flight.call, ask.flight.sent = answer.call, False
     return answer
@@ -174,19 +181,20 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
     while True:
         assert row.state == "started", "an attempt runs only after its start is durable"
         ask.flight.call, ask.flight.sent, ask.flight.doubted = row, False, False
+        later = Later(row, partial(call_of, row, ask.spec, args=ask.args))
         ended = await Invoke(
             fn=ask.fn,
             kwargs=ask.args,
             is_async=ask.is_async,
             timeout=ask.timeout,
-            call=Later(row, partial(call_of, row, ask.spec, args=ask.args)),
+            call=later,
             lease=session.lease,
             phase="execute",
             run=session.run,
             late=partial(note_late, ask.spec, row),
             flight=ask.flight,
         )
-        value, row = await conclude(session, ask, row, ended)
+        value, row = await conclude(session, ask, row, ended, said=later.spent)
         if row.state == "succeeded":
             session.recall.keep(row)
             return Done(row, value)
@@ -222,6 +230,8 @@ async def _restart(session: Session, row: CallRow) -> CallRow | None:
         clocks = await ReadClocks()
         await Sleep(max(0.0, row.retry_at - clocks.wall))
     started = await start_waiting(session, row)
+    if isinstance(started, Overrun):
+        raise exceeded(row.tool, started, session.id)
     if isinstance(started, Contention):
         if started.victim:
             raise deadlocked(session, row.tool, started.victim)
@@ -233,8 +243,10 @@ async def _restart(session: Session, row: CallRow) -> CallRow | None:
     return started
 
 
-async def conclude(session: Session, ask: Ask, row: CallRow, ended: Ended) -> tuple[Any, CallRow]:
-    """Settle what the body did. Told to the caller only after it is durable."""
+async def conclude(
+    session: Session, ask: Ask, row: CallRow, ended: Ended, *, said: dict[str, int] | None = None
+) -> tuple[Any, CallRow]:
+    """Settle what the body did, and said that it spent. Told to the caller only after it is durable."""
     clocks = await ReadClocks()
     settle = SettleCall(
         row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded",
@@ -257,6 +269,9 @@ async def conclude(session: Session, ask: Ask, row: CallRow, ended: Ended) -> tu
         settle.doom = settle.to == "failed" and ask.spec.on_failure == "rollback"
     if ask.spec.kind == "read" and settle.to == "in_doubt":
         settle.to, settle.why = "failed", ""
+        said = _perhaps_spent(ask, said)
+    if said:
+        settle.spent, settle.wants = tuple(said.items()), unforeseen(session, ask, said)
     settled = await settle
     ask.flight.call = None
     if settled.fenced:
@@ -267,6 +282,11 @@ async def conclude(session: Session, ask: Ask, row: CallRow, ended: Ended) -> tu
     if settled.call.state == "succeeded" and settle.to != "succeeded":  # an earlier attempt had its effect after all
         value = load_result(settled.call.result, ask.spec.result_type)
     return value, settled.call
+
+
+def _perhaps_spent(ask: Ask, said: dict[str, int] | None) -> dict[str, int]:
+    """What a read cost that was sent and never answered: nobody knows, so all of it."""
+    return {unit: amount for unit, amount, _ in ask.costs.costs} | (said or {})
 
 
 def _outcome_of(spec: Spec, error: Exception) -> tuple[str, str]:

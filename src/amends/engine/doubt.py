@@ -13,7 +13,7 @@ from amends.engine.session import Session, call_of, compensation_key, decode_arg
 from amends.errors import LeaseLost
 from amends.ledger import NoteEvidence, NoteProbe, ReadCall, ResolveCall, SettleCall, StartCall, WatchDoubt
 from amends.model import Absent, Call, Happened, Retry, Unknown
-from amends.ops import Ended, Flight, Invoke, Luck, ReadClocks, Sleep
+from amends.ops import Ended, Flight, Invoke, Later, Luck, ReadClocks, Sleep
 from amends.rows import CallRow
 from amends.tool import ProbeSpec, Spec, twin_kwargs
 
@@ -242,14 +242,15 @@ async def is_repeatable(spec: Spec, row: CallRow) -> bool:
 
 async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *, alone: bool) -> CallRow:
     assert spec.fn is not None, "only a tool with a body is repeated"
-    call = call_of(row, spec)
+    args = decode_args(row, spec)
+    later = Later(row, partial(call_of, row, spec, args=args))
     flight.call, flight.sent, flight.doubted = row, False, True
     ended = await Invoke(
         fn=spec.fn,
-        kwargs=call.args,
+        kwargs=args,
         is_async=spec.is_async,
         timeout=spec.timeout,
-        call=call,
+        call=later,
         lease=session.lease,
         phase="execute",
         run=session.run,
@@ -272,6 +273,7 @@ async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *,
     else:
         stored = faithful(ended.value, spec.result_type)[1]
         settle.result, settle.loss = stored.text, stored.loss or ""
+    settle.spent = tuple((later.spent or {}).items())
     settled = await settle
     flight.call = None
     if settled.fenced:

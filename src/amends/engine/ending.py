@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from amends.budgetrows import Overrun
 from amends.engine.call import run_attempts
 from amends.engine.doubt import is_repeatable
 from amends.engine.giving import give_back
@@ -13,8 +14,9 @@ from amends.engine.leftover import Leftover, leftovers, obstacles
 from amends.engine.locking import locked, start_waiting
 from amends.engine.rollback import STOPPED, Back, let_land, read_tree, roll_back, settle_all, wait_for_live
 from amends.engine.session import Ask, Session, call_of, decode_args
+from amends.engine.spending import exceeded
 from amends.engine.waiting import Wait
-from amends.errors import Held, InDoubt, LedgerError, Locked, OutOfOrder, RunBlocked, Waiting
+from amends.errors import BudgetExceeded, Held, InDoubt, LedgerError, Locked, OutOfOrder, RunBlocked, Waiting
 from amends.ledger import (
     CloseRun,
     DecideCommit,
@@ -42,7 +44,7 @@ async def commit(session: Session, *, output: str | None = None) -> RunRow:
     await _need_body(session)
     try:
         return await _commit(session, output)
-    except Locked:
+    except (Locked, BudgetExceeded):
         # Its block has ended and nothing is decided: a worker goes on, and nothing but a person or a deadlock undoes it.
         if session.uid == session.root:
             await let_go(session)
@@ -74,6 +76,12 @@ async def _commit(session: Session, output: str | None) -> RunRow:
                 holder = session.root if decision.lock is None else decision.lock.root or session.root
                 if not await wait.again(holder):
                     raise _locked_commit(session, decision, wait.waited)
+            case "over":
+                assert decision.over is not None, "a commit that costs too much says of which budget"
+                over = exceeded(decision.over.tool, decision.over, session.id)
+                back = await roll_back(session, by=session.lease.owner, why=str(over))
+                raise_blocked(session, back.tree, over)
+                raise over
             case "forward":
                 left = await _drain(session, decision.calls)
                 if left is not None:
@@ -247,6 +255,8 @@ async def _start_decided(session: Session, row: CallRow) -> None:
     started = await start_waiting(session, row)
     if isinstance(started, Contention) and not started.victim:
         raise locked(session, row.tool, started, waited=session.wait_s)
+    if isinstance(started, Overrun):
+        raise exceeded(row.tool, started, session.id)
     if not isinstance(started, CallRow):
         return
     try:

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from amends.budgetrows import Overrun
 from amends.engine.call import Done, admit, conclude, recorded_done
 from amends.engine.doubt import stays_in_doubt
 from amends.engine.ending import stop_call
 from amends.engine.locking import locked
 from amends.engine.refusing import busy, failure, in_doubt, refuse, row_of
 from amends.engine.session import Ask, Session, call_of
+from amends.engine.spending import exceeded
 from amends.engine.waiting import Wait
 from amends.errors import Busy
 from amends.ledger import ReadCall, StartCall
@@ -68,6 +70,8 @@ async def _restarted(session: Session, row: CallRow) -> CallRow:
     early = 0.0 if row.retry_at is None else row.retry_at - clocks.wall
     lease = session.lease
     started = None if early > 0 else await StartCall(row.id, lease.owner, lease.epoch, row.attempt + 1)
+    if isinstance(started, Overrun):
+        raise exceeded(row.tool, started, session.id)
     if not isinstance(started, CallRow):
         raise Busy(
             f"{row.tool} is {row.state} and cannot be begun again in this transaction now",
@@ -80,12 +84,13 @@ async def _restarted(session: Session, row: CallRow) -> CallRow:
 
 async def _attempt(session: Session, ask: Ask, row: CallRow, is_undone: Callable[[Exception], bool]) -> Done:
     ask.flight.call, ask.flight.sent = row, False
+    later = Later(row, partial(call_of, row, ask.spec, args=ask.args))
     ended = await Invoke(
         fn=ask.fn,
         kwargs=ask.args,
         is_async=ask.is_async,
         timeout=None,
-        call=Later(row, partial(call_of, row, ask.spec, args=ask.args)),
+        call=later,
         lease=None,  # the admission has locked the tree in this very transaction: it is ours until that ends
         phase="execute",
         run=session.run,
@@ -93,7 +98,7 @@ async def _attempt(session: Session, ask: Ask, row: CallRow, is_undone: Callable
     )
     if ended.error is not None and is_undone(ended.error):
         ask = replace(ask, spec=replace(ask.spec, doubt=()))
-    value, row = await conclude(session, ask, row, ended)
+    value, row = await conclude(session, ask, row, ended, said=later.spent)
     if row.state == "succeeded":
         return Done(row, value)
     if stays_in_doubt(row):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from amends.budgetrows import Overrun
 from amends.engine.session import Ask, Session, moment
 from amends.engine.waiting import Wait
 from amends.errors import Deadlocked, Locked
@@ -22,7 +23,7 @@ def wanted_by(session: Session, ask: Ask, wait: Wait) -> Wanted:
     return Wanted(ask.locks, waits=wait.waited < lock_wait_s(session, ask), waited=bool(wait.root))
 
 
-async def start_waiting(session: Session, row: CallRow) -> CallRow | Contention | None:
+async def start_waiting(session: Session, row: CallRow) -> CallRow | Contention | Overrun | None:
     """Start the next attempt of a recorded call, as soon as its locks are free; the last word if they never were."""
     wait = Wait(session.wait_s)
     while True:

@@ -37,6 +37,7 @@ class Opening:
     deadline_s: float | None = None
     if_rolled_back: Literal["again", "raise"] = "again"
     history: bool = False
+    budgets: str = ""
     new_id: Any = field(default=None)
 
 
@@ -65,6 +66,7 @@ async def take(opening: Opening) -> tuple[Opened, Lease]:
             if_rolled_back=opening.if_rolled_back,
             history=opening.history,
             dead_owner=dead,
+            budgets=opening.budgets,
         )
         run = opened.run
         match opened.how:

@@ -10,7 +10,7 @@ from amends.engine.giving import give_back
 from amends.engine.leftover import obstacles
 from amends.engine.rollback import read_tree, roll_back, settle_all
 from amends.engine.session import Session
-from amends.errors import Locked, RunBlocked, Waiting
+from amends.errors import BudgetExceeded, Locked, RunBlocked, Waiting
 from amends.flow import Flow
 from amends.ledger import ClaimRun, CloseRun, DueRuns, Tree
 from amends.ops import IsDead, Lease, ReadClocks
@@ -143,7 +143,7 @@ async def _go_forward(session: Session, root: RunRow) -> Recovered:
                 return await _go_back(session, run.goal_why)
             return Recovered("done", run)
         return Recovered("done", await interrupted(session))
-    except (Locked, RunBlocked, Waiting):
+    except (BudgetExceeded, Locked, RunBlocked, Waiting):
         return Recovered("done", (await read_tree(session)).run)
     except Exception:
         tree = await read_tree(session)

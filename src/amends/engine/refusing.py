@@ -13,6 +13,7 @@ from amends.engine.session import (
     decode_args,
     error_parts,
 )
+from amends.engine.spending import exceeded
 from amends.errors import (
     Busy,
     GenerationsSpent,
@@ -73,6 +74,8 @@ def refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
     """Raise what a verdict that starts nothing means."""
     spec, row = ask.spec, answer.call
     match answer.verdict:
+        case "refused" if answer.over is not None:
+            raise exceeded(spec.name, answer.over, session.id)
         case "refused":
             raise OutOfOrder(
                 spec.name,

@@ -8,9 +8,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from amends.budget import Budget
+from amends.budgetrows import FREE, Bill, Want
 from amends.canonical import ARGS_BYTES_MAX, canonical, check_size, decode, digest, encode, load_result
 from amends.check import lock_names
 from amends.engine.recall import Recall
+from amends.engine.spending import bill_for, unreserved
 from amends.errors import BadArguments
 from amends.model import Call, Compensation, Order, Phase, Request
 from amends.ops import Flight, Lease
@@ -47,6 +50,8 @@ class Session:
     above: tuple[str, ...] = ()
     """The runs that this one is inside of."""
     recall: Recall = field(default_factory=Recall)
+    budgets: tuple[Budget, ...] = ()
+    """Those of the runtime, and those that the run was opened with."""
     asked: set[str] = field(default_factory=set)
     """Keys that were asked for here: asked for again, the record most likely answers."""
 
@@ -94,6 +99,7 @@ class Ask:
     grp: str = ""
     timeout: float | None = None
     locks: tuple[str, ...] = ()
+    costs: Bill = FREE
     flight: Flight = field(default_factory=Flight)
     recorded_digest: str = ""
 
@@ -142,7 +148,17 @@ def ask_for(
         grp=grp,
         timeout=spec.timeout if timeout is None else timeout,
         locks=() if spec.locks is None else lock_names(spec, _request(session, spec, args)),
+        costs=FREE
+        if spec.cost is None and not session.budgets
+        else bill_for(spec, _request(session, spec, args), session.budgets, session.root),
     )
+
+
+def unforeseen(session: Session, ask: Ask, said: Mapping[str, int]) -> tuple[Want, ...]:
+    """The budgets of what this request's body spent without having said so before."""
+    if not session.budgets:
+        return ()
+    return unreserved(said, ask.costs, session.budgets, _request(session, ask.spec, ask.args), session.root)
 
 
 def _request(session: Session, spec: Spec, args: Mapping[str, Any]) -> Request:

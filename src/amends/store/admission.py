@@ -22,6 +22,7 @@ from amends.rows import (
     UpdateRun,
 )
 from amends.states import FREES_KEY, RUN_FINAL, UNSETTLED
+from amends.store.budgets import charge_for, remember_cost
 from amends.store.change import find_run, held, move_call, note
 from amends.store.locks import merged, outbox_names, remember, take_locks
 
@@ -83,8 +84,11 @@ async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> A
     locked = await _locked(op, run, root, now)
     if locked is not None:
         return locked
+    paid = await charge_for(op, run, root, now)
+    if isinstance(paid, Admission):
+        return paid
     op = replace(op, key=f"{op.key}:{op.call_id}")  # the request itself may be repeated: it stays as it is
-    return Admission("start", await _insert(op, run, root, now, state="started", generation=1))
+    return Admission("start", await _insert(op, run, root, now, state="started", generation=1, **paid))
 
 
 async def _closed(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission | None:
@@ -246,13 +250,16 @@ async def _admit_by_law(op: AdmitCall, run: RunRow, root: RunRow, now: float, ge
             run = await UpdateRun(run, {"staged_pivot": call.id})
         return Admission("staged", call, run=run)
     locked = await _locked(op, run, root, now, pivots=op.kind == "pivot" and not violation)
-    if locked is not None and op.kind == "retriable":
-        # Past the pivot it is forward work, whoever has the lock: accepted, and started when that is free.
-        call = await _insert(op, run, root, now, state="held", generation=generation, reason="lock")
-        return Admission("staged", call, run=run)
-    if locked is not None:
+    if locked is not None and op.kind != "retriable":
         return locked
-    call = await _insert(op, run, root, now, state="started", generation=generation, violation=violation)
+    paid = await charge_for(op, run, root, now, pivots=op.kind == "pivot" and not violation)
+    if isinstance(paid, Admission):
+        return paid
+    if locked is not None:
+        # Past the pivot it is forward work, whoever has the lock: accepted, and started when that is free.
+        call = await _insert(op, run, root, now, state="held", generation=generation, reason="lock", **paid)
+        return Admission("staged", call, run=run)
+    call = await _insert(op, run, root, now, state="started", generation=generation, violation=violation, **paid)
     if op.kind == "pivot" and not violation:
         await UpdateRun(run, {"pivot": call.id})
     return Admission("start", call)
@@ -328,10 +335,13 @@ async def _insert(op: AdmitCall, run: RunRow, root: RunRow, now: float, *, state
     if op.locks.names:
         facts["locks"] = json.dumps(op.locks.names, ensure_ascii=False)
         await remember(root)
+    costs = None
+    if op.costs.costs:
+        facts["cost"], costs = await remember_cost(op, root, facts.get("cost", ""))
     seq = await note(
         run, "call", at=now, by=op.owner, epoch=root.epoch, call=op.call_id, frm="(new)", to=state,
         tool=op.tool, reason=facts.get("reason"), violation=facts.get("violation"),
-        locks=op.locks.names,
+        locks=op.locks.names, costs=costs,
     )  # fmt: skip
     if state == "started":
         facts |= {"attempt": 1, "first_at": now, "started_at": now}

@@ -11,6 +11,7 @@ from amends.lockrows import DropWaits, FreeLocks
 from amends.plain import quoted
 from amends.rows import AddEvent, CallRow, FindCall, FindRun, ListCalls, RunRow, UpdateCall, UpdateRun
 from amends.states import call_may, run_may
+from amends.store.charging import moved_on
 
 
 async def owned(root_uid: str, owner: str, epoch: int) -> RunRow:
@@ -88,6 +89,10 @@ async def move_call(
         raise TransitionRefused(
             f"call {call.id} ({call.tool}) is {call.state} and cannot become {to}", frm=call.state, to=to
         )
+    cost = changes.get("cost", call.cost)
+    if cost:
+        changes["cost"], costs = await moved_on(cost, to, kind=call.kind, why=changes.get("why", ""))
+        facts = {**(facts or {}), "costs": costs or None}
     seq = await note(run, "call", at=at, by=by, epoch=epoch, call=call.id, frm=call.state, to=to, **(facts or {}))
     if to in ("succeeded", "in_doubt") and call.state not in ("failed", "compensated"):
         changes["settled_seq"] = seq

@@ -22,6 +22,7 @@ from amends.planmark import tree_mark
 from amends.rows import CallRow, FindCall, FindRun, ListCalls, ListTree, Now, RunRow, UpdateCall, UpdateRun
 from amends.states import RUN_FINAL, STANDING, UNSETTLED
 from amends.store.admission import not_done, promote, within
+from amends.store.budgets import refused, reserve_recorded
 from amends.store.change import count_replays, find_run, holds, move_call, move_run, note, owned, unblock
 from amends.store.locks import staged_names, take_locks
 
@@ -195,11 +196,11 @@ async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCo
         missing = not_done(op.after.get(pivot.tool, ()), (await within(run))[0])
         if missing and not pivot.violation:
             return Decision("early", run, (pivot,), missing=missing)
-        locked = await _take_staged(run, staged, op, now)
-        if locked is not None:
-            return locked
+        why_not = await _take_staged(run, staged, op, now)
+        if why_not is not None:
+            return why_not
         run = await UpdateRun(run, {"pivot": pivot.id})
-        pivot = await promote(run, pivot, at=now, by=op.owner, epoch=op.epoch)
+        pivot = await promote(run, await FindCall(pivot.id) or pivot, at=now, by=op.owner, epoch=op.epoch)
         pivot = await move_call(
             run, pivot, "started", at=now, by=op.owner, epoch=op.epoch, facts={"attempt": 1},
             attempt=1, first_at=now, started_at=now,
@@ -211,9 +212,9 @@ async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCo
             await UpdateCall(call, {"run": run.parent})
         staged = ()
     if staged:
-        locked = await _take_staged(run, staged, op, now) if run.phase == "open" else None
-        if locked is not None:
-            return locked
+        why_not = await _take_staged(run, staged, op, now) if run.phase == "open" else None
+        if why_not is not None:
+            return why_not
         if run.phase == "open":
             run = await move_run(run, "pivoted", at=now, by=op.owner, epoch=op.epoch, facts={"pivot": "commit"})
         return Decision("forward", run, staged)
@@ -221,18 +222,21 @@ async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCo
 
 
 async def _take_staged(run: RunRow, staged: tuple[CallRow, ...], op: DecideCommit, now: float) -> Decision | None:
-    """What is staged needs its locks in the transaction that decides; None: it has them, or names none."""
+    """What is staged needs its locks and its money in the transaction that decides; None: it has them, or needs none."""
     names = staged_names(staged)
-    if not names:
-        return None
+    if names:
+        root = await find_run(run.root)
+        first = next(call for call in staged if call.locks)
+        wanted = Wanted(names, waits=True, waited=True)
+        why_not = await take_locks(root, wanted, call=first.id, tool=first.tool, at=now, by=op.owner)
+        if why_not is not None:
+            run = await find_run(run.uid)
+            return Decision("rollback" if why_not.victim else "locked", run, staged, lock=why_not)
     root = await find_run(run.root)
-    first = next(call for call in staged if call.locks)
-    wanted = Wanted(names, waits=True, waited=True)
-    why_not = await take_locks(root, wanted, call=first.id, tool=first.tool, at=now, by=op.owner)
-    if why_not is None:
+    over = await reserve_recorded(staged, root, now=now)
+    if over is None:
         return None
-    run = await find_run(run.uid)
-    return Decision("rollback" if why_not.victim else "locked", run, staged, lock=why_not)
+    return Decision("over", await refused(over, run, root, now, by=op.owner), staged, over=over)
 
 
 # ---- closing ------------------------------------------------------------------------------

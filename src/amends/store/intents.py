@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from amends import deskops, ledger
+from amends import budgetops, deskops, ledger
 from amends.flow import Flow
 from amends.store import admission, desk, ending, opening, reading, retention, settlement
 
@@ -39,6 +39,7 @@ INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     ledger.ReadEvents: reading.read_events,
     ledger.ListLocks: reading.list_locks,
     deskops.AcceptCall: desk.accept_call,
+    budgetops.ListBudgets: reading.list_budgets,
     ledger.CollectGarbage: retention.collect_garbage,
 }
 
@@ -51,6 +52,7 @@ READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(
         ledger.ReadEvents,
         ledger.DueRuns,
         ledger.ListLocks,
+        budgetops.ListBudgets,
     }
 )
 """Operations that change nothing: a store may answer them without taking its write lock."""

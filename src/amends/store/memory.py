@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from amends.budgetrows import SliceRow
 from amends.flow import run_flow
 from amends.ledger import StoreOp
 from amends.lockrows import (
@@ -50,6 +51,7 @@ from amends.rows import (
     UpdateCall,
     UpdateRun,
 )
+from amends.store.budgetmemory import BUDGET_ROWS
 from amends.store.intents import intent
 
 T = TypeVar("T")
@@ -69,6 +71,7 @@ class MemoryStore:
         self.events: list[EventRow] = []
         self.locks: dict[tuple[str, str], LockRow] = {}
         self.waits: dict[tuple[str, str], WaitRow] = {}
+        self.slices: dict[str, SliceRow] = {}
         self._ids: dict[tuple[str, str], list[str]] = {}
         self._trees: dict[str, list[str]] = {}
         self._keys: dict[str, list[str]] = {}
@@ -315,4 +318,5 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     WaitsOf: MemoryStore._waits_of,
     WaitsFor: MemoryStore._waits_for,
     DropWaits: MemoryStore._drop_waits,
+    **BUDGET_ROWS,
 }

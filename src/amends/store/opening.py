@@ -45,6 +45,8 @@ async def open_run(op: OpenRun) -> Opened:
     row = await _take_over(row, op, now, history=int(op.history))
     if row.state == "blocked" and row.interrupted:
         row = await move_run(row, row.came_from, at=now, by=op.owner, epoch=row.epoch, causes="[]", interrupted=0)
+    if op.budgets and op.budgets != row.budgets:
+        row = await UpdateRun(row, {"budgets": op.budgets})
     return Opened("resumed", row, now)
 
 
@@ -72,6 +74,7 @@ async def _create(op: OpenRun, generation: int, now: float) -> RunRow:
         lease_s=op.lease_s,
         lease_until=now + op.lease_s,
         wake_at=now + op.lease_s,
+        budgets=op.budgets,
     )
     await InsertRun(row)
     await note(row, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=generation)

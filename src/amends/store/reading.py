@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from amends.budgetops import ListBudgets
+from amends.budgetrows import PageSlices, SliceRow
 from amends.ledger import HeldLock, ListLocks, ListRuns, ReadCall, ReadEvents, ReadRun, SearchCalls, Tree
 from amends.lockrows import LocksOf, PageLocks, WaitsFor
 from amends.rows import (
@@ -63,6 +65,11 @@ async def list_locks(op: ListLocks) -> list[HeldLock]:
         waits = [wait for wait in asked if waits_now(wait, await find_run(wait.root), now)]
         held.append(HeldLock(lock, root, tuple(waits), now))
     return held
+
+
+async def list_budgets(op: ListBudgets) -> tuple[list[SliceRow], float]:
+    """See ``ListBudgets``."""
+    return await PageSlices(op.tenant, op.after, op.limit), await Now()
 
 
 async def read_events(op: ReadEvents) -> list[EventRow]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from amends.budgetrows import Overrun
 from amends.errors import TransitionRefused
 from amends.ledger import (
     DecideCall,
@@ -20,12 +21,13 @@ from amends.ledger import (
 from amends.lockrows import Contention, Wanted
 from amends.rows import CallRow, FindCall, Now, RunRow, UpdateCall, UpdateRun
 from amends.store.admission import promote
+from amends.store.budgets import outbox_of, refused, reserve_recorded, with_actuals
 from amends.store.change import find_run, holds, move_call, move_run, note, owned, unblock
 from amends.store.learning import knows, learned
 from amends.store.locks import names_wanted, take_locks
 
 
-async def start_call(op: StartCall) -> CallRow | Contention | None:
+async def start_call(op: StartCall) -> CallRow | Contention | Overrun | None:
     """See ``StartCall``."""
     call = await _find(op.call_id)
     run = await find_run(call.run)
@@ -42,6 +44,13 @@ async def start_call(op: StartCall) -> CallRow | Contention | None:
         why_not = await take_locks(root, wanted, call=call.id, tool=call.tool, at=now, by=op.owner)
         if why_not is not None:
             return why_not
+    if not call.attempt and (call.cost or root.charged):
+        outbox = await outbox_of(run) if call.kind == "pivot" and not call.violation and root.charged else []
+        over = await reserve_recorded({one.id: one for one in (call, *outbox)}.values(), root, now=now)
+        if over is not None:
+            await refused(over, run, root, now, by=op.owner)
+            return over
+        call = await _find(op.call_id)
     call = await promote(run, call, at=now, by=op.owner, epoch=op.epoch)
     if call.kind == "pivot" and not call.violation:
         run = await UpdateRun(run, {"pivot": call.id})
@@ -77,8 +86,9 @@ async def settle_call(op: SettleCall) -> Settled:
         return Settled(kept, fenced=True)
     now = await Now()
     run = root if call.run == call.root else await find_run(call.run)
+    paid = {"cost": await with_actuals(call, op, root, now)} if op.spent else {}
     settled = await move_call(
-        run, call, op.to, at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt, "why": op.why},
+        run, call, op.to, at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt, "why": op.why}, **paid,
         result=op.result, loss=op.loss, error=op.error, why=op.why, settled_at=now,
         retry_at=None if op.retry_s is None else now + op.retry_s, quiet_boot=op.boot, quiet_mono=op.mono,
     )  # fmt: skip

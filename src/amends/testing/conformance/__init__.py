@@ -18,6 +18,7 @@ from amends.testing.conformance import (  # isort: skip
     alike as alike,
     racing as racing,
     locks as locks,
+    budgets as budgets,
     retention as retention,
     desk as desk,
 )

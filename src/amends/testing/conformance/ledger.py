@@ -10,9 +10,12 @@ from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
 
 from amends import ledger as ops
+from amends.budgetops import ListBudgets
+from amends.budgetrows import SliceRow
 from amends.ledger import Store
 from amends.rows import CallRow, EventRow, RunRow
 from amends.states import NEW, call_may, run_may
+from amends.testing.books import imbalances, unpaid
 
 E = TypeVar("E", bound=BaseException)
 
@@ -254,6 +257,16 @@ class Ledger:
             if len(page) < PAGE:
                 return found
 
+    def slices(self) -> list[SliceRow]:
+        """Of every budget, of all tenants of the checks."""
+        found: list[SliceRow] = []
+        for tenant in ("", "acme", "other"):
+            after = ""
+            while page := self(ListBudgets(tenant, after, PAGE))[0]:
+                found += page
+                after = page[-1].name
+        return found
+
     def everything(self) -> tuple[list[RunRow], list[CallRow], list[EventRow]]:
         return self.runs(), self.calls(), self.events()
 
@@ -277,3 +290,5 @@ def audit(ledger: Ledger) -> None:
     firsts = {event.seq: event.call for event in events}
     for call in calls:
         assert firsts.get(call.seq) == call.id, "a call's seq is the place of its first event"
+    if any(call.cost for call in calls):
+        assert [*imbalances(ledger.slices(), calls), *unpaid(calls)] == []

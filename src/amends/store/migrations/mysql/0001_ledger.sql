@@ -51,6 +51,8 @@ create table if not exists runs (
     pivot longtext not null default (''),
     staged_pivot longtext not null default (''),
     locked bigint not null default 0,
+    charged bigint not null default 0,
+    budgets longtext not null default (''),
     causes longtext not null default ('[]'),
     closed_at double,
     gone_at double,
@@ -100,6 +102,7 @@ create table if not exists calls (
     at_commit bigint not null default 0,
     undoable bigint not null default 0,
     locks longtext not null default (''),
+    cost longtext not null default (''),
     violation longtext not null default (''),
     attempt bigint not null default 0,
     result longtext,
@@ -187,4 +190,21 @@ create table if not exists waits (
     seen_at double not null,
     unique index waits_root (root, name),
     index waits_name (tenant, name)
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+-- What may be spent and what is: one row for each slice of a budget. Amounts are decimals, exact as texts.
+create table if not exists budgets (
+    name varbinary(255) not null,
+    tenant varbinary(1016) not null,
+    root varbinary(255) not null,
+    words longtext not null,
+    unit longtext not null,
+    cap longtext not null,
+    allot longtext not null,
+    reserved longtext not null,
+    spent longtext not null,
+    period longtext not null,
+    unique index budgets_name (name),
+    index budgets_tenant (tenant, name),
+    index budgets_root (root)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;

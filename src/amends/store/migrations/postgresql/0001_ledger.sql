@@ -47,6 +47,8 @@ create table runs (
     pivot text not null default '',
     staged_pivot text not null default '',
     locked bigint not null default 0,
+    charged bigint not null default 0,
+    budgets text not null default '',
     causes text not null default '[]',
     closed_at double precision,
     gone_at double precision,
@@ -103,6 +105,7 @@ create table calls (
     at_commit bigint not null default 0,
     undoable bigint not null default 0,
     locks text not null default '',
+    cost text not null default '',
     violation text not null default '',
     attempt bigint not null default 0,
     result text,
@@ -202,3 +205,23 @@ create table waits (
 create unique index waits_root on waits (root, name);
 
 create index waits_name on waits (tenant, name);
+
+-- What may be spent and what is: one row for each slice of a budget. Amounts are decimals, exact as texts.
+create table budgets (
+    name text collate "C" not null,
+    tenant text collate "C" not null,
+    root text collate "C" not null,
+    words text not null,
+    unit text not null,
+    cap text not null,
+    allot text not null,
+    reserved text not null,
+    spent text not null,
+    period text not null
+) with (fillfactor = 50);
+
+create unique index budgets_name on budgets (name);
+
+create index budgets_tenant on budgets (tenant, name);
+
+create index budgets_root on budgets (root) where root <> '';

@@ -46,6 +46,8 @@ create table runs (
     pivot text not null,
     staged_pivot text not null,
     locked integer not null,
+    charged integer not null,
+    budgets text not null,
     causes text not null,
     closed_at real,
     gone_at real,
@@ -101,6 +103,7 @@ create table calls (
     at_commit integer not null default 0,
     undoable integer not null default 0,
     locks text not null default '',
+    cost text not null default '',
     violation text not null default '',
     attempt integer not null default 0,
     result text,
@@ -201,3 +204,21 @@ create table waits (
 create unique index waits_root on waits (root, name);
 
 create index waits_name on waits (tenant, name);
+
+-- What may be spent and what is: one row for each slice of a budget. Amounts are decimals, exact as texts.
+create table budgets (
+    name text not null unique,
+    tenant text not null,
+    root text not null,
+    words text not null,
+    unit text not null,
+    cap text not null,
+    allot text not null,
+    reserved text not null,
+    spent text not null,
+    period text not null
+) strict;
+
+create index budgets_tenant on budgets (tenant, name);
+
+create index budgets_root on budgets (root) where root <> '';
