@@ -74,6 +74,7 @@ ROWS: dict[str, Row] = {
             "run",
             "aio",
             "aiorun",
+            "attempts",
             "hub",
             "people",
             "rehearsal",

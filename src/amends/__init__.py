@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from amends.attempts import Attempt
 from amends.budget import Budget, Cost
 from amends.context import current_call, current_run, spent
 from amends.doubted import Doubt, Evidence
@@ -39,13 +40,14 @@ from amends.model import (
 )
 from amends.planned import Next, Planned, Preview, RollbackPlan
 from amends.report import Report
-from amends.run import Attempt, Run
+from amends.run import Run
 from amends.runtime import Runtime
 from amends.tool import Declaration, Tool, declare, tool
 
 if TYPE_CHECKING:
     from amends.aio import AsyncRuntime
-    from amends.aiorun import AsyncAttempt, AsyncRun
+    from amends.aiorun import AsyncRun
+    from amends.attempts import AsyncAttempt
 
 __version__ = "0.1.0.dev0"
 
@@ -104,7 +106,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # The async surface is loaded when it is asked for: a blocking program need not pay for it.
     if name in ("AsyncRuntime", "AsyncRun", "AsyncAttempt"):
-        from amends import aio, aiorun
+        from amends import aio, aiorun, attempts
 
-        return getattr(aio if name == "AsyncRuntime" else aiorun, name)
+        return getattr({"AsyncRuntime": aio, "AsyncRun": aiorun}.get(name, attempts), name)
     raise AttributeError(f"module 'amends' has no attribute {name!r}")

@@ -80,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
         model = body.get("model", "")
         if model == "silent":
             self.server.over.wait(30)
-            return
+            return None
         if model.startswith("fails-"):
             status = int(model.removeprefix("fails-"))
             return self._send(status, {"type": "error", "error": {"type": "x", "message": f"refused {status}"}})

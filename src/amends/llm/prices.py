@@ -54,13 +54,16 @@ class Prices:
             if found.usd is not None:
                 return found
             why = found.why
+        if "*" in self._own:
+            return Cost(_by_table(self._own["*"], tokens))
         self._say(names[0] if names else "", why)
         return Cost(None, why)
 
     def _own_price(self, model: str) -> Mapping[str, Decimal] | None:
         if model in self._own:
             return self._own[model]
-        return next((price for pattern, price in self._own.items() if fnmatchcase(model, pattern)), None)
+        matching = (price for pattern, price in self._own.items() if pattern != "*" and fnmatchcase(model, pattern))
+        return next(matching, None)
 
     def _by_genai(self, model: str, tokens: Tokens, tier: str | None) -> Cost:
         try:

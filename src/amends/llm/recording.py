@@ -107,15 +107,17 @@ def _blocking_class(plain: type[Any], recorder: _Recorder) -> type[Any]:
             kwargs = {"cast_to": cast_to, "stream": stream, "stream_cls": stream_cls}
             return recorded(self, asked, entry.attempt.result, options=options, kwargs=kwargs)
         prepared, hides = _with_usage(asked, options, stream=stream)
-        return _answered(entry, lambda: send(prepared), hide_usage=hides)
+        return _answered(entry, lambda: send(prepared), stream=stream, hide_usage=hides)
 
     return _subclass(plain, request)
 
 
-def _answered(entry: Entry, send: Callable[[], Any], *, hide_usage: bool) -> Any:
+def _answered(entry: Entry, send: Callable[[], Any], *, stream: bool, hide_usage: bool) -> Any:
     try:
-        answer = send()
-        found = answer.parse() if _is_raw(answer) else answer
+        answer = found = send()
+        if _is_raw(answer):
+            found = answer.parse() if stream else answer.http_response
+            _ = stream or found.read()
     except BaseException as error:
         settling.fail(entry, error, failed_outcome(entry.asked, error))
         raise
@@ -146,16 +148,18 @@ def _async_class(plain: type[Any], recorder: _Recorder) -> type[Any]:
             kwargs = {"cast_to": cast_to, "stream": stream, "stream_cls": stream_cls}
             return await recorded(self, asked, entry.attempt.result, options=options, kwargs=kwargs)
         prepared, hides = _with_usage(asked, options, stream=stream)
-        return await _answered_async(entry, lambda: send(prepared), hide_usage=hides)
+        return await _answered_async(entry, lambda: send(prepared), stream=stream, hide_usage=hides)
 
     return _subclass(plain, request)
 
 
-async def _answered_async(entry: Entry, send: Callable[[], Any], *, hide_usage: bool) -> Any:
+async def _answered_async(entry: Entry, send: Callable[[], Any], *, stream: bool, hide_usage: bool) -> Any:
     try:
-        answer = await send()
-        found = answer.parse() if _is_raw(answer) else answer
-        found = await found if inspect.isawaitable(found) else found
+        answer = found = await send()
+        if _is_raw(answer):
+            found = answer.parse() if stream else answer.http_response
+            found = await found if inspect.isawaitable(found) else found
+            _ = stream or await found.aread()
     except BaseException as error:
         await settling.fail_async(entry, error, failed_outcome(entry.asked, error))
         raise
@@ -180,7 +184,7 @@ def _with_usage(asked: Asked, options: Any, *, stream: bool) -> tuple[Any, bool]
 
 
 def _is_raw(answer: object) -> bool:
-    """``with_raw_response`` and ``with_streaming_response``: parsing is remembered there, so it costs nobody a thing."""
+    """``with_raw_response`` and ``with_streaming_response``: what was read or made once is kept there for the caller."""
     return hasattr(answer, "parse") and hasattr(answer, "http_response")
 
 

@@ -20,13 +20,15 @@ class Entry:
     def __init__(self, run: Any, asked: Asked, attempt: Any) -> None:
         self.run, self.asked, self.attempt = run, asked, attempt
         self._once = threading.Lock()
+        self.over = threading.Event()
+        """Set when it is durable, or could not be made so."""
 
     def take(self) -> bool:
-        """Whether the caller is the one that ends it. Never waits, so that a finalizer may ask."""
+        """Whether the caller is the one that ends it; then it sets ``over``. Never waits: a finalizer may ask."""
         return self._once.acquire(blocking=False)
 
     @property
-    def is_over(self) -> bool:
+    def is_taken(self) -> bool:
         """Whether somebody has ended it, or is about to."""
         return self._once.locked()
 
@@ -47,14 +49,20 @@ def begin(run: Any, asked: Asked) -> Entry:
 def succeed(entry: Entry, response: object, *, complete: bool = True, characters: int = 0) -> None:
     """It was answered; told to the caller only after this is durable."""
     if entry.take():
-        done = outcome(entry.asked, response, complete=complete, characters=characters)
-        entry.attempt.succeed(done.result)
+        try:
+            done = outcome(entry.asked, response, complete=complete, characters=characters)
+            entry.attempt.succeed(done.result)
+        finally:
+            entry.over.set()
 
 
 def fail(entry: Entry, error: BaseException, known: Outcome | None = None) -> None:
     """It failed with this error, which the caller raises again as it is."""
     if entry.take():
-        entry.attempt.__exit__(*_raised(error))
+        try:
+            entry.attempt.__exit__(*_raised(error))
+        finally:
+            entry.over.set()
 
 
 # ---- awaited ------------------------------------------------------------------------------

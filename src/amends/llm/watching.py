@@ -12,6 +12,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from amends.llm.asking import Outcome, outcome
@@ -19,6 +20,9 @@ from amends.llm.assembling import assembler
 from amends.llm.settling import Entry, fail, fail_async, succeed, succeed_async
 
 log = logging.getLogger("amends")
+
+SWEEP_S_MAX: Final = 5.0
+"""How long leaving a run waits for a dropped stream that is being settled."""
 
 
 def is_stream(answer: object) -> bool:
@@ -63,8 +67,10 @@ class _Seen:
 
 def watch(stream: Any, entry: Entry, *, hide_usage: bool) -> None:
     """From now on this stream settles the call when it ends."""
-    watched = _Watched(stream._iterator, _Seen(entry, hide_usage=hide_usage))
+    seen = _Seen(entry, hide_usage=hide_usage)
+    watched = _Watched(stream._iterator, seen)
     stream._iterator = watched
+    entry.attempt.at_leave = partial(_left, seen)  # what was seen, never the stream: it must go when nobody has it
     _start_sweeper()
     # Weak, both: a stream that is dropped must go at once, and its connection with it.
     response, watching = weakref.ref(stream.response), weakref.ref(watched)
@@ -113,7 +119,7 @@ class _Watched:
             succeed(self._seen.entry, **self._seen.told(complete=False))
 
     def __del__(self) -> None:
-        if not self._seen.entry.is_over:
+        if not self._seen.entry.is_taken:
             _dropped.put(self._seen)
 
 
@@ -141,6 +147,12 @@ def _sweep() -> None:
             _log_late(seen.entry, error)
 
 
+def _left(seen: _Seen) -> None:
+    """The run is left: what is known by now is all that will be."""
+    succeed(seen.entry, **seen.told(complete=False))
+    seen.entry.over.wait(SWEEP_S_MAX)  # whoever was faster
+
+
 def _log_late(entry: Entry, error: Exception) -> None:
     log.warning("%s: a stream that was dropped could not be settled (%s); close streams", entry.asked.tool, error)
 
@@ -150,8 +162,10 @@ def _log_late(entry: Entry, error: Exception) -> None:
 
 def watch_async(stream: Any, entry: Entry, *, hide_usage: bool) -> None:
     """The same for an async stream."""
-    watched = _AsyncWatched(stream._iterator, _Seen(entry, hide_usage=hide_usage))
+    seen = _Seen(entry, hide_usage=hide_usage)
+    watched = _AsyncWatched(stream._iterator, seen)
     stream._iterator = watched
+    entry.attempt.at_leave = partial(_left_async if entry.run.is_async else _left, seen)
     response, watching = weakref.ref(stream.response), weakref.ref(watched)
 
     async def aclose() -> None:
@@ -199,9 +213,13 @@ class _AsyncWatched:
             await succeed_async(self._seen.entry, **self._seen.told(complete=False))
 
     def __del__(self) -> None:
-        if not self._seen.entry.is_over and not self._loop.is_closed():
+        if not self._seen.entry.is_taken and not self._loop.is_closed():
             with contextlib.suppress(RuntimeError):  # closed meanwhile: leaving the run has settled it
                 self._loop.call_soon_threadsafe(_settle_soon, self._seen)
+
+
+async def _left_async(seen: _Seen) -> None:
+    await succeed_async(seen.entry, **seen.told(complete=False))
 
 
 _settling: Final[set[asyncio.Future[None]]] = set()

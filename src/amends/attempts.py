@@ -1,0 +1,147 @@
+"""Calls that are started by hand, in both colours: ``run.begin`` gives one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Self
+
+from amends import people
+from amends.engine import leaving
+from amends.engine.call import Done
+from amends.engine.session import Ask, call_of
+from amends.errors import UsageError
+from amends.model import Call
+from amends.ops import Ended
+
+log = logging.getLogger("amends")
+
+
+class Attempt:
+    """A call started by hand. As a context manager it is safe: leaving without a word is doubt."""
+
+    at_leave: Callable[[], object] | None = None
+    """Called when the run is left while this is open: to end it with what is known by then. What it raises is logged."""
+
+    def __init__(self, run: Any, ask: Ask, done: Done) -> None:
+        self._run, self._ask, self._row = run, ask, done.row
+        self.replayed = done.replayed
+        self._value = done.value
+        self._open = not done.replayed
+        if self._open:
+            run._attempts.add(self)
+
+    @property
+    def call(self) -> Call:
+        """The call in the ledger; its key is the provider's idempotency key."""
+        return call_of(self._row, self._ask.spec)
+
+    @property
+    def result(self) -> Any:
+        """The recorded result, when it was answered from the record."""
+        return self._value
+
+    def succeed(self, result: object = None) -> None:
+        """It happened, with this result."""
+        self._end(Ended(result))
+
+    def fail(self, error: BaseException | str) -> None:
+        """It certainly had no effect."""
+        self._end(Ended(error=people.certain(error)))
+
+    def _end(self, ended: Ended) -> None:
+        if not self._open:
+            raise UsageError(f"the attempt of {self._row.tool} has already ended")
+        self._run._refuse_waiting()
+        self._row = self._run._flow(leaving.end_by_hand(self._run._session, self._ask, self._row, ended))
+        self._value, self._open = ended.value, False
+        self._run._attempts.discard(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not self._open:
+            return
+        self._open = False
+        self._run._attempts.discard(self)
+        session = self._run._session
+        if isinstance(error, Exception):
+            self._row = self._run._flow(leaving.end_by_hand(session, self._ask, self._row, Ended(error=error)))
+        else:
+            self._row = self._run._flow(leaving.doubt_by_hand(session, self._ask, self._row))
+
+
+class AsyncAttempt:
+    """A call started by hand. As a context manager it is safe: leaving without a word is doubt."""
+
+    at_leave: Callable[[], Coroutine[Any, Any, object]] | None = None
+    """Called when the run is left while this is open: to end it with what is known by then. What it raises is logged."""
+
+    def __init__(self, run: Any, ask: Ask, done: Done) -> None:
+        self._run, self._ask, self._row = run, ask, done.row
+        self.replayed = done.replayed
+        self._value = done.value
+        self._open = not done.replayed
+        if self._open:
+            run._attempts.add(self)
+
+    @property
+    def call(self) -> Call:
+        """The call in the ledger; its key is the provider's idempotency key."""
+        return call_of(self._row, self._ask.spec)
+
+    @property
+    def result(self) -> Any:
+        """The recorded result, when it was answered from the record."""
+        return self._value
+
+    async def succeed(self, result: object = None) -> None:
+        """It happened, with this result."""
+        await self._end(Ended(result))
+
+    async def fail(self, error: BaseException | str) -> None:
+        """It certainly had no effect."""
+        await self._end(Ended(error=people.certain(error)))
+
+    async def _end(self, ended: Ended) -> None:
+        if not self._open:
+            raise UsageError(f"the attempt of {self._row.tool} has already ended")
+        await self._run._refuse_waiting()
+        self._row = await self._run._flow(leaving.end_by_hand(self._run._session, self._ask, self._row, ended))
+        self._value, self._open = ended.value, False
+        self._run._attempts.discard(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not self._open:
+            return
+        self._open = False
+        self._run._attempts.discard(self)
+        session = self._run._session
+        if isinstance(error, Exception):
+            self._row = await self._run._flow(leaving.end_by_hand(session, self._ask, self._row, Ended(error=error)))
+        else:
+            self._row = await self._run._flow(leaving.doubt_by_hand(session, self._ask, self._row))
+
+
+def end_open(attempts: set[Attempt]) -> None:
+    """Before a run is left: those that know how end themselves. The rest is doubt, or a read that failed."""
+    for attempt in [one for one in attempts if one.at_leave is not None]:
+        try:
+            assert attempt.at_leave is not None, "chosen for it"
+            attempt.at_leave()
+        except Exception:
+            log.exception("%s was not ended before its run was left", attempt.call.tool)
+
+
+async def end_open_async(attempts: set[AsyncAttempt]) -> None:
+    """The same, awaited."""
+    for attempt in [one for one in attempts if one.at_leave is not None]:
+        try:
+            assert attempt.at_leave is not None, "chosen for it"
+            await attempt.at_leave()
+        except Exception:
+            log.exception("%s was not ended before its run was left", attempt.call.tool)
