@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 import amends
-from amends import errors, filter, settings, states, testing
+from amends import errors, filter, llm, settings, states, testing
 from amends.cli.app import app
 from amends.engine import judge
 from amends.hub import NOT_YET
+from amends.llm.asking import asked_for, outcome
+from amends.llm.prices import Prices
 from amends.spec import ClassOptions, TwinSaid
 from amends.store import file
 from amends.testing.checkers import CHECKERS
@@ -274,6 +276,13 @@ def test_every_name_for_tests_is_documented() -> None:
     rows = rows_of("reference/api.md")
     wanted = {name for name in getattr(testing, "__all__", ()) if not name.startswith("_")}
     assert wanted <= rows, f"docs/reference/api.md does not have {sorted(wanted - rows)}"
+
+
+def test_every_name_for_models_and_part_of_their_record_is_documented() -> None:
+    asked = asked_for("model:openai", "responses", {"model": "m"}, Prices(None, provider="openai", url=""))
+    written = {*asked.args, *outcome(asked, None, complete=False).result}
+    rows = rows_of("reference/api.md")
+    assert {*llm.__all__, *written} <= rows, f"docs/reference/api.md does not have {sorted(written - rows)}"
 
 
 def test_every_field_of_a_filter_is_documented() -> None:

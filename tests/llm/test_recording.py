@@ -9,18 +9,19 @@ from decimal import Decimal
 from typing import Any
 
 import anthropic as anthropic_sdk
+import httpx2
 import openai as openai_sdk
 import pydantic
 import pytest
 from anthropic import Anthropic
-from openai import OpenAI
+from openai import AzureOpenAI, OpenAI
 
 import amends
 from amends import AsyncRuntime, Runtime, UsageError, tool
 from amends.errors import NoRun, RunEnded, WrongColour
 from amends.llm import record
 from tests.llm.conftest import CLAUDE, GPT, SAID, Ask, chat, messages, responses
-from tests.llm.server import TEXT, Server
+from tests.llm.server import ANSWERS, TEXT, Server
 
 SDK_ERRORS = {"messages": anthropic_sdk}
 
@@ -181,6 +182,18 @@ def test_parsed_answers_are_recorded(rt: Runtime, openai: OpenAI, monkeypatch: p
         again = record(openai).responses.parse(model=GPT, input="?", text_format=Birds)
     assert parsed.choices[0].message.parsed == again.output_parsed == Birds(birds=24)
     assert [call.result["tokens"]["total"] for call in rt.report("r").calls] == [1200, 1200]
+
+
+def test_a_client_of_azure_is_recorded(rt: Runtime) -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        assert request.url.path == "/openai/deployments/gpt-4o-mini/chat/completions"
+        return httpx2.Response(200, json=ANSWERS["/chat/completions"]({"model": GPT})[0])
+
+    http = httpx2.Client(transport=httpx2.MockTransport(answer))
+    azure = {"azure_endpoint": "https://here.openai.azure.com", "api_version": "2025-01-01", "api_key": "x"}
+    with AzureOpenAI(**azure, http_client=http) as client, rt.run("r"):  # type: ignore[arg-type]
+        assert text_of(chat(record(client))) == TEXT
+    assert only(rt, "r").result["cost_usd"] > 0
 
 
 # ---- where it may be used -----------------------------------------------------------------

@@ -97,4 +97,9 @@ def test_what_is_written_down_is_plain_and_bounded() -> None:
     assert many.size > 2_000_000
     assert set(many.data) == {"left out", "sha256"}
     assert written({"file": "QUJD" * 5_000}).attachments == 1
+    nested: Any = "end"
+    for _ in range(200):
+        nested = [nested]
+    assert "nested deeper" in str(written(nested).data)
+    assert written("half of \ud83d").data == "half of ?"
     assert written({"prose": "plain words " * 1_000}).attachments == 0

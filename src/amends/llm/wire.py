@@ -27,6 +27,8 @@ OUTPUT_TOKENS: Final = 4_096
 ATTACHMENT_CHARS_MIN: Final = 4_096
 RECORD_BYTES_MAX: Final = 900_000
 """Below the ledger's own limit of one mebibyte, which would refuse the request, or lose the answer."""
+DEPTH_MAX: Final = 80
+"""Below the ledger's own limit of a hundred levels."""
 TEXT_CHARS_MAX: Final = 2_000
 """What stays of each text in a request or answer that is too large to keep whole."""
 _ENCODED: Final = re.compile(r"[A-Za-z0-9+/=_-]{1024}")
@@ -167,22 +169,26 @@ class _Cut:
         self._chars_max, self._only_encoded = chars_max, only_encoded
         self.count = 0
 
-    def plain(self, value: Any) -> Any:
+    def plain(self, value: Any, depth: int = 0) -> Any:
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, str):
             return self._text(value)
+        if depth > DEPTH_MAX:
+            return f"[left out: nested deeper than {DEPTH_MAX} levels]"
         if isinstance(value, Mapping):
-            return {str(name): self.plain(one) for name, one in value.items() if not _is_left_open(one)}
+            return {str(name): self.plain(one, depth + 1) for name, one in value.items() if not _is_left_open(one)}
         if isinstance(value, list | tuple | set | frozenset):
-            return [self.plain(one) for one in value]
+            return [self.plain(one, depth + 1) for one in value]
         if hasattr(value, "to_dict"):
-            return self.plain(value.to_dict(mode="json", warnings=False))
+            return self.plain(value.to_dict(mode="json", warnings=False), depth + 1)
         if hasattr(value, "model_dump"):
-            return self.plain(value.model_dump(mode="json", exclude_unset=True, warnings=False))
+            return self.plain(value.model_dump(mode="json", exclude_unset=True, warnings=False), depth + 1)
         return self._text(str(value))
 
     def _text(self, text: str) -> str:
+        if not text.isascii():
+            text = text.encode("utf-8", "replace").decode()  # half a character, as models and users send them
         if len(text) < self._chars_max or (self._only_encoded and not _is_encoded(text)):
             return text
         self.count += 1
