@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from decimal import Decimal
-from typing import Any
+from typing import Any, assert_type
 
 import anthropic as anthropic_sdk
 import httpx2
@@ -134,6 +134,7 @@ def test_a_request_that_is_too_large_for_the_ledger_is_sent_and_kept_short(
 def test_the_client_is_of_its_type_and_the_one_given_stays_as_it_was(
     rt: Runtime, openai: OpenAI, anthropic: Anthropic
 ) -> None:
+    assert_type(record(openai), OpenAI)
     for given in (openai, anthropic):
         client: Any = record(given)
         assert isinstance(client, type(given))
@@ -190,8 +191,8 @@ def test_a_client_of_azure_is_recorded(rt: Runtime) -> None:
         return httpx2.Response(200, json=ANSWERS["/chat/completions"]({"model": GPT})[0])
 
     http = httpx2.Client(transport=httpx2.MockTransport(answer))
-    azure = {"azure_endpoint": "https://here.openai.azure.com", "api_version": "2025-01-01", "api_key": "x"}
-    with AzureOpenAI(**azure, http_client=http) as client, rt.run("r"):  # type: ignore[arg-type]
+    azure: dict[str, Any] = {"azure_endpoint": "https://here.openai.azure.com", "api_version": "2025-01-01"}
+    with AzureOpenAI(**azure, api_key="x", http_client=http) as client, rt.run("r"):
         assert text_of(chat(record(client))) == TEXT
     assert only(rt, "r").result["cost_usd"] > 0
 

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anthropic as anthropic_sdk
@@ -191,17 +192,23 @@ def test_a_stream_that_is_open_when_the_run_is_taken_back_settles_what_is_known(
     check_broken_off(only(rt), api)
 
 
-def test_many_dropped_streams_at_the_end_of_a_run_are_all_settled(rt: Runtime, openai: OpenAI) -> None:
+def test_many_dropped_streams_at_the_end_of_a_run_are_all_settled(tmp_path: Path, openai: OpenAI) -> None:
     client = record(openai)
+    rt = Runtime(f"sqlite:///{tmp_path}/ledger.db")
 
     def some() -> None:
         for _ in chat(client, stream=True):
             break
 
-    with rt.run("r"):
-        for _ in range(20):
+    with rt, rt.run("r") as run:
+        for one in [run.submit(some) for _ in range(10)]:
+            one.result()
+        for _ in range(10):
             some()
-    assert [call.state for call in rt.report("r").calls] == ["succeeded"] * 20
+        run.output = "done"
+        del run
+    with rt:
+        assert [call.state for call in rt.report("r").calls] == ["succeeded"] * 20
 
 
 def test_a_stream_that_is_still_read_keeps_the_pivot_waiting(openai: OpenAI) -> None:
