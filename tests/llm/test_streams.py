@@ -200,14 +200,12 @@ def test_many_dropped_streams_at_the_end_of_a_run_are_all_settled(tmp_path: Path
         for _ in chat(client, stream=True):
             break
 
-    with rt, rt.run("r") as run:
-        for one in [run.submit(some) for _ in range(10)]:
-            one.result()
-        for _ in range(10):
-            some()
-        run.output = "done"
-        del run
     with rt:
+        with rt.run("r") as run:
+            for one in [run.submit(some) for _ in range(10)]:
+                one.result()
+            for _ in range(10):
+                some()
         assert [call.state for call in rt.report("r").calls] == ["succeeded"] * 20
 
 
