@@ -14,6 +14,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 from amends import people
 from amends.aiodrive import AsyncDriver
 from amends.attempts import AsyncAttempt, end_open_async
+from amends.budget import Costs
 from amends.canonical import encode
 from amends.context import parent_call, refuse_nowhere
 from amends.engine import ending, leaving, opening, plan
@@ -131,11 +132,17 @@ class AsyncRun:
             return inner._value(await inner._do(once_ask(inner._session, key, fn, args, kwargs)))
 
     async def begin(
-        self, tool: str, args: Mapping[str, Any], *, key: Any = None, kind: str | None = None
+        self,
+        tool: str,
+        args: Mapping[str, Any],
+        *,
+        key: Any = None,
+        kind: str | None = None,
+        cost: Costs | None = None,
     ) -> AsyncAttempt:
-        """Start by hand: ``attempt.succeed(result)`` or ``.fail(error)``; silence is doubt."""
+        """Start by hand: ``attempt.succeed(result)`` or ``.fail(error)``; silence is doubt. ``cost``: of this call."""
         await self._check_here()
-        ask = people.hand_ask(self._hub, self._session, tool, args, key=key, kind=kind)
+        ask = people.hand_ask(self._hub, self._session, tool, args, key=key, kind=kind, cost=cost)
         done = await self._flow(leaving.begin_by_hand(self._session, ask))
         return AsyncAttempt(self, ask, done)
 

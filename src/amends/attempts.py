@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
 from amends import people
+from amends.budget import Number, billionths
 from amends.engine import leaving
 from amends.engine.call import Done
 from amends.engine.session import Ask, call_of
@@ -28,6 +29,7 @@ class Attempt:
         self.replayed = done.replayed
         self._value = done.value
         self._open = not done.replayed
+        self._spent: dict[str, int] = {}
         if self._open:
             run._attempts.add(self)
 
@@ -40,6 +42,10 @@ class Attempt:
     def result(self) -> Any:
         """The recorded result, when it was answered from the record."""
         return self._value
+
+    def spent(self, amount: Number, unit: str = "usd") -> None:
+        """This attempt has really cost this much; said more than once, it adds up. Said before it ends."""
+        _add(self._spent, self._row.tool, amount, unit)
 
     def succeed(self, result: object = None) -> None:
         """It happened, with this result."""
@@ -53,7 +59,9 @@ class Attempt:
         if not self._open:
             raise UsageError(f"the attempt of {self._row.tool} has already ended")
         self._run._refuse_waiting()
-        self._row = self._run._flow(leaving.end_by_hand(self._run._session, self._ask, self._row, ended))
+        self._row = self._run._flow(
+            leaving.end_by_hand(self._run._session, self._ask, self._row, ended, said=self._spent)
+        )
         self._value, self._open = ended.value, False
         self._run._attempts.discard(self)
 
@@ -67,9 +75,11 @@ class Attempt:
         self._run._attempts.discard(self)
         session = self._run._session
         if isinstance(error, Exception):
-            self._row = self._run._flow(leaving.end_by_hand(session, self._ask, self._row, Ended(error=error)))
+            self._row = self._run._flow(
+                leaving.end_by_hand(session, self._ask, self._row, Ended(error=error), said=self._spent)
+            )
         else:
-            self._row = self._run._flow(leaving.doubt_by_hand(session, self._ask, self._row))
+            self._row = self._run._flow(leaving.doubt_by_hand(session, self._ask, self._row, said=self._spent))
 
 
 class AsyncAttempt:
@@ -83,6 +93,7 @@ class AsyncAttempt:
         self.replayed = done.replayed
         self._value = done.value
         self._open = not done.replayed
+        self._spent: dict[str, int] = {}
         if self._open:
             run._attempts.add(self)
 
@@ -96,6 +107,10 @@ class AsyncAttempt:
         """The recorded result, when it was answered from the record."""
         return self._value
 
+    def spent(self, amount: Number, unit: str = "usd") -> None:
+        """This attempt has really cost this much; said more than once, it adds up. Said before it ends."""
+        _add(self._spent, self._row.tool, amount, unit)
+
     async def succeed(self, result: object = None) -> None:
         """It happened, with this result."""
         await self._end(Ended(result))
@@ -108,7 +123,9 @@ class AsyncAttempt:
         if not self._open:
             raise UsageError(f"the attempt of {self._row.tool} has already ended")
         await self._run._refuse_waiting()
-        self._row = await self._run._flow(leaving.end_by_hand(self._run._session, self._ask, self._row, ended))
+        self._row = await self._run._flow(
+            leaving.end_by_hand(self._run._session, self._ask, self._row, ended, said=self._spent)
+        )
         self._value, self._open = ended.value, False
         self._run._attempts.discard(self)
 
@@ -122,9 +139,18 @@ class AsyncAttempt:
         self._run._attempts.discard(self)
         session = self._run._session
         if isinstance(error, Exception):
-            self._row = await self._run._flow(leaving.end_by_hand(session, self._ask, self._row, Ended(error=error)))
+            self._row = await self._run._flow(
+                leaving.end_by_hand(session, self._ask, self._row, Ended(error=error), said=self._spent)
+            )
         else:
-            self._row = await self._run._flow(leaving.doubt_by_hand(session, self._ask, self._row))
+            self._row = await self._run._flow(leaving.doubt_by_hand(session, self._ask, self._row, said=self._spent))
+
+
+def _add(spent: dict[str, int], tool: str, amount: Number, unit: str) -> None:
+    try:
+        spent[unit] = spent.get(unit, 0) + billionths(amount)
+    except ValueError as error:
+        raise UsageError(f"spent() of {tool}: {error}") from error
 
 
 def end_open(attempts: set[Attempt]) -> None:

@@ -88,7 +88,9 @@ def log_for(error: Exception, tool: str) -> None:
         log.error("%s: %s: %s (%s)", tool, type(error).__name__, error, error.hint)
 
 
-def hand_ask(hub: Hub, session: Session, tool: str, args: Mapping[str, Any], *, key: Any, kind: str | None) -> Ask:
+def hand_ask(
+    hub: Hub, session: Session, tool: str, args: Mapping[str, Any], *, key: Any, kind: str | None, cost: Any
+) -> Ask:
     """A call started by hand, of a declared tool or of one declared by being written here."""
     spec = hub.specs.get(tool)
     if spec is None:
@@ -103,6 +105,8 @@ def hand_ask(hub: Hub, session: Session, tool: str, args: Mapping[str, Any], *, 
         raise UsageError(f"{tool} is declared as {spec.kind}, begin() says {kind}")
     elif key is not None:
         spec = replace(spec, key=(key,) if isinstance(key, str) else key, declared_key=True)
+    if cost is not None:
+        spec = replace(spec, cost=lambda _: cost)
     bound = spec.bind((), dict(args))
     return ask_for(session, spec, bound, fn=_by_hand, is_async=False, parent=parent_call())
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from amends import people
 from amends.attempts import Attempt, end_open
+from amends.budget import Costs
 from amends.canonical import encode
 from amends.context import parent_call, refuse_nowhere
 from amends.drive import Driver
@@ -123,10 +124,18 @@ class Run:
         with self.child(f"once:{key}") as inner:
             return inner._value(inner._do(once_ask(inner._session, key, fn, args, kwargs)))
 
-    def begin(self, tool: str, args: Mapping[str, Any], *, key: Any = None, kind: str | None = None) -> Attempt:
-        """Start by hand: ``attempt.succeed(result)`` or ``.fail(error)``; silence is doubt."""
+    def begin(
+        self,
+        tool: str,
+        args: Mapping[str, Any],
+        *,
+        key: Any = None,
+        kind: str | None = None,
+        cost: Costs | None = None,
+    ) -> Attempt:
+        """Start by hand: ``attempt.succeed(result)`` or ``.fail(error)``; silence is doubt. ``cost``: of this call."""
         self._check_here()
-        ask = people.hand_ask(self._hub, self._session, tool, args, key=key, kind=kind)
+        ask = people.hand_ask(self._hub, self._session, tool, args, key=key, kind=kind, cost=cost)
         done = self._flow(leaving.begin_by_hand(self._session, ask))
         return Attempt(self, ask, done)
 

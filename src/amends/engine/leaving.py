@@ -124,16 +124,18 @@ async def begin_by_hand(session: Session, ask: Ask) -> Done:
     return await guarded_admission(session, ask)
 
 
-async def end_by_hand(session: Session, ask: Ask, row: CallRow, ended: Ended) -> CallRow:
-    """Settle a call that was started by hand."""
-    _, settled = await conclude(session, ask, row, ended)
+async def end_by_hand(
+    session: Session, ask: Ask, row: CallRow, ended: Ended, *, said: dict[str, int] | None = None
+) -> CallRow:
+    """Settle a call that was started by hand, and was said to have spent this."""
+    _, settled = await conclude(session, ask, row, ended, said=said)
     return settled
 
 
-async def doubt_by_hand(session: Session, ask: Ask, row: CallRow) -> CallRow:
+async def doubt_by_hand(session: Session, ask: Ask, row: CallRow, *, said: dict[str, int] | None = None) -> CallRow:
     """The caller left without a word: perhaps it happened."""
     newest = await ReadCall(row.id)
     if newest is not None and newest.state != "started":
         return newest
     silence = TimeoutError("the attempt ended without succeed() or fail()")
-    return await end_by_hand(session, ask, row, Ended(error=silence))
+    return await end_by_hand(session, ask, row, Ended(error=silence), said=said)

@@ -77,13 +77,15 @@ class Prices:
         context = {"service_tier": tier} if tier else None
         # A server of another provider, or a proxy that nobody knows: then it is the SDK's own provider.
         places: list[dict[str, Any]] = [{"provider_api_url": self._url}, {"provider_id": self._provider}]
+        why = ""
         for place in places:
             try:
                 found = genai_prices.calc_price(usage, model, price_context=context, **place)
-            except (LookupError, ValueError):
+            except Exception as error:  # the answer is paid for: whatever a table of prices does, it is handed over
+                why = str(error) if not isinstance(error, LookupError) else ""
                 continue
             return Cost(found.total_price)
-        return Cost(None, f"neither prices= nor genai-prices has a price for {model}")
+        return Cost(None, f"neither prices= nor genai-prices has a price for {model}" + (f" ({why})" if why else ""))
 
     def _say(self, model: str, why: str) -> None:
         if model in self._said or len(self._said) >= _SAID_MAX:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, get_args
@@ -15,6 +16,8 @@ from amends.llm.replaying import recorded
 from amends.llm.settling import Entry, failed_outcome
 from amends.llm.watching import is_stream, watch, watch_async
 from amends.llm.wire import api_of
+
+log = logging.getLogger("amends")
 
 C = TypeVar("C")
 
@@ -189,11 +192,13 @@ def _is_raw(answer: object) -> bool:
 
 
 def _plain(answer: Any) -> object:
-    if hasattr(answer, "to_dict"):
-        return answer.to_dict(mode="json", warnings=False)
-    if hasattr(answer, "json") and hasattr(answer, "status_code"):  # asked for as the HTTP response itself
-        try:
+    """What is recorded of an answer. Never raises: the answer is paid for, and the caller is to have it."""
+    try:
+        if hasattr(answer, "to_dict"):
+            return answer.to_dict(mode="json", warnings=False)
+        if hasattr(answer, "status_code"):  # the HTTP response itself
             return answer.json()
-        except Exception:
-            return None
+    except Exception:
+        log.exception("an answer of a model could not be recorded")
+        return None
     return answer

@@ -43,7 +43,7 @@ class Entry:
 
 def begin(run: Any, asked: Asked) -> Entry:
     """Start the call; raises what the ledger and the budgets have against it, before anything is sent."""
-    return Entry(run, asked, run.begin(asked.tool, asked.args, kind="read"))
+    return Entry(run, asked, run.begin(asked.tool, asked.args, kind="read", cost=asked.costs))
 
 
 def succeed(entry: Entry, response: object, *, complete: bool = True, characters: int = 0) -> None:
@@ -51,6 +51,7 @@ def succeed(entry: Entry, response: object, *, complete: bool = True, characters
     if entry.take():
         try:
             done = outcome(entry.asked, response, complete=complete, characters=characters)
+            _tell(entry, done)
             entry.attempt.succeed(done.result)
         finally:
             entry.over.set()
@@ -59,6 +60,7 @@ def succeed(entry: Entry, response: object, *, complete: bool = True, characters
 def fail(entry: Entry, error: BaseException, known: Outcome | None = None) -> None:
     """It failed with this error, which the caller raises again as it is."""
     if entry.take():
+        _tell(entry, known)
         try:
             entry.attempt.__exit__(*_raised(error))
         finally:
@@ -71,8 +73,8 @@ def fail(entry: Entry, error: BaseException, known: Outcome | None = None) -> No
 async def begin_async(run: Any, asked: Asked) -> Entry:
     """The same. In a blocking run too: an async tool's body, or an event loop inside its block."""
     if run.is_async:
-        return Entry(run, asked, await run.begin(asked.tool, asked.args, kind="read"))
-    return Entry(run, asked, await asyncio.to_thread(run.begin, asked.tool, asked.args, kind="read"))
+        return Entry(run, asked, await run.begin(asked.tool, asked.args, kind="read", cost=asked.costs))
+    return await asyncio.to_thread(begin, run, asked)
 
 
 async def succeed_async(entry: Entry, response: object, *, complete: bool = True, characters: int = 0) -> None:
@@ -81,6 +83,7 @@ async def succeed_async(entry: Entry, response: object, *, complete: bool = True
         await asyncio.to_thread(succeed, entry, response, complete=complete, characters=characters)
     elif entry.take():
         done = outcome(entry.asked, response, complete=complete, characters=characters)
+        _tell(entry, done)
         await entry.attempt.succeed(done.result)
 
 
@@ -89,7 +92,14 @@ async def fail_async(entry: Entry, error: BaseException, known: Outcome | None =
     if not entry.run.is_async:
         await asyncio.to_thread(fail, entry, error, known)
     elif entry.take():
+        _tell(entry, known)
         await entry.attempt.__aexit__(*_raised(error))
+
+
+def _tell(entry: Entry, known: Outcome | None) -> None:
+    """What was spent. Of a unit that is not named here, the ledger takes what was reserved."""
+    for unit, amount in (known.spent if known is not None else {}).items():
+        entry.attempt.spent(amount, unit)
 
 
 def _raised(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
