@@ -203,7 +203,7 @@ class AsyncRun:
         """Compensate everything, then raise ``RolledBack``."""
         people.refuse_in_body(self.id, "rolled back")
         await self._check_here()
-        await end_open_async(self._attempts)
+        await end_open_async(self)
         try:
             await shielded(self._flow(leaving.take_back(self._session, why=why)))
         finally:
@@ -308,7 +308,7 @@ class AsyncRun:
         if self._over or (error is not None and self._pid != os.getpid()):
             return  # in a forked child it is not ours to leave
         people.refuse_forked(self._pid, self.id)
-        await end_open_async(self._attempts)
+        await end_open_async(self, error)
         try:
             await self._leave_by(error)
         finally:

@@ -11,7 +11,7 @@ from amends.budget import Number, billionths
 from amends.engine import leaving
 from amends.engine.call import Done
 from amends.engine.session import Ask, call_of
-from amends.errors import UsageError
+from amends.errors import LedgerError, UsageError
 from amends.model import Call
 from amends.ops import Ended
 
@@ -153,21 +153,34 @@ def _add(spent: dict[str, int], tool: str, amount: Number, unit: str) -> None:
         raise UsageError(f"spent() of {tool}: {error}") from error
 
 
-def end_open(attempts: set[Attempt]) -> None:
-    """Before a run is left: those that know how end themselves. The rest is doubt, or a read that failed."""
-    for attempt in [one for one in attempts if one.at_leave is not None]:
+def end_open(run: Any, error: BaseException | None = None) -> None:
+    """Before a run is left: attempts that know how end themselves. The rest is doubt, or a read that failed."""
+    if not _is_to_be_ended(run, error):
+        return
+    if error is None or isinstance(error, Exception):
+        run._flow(leaving.let_others_end(run._session))
+    for attempt in list(run._attempts):
         try:
-            assert attempt.at_leave is not None, "chosen for it"
-            attempt.at_leave()
+            if attempt.at_leave is not None:
+                attempt.at_leave()
         except Exception:
             log.exception("%s was not ended before its run was left", attempt.call.tool)
 
 
-async def end_open_async(attempts: set[AsyncAttempt]) -> None:
+async def end_open_async(run: Any, error: BaseException | None = None) -> None:
     """The same, awaited."""
-    for attempt in [one for one in attempts if one.at_leave is not None]:
+    if not _is_to_be_ended(run, error):
+        return
+    if error is None or isinstance(error, Exception):
+        await run._flow(leaving.let_others_end(run._session))
+    for attempt in list(run._attempts):
         try:
-            assert attempt.at_leave is not None, "chosen for it"
-            await attempt.at_leave()
+            if attempt.at_leave is not None:
+                await attempt.at_leave()
         except Exception:
             log.exception("%s was not ended before its run was left", attempt.call.tool)
+
+
+def _is_to_be_ended(run: Any, error: BaseException | None) -> bool:
+    """Not over a broken ledger: it would only be asked in vain, for as long as a lease is."""
+    return not isinstance(error, LedgerError) and any(attempt.at_leave is not None for attempt in run._attempts)

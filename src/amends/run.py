@@ -196,7 +196,7 @@ class Run:
         """Compensate everything, then raise ``RolledBack``."""
         people.refuse_in_body(self.id, "rolled back")
         self._check_here()
-        end_open(self._attempts)
+        end_open(self)
         try:
             self._flow(leaving.take_back(self._session, why=why))
         finally:
@@ -289,7 +289,7 @@ class Run:
                 raise
             note_left_open(error, self.id)
         else:
-            end_open(self._attempts)
+            end_open(self, error)
             self._leave_by(error)
 
     def _leave_by(self, error: BaseException | None) -> None:

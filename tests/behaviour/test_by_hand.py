@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from amends import AsyncRuntime, Attempt, RolledBack, Run, RunBlocked, UsageError
-from amends.errors import BadArguments, KeyConflict, OutOfOrder, ToolFailed
+from amends import AsyncRuntime, Attempt, Budget, RolledBack, Run, RunBlocked, UsageError
+from amends.errors import BadArguments, BadCost, BudgetExceeded, KeyConflict, OutOfOrder, ToolFailed
 from tests.behaviour.world import World, runtime, states
 
 
@@ -129,6 +129,34 @@ def test_leaving_an_async_run_asks_its_open_attempts_too() -> None:
             assert call.result == "known"
 
     asyncio.run(main())
+
+
+def test_an_attempt_reserves_its_cost_and_settles_what_was_spent() -> None:
+    rt = runtime(budgets=[Budget(10)])
+    with rt.run("r") as run:
+        first = run.begin("look", {"x": 1}, kind="read", cost=6)
+        with pytest.raises(BudgetExceeded) as refused:
+            run.begin("look", {"x": 2}, kind="read", cost={"usd": 6})
+        assert (refused.value.spent, refused.value.reserved) == (0, 6)
+        first.spent(1)
+        first.spent(1.5)
+        first.succeed()
+        failed = run.begin("look", {"x": 3}, kind="read", cost=6)
+        failed.spent(2)
+        failed.fail("and yet it was paid for")
+        with pytest.raises(BudgetExceeded) as refused:
+            run.begin("look", {"x": 4}, kind="read", cost=6)
+    assert (refused.value.spent, refused.value.reserved) == (4.5, 0)
+
+
+def test_what_an_attempt_cannot_cost_is_refused() -> None:
+    with runtime().run("r") as run:
+        with pytest.raises(BadCost):
+            run.begin("look", {}, kind="read", cost=-1)
+        attempt = run.begin("look", {}, kind="read")
+        with pytest.raises(UsageError, match=r"spent\(\) of look"):
+            attempt.spent(-1)
+        attempt.succeed()
 
 
 def test_an_undeclared_tool_by_hand_must_say_what_it_is() -> None:

@@ -115,6 +115,21 @@ def test_a_stream_that_is_open_when_the_run_is_left_settles_what_is_known(server
     with_clients(server, api, program)
 
 
+def test_a_stream_that_another_task_still_reads_is_waited_for(server: Server, api: str) -> None:
+    async def program(rt: AsyncRuntime, ask: Asking) -> None:
+        async def read() -> int:
+            return len([event async for event in await ask(stream=True)])
+
+        async with rt.run("r") as run:
+            reading = run.submit(read)
+            while not (await run.report()).calls:
+                await asyncio.sleep(0)
+        assert reading.done()
+        assert (await only(rt)).result["complete"] is True
+
+    with_clients(server, api, program)
+
+
 def test_a_stream_that_is_open_when_the_run_is_taken_back_settles_what_is_known(server: Server, api: str) -> None:
     async def program(rt: AsyncRuntime, ask: Asking) -> None:
         with pytest.raises(amends.RolledBack):

@@ -7,13 +7,14 @@ from decimal import Decimal
 from typing import Any
 
 import openai as openai_sdk
+import pydantic
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from amends import AsyncRuntime, Budget, Runtime
 from amends.errors import BudgetExceeded
 from amends.llm import record
-from tests.llm.conftest import GPT, Ask, chat, messages, responses
+from tests.llm.conftest import GPT, SAID, Ask, chat, messages, responses
 from tests.llm.server import Server
 
 PRICES = {"*": (1, 1), GPT: (1, 1)}
@@ -110,6 +111,21 @@ def test_a_stream_that_fails_midway_settles_what_is_known(client: OpenAI) -> Non
         with pytest.raises(BudgetExceeded) as refused:
             chat(client, max_tokens=6_000)
     assert 0 < refused.value.spent < 200
+
+
+def test_an_answer_that_the_sdk_refuses_to_parse_was_paid_for(client: OpenAI) -> None:
+    class Birds(pydantic.BaseModel):
+        birds: int
+
+    with runtime(6_000) as rt, rt.run("r"):
+        with pytest.raises(openai_sdk.LengthFinishReasonError):
+            client.chat.completions.parse(
+                model=GPT, messages=SAID, response_format=Birds, max_tokens=10, extra_body={"_finish": "length"}
+            )
+        with pytest.raises(BudgetExceeded) as refused:
+            chat(client, max_tokens=6_000)
+        assert rt.report("r").calls[0].state == "failed"
+    assert spent(refused) == (Decimal(1_200), Decimal(0))
 
 
 def test_a_request_without_a_price_is_seen_by_budgets_in_tokens_only(openai: OpenAI) -> None:

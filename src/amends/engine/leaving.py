@@ -7,9 +7,10 @@ from amends.engine.ending import commit, go_back, let_go, let_go_held, raise_blo
 from amends.engine.rollback import Back, let_land, read_tree, wait_for_live
 from amends.engine.session import Ask, Session
 from amends.engine.telling import report_of
+from amends.engine.waiting import POLL_S_MAX, POLL_S_MIN
 from amends.errors import LedgerError, RolledBack, RunEnded, Waiting
 from amends.ledger import ReadCall
-from amends.ops import Ended
+from amends.ops import Ended, LiveCalls, Sleep
 from amends.rows import CallRow, RunRow
 
 
@@ -122,6 +123,17 @@ def note_of(session: Session, back: Back) -> str:
 async def begin_by_hand(session: Session, ask: Ask) -> Done:
     """Admit a call whose body is the caller's own code; ``replayed`` when the record answers."""
     return await guarded_admission(session, ask)
+
+
+async def let_others_end(session: Session) -> None:
+    """What other threads and tasks of this process do in the run comes to its end; however long that takes.
+
+    Unlike ``let_land`` it judges nobody: attempts by hand that are open are asked next.
+    """
+    pause = POLL_S_MIN
+    while await LiveCalls(session.uid):
+        await Sleep(pause)
+        pause = min(pause * 2, POLL_S_MAX)
 
 
 async def end_by_hand(

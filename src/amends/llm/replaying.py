@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any, TypeAlias
 
 from amends import UsageError
@@ -19,8 +20,6 @@ def recorded(client: Any, asked: Asked, result: Any, *, options: Any, kwargs: Ma
     Built by the SDK's own reading of a response, since only that knows what the caller asked for. Awaited by an
     async client.
     """
-    import httpx2
-
     response = result.get("response") if isinstance(result, Mapping) else None
     if not isinstance(response, Mapping):
         raise UsageError(
@@ -34,7 +33,8 @@ def recorded(client: Any, asked: Asked, result: Any, *, options: Any, kwargs: Ma
         content, kind = _sse(asked, response), "text/event-stream"
     else:
         content, kind = json.dumps(response).encode(), "application/json"
-    answer = httpx2.Response(200, headers={"content-type": kind}, content=content, request=request)
+    http = import_module(type(request).__module__.partition(".")[0])  # whichever the SDK stands on
+    answer = http.Response(200, headers={"content-type": kind}, content=content, request=request)
     return client._process_response(**{**kwargs, "cast_to": cast_to}, options=options, response=answer)
 
 
