@@ -50,6 +50,43 @@ def test_genai_prices_has_the_rest() -> None:
     assert prices(provider="anthropic", url="https://api.anthropic.com").of([CLAUDE], USED).usd == expected
 
 
+def test_what_costs_beside_tokens_is_counted_where_it_is_reported() -> None:
+    usage = {"input_tokens": 600, "cache_read_input_tokens": 300, "cache_creation_input_tokens": 100}
+    usage |= {"output_tokens": 200}
+    table = prices(provider="anthropic", url="https://api.anthropic.com")
+    plain = table.of([CLAUDE], USED, response={"usage": usage}).usd
+    searched = table.of(
+        [CLAUDE], USED, response={"usage": {**usage, "server_tool_use": {"web_search_requests": 3}}}
+    ).usd
+    assert plain == table.of([CLAUDE], USED).usd
+    assert searched is not None
+    assert plain is not None
+    assert searched > plain
+
+
+def test_the_tier_that_answered_is_priced() -> None:
+    answer = {"object": "chat.completion", "usage": {"prompt_tokens": 1000, "completion_tokens": 200}}
+    used, url = Tokens(1000, 200), "https://api.openai.com/v1/"
+    normal = prices(url=url).of(["gpt-4.1"], used, response={**answer, "service_tier": "default"}).usd
+    faster = prices(url=url).of(["gpt-4.1"], used, response={**answer, "service_tier": "priority"}).usd
+    assert normal is not None
+    assert faster is not None
+    assert faster > normal
+
+
+def test_a_server_of_another_provider_has_its_own_prices() -> None:
+    here = prices(url="https://api.deepseek.com/v1").of(["deepseek-chat"], Tokens(1000, 200))
+    assert here.usd is not None
+    assert prices(url="https://api.openai.com/v1/").of(["deepseek-chat"], Tokens(1000, 200)).usd is None
+
+
+def test_a_table_that_fails_costs_nobody_his_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(genai_prices, "calc_price", lambda *_, **__: 1 / 0)
+    cost = prices().of([GPT], USED)
+    assert cost.usd is None
+    assert "ZeroDivisionError" in cost.why
+
+
 def test_the_model_that_answered_is_priced_before_the_one_asked_for() -> None:
     table = prices({"alias": (1, 1), "real": (2, 2)})
     assert table.of(["real", "alias"], USED).usd == Decimal("0.0024")

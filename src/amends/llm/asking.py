@@ -87,8 +87,7 @@ def outcome(asked: Asked, response: object, *, complete: bool = True, characters
     if not complete:
         tokens = received_tokens(asked.reserved, tokens, characters)
     told = plain.get("model") if plain is not None else None
-    tier = _tier(plain)
-    cost = asked.prices.of([str(told or ""), asked.model], tokens, tier=tier)
+    cost = asked.prices.of([str(told or ""), asked.model], tokens, response=plain if complete else None)
     result = {
         "model": str(told or asked.model),
         "response": written(response).data,
@@ -99,14 +98,6 @@ def outcome(asked: Asked, response: object, *, complete: bool = True, characters
     notes = [cost.why] if cost.why else []
     notes += ["the answer was not received to its end: tokens are estimated"] if not complete else []
     return Outcome(result | ({"notes": notes} if notes else {}), _spent(tokens, cost.usd))
-
-
-def _tier(response: Mapping[str, Any] | None) -> str | None:
-    if response is None:
-        return None
-    usage = response.get("usage")
-    found = response.get("service_tier") or (usage.get("service_tier") if isinstance(usage, Mapping) else None)
-    return found if isinstance(found, str) else None
 
 
 def _spent(tokens: Tokens | None, usd: Decimal | None) -> Mapping[str, Decimal]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
@@ -20,7 +21,10 @@ Price: TypeAlias = tuple[Number, Number] | Mapping[str, Number]
 
 MILLION: Final = Decimal(1_000_000)
 _NAMES: Final = ("input", "output", "cache_read", "cache_write")
+_FLAVORS: Final = {"chat.completion": "chat", "response": "responses"}
+"""What genai-prices calls the wire formats of OpenAI, by the answer's own word; Anthropic has one."""
 _SAID_MAX: Final = 1_000
+WHY_CHARS_MAX: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +43,11 @@ class Prices:
         self._provider, self._url = provider, url
         self._said: set[str] = set()
 
-    def of(self, models: Iterable[str], tokens: Tokens | None, *, tier: str | None = None) -> Cost:
-        """What these tokens cost with the first of these models that has a price."""
+    def of(self, models: Iterable[str], tokens: Tokens | None, *, response: Mapping[str, Any] | None = None) -> Cost:
+        """What these tokens cost with the first of these models that has a price.
+
+        ``response``: where they were reported; it may tell of more that costs, such as searches and audio.
+        """
         if tokens is None:
             return Cost(None, "the answer reports no usage")
         names = [name for name in dict.fromkeys(models) if name]
@@ -50,7 +57,10 @@ class Prices:
                 return Cost(_by_table(price, tokens))
         why = "the request names no model"
         for name in names:
-            found = self._by_genai(name, tokens, tier)
+            try:
+                found = self._by_genai(name, tokens, response)
+            except Exception as error:  # the answer is paid for: whatever a table of prices does, it is handed over
+                found = Cost(None, f"genai-prices failed on {name} ({type(error).__name__}: {error})"[:WHY_CHARS_MAX])
             if found.usd is not None:
                 return found
             why = found.why
@@ -65,7 +75,7 @@ class Prices:
         matching = (price for pattern, price in self._own.items() if pattern != "*" and fnmatchcase(model, pattern))
         return next(matching, None)
 
-    def _by_genai(self, model: str, tokens: Tokens, tier: str | None) -> Cost:
+    def _by_genai(self, model: str, tokens: Tokens, response: Mapping[str, Any] | None) -> Cost:
         try:
             import genai_prices
         except ImportError:
@@ -73,25 +83,36 @@ class Prices:
         counted = {"input_tokens": tokens.input, "output_tokens": tokens.output}
         counted |= {"cache_read_tokens": tokens.cache_read} if tokens.cache_read else {}
         counted |= {"cache_write_tokens": tokens.cache_write} if tokens.cache_write else {}
-        usage = genai_prices.Usage(**counted)
-        context = {"service_tier": tier} if tier else None
-        # A server of another provider, or a proxy that nobody knows: then it is the SDK's own provider.
-        places: list[dict[str, Any]] = [{"provider_api_url": self._url}, {"provider_id": self._provider}]
-        why = ""
-        for place in places:
-            try:
-                found = genai_prices.calc_price(usage, model, price_context=context, **place)
-            except Exception as error:  # the answer is paid for: whatever a table of prices does, it is handed over
-                why = str(error) if not isinstance(error, LookupError) else ""
-                continue
+        usage, context = genai_prices.Usage(**counted), _context(response)
+        with suppress(LookupError, ValueError):  # a server that is nobody's: a proxy of the SDK's own provider
+            by_url = genai_prices.calc_price(usage, model, provider_api_url=self._url, price_context=context)
+            if by_url.provider.id != self._provider:
+                return Cost(by_url.total_price)
+        with suppress(LookupError, ValueError):
+            if response is not None:
+                told = {"model": model, "usage": response.get("usage")}
+                flavor = _FLAVORS.get(str(response.get("object", "")), "default")
+                whole = genai_prices.extract_usage(told, provider_id=self._provider, api_flavor=flavor)
+                return Cost(whole.calc_price(price_context=context).total_price)
+        with suppress(LookupError, ValueError):
+            found = genai_prices.calc_price(usage, model, provider_id=self._provider, price_context=context)
             return Cost(found.total_price)
-        return Cost(None, f"neither prices= nor genai-prices has a price for {model}" + (f" ({why})" if why else ""))
+        return Cost(None, f"neither prices= nor genai-prices has a price for {model}")
 
     def _say(self, model: str, why: str) -> None:
         if model in self._said or len(self._said) >= _SAID_MAX:
             return
         self._said.add(model)
         log.warning("the cost of requests to %s is not known: %s; budgets in usd do not see them", model or "?", why)
+
+
+def _context(response: Mapping[str, Any] | None) -> dict[str, str] | None:
+    """What else a price depends on."""
+    if response is None:
+        return None
+    usage = response.get("usage")
+    tier = response.get("service_tier") or (usage.get("service_tier") if isinstance(usage, Mapping) else None)
+    return {"service_tier": tier} if isinstance(tier, str) else None
 
 
 def _by_table(price: Mapping[str, Decimal], tokens: Tokens) -> Decimal:
