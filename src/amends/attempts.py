@@ -183,4 +183,5 @@ async def end_open_async(run: Any, error: BaseException | None = None) -> None:
 
 def _is_to_be_ended(run: Any, error: BaseException | None) -> bool:
     """Not over a broken ledger: it would only be asked in vain, for as long as a lease is."""
-    return not isinstance(error, LedgerError) and any(attempt.at_leave is not None for attempt in run._attempts)
+    attempts = list(run._attempts)  # a copy: other threads may begin and end theirs meanwhile
+    return not isinstance(error, LedgerError) and any(attempt.at_leave is not None for attempt in attempts)

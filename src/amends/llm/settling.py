@@ -60,8 +60,8 @@ def succeed(entry: Entry, response: object, *, complete: bool = True, characters
 def fail(entry: Entry, error: BaseException, known: Outcome | None = None) -> None:
     """It failed with this error, which the caller raises again as it is."""
     if entry.take():
-        _tell(entry, known)
         try:
+            _tell(entry, known)
             entry.attempt.__exit__(*_raised(error))
         finally:
             entry.over.set()
