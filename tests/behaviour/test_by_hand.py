@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from decimal import Decimal
 
 import pytest
 
@@ -137,7 +138,7 @@ def test_an_attempt_reserves_its_cost_and_settles_what_was_spent() -> None:
         first = run.begin("look", {"x": 1}, kind="read", cost=6)
         with pytest.raises(BudgetExceeded) as refused:
             run.begin("look", {"x": 2}, kind="read", cost={"usd": 6})
-        assert (refused.value.spent, refused.value.reserved) == (0, 6)
+        assert (refused.value.spent, refused.value.reserved) == (Decimal(0), Decimal(6))
         first.spent(1)
         first.spent(1.5)
         first.succeed()
@@ -146,7 +147,7 @@ def test_an_attempt_reserves_its_cost_and_settles_what_was_spent() -> None:
         failed.fail("and yet it was paid for")
         with pytest.raises(BudgetExceeded) as refused:
             run.begin("look", {"x": 4}, kind="read", cost=6)
-    assert (refused.value.spent, refused.value.reserved) == (4.5, 0)
+    assert (refused.value.spent, refused.value.reserved) == (Decimal("4.5"), Decimal(0))
 
 
 def test_what_an_attempt_cannot_cost_is_refused() -> None:
