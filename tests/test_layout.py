@@ -32,7 +32,19 @@ class Row:
 
 ROWS: dict[str, Row] = {
     "words": Row(
-        ("record", "errors", "phrases", "model", "states", "plain", "canonical", "report", "planned", "doubted"),
+        (
+            "record",
+            "errors",
+            "phrases",
+            "model",
+            "states",
+            "plain",
+            "canonical",
+            "report",
+            "planned",
+            "doubted",
+            "reconciled",
+        ),
         (),
         "the words that everything else is said in depend on nothing",
     ),
@@ -74,6 +86,7 @@ ROWS: dict[str, Row] = {
             "rehearsal",
             "planning",
             "doubting",
+            "reconciling",
             "doubtdesk",
             "upkeep",
             "keeper",
