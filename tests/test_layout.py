@@ -34,7 +34,7 @@ ROWS: dict[str, Row] = {
     "words": Row(
         (
             *("record", "errors", "phrases", "model", "states", "plain", "canonical", "report", "planned", "doubted"),
-            *("budget", "overspent"),
+            *("reconciled", "budget", "overspent"),
         ),
         (),
         "the words that everything else is said in depend on nothing",
@@ -80,6 +80,7 @@ ROWS: dict[str, Row] = {
             "rehearsal",
             "planning",
             "doubting",
+            "reconciling",
             "doubtdesk",
             "listing",
             "upkeep",

@@ -39,6 +39,7 @@ from amends.model import (
     Unknown,
 )
 from amends.planned import Next, Planned, Preview, RollbackPlan
+from amends.reconciled import Mismatch, Reconciliation
 from amends.report import Report
 from amends.run import Run
 from amends.runtime import Runtime
@@ -72,11 +73,13 @@ __all__ = [
     "InDoubt",
     "LedgerError",
     "Lock",
+    "Mismatch",
     "Next",
     "NoEffect",
     "Planned",
     "Preview",
     "Probed",
+    "Reconciliation",
     "Refused",
     "Report",
     "Request",

@@ -100,6 +100,20 @@ def _check_rule(declared: Declaration, option: str, rule: Callable[..., Any]) ->
         return
 
 
+def check_listing(declared: Declaration) -> None:
+    """A listing is of the whole world of its tool: there is no call whose arguments it could ask for."""
+    listing: Any = declared.list_effects
+    if listing is None:
+        return
+    if not callable(listing):
+        bad(declared, f"{declared.name}: list_effects must be a function, not {listing!r}")
+    for parameter in inspect.signature(listing).parameters.values():
+        given = parameter.name == "tenant" and parameter.kind is not parameter.POSITIONAL_ONLY
+        optional = parameter.default is not parameter.empty
+        if not (given or optional or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)):
+            bad(declared, f'{declared.name}: its list_effects asks for "{parameter.name}"; it can ask for: tenant')
+
+
 LOCKS_MAX: Final = 32
 LOCK_CHARS_MAX: Final = 200
 

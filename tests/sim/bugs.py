@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import random
 import sys
 import textwrap
@@ -15,6 +16,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
+from amends import planmark, planning
 from amends.engine import call, doubt, ending, judge, recovery, rollback, session
 from amends.ledger import AdmitCall
 from amends.lockrows import TakeLock, Wanted
@@ -25,7 +27,7 @@ from amends.store import ending as store_ending
 from amends.store.memory import _ROWS, MemoryStore
 from amends.testing.simulation import Process, Simulation
 from tests.sim.scenarios import VARIANTS, Variant
-from tests.sim.schedule import Schedule, kinds_at
+from tests.sim.schedule import LEDGER, Schedule, kinds_at
 from tests.sim.sweep import Tally, clean_trace, one, random_schedule, scenarios_of
 
 MODULES = (
@@ -43,6 +45,8 @@ MODULES = (
     settlement,
     store_ending,
     locks,
+    planmark,
+    planning,
 )
 SCHEDULES_MAX = 4_000
 
@@ -356,6 +360,15 @@ BUGS: tuple[Bug, ...] = (
     Bug("K8", "two runs that have pivoted wait for each other for ever",
         lambda: rewritten((locks, "_wait_for", "await _let_one_go(circle, at)", "pass")),
         ("nothing_stuck",), ("F24f",)),
+    Bug("P1", "a plan is compared before the transaction that decides, and not in it",
+        lambda: rewritten((store_ending, "begin_rollback", "if await _mark(run) != op.mark:", "if False:")),
+        ("plans_bind",), ("F26", "F26c")),
+    Bug("P2", "a planned rollback whose answer was lost is told as stale",
+        lambda: rewritten((store_ending, "begin_rollback", "if op.mark and not (op.repeated and run.plan == op.plan):", "if op.mark:")),
+        ("stale_plans_do_nothing",), ("F26", "F26b", "F26c")),
+    Bug("P3", "a plan does not see what was settled since",
+        lambda: rewritten((planmark, "tree_mark", "call.kind, call.state, call.attempt, call.settled_seq, call.tries_from", "call.kind"), (planmark, "tree_mark", "call.args, call.result, call.evidence", "call.args")),
+        ("plans_bind",), ("F26", "F26b", "F26c")),
     Bug("G1", "gc removes what evidence may have to be taken back with",
         lambda: rewritten((retention, "_open_question", 'if call.state == "compensated" and call.comp_blind:', "if False:")),
         ("work_left",), ("F25", "F25b")),
@@ -399,6 +412,10 @@ def _candidates(bug: Bug, seed: int) -> Iterator[tuple[Variant, int, Schedule]]:
             if scenario.name.split()[0] not in bug.flows:
                 continue
             likely.append((variant, index, Schedule(raced=scenario.second is not None, seed=luck.randrange(99))))
+            for at, kind in itertools.product(range(9), LEDGER if scenario.second is not None else ()):
+                likely.append(
+                    (variant, index, Schedule(second=(Fault(at, kind),), raced=True, seed=luck.randrange(99)))
+                )
             for at, name in enumerate(clean_trace(variant, index)):
                 for kind in kinds_at(name, variant.probe):
                     raced = scenario.second is not None and luck.random() < 0.5

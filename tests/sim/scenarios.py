@@ -623,6 +623,7 @@ def f10b_two_openers(v: Variant) -> Scenario:
 
 def all_scenarios(v: Variant) -> list[Scenario]:
     """Every flow of the core with this variant of its tools."""
+    from tests.sim.desk import desk_scenarios
     from tests.sim.locking import lock_scenarios
     from tests.sim.sweeping import sweeping_scenarios
 
@@ -660,4 +661,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         f10b_two_openers(v),
         *lock_scenarios(v),
         *sweeping_scenarios(v),
+        *desk_scenarios(v),
     ]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from amends.model import Absent, Happened, NoEffect, Probed, Unknown
 from amends.ops import Invoke
+from amends.planned import RollbackPlan
 from amends.rows import CallRow
 from amends.store.memory import MemoryStore
 from amends.testing.simulation import Process, Simulation
@@ -60,6 +61,9 @@ class World:
     """Root run, tool and value of everything that programs were told."""
     later: list[tuple[float, Landing]] = field(default_factory=list)
     unknown_probes: int = 0
+    plans: dict[str, RollbackPlan] = field(default_factory=dict)
+    """Every plan of a rollback that a person was shown, by its hash."""
+    told_stale: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.sim.before_body.append(self._watch)
@@ -118,7 +122,8 @@ class World:
                 self.later.append((self.sim.clock.mono + settle * 0.9, landing))
                 raise TimeoutError("no answer")
         self._land(landing)
-        if self.sim.mode == "answer lost":
+        # An ordinary error of what has no probe is its word that nothing happened: a compensation would lie by it.
+        if self.sim.mode == "answer lost" or (self.sim.mode == "raise after" and landing.phase == "compensate"):
             raise TimeoutError("no answer")
         if self.sim.mode == "raise after":
             raise Broke("it broke after it had happened")
