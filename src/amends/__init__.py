@@ -22,6 +22,7 @@ from amends.errors import (
 from amends.model import (
     Absent,
     Answer,
+    Approval,
     Call,
     Collected,
     Event,
@@ -36,9 +37,11 @@ from amends.model import (
     Schema,
     Staged,
     Unknown,
+    Yes,
 )
 from amends.planned import Next, Planned, Preview, RollbackPlan
 from amends.report import Report
+from amends.rules import Rule
 from amends.run import Attempt, Run
 from amends.runtime import Runtime
 from amends.tool import Declaration, Tool, declare, tool
@@ -52,6 +55,7 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "Absent",
     "Answer",
+    "Approval",
     "AsyncAttempt",
     "AsyncRun",
     "AsyncRuntime",
@@ -82,6 +86,7 @@ __all__ = [
     "Retry",
     "RollbackPlan",
     "RolledBack",
+    "Rule",
     "Run",
     "RunBlocked",
     "RunInfo",
@@ -93,6 +98,7 @@ __all__ = [
     "Unknown",
     "UsageError",
     "Waiting",
+    "Yes",
     "current_call",
     "current_run",
     "declare",

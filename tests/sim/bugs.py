@@ -20,7 +20,7 @@ from amends.ledger import AdmitCall
 from amends.lockrows import TakeLock, Wanted
 from amends.ops import Lease
 from amends.rows import FindKey
-from amends.store import admission, change, intents, locks, opening, retention, settlement
+from amends.store import admission, change, intents, law, locks, opening, retention, settlement
 from amends.store import ending as store_ending
 from amends.store.memory import _ROWS, MemoryStore
 from amends.testing.simulation import Process, Simulation
@@ -37,6 +37,7 @@ MODULES = (
     rollback,
     session,
     admission,
+    law,
     change,
     opening,
     retention,
@@ -287,10 +288,10 @@ BUGS: tuple[Bug, ...] = (
         ("pivot_law",), ("F9", "F17")),
     Bug("14", "pivot settles, its run is moved in a second transaction", pivot_too_late, ("pivot_moves_its_run",), ("F9",)),
     Bug("15", "compensatable admitted while the pivot is in flight",
-        lambda: rewritten((admission, "_broken_law", "if run.pivot and not pivoted:", "if False:")),
+        lambda: rewritten((law, "broken_law", "if run.pivot and not pivoted:", "if False:")),
         ("pivot_law",), ("F9b",)),
     Bug("16a", "staged call started before the decision",
-        lambda: rewritten((admission, "_admit_by_law", 'op.kind == "retriable" or op.at_commit', "op.at_commit")),
+        lambda: rewritten((law, "admit_by_law", 'op.kind == "retriable" or op.at_commit', "op.at_commit")),
         ("outbox",), ("F10", "F9")),
     Bug("16b", "staged call not dropped on rollback",
         lambda: rewritten((store_ending, "_turn_back", '("held", "ready", "backing_off")', '("backing_off",)')),
@@ -344,7 +345,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((locks, "take_locks", "if row.root != root.uid]", "if False]")),
         ("one_holder",), ("F24",)),
     Bug("K4", "a call with locks is not fenced",
-        lambda: rewritten((admission, "admit_call", "if not _is_record(root):", "if not _is_record(root) and not op.locks.names:")),
+        lambda: rewritten((admission, "admit_call", "if not is_record(root):", "if not is_record(root) and not op.locks.names:")),
         ("settled_by_owner",), ("F24k",)),
     Bug("K5", "a run that has pivoted goes back to end a deadlock",
         lambda: rewritten((locks, "_may_go_back", 'if root.state != "open" or root.pivot:\n        return False', "if True:\n        return True")),
