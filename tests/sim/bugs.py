@@ -19,8 +19,8 @@ from amends.engine import call, doubt, ending, judge, recovery, rollback, sessio
 from amends.ledger import AdmitCall
 from amends.lockrows import TakeLock, Wanted
 from amends.ops import Lease
-from amends.rows import FindKey
-from amends.store import admission, change, intents, law, locks, opening, retention, settlement
+from amends.rows import FindKey, Now
+from amends.store import admission, change, intents, law, locks, opening, requests, retention, settlement
 from amends.store import ending as store_ending
 from amends.store.memory import _ROWS, MemoryStore
 from amends.testing.simulation import Process, Simulation
@@ -44,6 +44,7 @@ MODULES = (
     settlement,
     store_ending,
     locks,
+    requests,
 )
 SCHEDULES_MAX = 4_000
 
@@ -235,6 +236,36 @@ def compensation_locked() -> Iterator[None]:
 
 
 @contextmanager
+def yes_too_late() -> Iterator[None]:
+    """The yes is looked at with the start, and used up a transaction later."""
+    late = _Late()
+    original = requests.use
+
+    async def put_off(run: Any, approval: Any, *, at: float, by: str, epoch: int) -> Any:
+        late.pending.append(lambda store: _use_late(store, run.uid, approval.id, at, by, epoch))
+        return approval
+
+    def _use_late(store: MemoryStore, uid: str, id: str, at: float, by: str, epoch: int) -> None:
+        row = store.shelf.approvals[id]
+        if row.state == "approved":
+            _flow_in(store, original(store.runs[uid], row, at=at, by=by, epoch=epoch))
+
+    with (
+        late.installed(),
+        mock.patch.object(settlement, "use", put_off),
+        mock.patch.object(requests, "use", put_off),
+    ):
+        yield
+
+
+@contextmanager
+def time_by_the_clock() -> Iterator[None]:
+    """What the clock says is the time, whatever the record has seen."""
+    with mock.patch.dict(_ROWS, {Now: lambda store, _: store._clock()}):
+        yield
+
+
+@contextmanager
 def key_forgotten() -> Iterator[None]:
     """Retention that removes identities: an old key is as good as new."""
     find = _ROWS[FindKey]
@@ -311,6 +342,19 @@ BUGS: tuple[Bug, ...] = (
     Bug("19b", "the run still says rolled_back",
         lambda: rewritten((rollback, "_close", "if leftovers(session, tree):", "if False:"), (store_ending, "_close_rolled_back", 'call.state in STANDING | UNSETTLED | {"residue"}', "False")),
         ("ledger_against_world",), ("F7", "F6")),
+    Bug("20", "approval looked at, but used up in a second transaction", yes_too_late,
+        ("approvals_against_starts",), ("F20",)),
+    Bug("21", "approval bound to the key instead of to all arguments",
+        lambda: rewritten((admission, "_answer_requested", "if op.digest != known.digest:", "if False:"), (call, "resume_attempts", "row.digest != ask.digest", "False")),
+        ("approvals_against_starts",), ("F20",)),
+    Bug("22", "expired approval accepted after a clock set back", time_by_the_clock,
+        ("approvals_against_starts",), ("F20",)),
+    Bug("26", "hold and suspend in two transactions: recovery looks only for the second",
+        lambda: rewritten((recovery, "_unless_a_person_is_asked", "if asked or (waits and len(waits) == len(unsettled)):", "if tree.run.suspended:")),
+        ("people_are_waited_for",), ("F20",)),
+    Bug("27", "what is staged starts without its yes being used up",
+        lambda: rewritten((requests, "use_staged", 'row.state == "approved"', "False"), (requests, "_used_before", 'approval.state == "used"', "True")),
+        ("approvals_against_starts",), ("F20",)),
     Bug("23", "event written outside the transaction of its change", event_too_late, ("event_per_transition",), ("F1", "F6")),
     Bug("24", "goal not recorded",
         lambda: rewritten((store_ending, "decide_commit", '{"goal": "commit", "goal_by": "self", "output": output}', '{"output": output}')),

@@ -9,7 +9,7 @@ from typing import Final
 from amends.engine.call import run_attempts
 from amends.engine.doubt import is_repeatable
 from amends.engine.giving import give_back
-from amends.engine.holding import asks_somebody, let_go_held, recorded_ask, start_decided
+from amends.engine.holding import asks_somebody, is_pending, let_go_held, recorded_ask, start_decided
 from amends.engine.leftover import Leftover, leftovers, obstacles
 from amends.engine.locking import locked, start_waiting
 from amends.engine.policy import outbox_terms, terms_for
@@ -181,8 +181,11 @@ async def _pause_forward(session: Session, left: tuple[CallRow, ...]) -> RunRow:
 async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
     """Settle what can be settled without a person; raises ``Held`` or ``RunBlocked`` otherwise."""
     held = [row for row in decision.calls if row.state == "held" or row.is_staged]
-    if held and asks_somebody(await read_tree(session)):
-        raise await let_go_held(session, held[0])
+    if held:
+        tree = await read_tree(session)
+        if asks_somebody(tree):
+            # Decided meanwhile, or by people whose yes needs a process with that version of the tool: looked at again.
+            raise await let_go_held(session, held[0], again_s=None if is_pending(tree) else session.lease.lease_s)
     if any(row.state in LIVE for row in decision.calls):
         await wait_for_live(session)
     waits = [await _close_child(session, child) for child in decision.children]

@@ -29,6 +29,14 @@ def asks_somebody(tree: Tree) -> bool:
     return False
 
 
+def is_pending(tree: Tree) -> bool:
+    """Whether somebody has not yet said what this tree waits for."""
+    asked = {row.approval for row in tree.calls if row.state in ("held", "ready") and not row.attempt}
+    if any(row.state == "held" and not row.approval and not row.is_staged for row in tree.calls):
+        return True
+    return any(row.id in asked and row.state == "pending" and row.lives(tree.now) for row in tree.approvals)
+
+
 async def let_go_held(session: Session, row: CallRow, *, again_s: float | None = None) -> Held:
     """Suspend the run for a person, in one transaction; returns what to raise."""
     twin = await ReadCall(row.twin) if row.twin else None

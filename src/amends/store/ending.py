@@ -25,7 +25,7 @@ from amends.store.budgets import refused, reserve_recorded
 from amends.store.change import count_replays, find_run, holds, move_call, move_run, note, owned, unblock
 from amends.store.law import not_done, promote, within
 from amends.store.locks import staged_names, take_locks
-from amends.store.requests import unready, use_staged
+from amends.store.requests import ask_for_more, unready, use_staged
 
 # ---- backward -----------------------------------------------------------------------------
 
@@ -184,7 +184,8 @@ async def decide_commit(op: DecideCommit) -> Decision:
     mine = [call for call in calls if call.run == run.uid]
     unsettled = [call for call in calls if call.state in UNSETTLED and not call.is_staged]
     if run.phase == "open" and (run.staged_pivot or not run.parent):  # else its outbox becomes its parent's
-        unsettled += await unready(run, mine, op.outbox, now)
+        waiting = await unready(run, mine, op.outbox, now)
+        unsettled += await ask_for_more(run, waiting, op.outbox, at=now, by=op.owner, epoch=op.epoch)
     if unsettled or children:
         return Decision("unsettled", run, tuple(unsettled), tuple(children))
     staged = tuple(call for call in mine if call.is_staged)

@@ -116,8 +116,8 @@ def is_requester(approval: ApprovalRow, who: str) -> bool:
 
 def suffices(approval: ApprovalRow, need: Need | None) -> bool:
     """Whether those who said yes are enough for what the rules ask for now."""
-    if need is None or need.policy == approval.policy:
-        return True
+    if need is None or need.policy == approval.policy or need.decision == "refuse":
+        return True  # what a rule refuses by now was accepted before; only what has not started yet is refused again
     return is_enough(approval.yeses, need.needed, need.roles)
 
 
@@ -224,6 +224,22 @@ async def unready(run: RunRow, calls: Iterable[CallRow], outbox: TermsOf, now: f
         if requests[call.approval].state != "used"
         and why_not(requests[call.approval], call, outbox.get(call.id), now) != ""
     ]
+
+
+async def ask_for_more(
+    run: RunRow, calls: Iterable[CallRow], outbox: TermsOf, *, at: float, by: str, epoch: int
+) -> list[CallRow]:
+    """The same calls; where the rules ask for more than was given, that is asked for now."""
+    found: list[CallRow] = []
+    for call in calls:
+        terms = outbox.get(call.id)
+        approval = await FindApproval(call.approval)
+        assert approval is not None, "a call names a request of this ledger"
+        need = None if terms is None or terms.version != call.version else terms.need
+        if need is not None and why_not(approval, call, terms, at) == "changed":
+            call, _ = await replace_request(run, call, approval, need, "changed", at=at, by=by, epoch=epoch)
+        found.append(call)
+    return found
 
 
 async def use_staged(run: RunRow, *, at: float, by: str, epoch: int) -> None:
