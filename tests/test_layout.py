@@ -33,8 +33,8 @@ class Row:
 ROWS: dict[str, Row] = {
     "words": Row(
         (
-            *("record", "errors", "phrases", "model", "states", "plain", "canonical", "report", "planned", "doubted"),
-            *("reconciled", "budget", "overspent"),
+            *("record", "error", "errors", "approvalerrors", "phrases", "model", "states", "plain", "canonical"),
+            *("report", "planned", "doubted", "reconciled", "budget", "overspent"),
         ),
         (),
         "the words that everything else is said in depend on nothing",
@@ -42,12 +42,8 @@ ROWS: dict[str, Row] = {
     "tools": Row(
         (
             *("tool", "spec", "signature", "declare", "check", "flow", "rows", "lockrows", "ops", "ledger", "answers"),
-            "joining",
-            "filter",
-            "planmark",
-            "deskops",
-            "budgetrows",
-            "budgetops",
+            *("joining", "filter", "planmark", "deskops", "budgetrows", "budgetops", "rules", "approvalrows"),
+            "approvalops",
         ),
         ("words",),
         "a declaration and an operation are data: whoever performs them comes later",
@@ -83,6 +79,8 @@ ROWS: dict[str, Row] = {
             "reconciling",
             "doubtdesk",
             "listing",
+            "deciding",
+            "approvaldesk",
             "upkeep",
             "keeper",
             "riding",
@@ -130,7 +128,7 @@ FUNCTION_LINES, FUNCTION_LINES_MAX = 50, 60
 # Longer than the first limit, each with its reason. A number here may only fall; nothing may pass the second limit.
 LONG_FILES: dict[str, int] = {
     "ledger.py": 470,  # every operation, on one page
-    "errors.py": 480,  # one tree, read on one page
+    "errors.py": 470,  # one tree, read on one page
 }
 LONG_FUNCTIONS: dict[str, int] = {}
 

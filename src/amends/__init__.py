@@ -23,6 +23,7 @@ from amends.errors import (
 from amends.model import (
     Absent,
     Answer,
+    Approval,
     Call,
     Collected,
     Event,
@@ -37,10 +38,12 @@ from amends.model import (
     Schema,
     Staged,
     Unknown,
+    Yes,
 )
 from amends.planned import Next, Planned, Preview, RollbackPlan
 from amends.reconciled import Mismatch, Reconciliation
 from amends.report import Report
+from amends.rules import Rule
 from amends.run import Run
 from amends.runtime import Runtime
 from amends.tool import Declaration, Tool, declare, tool
@@ -55,6 +58,7 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "Absent",
     "Answer",
+    "Approval",
     "AsyncAttempt",
     "AsyncRun",
     "AsyncRuntime",
@@ -87,6 +91,7 @@ __all__ = [
     "Retry",
     "RollbackPlan",
     "RolledBack",
+    "Rule",
     "Run",
     "RunBlocked",
     "RunInfo",
@@ -98,6 +103,7 @@ __all__ = [
     "Unknown",
     "UsageError",
     "Waiting",
+    "Yes",
     "current_call",
     "current_run",
     "declare",

@@ -14,6 +14,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 from amends import listing, people, upkeep
 from amends.aiodrive import AsyncDriver
 from amends.aiorun import AsyncEntered, AsyncRun
+from amends.approvaldesk import AsyncApprovalDesk
 from amends.budget import Budget
 from amends.doubtdesk import AsyncDoubtDesk
 from amends.engine import opening, plan
@@ -26,6 +27,7 @@ from amends.ledger import Store
 from amends.model import Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
 from amends.report import Report
 from amends.rows import RunRow
+from amends.rules import Rule
 from amends.settings import Setting
 from amends.tool import schemas
 
@@ -38,7 +40,7 @@ IfRolledBack = Literal["again", "raise"]
 Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
-class AsyncRuntime(AsyncDoubtDesk):
+class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(
@@ -50,6 +52,9 @@ class AsyncRuntime(AsyncDoubtDesk):
         order: Order | None = None,
         lease: float | None = None,
         wait: float | None = None,
+        wait_approval: float | None = None,
+        rules: Iterable[Rule] | None = None,
+        approvers: Mapping[str, Iterable[str]] | None = None,
         create: bool | None = None,
         tenant: str | None = None,
         agent: str | None = None,
@@ -62,6 +67,9 @@ class AsyncRuntime(AsyncDoubtDesk):
             "order": order,
             "lease": lease,
             "wait": wait,
+            "wait_approval": wait_approval,
+            "rules": None if rules is None else tuple(rules),
+            "approvers": approvers,
             "create": create,
             "tenant": tenant,
             "agent": agent,
@@ -90,6 +98,7 @@ class AsyncRuntime(AsyncDoubtDesk):
         budgets: Iterable[Budget] = (),
         recover: Policy = "rollback",
         wait: float | None = None,
+        wait_approval: float | None = None,
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
         history: bool = False,
@@ -110,6 +119,7 @@ class AsyncRuntime(AsyncDoubtDesk):
         budgets: Iterable[Budget] = (),
         recover: Policy = "rollback",
         wait: float | None = None,
+        wait_approval: float | None = None,
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
         history: bool = False,
@@ -131,7 +141,10 @@ class AsyncRuntime(AsyncDoubtDesk):
             if opened.how == "ended":
                 over = self._hub.session(opened.run, lease, resumed=True)
                 return AsyncRun(self._hub, self._driver, over, opened.run, over=True)
-            session = self._hub.session(opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s)
+            session = self._hub.session(
+                opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s,
+                wait_approval_s=wanted.wait_approval_s,
+            )  # fmt: skip
             self._hub.keeper.keep(lease, partial(self._driver.lose, lease.root))
             row = opened.run
             if opened.how == "resumed":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from amends.approvalrows import ApprovalRow
 from amends.budgetrows import Overrun
 from amends.lockrows import Contention, LockRow, WaitRow
 from amends.record import dataclass
@@ -37,7 +38,7 @@ class Renewed:
 class Admission:
     """What the ledger says to a request.
 
-    ``verdict``: start, replay, failed (recorded), staged, held, wait, locked, doubt, retry, refused, ended,
+    ``verdict``: start, replay, failed (recorded), staged, held, void, wait, locked, doubt, retry, refused, ended,
     conflict, rejected, spent, again (and look at every slice of its budgets). ``run`` is told where the answer is
     about a run: not for a start or a replay.
     """
@@ -52,6 +53,9 @@ class Admission:
     pivot: str = ""
     lock: Contention | None = None
     over: Overrun | None = None
+    approval: ApprovalRow | None = None
+    void: str = ""
+    """Why an approval counts for nothing, ``approval`` being the request made instead if there is one; what a rule says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,7 @@ class Tree:
     calls: tuple[CallRow, ...]
     now: float
     locks: tuple[LockRow, ...] = ()
+    approvals: tuple[ApprovalRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,9 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     Locked                       .tool .lock .holder .since .held_s .waited
     Deadlocked                   .tool .why
     BudgetExceeded               .tool .budget .period .spent .reserved .asked .left
-    Rejected                     .tool .by .reason
+    RuleRefused                  .tool .why
+    Rejected                     .tool .by .reason .approval .call
+    ApprovalVoid                 .tool .why .approval .call .diff .expired_at .asked
     ResultGone                   .what .call .gone_at
     StalePlan                    .plan .now
   ToolError                      a tool failed
@@ -31,13 +33,14 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     RunBlocked                   .residue .doubts .causes
   RolledBack                     .report
   Waiting                        not an error, not yet; never rolls back
-    Held                         .call .reason .twin
+    Held                         .call .reason .twin .approval
     Busy                         .owner .retry_after
   LedgerError                    the record could not be kept
     LedgerUnavailable
     LedgerMissing
     LedgerTooNew
     LedgerCorrupt
+    LedgerBehind                 .known .found
     LeaseLost
     TransitionRefused            .frm .to
 
@@ -46,49 +49,26 @@ A tool's own exception comes out of a direct call as itself. Data lives in attri
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
 
-from amends.phrases import listed, out_of_order, plain
+from amends.approvalerrors import ApprovalVoid as ApprovalVoid
+from amends.approvalerrors import Held as Held
+from amends.approvalerrors import LedgerBehind as LedgerBehind
+from amends.approvalerrors import Rejected as Rejected
+from amends.approvalerrors import RuleRefused as RuleRefused
+from amends.error import Error as Error
+from amends.error import LedgerError as LedgerError
+from amends.error import Refused as Refused
+from amends.error import ToolError as ToolError
+from amends.error import UsageError as UsageError
+from amends.error import Waiting as Waiting
+from amends.phrases import listed, out_of_order
 from amends.phrases import shown as shown
 
-
-class Error(Exception):
-    """Base of all errors of amends: facts as attributes, ``hint`` says what to do."""
-
-    default_hint = ""
-
-    def __init__(self, message: str, *, hint: str | None = None, run_id: str | None = None) -> None:
-        super().__init__(message)
-        self.hint = self.default_hint if hint is None else hint
-        self.run_id = run_id
-
-    @property
-    def code(self) -> str:
-        """The class name in snake_case: stable, for programs."""
-        return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
-
-    def for_model(self) -> str:
-        """What a model is told: what was not done, why, what to do."""
-        return f"Not run: {self}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The error as plain JSON data."""
-        facts = {name: plain(value) for name, value in vars(self).items() if value is not None}
-        return {"code": self.code, "message": str(self), **facts}
-
-
 # ---- UsageError ---------------------------------------------------------------------------
-
-
-class UsageError(Error):
-    """Your code is wrong; nothing was started."""
-
-    def for_model(self) -> str:
-        return f"Not run: the program around you has a fault ({type(self).__name__}). Stop and tell the user."
 
 
 class BadDeclaration(UsageError):
@@ -172,10 +152,6 @@ class TransactionOpen(UsageError):
 
 
 # ---- Refused ------------------------------------------------------------------------------
-
-
-class Refused(Error):
-    """amends said no, nothing was started, and a model can act on it."""
 
 
 class UnknownTool(Refused):
@@ -303,17 +279,6 @@ class Deadlocked(Refused):
         )
 
 
-class Rejected(Refused):
-    """A person said no."""
-
-    def __init__(self, tool: str, *, by: str, reason: str, run_id: str | None = None) -> None:
-        super().__init__(f"{by} rejected {tool}: {reason}", run_id=run_id)
-        self.tool, self.by, self.reason = tool, by, reason
-
-    def for_model(self) -> str:
-        return f"A person rejected {self.tool}: {self.reason}. Do not ask again with these arguments."
-
-
 class ResultGone(Refused):
     """It was done, and gc has removed what it gave back; it is not done again."""
 
@@ -335,10 +300,6 @@ class StalePlan(Refused):
 
 
 # ---- ToolError ----------------------------------------------------------------------------
-
-
-class ToolError(Error):
-    """A tool failed."""
 
 
 class ToolFailed(ToolError):
@@ -408,31 +369,6 @@ class RolledBack(Error):
 # ---- Waiting ------------------------------------------------------------------------------
 
 
-class Waiting(Error):
-    """Not an error, not yet; never rolls back."""
-
-
-class Held(Waiting):
-    """The call waits for a decision; the run cannot commit over it."""
-
-    def __init__(self, message: str, *, call: Any, reason: str, twin: Any = None, run_id: str | None = None) -> None:
-        super().__init__(message, run_id=run_id, hint="decide with rt.decide(call.id, ...), then open the run again")
-        self.call, self.reason, self.twin = call, reason, twin
-
-    def for_model(self) -> str:
-        tool = getattr(self.call, "tool", "the call")
-        if self.reason == "duplicate" and self.twin is not None:
-            return (
-                f"Not run: this looks like the {tool} from before the restart, {shown(dict(self.twin.args))}. "
-                f"If it is the same, use its result: {shown(self.twin.result)}. "
-                'If it is another one, call again with "again_because".'
-            )
-        return (
-            f"Not run yet: {tool} needs a person's decision. "
-            "Do not call it again or look for another way; go on with other work, or stop."
-        )
-
-
 class Busy(Waiting):
     """Somebody else is at it right now."""
 
@@ -445,13 +381,6 @@ class Busy(Waiting):
 
 
 # ---- LedgerError --------------------------------------------------------------------------
-
-
-class LedgerError(Error):
-    """The record could not be kept."""
-
-    def for_model(self) -> str:
-        return "Not run: the record cannot be written now. Stop and tell the user."
 
 
 class LedgerUnavailable(LedgerError):

@@ -6,12 +6,14 @@ stands in double quotes is meant as it is: ``run:"order 7"``.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal, InvalidOperation
 from operator import ge, gt, le, lt
 from typing import Any, Final
 
+from amends.approvalrows import Requested
 from amends.canonical import decode
 from amends.errors import UsageError
 from amends.record import dataclass
@@ -22,6 +24,7 @@ CALL_WORDS: Final = ("tool", "kind", "call", "key", "violation", "args")
 """What is said of calls; of a run they hold where one of its calls has them all."""
 RUN_FIELDS: Final = ("status", "run", "agent", "principal", "tag", "age", *CALL_WORDS)
 CALL_FIELDS: Final = ("status", "run", "agent", "principal", "tag", "age", *CALL_WORDS)
+APPROVAL_FIELDS: Final = ("status", "run", "agent", "principal", "age", "tool", "call", "by", "role")
 OTHER_NAMES: Final = {"state": "status"}
 COMPARED: Final = ("age", "args")
 """Fields that can be compared with ``>`` and ``<``; an age can only be compared."""
@@ -108,6 +111,23 @@ class Filter:
         if self.has("args"):
             facts["args"] = {} if lost_at(row.args) is not None else decode(row.args)
         return self.takes(facts)
+
+    def takes_approval(self, found: Requested) -> bool:
+        """Whether this request passes; one that ran out untouched has expired, whatever its row says."""
+        row = found.approval
+        return self.takes(
+            {
+                "status": row.state_at(found.now),
+                "run": row.run_id,
+                "agent": row.agent,
+                "principal": row.principal,
+                "age": found.now - row.requested_at,
+                "tool": row.tool,
+                "call": row.call,
+                "by": row.by_whom,
+                "role": json.loads(row.roles),
+            }
+        )
 
     def takes_tags(self, row: RunRow) -> bool:
         """Whether the run of a call has the tags."""
@@ -216,6 +236,4 @@ def _number(value: Any) -> Decimal | None:
 
 
 def _tags(row: RunRow) -> tuple[str, ...]:
-    import json
-
     return tuple(json.loads(row.tags))

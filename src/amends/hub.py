@@ -23,6 +23,7 @@ from amends.ledger import Opened, Store
 from amends.model import Order
 from amends.ops import Lease
 from amends.rows import RunRow
+from amends.rules import Rule
 from amends.settings import Setting, settle_settings
 from amends.store.locate import store_for
 from amends.tool import Declaration, Options, Spec, current_caller, declare, specs_of
@@ -30,7 +31,6 @@ from amends.tool import Declaration, Options, Spec, current_caller, declare, spe
 log = logging.getLogger("amends")
 
 NOT_YET = {
-    "needs_approval": "approvals",
     "redact": "redaction",
 }
 """Options whose promise this version does not keep yet: refused, so that nobody relies on them."""
@@ -51,6 +51,9 @@ class Hub:
         self.lease_s: float = self.value("lease")
         self.wait_s: float = self.value("wait")
         self.budgets: tuple[Budget, ...] = self.value("budgets")
+        self.wait_approval_s: float = self.value("wait_approval")
+        self.rules: tuple[Rule, ...] = self.value("rules")
+        self.approvers: Mapping[str, tuple[str, ...]] = self.value("approvers")
         self.tools: list[object] = list(tools)
         self.specs: dict[str, Spec] = self._checked(self.tools)
         self.live = Live(self.store)
@@ -145,13 +148,14 @@ class Hub:
         """What the caller said about a run, written down."""
         text = "" if input is None else encode(input, path="input")
         agent = options.get("agent") or view.agent
-        wait = options.get("wait")
+        wait, yes = options.get("wait"), options.get("wait_approval")
         return Opening(
             id=self.new_id("run") if id is None else _run_id(id),
             tenant=view.within(options.get("tenant")) or "",
             owner=self.owner,
             lease_s=self.lease_s,
             wait_s=self.wait_s if wait is None else float(wait),
+            wait_approval_s=self.wait_approval_s if yes is None else float(yes),
             input=text,
             input_digest="" if input is None else digest("input", canonical(input, path="input")),
             given=input,
@@ -167,7 +171,9 @@ class Hub:
             new_id=self.new_id,
         )
 
-    def session(self, row: RunRow, lease: Lease, *, resumed: bool, wait_s: float | None = None) -> Session:
+    def session(
+        self, row: RunRow, lease: Lease, *, resumed: bool, wait_s: float | None = None, wait_approval_s: float = 0.0
+    ) -> Session:
         """An opened root run as the engine sees it."""
         return Session(
             uid=row.uid,
@@ -185,7 +191,14 @@ class Hub:
             resumed=resumed,
             state=row.state,
             budgets=(*self.budgets, *map(budget_from, json.loads(row.budgets))) if row.budgets else self.budgets,
+            rules=self.rules,
+            wait_approval_s=wait_approval_s,
         )
+
+    def roles_of(self, person: str) -> tuple[str, ...]:
+        """The roles that this runtime knows somebody by."""
+        named = person.strip().casefold()
+        return tuple(role for role, people in self.approvers.items() if named in people)
 
     def reader(self, row: RunRow | None = None) -> Session:
         """A session that can only read: for reports of runs that are not ours."""

@@ -18,6 +18,7 @@ from amends.answers import Rollback as Rollback
 from amends.answers import Settled as Settled
 from amends.answers import Swept as Swept
 from amends.answers import Tree as Tree
+from amends.approvalrows import Need, Terms, TermsOf, Unapproved
 from amends.budgetrows import FREE, Bill, Overrun, Want
 from amends.flow import Op
 from amends.lockrows import NOTHING, Contention, Wanted
@@ -151,18 +152,25 @@ class AdmitCall(StoreOp[Admission]):
     advise: bool = False
     locks: Wanted = NOTHING
     costs: Bill = FREE
+    need: Need | None = None
+    """What the rules say of it; None: it may start."""
+    outbox: TermsOf = field(default_factory=dict)
+    """With a pivot: under what the staged calls that need an approval may follow it."""
     expected: bool = False
     """The key was asked for before: a store may look for the answer before it takes its write lock."""
 
 
 @dataclass(slots=True)
-class StartCall(StoreOp[CallRow | Contention | Overrun | None]):
+class StartCall(StoreOp[CallRow | Contention | Overrun | Unapproved | None]):
     """Start attempt number ``attempt`` of a known call; None when its state does not allow it."""
 
     call_id: str
     owner: str
     epoch: int
     attempt: int
+    terms: Terms | None = None
+    outbox: TermsOf = field(default_factory=dict)
+    """See ``AdmitCall.outbox``."""
 
 
 @dataclass(slots=True)
@@ -325,6 +333,8 @@ class DecideCommit(StoreOp[Decision]):
     replays: Mapping[str, int] = field(default_factory=dict)
     after: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """What must have succeeded before each tool that is a pivot at commit."""
+    outbox: TermsOf = field(default_factory=dict)
+    """See ``AdmitCall.outbox``."""
 
 
 @dataclass(slots=True)

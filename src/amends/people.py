@@ -58,7 +58,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name, allowed in choices.items():
         if options[name] not in allowed:
             raise UsageError(f"{name} is {options[name]!r}; it is one of {', '.join(allowed)}")
-    for name in ("wait", "deadline"):
+    for name in ("wait", "wait_approval", "deadline"):
         value = options[name]
         if value is not None and not (isinstance(value, int | float) and value >= 0):
             raise UsageError(f"{name} is {value!r}; it is a number of seconds")

@@ -151,6 +151,8 @@ class CallRow:
     comp_retry_at: float | None = None
     comp_boot: str = ""
     comp_mono: float | None = None
+    approval: str = ""
+    """The newest request for a person's yes to it; empty: it needed none."""
 
     @property
     def in_question(self) -> int:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from amends import listing, people, upkeep
+from amends.approvaldesk import ApprovalDesk
 from amends.budget import Budget
 from amends.doubtdesk import DoubtDesk
 from amends.drive import Driver
@@ -22,6 +23,7 @@ from amends.ledger import Store
 from amends.model import Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
 from amends.report import Report
 from amends.rows import RunRow
+from amends.rules import Rule
 from amends.run import Entered, Run
 from amends.settings import Setting
 from amends.tool import schemas
@@ -35,7 +37,7 @@ IfRolledBack = Literal["again", "raise"]
 Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
-class Runtime(DoubtDesk):
+class Runtime(DoubtDesk, ApprovalDesk):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(
@@ -47,6 +49,9 @@ class Runtime(DoubtDesk):
         order: Order | None = None,
         lease: float | None = None,
         wait: float | None = None,
+        wait_approval: float | None = None,
+        rules: Iterable[Rule] | None = None,
+        approvers: Mapping[str, Iterable[str]] | None = None,
         create: bool | None = None,
         tenant: str | None = None,
         agent: str | None = None,
@@ -59,6 +64,9 @@ class Runtime(DoubtDesk):
             "order": order,
             "lease": lease,
             "wait": wait,
+            "wait_approval": wait_approval,
+            "rules": None if rules is None else tuple(rules),
+            "approvers": approvers,
             "create": create,
             "tenant": tenant,
             "agent": agent,
@@ -87,6 +95,7 @@ class Runtime(DoubtDesk):
         budgets: Iterable[Budget] = (),
         recover: Policy = "rollback",
         wait: float | None = None,
+        wait_approval: float | None = None,
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
         history: bool = False,
@@ -107,6 +116,7 @@ class Runtime(DoubtDesk):
         budgets: Iterable[Budget] = (),
         recover: Policy = "rollback",
         wait: float | None = None,
+        wait_approval: float | None = None,
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
         history: bool = False,
@@ -128,7 +138,10 @@ class Runtime(DoubtDesk):
             if opened.how == "ended":
                 over = self._hub.session(opened.run, lease, resumed=True)
                 return Run(self._hub, self._driver, over, opened.run, over=True)
-            session = self._hub.session(opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s)
+            session = self._hub.session(
+                opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s,
+                wait_approval_s=wanted.wait_approval_s,
+            )  # fmt: skip
             self._hub.keeper.keep(lease)
             row = opened.run
             if opened.how == "resumed":

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from amends.budget import checked_budgets
 from amends.errors import BadConfig
 from amends.record import dataclass
+from amends.rules import checked_approvers, checked_rules
 
 DEFAULTS: Final[dict[str, Any]] = {
     "url": None,
     "order": "strict",
     "lease": 30.0,
     "wait": 30.0,
+    "wait_approval": 0.0,
     "create": True,
     "tenant": None,
     "agent": None,
@@ -23,9 +25,15 @@ DEFAULTS: Final[dict[str, Any]] = {
     "app": None,
     "by": None,
     "budgets": (),
+    "rules": (),
+    "approvers": {},
 }
-TABLES: Final = {"budgets": checked_budgets}
-"""Settings that are lists of tables in a file, and so have no variable; with what checks them."""
+TABLES: Final[dict[str, Callable[[Any, str], Any]]] = {
+    "budgets": checked_budgets,
+    "rules": checked_rules,
+    "approvers": checked_approvers,
+}
+"""Settings that are tables in a file, and so have no variable; with what checks them."""
 CHOICES: Final = {"order": ("strict", "advise")}
 
 

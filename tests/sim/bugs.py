@@ -21,8 +21,8 @@ from amends.engine import call, doubt, ending, judge, recovery, rollback, sessio
 from amends.ledger import AdmitCall
 from amends.lockrows import TakeLock, Wanted
 from amends.ops import Lease
-from amends.rows import FindKey
-from amends.store import admission, change, intents, locks, opening, retention, settlement
+from amends.rows import FindKey, Now
+from amends.store import admission, change, intents, law, locks, opening, requests, retention, settlement
 from amends.store import ending as store_ending
 from amends.store.memory import _ROWS, MemoryStore
 from amends.testing.simulation import Process, Simulation
@@ -39,6 +39,7 @@ MODULES = (
     rollback,
     session,
     admission,
+    law,
     change,
     opening,
     retention,
@@ -47,6 +48,7 @@ MODULES = (
     locks,
     planmark,
     planning,
+    requests,
 )
 SCHEDULES_MAX = 4_000
 
@@ -238,6 +240,36 @@ def compensation_locked() -> Iterator[None]:
 
 
 @contextmanager
+def yes_too_late() -> Iterator[None]:
+    """The yes is looked at with the start, and used up a transaction later."""
+    late = _Late()
+    original = requests.use
+
+    async def put_off(run: Any, approval: Any, *, at: float, by: str, epoch: int) -> Any:
+        late.pending.append(lambda store: _use_late(store, run.uid, approval.id, at, by, epoch))
+        return approval
+
+    def _use_late(store: MemoryStore, uid: str, id: str, at: float, by: str, epoch: int) -> None:
+        row = store.shelf.approvals[id]
+        if row.state == "approved":
+            _flow_in(store, original(store.runs[uid], row, at=at, by=by, epoch=epoch))
+
+    with (
+        late.installed(),
+        mock.patch.object(settlement, "use", put_off),
+        mock.patch.object(requests, "use", put_off),
+    ):
+        yield
+
+
+@contextmanager
+def time_by_the_clock() -> Iterator[None]:
+    """What the clock says is the time, whatever the record has seen."""
+    with mock.patch.dict(_ROWS, {Now: lambda store, _: store._clock()}):
+        yield
+
+
+@contextmanager
 def key_forgotten() -> Iterator[None]:
     """Retention that removes identities: an old key is as good as new."""
     find = _ROWS[FindKey]
@@ -291,10 +323,10 @@ BUGS: tuple[Bug, ...] = (
         ("pivot_law",), ("F9", "F17")),
     Bug("14", "pivot settles, its run is moved in a second transaction", pivot_too_late, ("pivot_moves_its_run",), ("F9",)),
     Bug("15", "compensatable admitted while the pivot is in flight",
-        lambda: rewritten((admission, "_broken_law", "if run.pivot and not pivoted:", "if False:")),
+        lambda: rewritten((law, "broken_law", "if run.pivot and not pivoted:", "if False:")),
         ("pivot_law",), ("F9b",)),
     Bug("16a", "staged call started before the decision",
-        lambda: rewritten((admission, "_admit_by_law", 'op.kind == "retriable" or op.at_commit', "op.at_commit")),
+        lambda: rewritten((law, "admit_by_law", 'op.kind == "retriable" or op.at_commit', "op.at_commit")),
         ("outbox",), ("F10", "F9")),
     Bug("16b", "staged call not dropped on rollback",
         lambda: rewritten((store_ending, "_turn_back", '("held", "ready", "backing_off")', '("backing_off",)')),
@@ -314,6 +346,19 @@ BUGS: tuple[Bug, ...] = (
     Bug("19b", "the run still says rolled_back",
         lambda: rewritten((rollback, "_close", "if leftovers(session, tree):", "if False:"), (store_ending, "_close_rolled_back", 'call.state in STANDING | UNSETTLED | {"residue"}', "False")),
         ("ledger_against_world",), ("F7", "F6")),
+    Bug("20", "approval looked at, but used up in a second transaction", yes_too_late,
+        ("approvals_against_starts",), ("F20",)),
+    Bug("21", "approval bound to the key instead of to all arguments",
+        lambda: rewritten((admission, "_answer_requested", "if op.digest != known.digest:", "if False:"), (call, "resume_attempts", "row.digest != ask.digest", "False")),
+        ("approvals_against_starts",), ("F20",)),
+    Bug("22", "expired approval accepted after a clock set back", time_by_the_clock,
+        ("approvals_against_starts",), ("F20",)),
+    Bug("26", "hold and suspend in two transactions: recovery looks only for the second",
+        lambda: rewritten((recovery, "_unless_a_person_is_asked", "if asked or (waits and len(waits) == len(unsettled)):", "if tree.run.suspended:")),
+        ("people_are_waited_for",), ("F20",)),
+    Bug("27", "what is staged starts without its yes being used up",
+        lambda: rewritten((requests, "use_staged", 'row.state == "approved"', "False"), (requests, "_used_before", 'approval.state == "used"', "True")),
+        ("approvals_against_starts",), ("F20",)),
     Bug("23", "event written outside the transaction of its change", event_too_late, ("event_per_transition",), ("F1", "F6")),
     Bug("24", "goal not recorded",
         lambda: rewritten((store_ending, "decide_commit", '{"goal": "commit", "goal_by": "self", "output": output}', '{"output": output}')),
@@ -348,7 +393,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((locks, "take_locks", "if row.root != root.uid]", "if False]")),
         ("one_holder",), ("F24",)),
     Bug("K4", "a call with locks is not fenced",
-        lambda: rewritten((admission, "admit_call", "if not _is_record(root):", "if not _is_record(root) and not op.locks.names:")),
+        lambda: rewritten((admission, "admit_call", "if not is_record(root):", "if not is_record(root) and not op.locks.names:")),
         ("settled_by_owner",), ("F24k",)),
     Bug("K5", "a run that has pivoted goes back to end a deadlock",
         lambda: rewritten((locks, "_may_go_back", 'if root.state != "open" or root.pivot:\n        return False', "if True:\n        return True")),

@@ -112,6 +112,8 @@ class Scenario:
     """One more; where there is one, all of them are always raced."""
     sweeper: Callable[[Inside], Coroutine[Any, Any, Any]] | None = None
     """Comes by whenever the ledger is at rest: before a zombie wakes, before a person speaks."""
+    asks: tuple[str, ...] = ()
+    """Tools that never start without somebody's yes."""
     hub: Hub | None = None
 
     def prepared(self) -> Hub:
@@ -623,6 +625,7 @@ def f10b_two_openers(v: Variant) -> Scenario:
 
 def all_scenarios(v: Variant) -> list[Scenario]:
     """Every flow of the core with this variant of its tools."""
+    from tests.sim.approving import approving_scenarios
     from tests.sim.desk import desk_scenarios
     from tests.sim.locking import lock_scenarios
     from tests.sim.sweeping import sweeping_scenarios
@@ -662,4 +665,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *lock_scenarios(v),
         *sweeping_scenarios(v),
         *desk_scenarios(v),
+        *approving_scenarios(v),
     ]

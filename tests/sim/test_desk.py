@@ -30,6 +30,13 @@ STATES_MIN = 100
 ANSWERS: dict[str, Probed[Any]] = {"happened": Happened(None), "absent": Absent(), "unknown": Unknown()}
 
 
+def _copied(value: Any) -> Any:
+    """Rows are never changed: only what holds them is copied, and what is held in that."""
+    if isinstance(value, dict):
+        return {name: _copied(item) for name, item in value.items()}
+    return [*map(_copied, value)] if isinstance(value, list) else set(value) if isinstance(value, set) else value
+
+
 class Copy:
     """The whole ledger, copied; in it flows are really driven, and every body succeeds."""
 
@@ -37,8 +44,7 @@ class Copy:
         self.store = MemoryStore(clock=lambda: self.clocks.wall)
         for name, value in vars(sim.store).items():
             if isinstance(value, dict | list):
-                kept = {k: list(v) for k, v in value.items()} if name.startswith("_") and value else type(value)(value)
-                setattr(self.store, name, kept)
+                setattr(self.store, name, _copied(value))
         self.store._undo = []
         self.clocks: Clocks = sim.clock.read("host")
         self.probes_say = probes_say

@@ -6,17 +6,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from amends.approvalrows import TermsOf, Unapproved
 from amends.budgetrows import Overrun
 from amends.canonical import faithful, load_result
+from amends.engine.asking import Patience, raise_unapproved, raise_void
 from amends.engine.doubt import LOST_STARTS_MAX, note_late, settle_doubt, stays_in_doubt
 from amends.engine.judge import judge, why_doubtful
 from amends.engine.locking import deadlocked, lock_wait_s, locked, start_waiting, wanted_by
+from amends.engine.policy import need_for, outbox_terms, terms_for
 from amends.engine.refusing import busy, failure, in_doubt, refuse, row_of
 from amends.engine.refusing import ended as run_ended
 from amends.engine.session import (
     Ask,
     Session,
     call_of,
+    decode_args,
     describe_error,
     moment,
     unforeseen,
@@ -36,6 +40,7 @@ from amends.record import dataclass
 from amends.rows import CallRow, lost_at
 from amends.tool import Spec
 
+NO_TERMS: Final[TermsOf] = {}
 FORWARD: Final = Retry(attempts=1_000_000, delay=1.0, factor=2.0, max_delay=300.0, jitter=0.3)
 """A retriable is never given up after the pivot; its own ``retry`` sets the pace."""
 
@@ -55,7 +60,7 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
     known = await _recalled(session, ask)
     if known is not None:
         return _replayed(session, ask.spec, known)
-    wait = Wait(session.wait_s)
+    wait, people = Wait(session.wait_s), Patience(session.wait_approval_s)
     while True:
         answer = await admit(session, ask, wait)
         match answer.verdict:
@@ -65,6 +70,8 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
                 return _replayed(session, ask.spec, row_of(answer))
             case "staged":
                 session.handlers.setdefault(row_of(answer).id, (ask.fn, ask.is_async))
+                if answer.approval is not None:
+                    session.asks.add(row_of(answer).id)
                 return Done(row_of(answer), staged=True)
             case "doubt":
                 row = await settle_doubt(session, ask.spec, row_of(answer), flight=ask.flight)
@@ -77,13 +84,17 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
                     raise busy(session, answer, wait.waited)
             case "locked":
                 await _wait_for_lock(session, ask, answer, wait)
+            case "held" if await people.decided(answer):
+                continue
+            case "void":
+                await raise_void(session, ask, answer)
             case _:
                 refuse(session, ask, answer)
 
 
 async def guarded_admission(session: Session, ask: Ask) -> Done:
     """Start a call by hand: its row is ``started`` when the caller is to do it, else it was answered."""
-    wait = Wait(session.wait_s)
+    wait, people = Wait(session.wait_s), Patience(session.wait_approval_s)
     while True:
         answer = await admit(session, ask, wait)
         match answer.verdict:
@@ -96,7 +107,7 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
                 if stays_in_doubt(row):
                     raise in_doubt(session, row)
             case "retry":
-                restarted = await _restart(session, row_of(answer))
+                restarted = await _restart(session, ask, row_of(answer))
                 if restarted is not None:
                     return Done(restarted)
             case "wait":
@@ -106,6 +117,10 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
                 await _wait_for_lock(session, ask, answer, wait)
             case "staged":
                 raise UsageError(f"{ask.spec.name} is staged: what starts at commit cannot be done by hand")
+            case "held" if await people.decided(answer):
+                continue
+            case "void":
+                await raise_void(session, ask, answer)
             case _:
                 refuse(session, ask, answer)
 
@@ -124,6 +139,7 @@ async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False) -
     spec, asked = ask.spec, session.asked
     expected = session.resumed or ask.key in asked
     asked.add(ask.key)
+    need = await need_for(session, ask) if session.rules or spec.needs_approval or ask.undeclared else None
     answer = await AdmitCall(
         call_id=session.new_id("call"),
         run=session.uid,
@@ -150,6 +166,8 @@ async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False) -
         advise=session.advises(spec),
         locks=wanted_by(session, ask, wait),
         costs=replace(ask.costs, wide=True) if wide else ask.costs,
+        need=need,
+        outbox=await outbox_terms(session) if spec.kind == "pivot" else NO_TERMS,
         expected=expected,
     )
     if answer.verdict == "again":
@@ -211,7 +229,7 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
         if ask.spec.kind == "retriable":
             ask.flight.call = None
             return Done(row, staged=True)  # forward work goes on in the drain, or in a worker
-        restarted = await _restart(session, row)
+        restarted = await _restart(session, ask, row)
         if restarted is None:
             return await guarded_call(session, ask)  # a twin was faster: its outcome answers us
         row = restarted
@@ -219,17 +237,23 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
 
 async def resume_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
     """Go on with a call that was found backing off, or that a person has let go."""
-    restarted = await _restart(session, row)
+    restarted = await _restart(session, ask, row)
     if restarted is None:
         return await guarded_call(session, ask)
+    if row.approval and row.digest != ask.digest:
+        # Worded anew where that means nothing to the key; what somebody said yes to is what is done.
+        ask = replace(ask, args=decode_args(row, ask.spec), text=row.args, recorded_digest=row.digest)
     return await run_attempts(session, ask, restarted)
 
 
-async def _restart(session: Session, row: CallRow) -> CallRow | None:
+async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
     if row.retry_at is not None:
         clocks = await ReadClocks()
         await Sleep(max(0.0, row.retry_at - clocks.wall))
-    started = await start_waiting(session, row)
+    outbox = await outbox_terms(session) if row.kind == "pivot" else NO_TERMS
+    started = await start_waiting(session, row, await terms_for(session, row, ask), outbox)
+    if isinstance(started, Unapproved):
+        await raise_unapproved(session, ask, started)
     if isinstance(started, Overrun):
         raise exceeded(row.tool, started, session.id)
     if isinstance(started, Contention):

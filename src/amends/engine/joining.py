@@ -12,11 +12,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from amends.approvalrows import Unapproved
 from amends.budgetrows import Overrun
+from amends.engine.asking import raise_unapproved, raise_void
 from amends.engine.call import Done, admit, conclude, recorded_done
 from amends.engine.doubt import stays_in_doubt
 from amends.engine.ending import stop_call
 from amends.engine.locking import locked
+from amends.engine.policy import terms_for
 from amends.engine.refusing import busy, failure, in_doubt, refuse, row_of
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.spending import exceeded
@@ -46,7 +49,7 @@ async def joined_call(session: Session, ask: Ask, *, is_undone: Callable[[Except
         case "replay":
             return recorded_done(session, ask.spec, row_of(answer))
         case "retry":
-            return await _attempt(session, ask, await _restarted(session, row_of(answer)), is_undone)
+            return await _attempt(session, ask, await _restarted(session, ask, row_of(answer)), is_undone)
         case "doubt":
             raise in_doubt(session, row_of(answer))
         case "wait":
@@ -54,6 +57,8 @@ async def joined_call(session: Session, ask: Ask, *, is_undone: Callable[[Except
         case "locked":
             assert answer.lock is not None, "a request that is locked out is told by whom"
             raise locked(session, ask.spec.name, answer.lock, waited=0.0)
+        case "void":
+            await raise_void(session, ask, answer)
         case _:
             refuse(session, ask, answer)
     raise AssertionError("refusing raises")
@@ -65,11 +70,14 @@ async def doubt_left(session: Session, flight: Flight) -> None:
         await stop_call(session, flight)
 
 
-async def _restarted(session: Session, row: CallRow) -> CallRow:
+async def _restarted(session: Session, ask: Ask, row: CallRow) -> CallRow:
     clocks = await ReadClocks()
     early = 0.0 if row.retry_at is None else row.retry_at - clocks.wall
     lease = session.lease
-    started = None if early > 0 else await StartCall(row.id, lease.owner, lease.epoch, row.attempt + 1)
+    terms = await terms_for(session, row, ask)
+    started = None if early > 0 else await StartCall(row.id, lease.owner, lease.epoch, row.attempt + 1, terms)
+    if isinstance(started, Unapproved):
+        await raise_unapproved(session, ask, started)
     if isinstance(started, Overrun):
         raise exceeded(row.tool, started, session.id)
     if not isinstance(started, CallRow):

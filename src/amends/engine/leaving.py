@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from amends.engine.asking import rejected
 from amends.engine.call import Done, conclude, guarded_admission
-from amends.engine.ending import commit, go_back, let_go, let_go_held, raise_blocked
+from amends.engine.ending import commit, go_back, let_go, raise_blocked
+from amends.engine.holding import let_go_held
 from amends.engine.rollback import Back, let_land, read_tree, wait_for_live
 from amends.engine.session import Ask, Session
 from amends.engine.telling import report_of
@@ -64,8 +66,19 @@ async def leave_clean(session: Session, output: str | None) -> RunRow:
             run_id=session.id,
         )
     if run.phase == "open" and run.goal == "rollback":
-        await take_back(session, why=run.goal_why or "the deadline passed")
+        await _take_back_undecided(session, run)
     return tree.run
+
+
+async def _take_back_undecided(session: Session, run: RunRow) -> None:
+    """The goal is to go back; a person's no to the pivot comes out as what it is."""
+    try:
+        await take_back(session, why=run.goal_why or "the deadline passed")
+    except RolledBack as back:
+        for row in (await read_tree(session)).calls:
+            if row.state == "refused" and row.at_commit and row.approval and row.run == session.uid:
+                raise rejected(session, row) from back
+        raise
 
 
 async def take_back(session: Session, *, why: str) -> None:

@@ -26,6 +26,7 @@ class Opening:
     owner: str
     lease_s: float
     wait_s: float
+    wait_approval_s: float = 0.0
     input: str = ""
     input_digest: str = ""
     given: Any = None

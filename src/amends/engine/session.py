@@ -20,6 +20,7 @@ from amends.ops import Flight, Lease
 from amends.plain import digest_of, head, plain_texts
 from amends.record import dataclass, field
 from amends.rows import CallRow, lost_at
+from amends.rules import Rule
 from amends.tool import Spec
 
 MESSAGE_CHARS_MAX: Final = 2_000
@@ -54,6 +55,10 @@ class Session:
     """Those of the runtime, and those that the run was opened with."""
     asked: set[str] = field(default_factory=set)
     """Keys that were asked for here: asked for again, the record most likely answers."""
+    rules: tuple[Rule, ...] = ()
+    wait_approval_s: float = 0.0
+    asks: set[str] = field(default_factory=set)
+    """Staged calls that somebody was asked about here."""
 
     def spec(self, tool: str) -> Spec | None:
         """The declaration of a recorded call's tool, if this process has it."""
@@ -100,6 +105,8 @@ class Ask:
     timeout: float | None = None
     locks: tuple[str, ...] = ()
     costs: Bill = FREE
+    undeclared: bool = False
+    """Nobody has declared this tool: a person must allow it, unless a rule does."""
     flight: Flight = field(default_factory=Flight)
     recorded_digest: str = ""
 
@@ -147,10 +154,10 @@ def ask_for(
         parent=parent,
         grp=grp,
         timeout=spec.timeout if timeout is None else timeout,
-        locks=() if spec.locks is None else lock_names(spec, _request(session, spec, args)),
+        locks=() if spec.locks is None else lock_names(spec, request_of(session, spec, args)),
         costs=FREE
         if spec.cost is None and not session.budgets
-        else bill_for(spec, _request(session, spec, args), session.budgets, session.root),
+        else bill_for(spec, request_of(session, spec, args), session.budgets, session.root),
     )
 
 
@@ -158,10 +165,10 @@ def unforeseen(session: Session, ask: Ask, said: Mapping[str, int]) -> tuple[Wan
     """The budgets of what this request's body spent without having said so before."""
     if not session.budgets:
         return ()
-    return unreserved(said, ask.costs, session.budgets, _request(session, ask.spec, ask.args), session.root)
+    return unreserved(said, ask.costs, session.budgets, request_of(session, ask.spec, ask.args), session.root)
 
 
-def _request(session: Session, spec: Spec, args: Mapping[str, Any]) -> Request:
+def request_of(session: Session, spec: Spec, args: Mapping[str, Any]) -> Request:
     """What the rules of a tool see."""
     return Request(
         run_id=session.id,
@@ -184,7 +191,7 @@ def _meant(session: Session, spec: Spec, args: Mapping[str, Any], whole: str) ->
     if isinstance(spec.key, tuple) and all(map(args.__contains__, spec.key)):
         identity = {name: args[name] for name in spec.key}  # as the rule says it, without a request to ask it with
     else:
-        identity = spec.identity(_request(session, spec, args))
+        identity = spec.identity(request_of(session, spec, args))
     return meaning, meaning if identity is None else _meaning(identity, path="key")
 
 

@@ -11,7 +11,7 @@ import time
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from amends.budget import ONE, amount_in, text_of
 from amends.budgetrows import AddSlice, FindSlice, Overrun, SliceRow, UpdateSlice, Want
@@ -164,7 +164,7 @@ async def _deal(counter: _Counter) -> None:
 
 async def charge_for(
     op: AdmitCall, run: RunRow, root: RunRow, now: float, *, pivots: bool = False
-) -> dict[str, str] | Admission:
+) -> dict[str, Any] | Admission:
     """What a call that starts now costs is reserved, and with a pivot what its outbox will: its charge, or the answer."""
     outbox = await outbox_of(run) if pivots and root.charged else []
     if not op.costs.costs and not outbox:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from amends.approvalrows import OPEN, ApprovalRow, FindApproval, UpdateApproval
 from amends.errors import LeaseLost, TransitionRefused
 from amends.lockrows import DropWaits, FreeLocks
 from amends.plain import quoted
@@ -99,7 +100,30 @@ async def move_call(
     elif to == "succeeded":
         changes["settled_seq"] = seq
         changes["late"] = 1
+    if to == "dropped" and call.approval:
+        await _cancel(run, call, at=at, by=by, epoch=epoch)
     return await UpdateCall(call, {"state": to, **changes})
+
+
+async def move_approval(
+    run: RunRow, row: ApprovalRow, to: str, *, at: float, by: str, epoch: int, why: str = "", **changes: Any
+) -> ApprovalRow:
+    """Move a request for a person's yes and write the event; what was decided stays decided."""
+    if row.state not in OPEN or (row.state, to) == ("pending", "used"):
+        raise TransitionRefused(
+            f"approval {row.id} ({row.tool}) is {row.state} and cannot become {to}", frm=row.state, to=to
+        )
+    await note(
+        run, "approval", at=at, by=by, epoch=epoch, call=row.call, frm=row.state, to=to, approval=row.id, why=why
+    )
+    return await UpdateApproval(row, {"state": to, **changes})
+
+
+async def _cancel(run: RunRow, call: CallRow, *, at: float, by: str, epoch: int) -> None:
+    """Nobody need decide about a call that will not be made."""
+    row = await FindApproval(call.approval)
+    if row is not None and row.state in OPEN:
+        await move_approval(run, row, "cancelled", at=at, by=by, epoch=epoch)
 
 
 async def move_run(

@@ -21,10 +21,11 @@ from amends.lockrows import Wanted
 from amends.planmark import tree_mark
 from amends.rows import CallRow, FindCall, FindRun, ListCalls, ListTree, Now, RunRow, UpdateCall, UpdateRun
 from amends.states import RUN_FINAL, STANDING, UNSETTLED
-from amends.store.admission import not_done, promote, within
 from amends.store.budgets import refused, reserve_recorded
 from amends.store.change import count_replays, find_run, holds, move_call, move_run, note, owned, unblock
+from amends.store.law import not_done, promote, within
 from amends.store.locks import staged_names, take_locks
+from amends.store.requests import ask_for_more, unready, use_staged
 
 # ---- backward -----------------------------------------------------------------------------
 
@@ -182,6 +183,9 @@ async def decide_commit(op: DecideCommit) -> Decision:
     calls, children = await within(run)
     mine = [call for call in calls if call.run == run.uid]
     unsettled = [call for call in calls if call.state in UNSETTLED and not call.is_staged]
+    if run.phase == "open" and (run.staged_pivot or not run.parent):  # else its outbox becomes its parent's
+        waiting = await unready(run, mine, op.outbox, now)
+        unsettled += await ask_for_more(run, waiting, op.outbox, at=now, by=op.owner, epoch=op.epoch)
     if unsettled or children:
         return Decision("unsettled", run, tuple(unsettled), tuple(children))
     staged = tuple(call for call in mine if call.is_staged)
@@ -199,6 +203,7 @@ async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCo
         why_not = await _take_staged(run, staged, op, now)
         if why_not is not None:
             return why_not
+        await use_staged(run, at=now, by=op.owner, epoch=op.epoch)
         run = await UpdateRun(run, {"pivot": pivot.id})
         pivot = await promote(run, await FindCall(pivot.id) or pivot, at=now, by=op.owner, epoch=op.epoch)
         pivot = await move_call(
@@ -216,6 +221,7 @@ async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCo
         if why_not is not None:
             return why_not
         if run.phase == "open":
+            await use_staged(run, at=now, by=op.owner, epoch=op.epoch)
             run = await move_run(run, "pivoted", at=now, by=op.owner, epoch=op.epoch, facts={"pivot": "commit"})
         return Decision("forward", run, staged)
     return Decision("committed", await move_run(run, "committed", at=now, by=op.owner, epoch=op.epoch))

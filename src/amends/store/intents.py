@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from amends import budgetops, deskops, ledger
+from amends import approvalops, budgetops, deskops, ledger
 from amends.flow import Flow
-from amends.store import admission, desk, ending, opening, reading, retention, settlement
+from amends.store import admission, approvals, desk, ending, opening, reading, retention, settlement
 
 INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     ledger.OpenRun: opening.open_run,
@@ -41,6 +41,13 @@ INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     deskops.AcceptCall: desk.accept_call,
     budgetops.ListBudgets: reading.list_budgets,
     ledger.CollectGarbage: retention.collect_garbage,
+    approvalops.DecideApproval: approvals.decide_approval,
+    approvalops.AskAgain: approvals.ask_again,
+    approvalops.EditApproval: approvals.edit_approval,
+    approvalops.ExpireApprovals: approvals.expire_approvals,
+    approvalops.Delegate: approvals.delegate,
+    approvalops.ReadApproval: approvals.read_approval,
+    approvalops.SearchApprovals: approvals.search_approvals,
 }
 
 READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(
@@ -53,6 +60,8 @@ READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(
         ledger.DueRuns,
         ledger.ListLocks,
         budgetops.ListBudgets,
+        approvalops.ReadApproval,
+        approvalops.SearchApprovals,
     }
 )
 """Operations that change nothing: a store may answer them without taking its write lock."""

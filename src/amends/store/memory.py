@@ -51,6 +51,7 @@ from amends.rows import (
     UpdateCall,
     UpdateRun,
 )
+from amends.store.approvalmemory import SHELF_ROWS, Shelf
 from amends.store.budgetmemory import BUDGET_ROWS
 from amends.store.intents import intent
 
@@ -72,6 +73,7 @@ class MemoryStore:
         self.locks: dict[tuple[str, str], LockRow] = {}
         self.waits: dict[tuple[str, str], WaitRow] = {}
         self.slices: dict[str, SliceRow] = {}
+        self.shelf = Shelf(self._undo)
         self._ids: dict[tuple[str, str], list[str]] = {}
         self._trees: dict[str, list[str]] = {}
         self._keys: dict[str, list[str]] = {}
@@ -104,7 +106,8 @@ class MemoryStore:
     # ---- rows -----------------------------------------------------------------------------
 
     def _row(self, op: Any) -> Any:
-        return _ROWS[type(op)](self, op)
+        row = _ROWS.get(type(op))
+        return SHELF_ROWS[type(op)](self.shelf, op) if row is None else row(self, op)
 
     def _now(self, op: Now) -> float:
         newest = self.events[-1].at if self.events else 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from amends.errors import RunEnded
 from amends.ledger import ClaimRun, DueRuns, LetGo, OpenChild, Opened, OpenRun, Renewed, RenewLeases
 from amends.lockrows import DropWaits
@@ -20,6 +22,7 @@ from amends.rows import (
     needs_tool,
 )
 from amends.store.change import count_replays, find_run, holds, move_call, move_run, note, owned
+from amends.store.requests import resting
 
 
 async def open_run(op: OpenRun) -> Opened:
@@ -237,15 +240,12 @@ async def let_go(op: LetGo) -> RunRow:
     if root.closed_at is not None:
         return root
     await note(root, "let go", at=now, by=op.owner, epoch=op.epoch, suspended=op.suspended)
-    return await UpdateRun(
-        root,
-        {
-            "owner": "",
-            "lease_until": 0.0,
-            "wake_at": None if op.wake_s is None else now + op.wake_s,
-            "suspended": int(op.suspended),
-        },
-    )
+    given_back: dict[str, Any] = {"owner": "", "lease_until": 0.0}
+    if op.suspended and op.wake_s is None:
+        # Decided meanwhile, there is nobody to wait for; and when nobody can say yes any more, the policy applies.
+        return await UpdateRun(root, {**given_back, **await resting(root, now)})
+    wake_at = None if op.wake_s is None else now + op.wake_s
+    return await UpdateRun(root, {**given_back, "wake_at": wake_at, "suspended": int(op.suspended)})
 
 
 async def due_runs(op: DueRuns) -> list[tuple[RunRow, tuple[str, ...]]]:

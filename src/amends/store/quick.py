@@ -59,6 +59,7 @@ def is_plain_admission(op: AdmitCall) -> bool:
         and not op.at_commit
         and not op.locks.names
         and not op.costs.costs
+        and op.need is None
         and (op.epoch == 1 or op.declared or op.kind == "read")
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from amends.approvalrows import ApprovalsOf
 from amends.budgetops import ListBudgets
 from amends.budgetrows import PageSlices, SliceRow
 from amends.ledger import HeldLock, ListLocks, ListRuns, ReadCall, ReadEvents, ReadRun, SearchCalls, Tree
@@ -37,7 +38,10 @@ async def read_run(op: ReadRun) -> Tree | None:
             runs.append(row)
     calls = [call for call in await ListCalls(run.root) if call.run in inside]
     locks = await LocksOf(run.uid) if run.locked else []
-    return Tree(run, tuple(runs), tuple(calls), await Now(), tuple(locks))
+    asked = await ApprovalsOf(run.root) if any(call.approval for call in calls) else []
+    mine = {call.id for call in calls} if asked else set()
+    approvals = tuple(row for row in asked if row.call in mine)
+    return Tree(run, tuple(runs), tuple(calls), await Now(), tuple(locks), approvals)
 
 
 async def read_call(op: ReadCall) -> CallRow | None:

@@ -11,6 +11,7 @@ from typing import Final
 from amends.rows import CallRow, EventRow
 from amends.states import RUN_FINAL, call_may, run_may
 from amends.store.memory import MemoryStore
+from amends.testing.approvalcheckers import APPROVAL_CHECKERS
 from amends.testing.deskcheckers import DESK_CHECKERS
 from amends.testing.lockcheckers import LOCK_CHECKERS
 from amends.testing.world import World, result_of
@@ -384,6 +385,7 @@ CHECKERS: Final[dict[str, Checker]] = {
         no_stale_body,
         *LOCK_CHECKERS,
         *DESK_CHECKERS,
+        *APPROVAL_CHECKERS,
     )
 }
 

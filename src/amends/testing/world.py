@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from amends.canonical import decode, encode
 from amends.model import Absent, Happened, NoEffect, Probed, Unknown
 from amends.ops import Invoke
 from amends.planned import RollbackPlan
@@ -57,6 +58,9 @@ class World:
     merged: list[str] = field(default_factory=list)
     unlocked: list[str] = field(default_factory=list)
     deadlocks: list[str] = field(default_factory=list)
+    unapproved: list[str] = field(default_factory=list)
+    asks: frozenset[str] = frozenset()
+    """Tools that never start without somebody's yes."""
     answers: list[tuple[str, str, str]] = field(default_factory=list)
     """Root run, tool and value of everything that programs were told."""
     later: list[tuple[float, Landing]] = field(default_factory=list)
@@ -192,6 +196,7 @@ class World:
             self.unwritten.append(f"the body of {op.call.tool} started before its start was durable")
         if op.phase == "execute" and row is not None:
             self.unlocked += _not_held(sim.store, row)
+            self.unapproved += _not_approved(sim.store, row, op, self.asks)
         if op.phase == "compensate" and (row is None or row.state != "compensating"):
             self.unwritten.append(f"the compensation of {op.call.tool} started before its start was durable")
         if op.phase != "probe" and row is not None:
@@ -208,6 +213,18 @@ def _not_held(store: MemoryStore, row: CallRow) -> Iterator[str]:
         held = store.locks.get((row.tenant, name))
         if held is None or held.root != row.root:
             yield f"{row.tool} {row.id} started without its lock {name}, which is {held and held.run_id}'s"
+
+
+def _not_approved(store: MemoryStore, row: CallRow, op: Invoke, asks: frozenset[str]) -> Iterator[str]:
+    """What is wrong with the yes to a body that starts: there is none, it is not used up, or to other arguments."""
+    if not row.approval and row.tool not in asks:
+        return
+    approval = store.shelf.approvals.get(row.approval)
+    if approval is None or approval.state != "used" or approval.call != row.id:
+        yield f"the body of {row.tool} {row.id} started, and its yes is {approval and approval.state}"
+    given = encode(dict(op.kwargs), path="args")
+    if decode(given) != decode(row.args):
+        yield f"{row.tool} {row.id} was approved with {row.args} and started with {given}"
 
 
 def result_of(key: str) -> str:

@@ -19,6 +19,7 @@ from amends.testing.conformance import (  # isort: skip
     racing as racing,
     locks as locks,
     budgets as budgets,
+    approvals as approvals,
     retention as retention,
     desk as desk,
 )

@@ -10,6 +10,7 @@ from amends.budget import ONE
 from amends.budgetrows import Bill, Want
 from amends.deskops import AcceptCall
 from amends.rows import CallRow, RunRow
+from amends.testing.conformance.asking import ASKING
 from amends.testing.conformance.desk import planned
 from amends.testing.conformance.ledger import LEASE_S, Ledger
 
@@ -319,6 +320,6 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         probe, watch, resolve_by_probe, resolve_by_person, asked_by_person, accept, decide, retry, roll_back, roll_back_by_person,
         roll_back_planned, compensate,
         settle_compensation, commit, commit_forward, commit_pivot, commit_child, close_rolled_back, close_blocked,
-        abandon, finish, collect, admit_costly, settle_costly, settle_costly_compensation, commit_costly,
+        abandon, finish, collect, *ASKING, admit_costly, settle_costly, settle_costly_compensation, commit_costly,
     )
 }  # fmt: skip

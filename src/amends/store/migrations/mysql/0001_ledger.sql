@@ -136,6 +136,7 @@ create table if not exists calls (
     comp_retry_at double,
     comp_boot longtext not null default (''),
     comp_mono double,
+    approval longtext not null default (''),
     attention tinyint generated always as (case when state in (
         'held', 'ready', 'backing_off', 'in_doubt', 'compensation_failed', 'compensation_in_doubt'
     ) then 1 end) stored,
@@ -207,4 +208,59 @@ create table if not exists budgets (
     unique index budgets_name (name),
     index budgets_tenant (tenant, name),
     index budgets_root (root)
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+-- Requests for a person's yes. seq: the place of the request's first event.
+create table if not exists approvals (
+    id varbinary(255) not null,
+    seq bigint not null primary key,
+    `call` varbinary(255) not null,
+    run varbinary(255) not null,
+    root varbinary(255) not null,
+    run_id varbinary(2048) not null,
+    tenant varbinary(1016) not null,
+    tool longtext not null,
+    version longtext not null,
+    principal longtext not null,
+    agent longtext not null,
+    digest longtext not null,
+    nonce longtext not null,
+    state varchar(32) character set ascii collate ascii_bin not null,
+    needed bigint not null,
+    roles longtext not null,
+    reasons longtext not null,
+    `rule` longtext not null,
+    policy longtext not null,
+    given longtext not null,
+    requested_at double not null,
+    expires_at double not null,
+    use_key varbinary(255) not null default '',
+    residue longtext not null default (''),
+    follows longtext not null default (''),
+    by_whom longtext not null default (''),
+    reason longtext not null default (''),
+    decided_at double,
+    used_at double,
+    told_at double,
+    tell_until double,
+    tells bigint not null default 0,
+    constraint approvals_states check (state in (
+        'pending', 'approved', 'rejected', 'expired', 'used', 'cancelled'
+    )),
+    unique index approvals_id (id),
+    index approvals_root (root),
+    index approvals_state (state),
+    index approvals_use (use_key)
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+create table if not exists delegations (
+    id varbinary(255) not null,
+    tenant varbinary(1016) not null,
+    by_whom longtext not null,
+    to_whom varbinary(1016) not null,
+    until_at double not null,
+    why longtext not null,
+    made_at double not null,
+    unique index delegations_id (id),
+    index delegations_to (tenant, to_whom)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;

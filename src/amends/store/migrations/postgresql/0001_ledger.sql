@@ -139,6 +139,7 @@ create table calls (
     comp_retry_at double precision,
     comp_boot text not null default '',
     comp_mono double precision,
+    approval text not null default '',
     attention smallint generated always as (case when
         state = 'held' or state = 'ready' or state = 'backing_off' or state = 'in_doubt'
         or state = 'compensation_failed' or state = 'compensation_in_doubt'
@@ -225,3 +226,65 @@ create unique index budgets_name on budgets (name);
 create index budgets_tenant on budgets (tenant, name);
 
 create index budgets_root on budgets (root) where root <> '';
+
+-- Requests for a person's yes. seq: the place of the request's first event.
+create table approvals (
+    id text collate "C" not null,
+    seq bigint not null,
+    "call" text collate "C" not null,
+    run text collate "C" not null,
+    root text collate "C" not null,
+    run_id text collate "C" not null,
+    tenant text collate "C" not null,
+    tool text not null,
+    version text not null,
+    principal text not null,
+    agent text not null,
+    digest text not null,
+    nonce text not null,
+    state text collate "C" not null,
+    needed bigint not null,
+    roles text not null,
+    reasons text not null,
+    "rule" text not null,
+    policy text not null,
+    given text not null,
+    requested_at double precision not null,
+    expires_at double precision not null,
+    use_key text collate "C" not null default '',
+    residue text not null default '',
+    follows text not null default '',
+    by_whom text not null default '',
+    reason text not null default '',
+    decided_at double precision,
+    used_at double precision,
+    told_at double precision,
+    tell_until double precision,
+    tells bigint not null default 0,
+    primary key (id),
+    constraint approvals_states check (state in (
+        'pending', 'approved', 'rejected', 'expired', 'used', 'cancelled'
+    ))
+);
+
+create unique index approvals_seq on approvals (seq);
+
+create index approvals_root on approvals (root, seq);
+
+create index approvals_state on approvals (state, seq);
+
+-- Whether an agent has used a tool after somebody approved it.
+create index approvals_use on approvals (use_key) where use_key <> '';
+
+create table delegations (
+    id text collate "C" not null,
+    tenant text collate "C" not null,
+    by_whom text not null,
+    to_whom text collate "C" not null,
+    until_at double precision not null,
+    why text not null,
+    made_at double precision not null,
+    primary key (id)
+);
+
+create index delegations_to on delegations (tenant, to_whom);
