@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from amends.budget import Budget, Cost
+from amends.budget import Budget, BudgetState, Cost, CostLine
 from amends.context import current_call, current_run, spent
 from amends.doubted import Doubt, Evidence
 from amends.errors import (
@@ -61,9 +61,11 @@ __all__ = [
     "AsyncRuntime",
     "Attempt",
     "Budget",
+    "BudgetState",
     "Call",
     "Collected",
     "Cost",
+    "CostLine",
     "Declaration",
     "Doubt",
     "Error",

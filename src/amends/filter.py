@@ -25,6 +25,7 @@ CALL_WORDS: Final = ("tool", "kind", "call", "key", "violation", "args")
 RUN_FIELDS: Final = ("status", "run", "agent", "principal", "tag", "age", *CALL_WORDS)
 CALL_FIELDS: Final = ("status", "run", "agent", "principal", "tag", "age", *CALL_WORDS)
 APPROVAL_FIELDS: Final = ("status", "run", "agent", "principal", "age", "tool", "call", "by", "role")
+BUDGET_FIELDS: Final = ("unit", "per", "tool", "who", "period")
 OTHER_NAMES: Final = {"state": "status"}
 COMPARED: Final = ("age", "args")
 """Fields that can be compared with ``>`` and ``<``; an age can only be compared."""

@@ -15,11 +15,12 @@ from typing import Any, Final
 
 from amends.budget import ONE, amount_in, text_of
 from amends.budgetrows import AddSlice, FindSlice, Overrun, SliceRow, UpdateSlice, Want
+from amends.charges import PLANNED, RESERVED, Charge, planned, read_charge, written
 from amends.ledger import Admission, AdmitCall, SettleCall
 from amends.plain import digest
 from amends.rows import CallRow, ListCalls, RunRow, UpdateCall, UpdateRun
 from amends.store.change import note
-from amends.store.charging import PLANNED, RESERVED, Charge, free, planned, read_charge, slice_names, written
+from amends.store.charging import free, slice_names
 
 _PERIODS: Final = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m"}
 _GRAVEST: Final = ("rollback", "refuse", "hold")
@@ -95,9 +96,14 @@ async def reserve(wants: Sequence[Want], root: RunRow, *, now: float, wide: bool
     return Taken(tuple((name, want.unit, want.amount) for name, want in zip(homes, wants, strict=True) if name))
 
 
+def period_of(every: str, now: float) -> str:
+    """The hour, day or month of this moment; empty: it has no period."""
+    return time.strftime(_PERIODS[every], time.gmtime(now)) if every else ""
+
+
 def _counter(want: Want, root: RunRow, now: float) -> _Counter:
     tenant = "" if want.per == "ledger" else root.tenant
-    period = time.strftime(_PERIODS[want.every], time.gmtime(now)) if want.every else ""
+    period = period_of(want.every, now)
     # Not the cap: who raises it goes on from what was spent under the old one.
     ident = digest("budget", tenant, want.unit, want.per, want.every, want.tool, want.then, want.who, period)
     names = [ident] if want.per == "run" else slice_names(f"{ident}/")

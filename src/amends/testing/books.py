@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 
 from amends.budget import amount_in, text_of
 from amends.budgetrows import SliceRow
+from amends.charges import read_charge
 from amends.rows import CallRow
 from amends.states import UNSETTLED
-from amends.store.charging import read_charge
 
 
 def imbalances(slices: Iterable[SliceRow], calls: Iterable[CallRow]) -> Iterator[str]:
