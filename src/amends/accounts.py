@@ -17,11 +17,11 @@ from amends.errors import UsageError
 from amends.filter import BUDGET_FIELDS, CALL_FIELDS, Filter, parse_filter
 from amends.hub import Hub, View
 from amends.ledger import SearchCalls
+from amends.listing import PAGE, Pages, narrowing
 from amends.rows import CallRow
 from amends.store.budgets import period_of
 
 By: TypeAlias = Literal["run", "tool", "agent", "day"]
-PAGE: Final = 200
 PAGES_MAX: Final = 100_000
 """Pages of one listing: a ledger that is longer is looked at with a filter."""
 
@@ -100,16 +100,18 @@ async def cost_lines(view: View, by: By, text: str) -> list[CostLine]:
     if by not in ("run", "tool", "agent", "day"):
         raise UsageError(f"costs are told by run, tool, agent or day, not by {by!r}")
     wanted = parse_filter(text, CALL_FIELDS)
+    tenant = view.tenant or ""
+    pages: Pages[CallRow] = Pages(
+        SearchCalls(tenant, wanted.states, None, PAGE),
+        lambda row: SearchCalls(tenant, wanted.states, row.seq, PAGE),
+        lambda row: bool(row.cost) and wanted.takes_call(row),
+        lambda row: row,
+        narrow=narrowing(wanted, "tag"),
+    )
     sums: dict[tuple[str, str], list[int]] = {}
-    before: int | None = None
-    for _ in range(PAGES_MAX):
-        page = await SearchCalls(view.tenant or "", wanted.states, before, PAGE)
-        for row in page:
-            if row.cost and wanted.takes_call(row):
-                _add(sums, row, by)
-        if len(page) < PAGE:
-            break
-        before = page[-1].seq
+    while (page := pages.read()) is not None:
+        for row in await page:
+            _add(sums, row, by)
     lines = [
         CostLine(what, unit, calls, decimal_of(spent), decimal_of(reserved))
         for (unit, what), (calls, spent, reserved) in sums.items()

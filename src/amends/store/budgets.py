@@ -190,16 +190,18 @@ async def charge_for(
     return {"cost": written(_reserved(planned(op.costs), mine))} if op.costs.costs else {}
 
 
-async def refused(over: Overrun, run: RunRow, root: RunRow, now: float, *, by: str) -> RunRow:
-    """The refusal is in the record; where the budget says so, the run goes back, unless its pivot has passed."""
+async def refused(over: Overrun, run: RunRow, root: RunRow, now: float, *, by: str, at_end: bool = False) -> RunRow:
+    """The refusal is in the record. The run goes back where the budget says so, or where this was its end (``at_end``),
+    but never over a pivot.
+    """
     words = {"unit": over.want.unit, "cap": text_of(over.want.cap), "per": over.want.per, "then": over.want.then}
     amounts = {"spent": text_of(over.spent), "reserved": text_of(over.reserved), "asked": text_of(over.asked)}
     await note(run, "refused", at=now, by=by, epoch=root.epoch, law="budget", tool=over.tool, **words, **amounts)
-    if over.want.then != "rollback" or run.phase != "open" or run.pivot or run.goal == "rollback":
+    if not (over.want.then == "rollback" or at_end) or run.phase != "open" or run.pivot or run.goal == "rollback":
         return run
-    why = f"{over.tool} would have passed a budget that takes the run back"
+    why = f"{over.tool} would have passed a budget{'' if at_end else ' that takes the run back'}"
     await note(run, "goal", at=now, by="budget", epoch=root.epoch, to="rollback", why=why)
-    return await UpdateRun(run, {"goal": "rollback", "goal_by": "self", "goal_why": why})
+    return await UpdateRun(run, {"goal": "rollback", "goal_by": "budget", "goal_why": why})
 
 
 async def remember_cost(op: AdmitCall, root: RunRow, reserved: str) -> tuple[str, dict[str, str]]:
