@@ -43,7 +43,7 @@ ROWS: dict[str, Row] = {
         (
             *("tool", "spec", "signature", "declare", "check", "flow", "rows", "lockrows", "ops", "ledger", "answers"),
             *("joining", "filter", "planmark", "deskops", "budgetrows", "budgetops", "rules", "approvalrows"),
-            "approvalops",
+            *("approvalops", "charges"),
         ),
         ("words",),
         "a declaration and an operation are data: whoever performs them comes later",
@@ -87,6 +87,8 @@ ROWS: dict[str, Row] = {
             "settings",
             "worker",
             "testing",
+            "accounts",
+            "budgetdesk",
         ),
         ("words", "tools", "engine", "drive", "store"),
         "the runtime serves every edge, so it may know none of them",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from amends.attempts import Attempt
-from amends.budget import Budget, Cost
+from amends.budget import Budget, BudgetState, Cost, CostLine
 from amends.context import current_call, current_run, spent
 from amends.doubted import Doubt, Evidence
 from amends.errors import (
@@ -64,9 +64,11 @@ __all__ = [
     "AsyncRuntime",
     "Attempt",
     "Budget",
+    "BudgetState",
     "Call",
     "Collected",
     "Cost",
+    "CostLine",
     "Declaration",
     "Doubt",
     "Error",

@@ -16,6 +16,7 @@ from amends.aiodrive import AsyncDriver
 from amends.aiorun import AsyncEntered, AsyncRun
 from amends.approvaldesk import AsyncApprovalDesk
 from amends.budget import Budget
+from amends.budgetdesk import AsyncBudgetDesk
 from amends.doubtdesk import AsyncDoubtDesk
 from amends.engine import opening, plan
 from amends.engine.session import Session
@@ -40,7 +41,7 @@ IfRolledBack = Literal["again", "raise"]
 Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
-class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk):
+class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncBudgetDesk):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(

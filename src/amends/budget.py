@@ -169,7 +169,7 @@ def _checked(given: object, origin: str) -> Budget:
 
 
 def _bad(problem: str, origin: str) -> BadConfig:
-    return BadConfig(f"{problem} ({origin})", setting="budgets", origin=origin)
+    return BadConfig(f"budgets: {problem} ({origin})", setting="budgets", origin=origin)
 
 
 def costs_in(said: object) -> tuple[tuple[str, int, int], ...]:
@@ -196,3 +196,44 @@ def costs_in(said: object) -> tuple[tuple[str, int, int], ...]:
         total = before + amount
         found[cost.unit] = total, (before * share + amount * back) // total if total else back
     return tuple((unit, amount, back) for unit, (amount, back) in found.items())
+
+
+# ---- what is told -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetState:
+    """How one budget stands: of whom, in which period, what is spent and what is reserved for calls under way."""
+
+    budget: Budget
+    who: str | None
+    """The run, agent or tool whose it is; None: a tenant's, or everybody's."""
+    period: str | None
+    """``2026-11-15``, ``2026-11-15T09`` or ``2026-11``, in UTC; None: it has no period."""
+    spent: Decimal
+    reserved: Decimal
+    left: Decimal
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON data."""
+        amounts = {name: str(getattr(self, name)) for name in ("spent", "reserved", "left")}
+        return {"budget": self.budget.to_dict(), "who": self.who, "period": self.period, **amounts}
+
+
+@dataclass(frozen=True, slots=True)
+class CostLine:
+    """What calls have cost, of one unit, by run, tool, agent or day."""
+
+    what: str
+    """The run, tool, agent or day."""
+    unit: str
+    calls: int
+    """How many calls cost something of this unit."""
+    spent: Decimal
+    reserved: Decimal
+    """For calls that have no result yet, or of which nobody knows."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON data."""
+        amounts = {"spent": str(self.spent), "reserved": str(self.reserved)}
+        return {"what": self.what, "unit": self.unit, "calls": self.calls, **amounts}

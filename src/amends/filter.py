@@ -15,18 +15,22 @@ from typing import Any, Final
 
 from amends.approvalrows import Requested
 from amends.canonical import decode
+from amends.charges import read_charge
 from amends.errors import UsageError
 from amends.record import dataclass
 from amends.rows import CallRow, RunRow, lost_at
 from amends.states import CALL_STATES, RUN_STATES
 
-CALL_WORDS: Final = ("tool", "kind", "call", "key", "violation", "args")
+CALL_WORDS: Final = ("tool", "kind", "call", "key", "violation", "args", "cost")
 """What is said of calls; of a run they hold where one of its calls has them all."""
 RUN_FIELDS: Final = ("status", "run", "agent", "principal", "tag", "age", *CALL_WORDS)
 CALL_FIELDS: Final = ("status", "run", "agent", "principal", "tag", "age", *CALL_WORDS)
 APPROVAL_FIELDS: Final = ("status", "run", "agent", "principal", "age", "tool", "call", "by", "role")
-OTHER_NAMES: Final = {"state": "status"}
-COMPARED: Final = ("age", "args")
+BUDGET_FIELDS: Final = ("unit", "per", "tool", "who", "period")
+OTHER_NAMES: Final = {"state": "status", "cost": "cost.usd"}
+BELOW: Final = ("args", "cost")
+"""Fields of which a part is named: an argument, a unit."""
+COMPARED: Final = ("age", "args", "cost")
 """Fields that can be compared with ``>`` and ``<``; an age can only be compared."""
 COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {">=": ge, "<=": le, ">": gt, "<": lt}
 SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
@@ -110,6 +114,8 @@ class Filter:
         }
         if self.has("args"):
             facts["args"] = {} if lost_at(row.args) is not None else decode(row.args)
+        if self.has("cost"):
+            facts["cost"] = read_charge(row.cost).totals() if row.cost else {}
         return self.takes(facts)
 
     def takes_approval(self, found: Requested) -> bool:
@@ -152,7 +158,7 @@ def parse_filter(text: str, fields: tuple[str, ...], states: tuple[str, ...] = (
         name, colon, value = word.partition(":")
         name = OTHER_NAMES.get(name, name)
         field, dot, below = name.partition(".")
-        if not colon or not value.strip(",") or field not in fields or (field == "args") != bool(dot and below):
+        if not colon or not value.strip(",") or field not in fields or (field in BELOW) != bool(dot and below):
             raise UsageError(
                 f"the filter {word!r} is not understood",
                 hint=f"write field:value; fields are {', '.join(_shown_field(one) for one in fields)}",
@@ -173,7 +179,7 @@ def seconds_in(age: str) -> float | None:
 
 
 def _shown_field(field: str) -> str:
-    return {"args": "args.NAME", "age": "age:<1h"}.get(field, field)
+    return {"args": "args.NAME", "age": "age:<1h", "cost": "cost:>5 or cost.UNIT:>5"}.get(field, field)
 
 
 def _condition(word: str, field: str, value: str) -> Condition:

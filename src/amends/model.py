@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from amends.errors import ResultGone
@@ -143,6 +144,8 @@ class Call(Request):
     replays: int = 0
     gone_at: datetime | None = None
     """When gc removed its arguments or its result; None: they are as they were."""
+    costs: Mapping[str, Decimal] = field(default_factory=dict)
+    """What it costs by unit, as it stands: spent, or reserved for it while it has no result."""
 
     @property
     def staged(self) -> bool:

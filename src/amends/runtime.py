@@ -11,6 +11,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 from amends import listing, people, upkeep
 from amends.approvaldesk import ApprovalDesk
 from amends.budget import Budget
+from amends.budgetdesk import BudgetDesk
 from amends.doubtdesk import DoubtDesk
 from amends.drive import Driver
 from amends.engine import opening, plan
@@ -37,7 +38,7 @@ IfRolledBack = Literal["again", "raise"]
 Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
-class Runtime(DoubtDesk, ApprovalDesk):
+class Runtime(DoubtDesk, ApprovalDesk, BudgetDesk):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(

@@ -17,12 +17,25 @@ from typing import Any
 from unittest import mock
 
 from amends import planmark, planning
+from amends.budgetrows import UpdateSlice
 from amends.engine import call, doubt, ending, judge, recovery, rollback, session
 from amends.ledger import AdmitCall
 from amends.lockrows import TakeLock, Wanted
 from amends.ops import Lease
 from amends.rows import FindKey, Now
-from amends.store import admission, change, intents, law, locks, opening, requests, retention, settlement
+from amends.store import (
+    admission,
+    budgets,
+    change,
+    charging,
+    intents,
+    law,
+    locks,
+    opening,
+    requests,
+    retention,
+    settlement,
+)
 from amends.store import ending as store_ending
 from amends.store.memory import _ROWS, MemoryStore
 from amends.testing.simulation import Process, Simulation
@@ -49,6 +62,8 @@ MODULES = (
     planmark,
     planning,
     requests,
+    budgets,
+    charging,
 )
 SCHEDULES_MAX = 4_000
 
@@ -222,6 +237,22 @@ def lock_too_late() -> Iterator[None]:
         return True
 
     with late.installed(), mock.patch.dict(_ROWS, {TakeLock: put_off}):
+        yield
+
+
+@contextmanager
+def reserved_too_late() -> Iterator[None]:
+    """The call is admitted, what it costs is reserved a transaction later."""
+    late = _Late()
+    update = _ROWS[UpdateSlice]
+
+    def put_off(store: MemoryStore, op: UpdateSlice) -> Any:
+        if set(op.changes) != {"reserved"}:
+            return update(store, op)
+        late.pending.append(lambda kept: update(kept, UpdateSlice(kept.slices[op.row.name], op.changes)))
+        return op.row
+
+    with late.installed(), mock.patch.dict(_ROWS, {UpdateSlice: put_off}):
         yield
 
 
@@ -414,6 +445,25 @@ BUGS: tuple[Bug, ...] = (
     Bug("P3", "a plan does not see what was settled since",
         lambda: rewritten((planmark, "tree_mark", "call.kind, call.state, call.attempt, call.settled_seq, call.tries_from", "call.kind"), (planmark, "tree_mark", "call.args, call.result, call.evidence", "call.args")),
         ("plans_bind",), ("F26", "F26b", "F26c")),
+    Bug("25b", "doubt releases its budget reservation",
+        lambda: rewritten((charging, "_next_phase", 'case "failed" | "dropped" | "refused"', 'case "failed" | "dropped" | "refused" | "in_doubt"')),
+        ("sum_of_budgets",), ("F24q",)),
+    Bug("B1", "what a call costs is reserved outside the transaction of its admission", reserved_too_late, ("sum_of_budgets", "books_balance"), ("F24p",)),
+    Bug("B2", "a slice is as good as the whole budget",
+        lambda: rewritten((budgets, "_lacks", "free(home) < counter.need", "amount_in(home.cap) < counter.need")),
+        ("sum_of_budgets",), ("F24p", "F24w")),
+    Bug("B3", "staged calls start without what they cost",
+        lambda: rewritten((store_ending, "_take_staged", "over = await reserve_recorded(staged, root, now=now)", "over = None"), (settlement, "start_call", "if not call.attempt and (call.cost or root.charged):", "if False:")),
+        ("paid_before_it_starts",), ("F24r", "F24s")),
+    Bug("B4", "a failure keeps what it had reserved, and nobody knows",
+        lambda: rewritten((charging, "moved_on", "await _shift(", "phase == FAILED or await _shift(")),
+        ("books_balance",), ("F24p", "F24t")),
+    Bug("B5", "a compensation gives back before it is settled",
+        lambda: rewritten((charging, "_next_phase", 'case "compensated"', 'case "compensating" | "compensated"')),
+        ("paid_before_it_starts",), ("F24t", "F24p")),
+    Bug("B6", "a budget takes a run back over its pivot",
+        lambda: rewritten((budgets, "refused", 'or run.phase != "open" or run.pivot or', "or")),
+        ("no_budget_on_the_way_back",), ("F24u",)),
     Bug("G1", "gc removes what evidence may have to be taken back with",
         lambda: rewritten((retention, "_open_question", 'if call.state == "compensated" and call.comp_blind:', "if False:")),
         ("work_left",), ("F25", "F25b")),

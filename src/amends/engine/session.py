@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, Final
 
 from amends.budget import Budget
 from amends.budgetrows import FREE, Bill, Want
 from amends.canonical import ARGS_BYTES_MAX, canonical, check_size, decode, digest, encode, load_result
+from amends.charges import read_charge
 from amends.check import lock_names
 from amends.engine.recall import Recall
 from amends.engine.spending import bill_for, unreserved
@@ -247,6 +249,7 @@ def call_of(
         settled_at=moment(row.settled_at),
         replays=row.replays,
         gone_at=gone_at or moment(row.lost_at),
+        costs={unit: Decimal(text) for unit, text in read_charge(row.cost).totals().items()} if row.cost else {},
     )
 
 

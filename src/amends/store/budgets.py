@@ -15,11 +15,12 @@ from typing import Any, Final
 
 from amends.budget import ONE, amount_in, text_of
 from amends.budgetrows import AddSlice, FindSlice, Overrun, SliceRow, UpdateSlice, Want
+from amends.charges import PLANNED, RESERVED, Charge, planned, read_charge, written
 from amends.ledger import Admission, AdmitCall, SettleCall
 from amends.plain import digest
 from amends.rows import CallRow, ListCalls, RunRow, UpdateCall, UpdateRun
 from amends.store.change import note
-from amends.store.charging import PLANNED, RESERVED, Charge, free, planned, read_charge, slice_names, written
+from amends.store.charging import free, slice_names
 
 _PERIODS: Final = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m"}
 _GRAVEST: Final = ("rollback", "refuse", "hold")
@@ -95,9 +96,14 @@ async def reserve(wants: Sequence[Want], root: RunRow, *, now: float, wide: bool
     return Taken(tuple((name, want.unit, want.amount) for name, want in zip(homes, wants, strict=True) if name))
 
 
+def period_of(every: str, now: float) -> str:
+    """The hour, day or month of this moment; empty: it has no period."""
+    return time.strftime(_PERIODS[every], time.gmtime(now)) if every else ""
+
+
 def _counter(want: Want, root: RunRow, now: float) -> _Counter:
     tenant = "" if want.per == "ledger" else root.tenant
-    period = time.strftime(_PERIODS[want.every], time.gmtime(now)) if want.every else ""
+    period = period_of(want.every, now)
     # Not the cap: who raises it goes on from what was spent under the old one.
     ident = digest("budget", tenant, want.unit, want.per, want.every, want.tool, want.then, want.who, period)
     names = [ident] if want.per == "run" else slice_names(f"{ident}/")
@@ -184,16 +190,18 @@ async def charge_for(
     return {"cost": written(_reserved(planned(op.costs), mine))} if op.costs.costs else {}
 
 
-async def refused(over: Overrun, run: RunRow, root: RunRow, now: float, *, by: str) -> RunRow:
-    """The refusal is in the record; where the budget says so, the run goes back, unless its pivot has passed."""
+async def refused(over: Overrun, run: RunRow, root: RunRow, now: float, *, by: str, at_end: bool = False) -> RunRow:
+    """The refusal is in the record. The run goes back where the budget says so, or where this was its end (``at_end``),
+    but never over a pivot.
+    """
     words = {"unit": over.want.unit, "cap": text_of(over.want.cap), "per": over.want.per, "then": over.want.then}
     amounts = {"spent": text_of(over.spent), "reserved": text_of(over.reserved), "asked": text_of(over.asked)}
     await note(run, "refused", at=now, by=by, epoch=root.epoch, law="budget", tool=over.tool, **words, **amounts)
-    if over.want.then != "rollback" or run.phase != "open" or run.pivot or run.goal == "rollback":
+    if not (over.want.then == "rollback" or at_end) or run.phase != "open" or run.pivot or run.goal == "rollback":
         return run
-    why = f"{over.tool} would have passed a budget that takes the run back"
+    why = f"{over.tool} would have passed a budget{'' if at_end else ' that takes the run back'}"
     await note(run, "goal", at=now, by="budget", epoch=root.epoch, to="rollback", why=why)
-    return await UpdateRun(run, {"goal": "rollback", "goal_by": "self", "goal_why": why})
+    return await UpdateRun(run, {"goal": "rollback", "goal_by": "budget", "goal_why": why})
 
 
 async def remember_cost(op: AdmitCall, root: RunRow, reserved: str) -> tuple[str, dict[str, str]]:

@@ -242,7 +242,7 @@ async def _take_staged(run: RunRow, staged: tuple[CallRow, ...], op: DecideCommi
     over = await reserve_recorded(staged, root, now=now)
     if over is None:
         return None
-    return Decision("over", await refused(over, run, root, now, by=op.owner), staged, over=over)
+    return Decision("over", await refused(over, run, root, now, by=op.owner, at_end=True), staged, over=over)
 
 
 # ---- closing ------------------------------------------------------------------------------

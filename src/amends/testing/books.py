@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from amends.budget import amount_in, text_of
 from amends.budgetrows import SliceRow
+from amends.charges import read_charge
 from amends.rows import CallRow
 from amends.states import UNSETTLED
-from amends.store.charging import read_charge
+from amends.store.memory import MemoryStore
 
 
 def imbalances(slices: Iterable[SliceRow], calls: Iterable[CallRow]) -> Iterator[str]:
@@ -59,3 +60,16 @@ def unpaid(calls: Iterable[CallRow]) -> Iterator[str]:
         wanted = "spent" if call.state == "succeeded" else ("reserved", "spent")
         if charge.phase not in wanted:
             yield f"{call.tool} ({call.id}) is {call.state} and what it costs is {charge.phase}"
+
+
+def overspent(store: MemoryStore, stands: Callable[[str], bool]) -> Iterator[str]:
+    """Every budget of which the effects that stand in the world have cost more than its cap."""
+    used: dict[str, int] = defaultdict(int)
+    for call in store.calls.values():
+        if call.cost and stands(call.id):
+            charge = read_charge(call.cost)
+            for name, unit, _ in charge.taken:
+                used[name.partition("/")[0]] += charge.actual(unit)
+    for row in {row.name.partition("/")[0]: row for row in store.slices.values()}.values():
+        if used[row.name.partition("/")[0]] > amount_in(row.cap):
+            yield f"what stands has cost {text_of(used[row.name.partition('/')[0]])} {row.unit}; the cap is {row.cap}"

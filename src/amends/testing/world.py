@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from amends.canonical import decode, encode
+from amends.charges import RESERVED, read_charge
 from amends.model import Absent, Happened, NoEffect, Probed, Unknown
 from amends.ops import Invoke
 from amends.planned import RollbackPlan
 from amends.rows import CallRow
 from amends.store.memory import MemoryStore
+from amends.testing.books import overspent
 from amends.testing.simulation import Process, Simulation
 
 
@@ -61,6 +63,8 @@ class World:
     unapproved: list[str] = field(default_factory=list)
     asks: frozenset[str] = frozenset()
     """Tools that never start without somebody's yes."""
+    overspent: list[str] = field(default_factory=list)
+    unpaid: list[str] = field(default_factory=list)
     answers: list[tuple[str, str, str]] = field(default_factory=list)
     """Root run, tool and value of everything that programs were told."""
     later: list[tuple[float, Landing]] = field(default_factory=list)
@@ -149,6 +153,8 @@ class World:
         if landing.phase == "compensate" and traits.tolerant and not self.stands(landing.call_id):
             landing = replace(landing, refused=True)  # there is nothing to take back, and it says so
         self.landings.append(landing)
+        if landing.phase == "execute":
+            self.overspent += overspent(self.sim.store, self.stands)
 
     def _taken_back(self, call_id: str) -> bool:
         return any(one.call_id == call_id and one.phase == "compensate" for one in self.landings)
@@ -197,6 +203,7 @@ class World:
         if op.phase == "execute" and row is not None:
             self.unlocked += _not_held(sim.store, row)
             self.unapproved += _not_approved(sim.store, row, op, self.asks)
+            self.unpaid += _not_paid(row)
         if op.phase == "compensate" and (row is None or row.state != "compensating"):
             self.unwritten.append(f"the compensation of {op.call.tool} started before its start was durable")
         if op.phase != "probe" and row is not None:
@@ -225,6 +232,12 @@ def _not_approved(store: MemoryStore, row: CallRow, op: Invoke, asks: frozenset[
     given = encode(dict(op.kwargs), path="args")
     if decode(given) != decode(row.args):
         yield f"{row.tool} {row.id} was approved with {row.args} and started with {given}"
+
+
+def _not_paid(row: CallRow) -> Iterator[str]:
+    """A call that costs something and has reserved nothing while its body starts."""
+    if row.cost and read_charge(row.cost).phase != RESERVED:
+        yield f"{row.tool} {row.id} started and what it costs is {read_charge(row.cost).phase}"
 
 
 def result_of(key: str) -> str:

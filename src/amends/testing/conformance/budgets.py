@@ -106,7 +106,7 @@ def the_gravest_budget_has_the_last_word(ledger: Ledger) -> None:
     wants = [bill(40, cap=10, per="tenant", then=then).wants[0] for then in ("hold", "refuse", "rollback")]
     no = admit(ledger, run, Bill(bill(40).costs, tuple(wants)))
     assert no.over.want.then == "rollback"
-    assert (ledger.read(run).goal, ledger.read(run).goal_by) == ("rollback", "self")
+    assert (ledger.read(run).goal, ledger.read(run).goal_by) == ("rollback", "budget")
     assert admit(ledger, run, bill(1), "two").verdict == "ended"
 
 
@@ -298,10 +298,13 @@ def what_is_staged_is_reserved_when_the_commit_is_decided(ledger: Ledger) -> Non
     assert (staged.verdict, ledger.slices()) == ("staged", [])
     taken = _start(ledger, other, bill(50))
     decision = ledger.commit(run)
-    assert (decision.how, ledger.read(run).state) == ("over", "open")
+    assert (decision.how, decision.run.goal, decision.run.goal_by) == ("over", "rollback", "budget")
     assert decision.over is not None
     assert decision.over.tool == "mail"
+    assert ledger.commit(run).how == "rollback", "it was decided"
     ledger.settle(taken, "failed")
+    run = ledger.run("again")
+    staged = admit(ledger, run, bill(60), "mail", kind="retriable")
     assert ledger.commit(run).how == "forward"
     assert _books(ledger) == ("60", "0")
     assert ledger(ops.StartCall(staged.call.id, "a", 1, 1)).state == "started"
