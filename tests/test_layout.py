@@ -34,7 +34,7 @@ ROWS: dict[str, Row] = {
     "words": Row(
         (
             *("record", "error", "errors", "approvalerrors", "phrases", "model", "states", "plain", "canonical"),
-            *("report", "planned", "doubted", "reconciled", "budget", "overspent"),
+            *("noticeerrors", "report", "planned", "doubted", "reconciled", "budget", "overspent"),
         ),
         (),
         "the words that everything else is said in depend on nothing",
@@ -43,7 +43,7 @@ ROWS: dict[str, Row] = {
         (
             *("tool", "spec", "signature", "declare", "check", "flow", "rows", "lockrows", "ops", "ledger", "answers"),
             *("joining", "filter", "planmark", "deskops", "budgetrows", "budgetops", "rules", "approvalrows"),
-            *("approvalops", "charges"),
+            *("approvalops", "noticeops", "links", "charges"),
         ),
         ("words",),
         "a declaration and an operation are data: whoever performs them comes later",
@@ -81,6 +81,9 @@ ROWS: dict[str, Row] = {
             "listing",
             "deciding",
             "approvaldesk",
+            "notices",
+            "noticedesk",
+            "notify",
             "upkeep",
             "keeper",
             "riding",
@@ -95,7 +98,7 @@ ROWS: dict[str, Row] = {
     ),
 }
 EDGES = ("llm", "adapters", "gateway", "http", "console", "cli", "engines")
-PUBLIC = ("", "errors", "testing", "worker")
+PUBLIC = ("", "errors", "links", "notify", "testing", "worker")
 EDGE_WHY = "an edge stands on amends and its errors, testing and worker alone, so that each can be removed"
 
 # Third-party packages, by member; an edge brings its own as an extra, the CLI's are always there.

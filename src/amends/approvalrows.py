@@ -62,8 +62,12 @@ class ApprovalRow:
     decided_at: float | None = None
     used_at: float | None = None
     told_at: float | None = None
-    tell_until: float | None = None
+    tell_at: float | None = None
+    """When somebody is to tell people of it; None: they were told, it was given up, or need not be."""
     tells: int = 0
+    """How often that was begun."""
+    teller: str = ""
+    """Whose turn it is until then; empty: anybody's."""
 
     def lives(self, now: float) -> bool:
         """Whether it may still be decided or used."""
@@ -181,6 +185,15 @@ class PageApprovals(Op[list[ApprovalRow]]):
     tenant: str | None
     states: tuple[str, ...]
     before: int | None
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListTells(Op[list[ApprovalRow]]):
+    """Requests that somebody is to be told of by now, longest waiting first."""
+
+    now: float
+    tenant: str | None
     limit: int
 
 

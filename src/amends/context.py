@@ -7,8 +7,8 @@ from typing import Any
 
 from amends.budget import Number, billionths
 from amends.errors import NoRun, UsageError
-from amends.model import Call, Phase
-from amends.ops import Later
+from amends.model import Call
+from amends.ops import Invoked, Later
 from amends.tool import Declaration, Options, current_caller
 
 _call: ContextVar[Call | Later | None] = ContextVar("amends.call", default=None)
@@ -61,9 +61,9 @@ def calling_run() -> str:
 
 
 class _Nowhere:
-    """The caller inside a probe or a compensation: nothing may be started from there."""
+    """The caller inside a probe, a compensation or a hook: nothing may be started from there."""
 
-    def __init__(self, phase: Phase, call: Call | Later, is_async: bool) -> None:
+    def __init__(self, phase: Invoked, call: Call | Later, is_async: bool) -> None:
         self.is_async = is_async
         self._phase, self._call = phase, call
 
@@ -73,7 +73,7 @@ class _Nowhere:
 
     def refusal(self, tool: str) -> NoRun:
         """What is said to whoever asks for a tool here."""
-        where = "probe" if self._phase == "probe" else "compensation"
+        where = "compensation" if self._phase == "compensate" else self._phase
         return NoRun(
             f"{tool} was called inside the {where} of {self._call.tool}; nothing was started",
             tool=tool,
@@ -88,7 +88,7 @@ def refuse_nowhere(tool: str) -> None:
         raise caller.refusal(tool)
 
 
-def inside(run: Any, call: Call | Later, phase: Phase, *, is_async: bool) -> _Inside:
+def inside(run: Any, call: Call | Later, phase: Invoked, *, is_async: bool) -> _Inside:
     """Give a body its context: the run for nested calls, the call for its key."""
     return _Inside(run if phase == "execute" else _Nowhere(phase, call, is_async), call)
 

@@ -16,7 +16,6 @@ from amends.approvalops import (
     SearchApprovals,
 )
 from amends.approvalrows import APPROVAL_STATES, Need, Requested, Ruled
-from amends.engine.asking import approval_of
 from amends.engine.session import ask_for
 from amends.errors import ApprovalVoid, BadArguments, TransitionRefused, UsageError
 from amends.filter import APPROVAL_FIELDS, parse_filter
@@ -32,7 +31,7 @@ Verb = Literal["approve", "bypass", "reject", "withdraw"]
 
 async def read(hub: Hub, view: View, id: str) -> Approval:
     """One request."""
-    return _told(hub, await _found(view, id))
+    return hub.shown(await _found(view, id))
 
 
 def pages(hub: Hub, view: View, text: str) -> Pages[Approval]:
@@ -46,7 +45,7 @@ def pages(hub: Hub, view: View, text: str) -> Pages[Approval]:
         return SearchApprovals(tenant, states, found.approval.seq, PAGE)
 
     first = SearchApprovals(tenant, states, None, PAGE)
-    return Pages(first, then, wanted.takes_approval, lambda found: _told(hub, found))
+    return Pages(first, then, wanted.takes_approval, hub.shown)
 
 
 async def decide(
@@ -72,7 +71,9 @@ async def ask_again(hub: Hub, view: View, id: str, *, by: str, why: str) -> Appr
     if not by.strip() or not why.strip():
         raise UsageError("a person's word needs who said it (by=) and why (why=)")
     await _found(view, id)
-    return _ruled(hub, await _said(AskAgain(id, hub.new_id("apr"), hub.new_id("nonce"), by, why)))
+    ruled = await _said(AskAgain(id, hub.new_id("apr"), hub.new_id("nonce"), by, why))
+    await _tell(hub, ruled)
+    return _ruled(hub, ruled)
 
 
 async def edit(hub: Hub, view: View, id: str, args: Mapping[str, Any], *, by: str, why: str) -> Approval:
@@ -103,7 +104,9 @@ async def edit(hub: Hub, view: View, id: str, args: Mapping[str, Any], *, by: st
         scope=spec.scope, declared=spec.declared_key, again=ask.again, parent=ask.parent,
         at_commit=spec.at == "commit", after=spec.after, undoable=spec.compensate is not None, need=need,
     )  # fmt: skip
-    return _ruled(hub, await _said(EditApproval(id, by, why, instead)))
+    ruled = await _said(EditApproval(id, by, why, instead))
+    await _tell(hub, ruled)
+    return _ruled(hub, ruled)
 
 
 async def delegate(hub: Hub, view: View, *, by: str, to: str, until: datetime | timedelta | float, why: str) -> None:
@@ -145,11 +148,13 @@ async def _said(word: StoreOp[Ruled]) -> Ruled:
 
 
 def _ruled(hub: Hub, ruled: Ruled) -> Approval:
-    told = _told(hub, Requested(ruled.approval, ruled.call, ruled.now))
+    told = hub.shown(Requested(ruled.approval, ruled.call, ruled.now))
     if ruled.void:
         raise ApprovalVoid(told.call.tool, why=ruled.void, approval=told, call=told.call, run_id=told.call.run_id)
     return told
 
 
-def _told(hub: Hub, found: Requested) -> Approval:
-    return approval_of(found.approval, found.call, hub.specs.get(found.call.tool), found.now)
+async def _tell(hub: Hub, ruled: Ruled) -> None:
+    """A request that a person made anew is told like any other."""
+    if hub.hook is not None:
+        await hub.tell(ruled.approval)

@@ -27,10 +27,12 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     ApprovalVoid                 .tool .why .approval .call .diff .expired_at .asked
     ResultGone                   .what .call .gone_at
     StalePlan                    .plan .now
+    LinkVoid                     .why
   ToolError                      a tool failed
     ToolFailed                   .call .type_name .message
     InDoubt                      .call .why
     RunBlocked                   .residue .doubts .causes
+    NotDelivered                 .status .passing
   RolledBack                     .report
   Waiting                        not an error, not yet; never rolls back
     Held                         .call .reason .twin .approval
@@ -65,6 +67,8 @@ from amends.error import Refused as Refused
 from amends.error import ToolError as ToolError
 from amends.error import UsageError as UsageError
 from amends.error import Waiting as Waiting
+from amends.noticeerrors import LinkVoid as LinkVoid
+from amends.noticeerrors import NotDelivered as NotDelivered
 from amends.phrases import listed, out_of_order
 from amends.phrases import shown as shown
 

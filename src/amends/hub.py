@@ -11,16 +11,21 @@ from dataclasses import replace
 from typing import Any
 
 from amends import process
+from amends.approvalrows import ApprovalRow, Requested
 from amends.budget import Budget, budget_from, checked_budgets
 from amends.canonical import canonical, digest, encode
 from amends.context import parent_call
 from amends.drive import Live
+from amends.engine.asking import approval_of
 from amends.engine.opening import Opening
 from amends.engine.session import Ask, Session, ask_for
 from amends.errors import BadArguments, BadDeclaration, UnknownTool, UsageError
+from amends.flow import Flow
 from amends.keeper import Keeper
 from amends.ledger import Opened, Store
-from amends.model import Order
+from amends.links import Links
+from amends.model import Approval, Order
+from amends.notices import Notices, tell_now
 from amends.ops import Lease
 from amends.rows import RunRow
 from amends.rules import Rule
@@ -29,6 +34,9 @@ from amends.store.locate import store_for
 from amends.tool import Declaration, Options, Spec, current_caller, declare, specs_of
 
 log = logging.getLogger("amends")
+
+HIDDEN = "(set)"
+"""Stands for a setting that is a secret."""
 
 NOT_YET = {
     "redact": "redaction",
@@ -40,7 +48,13 @@ class Hub:
     """Tools, settings and the ledger of one runtime and of all its views."""
 
     def __init__(
-        self, given: Mapping[str, Any], tools: Iterable[object], *, store: Store | None = None, alone: bool = False
+        self,
+        given: Mapping[str, Any],
+        tools: Iterable[object],
+        *,
+        store: Store | None = None,
+        alone: bool = False,
+        hook: Callable[[Approval], object] | None = None,
     ) -> None:
         self.settings: dict[str, Setting] = settle_settings(given, alone=alone)
         self.store: Store = store_for(str(self.value("url"))) if store is None else store
@@ -59,6 +73,11 @@ class Hub:
         self.live = Live(self.store)
         self.keeper = Keeper(self.store.perform, self.lease_s)
         self.new_id: Callable[[str], str] = process.new_id
+        self.links = Links(self.value("link_secret") or "", self.value("link_url") or "")
+        self.links.check()
+        if self.links.secret:
+            self.settings["link_secret"] = Setting(HIDDEN, self.settings["link_secret"].origin)
+        self.hook = hook
         self._opened = False
         self._pid = 0
         self._owner = ""
@@ -193,7 +212,22 @@ class Hub:
             budgets=(*self.budgets, *map(budget_from, json.loads(row.budgets))) if row.budgets else self.budgets,
             rules=self.rules,
             wait_approval_s=wait_approval_s,
+            tell=None if self.hook is None else self.tell,
         )
+
+    @property
+    def notices(self) -> Notices | None:
+        """How people are told, if this runtime has a hook for it."""
+        return None if self.hook is None else Notices(self.hook, self.shown, self.new_id, self.links)
+
+    def tell(self, asked: ApprovalRow) -> Flow[None]:
+        """Tell people of this request, unless somebody has."""
+        assert self.notices is not None, "only a runtime with a hook tells"
+        return tell_now(self.notices, asked)
+
+    def shown(self, found: Requested) -> Approval:
+        """A request as users see it."""
+        return approval_of(found.approval, found.call, self.specs.get(found.call.tool), found.now)
 
     def roles_of(self, person: str) -> tuple[str, ...]:
         """The roles that this runtime knows somebody by."""

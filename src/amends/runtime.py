@@ -21,7 +21,8 @@ from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, View, is_settled, once_ask, refuse_nested
 from amends.ledger import Store
-from amends.model import Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
+from amends.model import Approval, Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
+from amends.noticedesk import NoticeDesk
 from amends.report import Report
 from amends.rows import RunRow
 from amends.rules import Rule
@@ -38,7 +39,7 @@ IfRolledBack = Literal["again", "raise"]
 Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
-class Runtime(DoubtDesk, ApprovalDesk, BudgetDesk):
+class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(
@@ -53,6 +54,9 @@ class Runtime(DoubtDesk, ApprovalDesk, BudgetDesk):
         wait_approval: float | None = None,
         rules: Iterable[Rule] | None = None,
         approvers: Mapping[str, Iterable[str]] | None = None,
+        on_approval_needed: Callable[[Approval], object] | None = None,
+        link_secret: str | None = None,
+        link_url: str | None = None,
         create: bool | None = None,
         tenant: str | None = None,
         agent: str | None = None,
@@ -68,13 +72,15 @@ class Runtime(DoubtDesk, ApprovalDesk, BudgetDesk):
             "wait_approval": wait_approval,
             "rules": None if rules is None else tuple(rules),
             "approvers": approvers,
+            "link_secret": link_secret,
+            "link_url": link_url,
             "create": create,
             "tenant": tenant,
             "agent": agent,
             "principal": principal,
             "budgets": budgets,
         }
-        self._hub = Hub(given, tools, store=store)
+        self._hub = Hub(given, tools, store=store, hook=on_approval_needed)
         self._driver: Driver = Driver(self._hub.store, self._hub.live, self._hub.lease_s)
         value = self._hub.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
@@ -203,7 +209,8 @@ class Runtime(DoubtDesk, ApprovalDesk, BudgetDesk):
     # ---- recovering -----------------------------------------------------------------------
 
     def recover(self, *, limit: int = 100) -> list[Report]:
-        """Take over abandoned runs whose tools are known here, and finish or take back each."""
+        """Take over abandoned runs whose tools are known here, and finish or take back each; tell who was not told."""
+        self._tell_due(limit)
         found = self._drive(people.abandoned(self._hub, self._view, limit, self._agents))
         return [self._recover_one(one) for one in found]
 

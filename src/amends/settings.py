@@ -27,6 +27,8 @@ DEFAULTS: Final[dict[str, Any]] = {
     "budgets": (),
     "rules": (),
     "approvers": {},
+    "link_secret": None,
+    "link_url": None,
 }
 TABLES: Final[dict[str, Callable[[Any, str], Any]]] = {
     "budgets": checked_budgets,

@@ -124,6 +124,8 @@ ASKED: list[Any] = [
     approvalrows.PageApprovals(None, (), None, 9),
     approvalrows.PageApprovals("t", ("pending",), 5, 9),
     approvalrows.PageApprovals("t", ("pending", "used"), 5, 9),
+    approvalrows.ListTells(20.0, None, 9),
+    approvalrows.ListTells(20.0, "t", 9),
     approvalrows.FindUse("u"),
     approvalrows.DelegationsTo("t", "b"),
 ]
@@ -166,6 +168,8 @@ def test_no_question_walks_through_a_table_without_its_order(database: sqlite3.C
         (approvalrows.ApprovalsOf("r"), "approvals_root"),
         (approvalrows.PageApprovals("t", ("pending",), 5, 9), "approvals_state"),
         (approvalrows.FindUse("u"), "approvals_use"),
+        (approvalrows.ListTells(20.0, None, 9), "approvals_tell"),
+        (approvalrows.ListTells(20.0, "t", 9), "approvals_tell"),
     ],
     ids=repr,
 )

@@ -52,6 +52,12 @@ class Patience:
             pause = min(pause * 2, longest)
 
 
+async def tell_of(session: Session, asked: ApprovalRow | None) -> None:
+    """People know that they are asked, if this process can tell them; otherwise somebody else does."""
+    if asked is not None and session.tell is not None:
+        await session.tell(asked)
+
+
 # ---- for people ---------------------------------------------------------------------------
 
 
@@ -146,6 +152,7 @@ async def raise_void(session: Session, ask: Ask, answer: Admission) -> NoReturn:
 
 async def raise_unapproved(session: Session, ask: Ask, no: Unapproved) -> NoReturn:
     """Raise why a recorded call was not started."""
+    await tell_of(session, no.approval)
     if no.why == "refused":
         raise RuleRefused(no.call.tool, why="a rule forbids it by now", run_id=session.id)
     if no.why and no.approval is not None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from amends.approvalrows import TermsOf, Unapproved
 from amends.budgetrows import Overrun
 from amends.canonical import faithful, load_result
-from amends.engine.asking import Patience, raise_unapproved, raise_void
+from amends.engine.asking import Patience, raise_unapproved, raise_void, tell_of
 from amends.engine.doubt import LOST_STARTS_MAX, note_late, settle_doubt, stays_in_doubt
 from amends.engine.judge import judge, why_doubtful
 from amends.engine.locking import deadlocked, lock_wait_s, locked, start_waiting, wanted_by
@@ -174,6 +174,8 @@ async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False) -
         return await admit(session, ask, wait, wide=True)
     if answer.verdict == "start":
         ask.flight.call, ask.flight.sent = answer.call, False
+    elif answer.approval is not None:
+        await tell_of(session, answer.approval)
     return answer
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from amends.approvalrows import Unapproved
 from amends.budgetrows import Overrun
-from amends.engine.asking import held_for, request_of_call
+from amends.engine.asking import held_for, request_of_call, tell_of
 from amends.engine.call import run_attempts
 from amends.engine.giving import give_back
 from amends.engine.locking import locked, start_waiting
@@ -57,6 +57,8 @@ async def start_decided(session: Session, row: CallRow) -> None:
         raise locked(session, row.tool, started, waited=session.wait_s)
     if isinstance(started, Overrun):
         raise exceeded(row.tool, started, session.id)
+    if isinstance(started, Unapproved):
+        await tell_of(session, started.approval)
     if isinstance(started, Unapproved) and started.why not in ("", "expired"):
         raise await let_go_held(session, started.call, again_s=session.lease.lease_s)
     if not isinstance(started, CallRow):

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
 
+from amends.approvalrows import ApprovalRow
 from amends.budget import Budget
 from amends.budgetrows import FREE, Bill, Want
 from amends.canonical import ARGS_BYTES_MAX, canonical, check_size, decode, digest, encode, load_result
@@ -17,6 +18,7 @@ from amends.check import lock_names
 from amends.engine.recall import Recall
 from amends.engine.spending import bill_for, unreserved
 from amends.errors import BadArguments
+from amends.flow import Flow
 from amends.model import Call, Compensation, Order, Phase, Request
 from amends.ops import Flight, Lease
 from amends.plain import digest_of, head, plain_texts
@@ -61,6 +63,8 @@ class Session:
     wait_approval_s: float = 0.0
     asks: set[str] = field(default_factory=set)
     """Staged calls that somebody was asked about here."""
+    tell: Callable[[ApprovalRow], Flow[None]] | None = None
+    """Tells people that they are asked, if this process has a way to."""
 
     def spec(self, tool: str) -> Spec | None:
         """The declaration of a recorded call's tool, if this process has it."""

@@ -14,6 +14,7 @@ from amends.approvalrows import (
     FindApproval,
     FindUse,
     InsertApproval,
+    ListTells,
     PageApprovals,
     UpdateApproval,
 )
@@ -44,6 +45,14 @@ class Shelf:
             and (op.before is None or row.seq < op.before)
         ]
         return sorted(found, key=lambda row: -row.seq)[: op.limit]
+
+    def _tells(self, op: ListTells) -> list[ApprovalRow]:
+        found = [
+            (row.tell_at, row.seq, row)
+            for row in self.approvals.values()
+            if row.tell_at is not None and row.tell_at <= op.now and (op.tenant is None or row.tenant == op.tenant)
+        ]
+        return [row for _, _, row in sorted(found, key=lambda one: one[:2])][: op.limit]
 
     def _find_use(self, op: FindUse) -> bool:
         return any(row.use_key == op.use and row.state == "used" for row in self.approvals.values())
@@ -78,6 +87,7 @@ SHELF_ROWS: Final[dict[type[Any], Callable[[Shelf, Any], Any]]] = {
     FindApproval: Shelf._find,
     ApprovalsOf: Shelf._of_root,
     PageApprovals: Shelf._page,
+    ListTells: Shelf._tells,
     FindUse: Shelf._find_use,
     InsertApproval: Shelf._insert,
     UpdateApproval: Shelf._update,

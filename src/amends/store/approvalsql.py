@@ -67,6 +67,13 @@ class ApprovalStatements:
             text = self._shapes[shape] = self._approvals + rest
         return text
 
+    def tells(self, *, of_tenant: bool) -> str:
+        """What is to be told by a time, longest waiting first."""
+        some = " and tenant = ?" if of_tenant else ""
+        hint = self._dialect.index.format("approvals_tell")
+        rest = f"{hint} where tell_at <= ?{some} order by tell_at, seq limit ?"
+        return self._approvals + rest.replace("?", self._dialect.mark)
+
 
 def _into(dialect: Dialect, table: str, columns: Sequence[str]) -> str:
     marks = ", ".join([dialect.mark] * len(columns))
@@ -114,6 +121,13 @@ async def _page(desk: _Desk, op: approvalrows.PageApprovals) -> list[ApprovalRow
     return [ApprovalRow(*row) for row in found]
 
 
+async def _list_tells(desk: _Desk, op: approvalrows.ListTells) -> list[ApprovalRow]:
+    whose = () if op.tenant is None else (op.tenant,)
+    sql = desk.statements.approvals.tells(of_tenant=op.tenant is not None)
+    found, _, _ = await Execute(sql, (op.now, *whose, op.limit))
+    return [ApprovalRow(*row) for row in found]
+
+
 async def _find_use(desk: _Desk, op: approvalrows.FindUse) -> bool:
     found, _, _ = await Execute(desk.statements.approvals.find_use, (op.use,))
     return bool(found)
@@ -148,6 +162,7 @@ APPROVAL_ROWS: Final[dict[type[Any], Callable[[Any, Any], Flow[Any]]]] = {
     approvalrows.FindApproval: _find,
     approvalrows.ApprovalsOf: _of_root,
     approvalrows.PageApprovals: _page,
+    approvalrows.ListTells: _list_tells,
     approvalrows.FindUse: _find_use,
     approvalrows.InsertApproval: _insert,
     approvalrows.UpdateApproval: _update,

@@ -116,7 +116,8 @@ async def move_approval(
     await note(
         run, "approval", at=at, by=by, epoch=epoch, call=row.call, frm=row.state, to=to, approval=row.id, why=why
     )
-    return await UpdateApproval(row, {"state": to, **changes})
+    # What is decided, used or over need not be told any more.
+    return await UpdateApproval(row, {"state": to, "tell_at": None, **changes})
 
 
 async def _cancel(run: RunRow, call: CallRow, *, at: float, by: str, epoch: int) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from amends import approvalops, budgetops, deskops, ledger
+from amends import approvalops, budgetops, deskops, ledger, noticeops
 from amends.flow import Flow
-from amends.store import admission, approvals, desk, ending, opening, reading, retention, settlement
+from amends.store import admission, approvals, desk, ending, notices, opening, reading, retention, settlement
 
 INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     ledger.OpenRun: opening.open_run,
@@ -48,6 +48,9 @@ INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     approvalops.Delegate: approvals.delegate,
     approvalops.ReadApproval: approvals.read_approval,
     approvalops.SearchApprovals: approvals.search_approvals,
+    noticeops.DueNotices: notices.due_notices,
+    noticeops.ClaimNotice: notices.claim_notice,
+    noticeops.NoteTold: notices.note_told,
 }
 
 READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(
@@ -62,6 +65,7 @@ READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(
         budgetops.ListBudgets,
         approvalops.ReadApproval,
         approvalops.SearchApprovals,
+        noticeops.DueNotices,
     }
 )
 """Operations that change nothing: a store may answer them without taking its write lock."""

@@ -57,7 +57,7 @@ async def ask(
         state="pending", needed=need.needed, roles=json.dumps(need.roles, ensure_ascii=False),
         reasons=json.dumps(need.reasons, ensure_ascii=False), rule=need.why, policy=need.policy, given="[]",
         requested_at=at, expires_at=at + need.expires_s, use_key=use_of(run, call.tool), residue=need.residue,
-        follows=follows,
+        follows=follows, tell_at=at,
     )  # fmt: skip
     bound = binding(row, call)
     seq = await note(

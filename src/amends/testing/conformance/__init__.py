@@ -20,6 +20,7 @@ from amends.testing.conformance import (  # isort: skip
     locks as locks,
     budgets as budgets,
     approvals as approvals,
+    notices as notices,
     retention as retention,
     desk as desk,
 )

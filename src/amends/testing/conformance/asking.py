@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
-from amends import approvalops
+from amends import approvalops, noticeops
 from amends import ledger as ops
 from amends.approvalrows import ApprovalRow, Need, Terms
 from amends.rows import CallRow, RunRow
@@ -161,8 +162,33 @@ def roll_back_asked(ledger: Ledger) -> ops.StoreOp[Any]:
     return ops.BeginRollback(run.uid, "a", "it failed", False, owner="a", epoch=1)
 
 
+def claim_notice(ledger: Ledger) -> ops.StoreOp[Any]:
+    call = held(ledger, ledger.run())
+    return noticeops.ClaimNotice(call.approval, ledger.new("tell"), 60.0)
+
+
+def claim_late(ledger: Ledger) -> ops.StoreOp[Any]:
+    """What ran out before anybody was told of it leaves the outbox."""
+    call = held(ledger, ledger.run())
+    ledger.clock.now += EXPIRES_S + 1
+    return noticeops.ClaimNotice(call.approval, ledger.new("tell"), 60.0)
+
+
+def note_told(ledger: Ledger) -> ops.StoreOp[Any]:
+    claim = claim_notice(ledger)
+    found = ledger(claim)
+    return noticeops.NoteTold(found.approval.id, found.approval.teller)
+
+
+def note_not_told(ledger: Ledger) -> ops.StoreOp[Any]:
+    told = note_told(ledger)
+    assert isinstance(told, noticeops.NoteTold)
+    return replace(told, error="OSError", retry_s=5.0)
+
+
 ASKING: Final = (
     admit_asked, admit_asked_read, admit_asked_staged, admit_changed, admit_expired, admit_pivot_over_asked,
     start_approved, start_expired, approve, approve_first_of_two, reject, reject_pivot, withdraw, let_go_asked,
     ask_again, edit, expire, delegate, commit_over_asked, roll_back_asked,
+    claim_notice, claim_late, note_told, note_not_told,
 )  # fmt: skip

@@ -242,14 +242,16 @@ create table if not exists approvals (
     decided_at double,
     used_at double,
     told_at double,
-    tell_until double,
+    tell_at double,
     tells bigint not null default 0,
+    teller longtext not null default (''),
     constraint approvals_states check (state in (
         'pending', 'approved', 'rejected', 'expired', 'used', 'cancelled'
     )),
     unique index approvals_id (id),
     index approvals_root (root),
     index approvals_state (state),
+    index approvals_tell (tell_at),
     index approvals_use (use_key)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 

@@ -259,8 +259,9 @@ create table approvals (
     decided_at double precision,
     used_at double precision,
     told_at double precision,
-    tell_until double precision,
+    tell_at double precision,
     tells bigint not null default 0,
+    teller text not null default '',
     primary key (id),
     constraint approvals_states check (state in (
         'pending', 'approved', 'rejected', 'expired', 'used', 'cancelled'
@@ -272,6 +273,9 @@ create unique index approvals_seq on approvals (seq);
 create index approvals_root on approvals (root, seq);
 
 create index approvals_state on approvals (state, seq);
+
+-- The outbox of notices: whom nobody was told of yet.
+create index approvals_tell on approvals (tell_at, seq) where tell_at is not null;
 
 -- Whether an agent has used a tool after somebody approved it.
 create index approvals_use on approvals (use_key) where use_key <> '';

@@ -256,8 +256,9 @@ create table approvals (
     decided_at real,
     used_at real,
     told_at real,
-    tell_until real,
+    tell_at real,
     tells integer not null default 0,
+    teller text not null default '',
     check (
         state = 'pending' or state = 'approved' or state = 'rejected' or state = 'expired' or state = 'used'
         or state = 'cancelled'
@@ -268,6 +269,9 @@ create index approvals_root on approvals (root);
 
 -- Ordered by seq within a state: every index here ends in the row's own number.
 create index approvals_state on approvals (state);
+
+-- The outbox of notices: whom nobody was told of yet.
+create index approvals_tell on approvals (tell_at) where tell_at is not null;
 
 -- Whether an agent has used a tool after somebody approved it.
 create index approvals_use on approvals (use_key) where use_key <> '';
