@@ -174,7 +174,11 @@ def _said_of(name: str) -> str:
 
 
 def _records() -> str:
-    kinds = (amends.Request, amends.Call, amends.Answer, amends.Report, amends.RunInfo, amends.Residue, amends.Event)
+    kinds = (
+        *(amends.Request, amends.Call, amends.Answer, amends.Report, amends.RunInfo, amends.Residue, amends.Event),
+        *(amends.Doubt, amends.Evidence, amends.Preview, amends.Next, amends.Planned, amends.RollbackPlan),
+        *(amends.Reconciliation, amends.Mismatch),
+    )
     return _table("record | fields", ((f"`{kind.__name__}`", _fields(kind)) for kind in kinds))
 
 
@@ -182,7 +186,7 @@ def _fields(kind: type[Any]) -> str:
     inherited = {field.name for base in kind.__mro__[1:] if is_dataclass(base) for field in fields(base)}
     own = [field.name for field in fields(kind) if field.name not in inherited]
     own += [name for name, value in vars(kind).items() if isinstance(value, property)]
-    more = "those of `Request`, and " if kind is amends.Call else ""
+    more = {amends.Call: "those of `Request`, and ", amends.Doubt: "those of `Call`, and "}.get(kind, "")
     return more + ", ".join(f"`{name}`" for name in own)
 
 
