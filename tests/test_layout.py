@@ -32,13 +32,17 @@ class Row:
 
 ROWS: dict[str, Row] = {
     "words": Row(
-        ("record", "errors", "phrases", "model", "states", "plain", "canonical", "report", "planned", "doubted"),
+        (
+            *("record", "errors", "phrases", "model", "states", "plain", "secret", "canonical", "report", "planned"),
+            "doubted",
+        ),
         (),
         "the words that everything else is said in depend on nothing",
     ),
     "tools": Row(
         (
             *("tool", "spec", "signature", "declare", "check", "flow", "rows", "lockrows", "ops", "ledger", "answers"),
+            *("veil", "markrows", "sealops"),
             "joining",
             "filter",
             "planmark",
@@ -79,6 +83,7 @@ ROWS: dict[str, Row] = {
             "keeper",
             "riding",
             "settings",
+            *("hiding", "keys", "sealing", "vault"),
             "worker",
             "testing",
         ),
@@ -102,6 +107,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "store.pgschema": frozenset({"psycopg"}),
     "store.pgerrors": frozenset({"psycopg"}),
     "store.mysql": frozenset({"pymysql"}),
+    "vault": frozenset({"cryptography"}),
     "cli": frozenset({"typer", "click", "rich"}),
 }
 

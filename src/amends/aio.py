@@ -53,6 +53,9 @@ class AsyncRuntime(AsyncDoubtDesk):
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
+        redact: Sequence[str] | None = None,
+        secret_key: str | None = None,
+        encrypt: str | Sequence[str] | None = None,
         store: Store | None = None,
     ) -> None:
         given = {
@@ -64,9 +67,12 @@ class AsyncRuntime(AsyncDoubtDesk):
             "tenant": tenant,
             "agent": agent,
             "principal": principal,
+            "redact": redact,
+            "secret_key": secret_key,
+            "encrypt": encrypt,
         }
         self._hub = Hub(given, tools, store=store)
-        self._driver: AsyncDriver = AsyncDriver(self._hub.store, self._hub.live, self._hub.lease_s)
+        self._driver: AsyncDriver = AsyncDriver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s)
         value = self._hub.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
         self._agents: dict[str, Callable[[AsyncRun], object]] = dict(agents or {})
@@ -124,9 +130,12 @@ class AsyncRuntime(AsyncDoubtDesk):
         while True:
             opened, lease = await self._driver.run(opening.take(wanted))
             if opened.how == "ended":
-                over = self._hub.session(opened.run, lease, resumed=True)
+                over = self._hub.session(opened.run, lease, resumed=True, given=input)
                 return AsyncRun(self._hub, self._driver, over, opened.run, over=True)
-            session = self._hub.session(opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s)
+            session = self._hub.session(
+                opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s, given=input
+            )
+            session.known.update(wanted.known)
             self._hub.keeper.keep(lease, partial(self._driver.lose, lease.root))
             row = opened.run
             if opened.how == "resumed":
@@ -223,7 +232,7 @@ class AsyncRuntime(AsyncDoubtDesk):
                 ended = fn(run)
                 run.output = await ended if inspect.isawaitable(ended) else ended
         except Exception as error:  # the block has dealt with the run; the report tells
-            log.warning("agent %s of run %s ended with %s: %s", run._session.agent, run.id, type(error).__name__, error)
+            log.warning("%s", people.agent_ended(run._session, error))
 
     # ---- reading --------------------------------------------------------------------------
 

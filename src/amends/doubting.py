@@ -7,14 +7,14 @@ from collections.abc import Collection
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from amends.canonical import store_result
 from amends.deskops import AcceptCall
 from amends.doubted import Doubt, Evidence
 from amends.engine.doubt import ask_probe
 from amends.engine.session import call_of, moment
+from amends.engine.veiling import kept_result, known_of
 from amends.errors import LedgerError, UsageError, shown
 from amends.filter import CALL_FIELDS, parse_filter
-from amends.hub import Hub, View
+from amends.hub import Hub, View, adhoc_spec
 from amends.ledger import NoteProbe, ReadRun, ResolveCall, RetryCall, SearchCalls, StoreOp, Tree
 from amends.model import Absent, Call, Happened, Probed, Unknown
 from amends.ops import Clocks, Lease, ReadClocks
@@ -106,7 +106,7 @@ async def probe(hub: Hub, view: View, call_id: str) -> Probed[Any]:
     answer = await ask_probe(reader, spec, asked, row)
     if row.in_question:
         why = shown(answer.result) if isinstance(answer, Happened) else getattr(answer, "why", "")
-        word = type(answer).__name__.lower()
+        word, why = type(answer).__name__.lower(), hub.veil.scrub(why, known_of(reader, row))
         await NoteProbe(row.id, row.in_question, row.probes, word, why, None, by="person", paced=False)
     return answer
 
@@ -119,12 +119,12 @@ async def resolve(hub: Hub, view: View, call_id: str, answer: Probed[Any], *, by
     said(by, why)
     row = await call_row(view, call_id)
     undoing = row.state in ("compensation_in_doubt", "compensation_failed")
-    stored = None
+    text, loss = None, ""
     match answer:
         case Happened():
             to = "compensated" if undoing else "succeeded"
-            spec = hub.specs.get(row.tool)
-            stored = store_result(answer.result, Any if spec is None else spec.result_type)
+            spec = hub.specs.get(row.tool) or adhoc_spec(row.tool, hub.veil.hidden, kind="pivot")
+            text, loss = kept_result(hub.reader(), spec, row, answer.result)
         case Absent():
             to = "compensation_failed" if undoing else "failed"
             if row.kind == "retriable" and not undoing:
@@ -140,8 +140,8 @@ async def resolve(hub: Hub, view: View, call_id: str, answer: Probed[Any], *, by
         to,
         by,
         why,
-        result=None if stored is None else stored.text,
-        loss="" if stored is None else stored.loss or "",
+        result=text,
+        loss=loss,
         retry_s=0.0 if to == "backing_off" else None,
     )
     return await said_to_ledger(word)

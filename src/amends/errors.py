@@ -36,6 +36,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     LedgerMissing
     LedgerTooNew
     LedgerCorrupt
+    LedgerSealed
     LeaseLost
     TransitionRefused            .frm .to
 
@@ -466,6 +467,14 @@ class LedgerTooNew(LedgerError):
 
 class LedgerCorrupt(LedgerError):
     """The file is no ledger, or it is damaged."""
+
+
+class LedgerSealed(LedgerError):
+    """A value is encrypted with a key that this process does not have."""
+
+    default_hint = (
+        "give Runtime(encrypt=...) or AMENDS_ENCRYPT the keys that the ledger was written with, old ones last"
+    )
 
 
 class LeaseLost(LedgerError):

@@ -11,17 +11,18 @@ from dataclasses import replace
 from typing import Any
 
 from amends import process
-from amends.canonical import canonical, digest, encode
 from amends.context import parent_call
 from amends.drive import Live
 from amends.engine.opening import Opening
 from amends.engine.session import Ask, Session, ask_for
 from amends.errors import BadArguments, BadDeclaration, UnknownTool, UsageError
+from amends.hiding import Hiding, input_said
 from amends.keeper import Keeper
 from amends.ledger import Opened, Store
 from amends.model import Order
 from amends.ops import Lease
 from amends.rows import RunRow
+from amends.secret import NOTHING, Hidden
 from amends.settings import Setting, settle_settings
 from amends.store.locate import store_for
 from amends.tool import Declaration, Options, Spec, current_caller, declare, specs_of
@@ -31,7 +32,6 @@ log = logging.getLogger("amends")
 NOT_YET = {
     "needs_approval": "approvals",
     "cost": "budgets",
-    "redact": "redaction",
 }
 """Options whose promise this version does not keep yet: refused, so that nobody relies on them."""
 
@@ -50,6 +50,8 @@ class Hub:
         self.order: Order = self.value("order")
         self.lease_s: float = self.value("lease")
         self.wait_s: float = self.value("wait")
+        self.hiding = Hiding(self.store, self.settings)
+        self.veil = self.hiding.veil
         self.tools: list[object] = list(tools)
         self.specs: dict[str, Spec] = self._checked(self.tools)
         self.live = Live(self.store)
@@ -68,10 +70,13 @@ class Hub:
         """Declare more tools; all or none."""
         more = [*self.tools, *tools]
         self.specs = self._checked(more)
+        if self._opened:
+            self.hiding.ready()
         self.tools = more
 
     def _checked(self, tools: list[object]) -> dict[str, Spec]:
-        specs = specs_of(tools, order=self.order)
+        specs = specs_of(tools, order=self.order, redact=self.veil.hidden)
+        self.hiding.check(specs.values())
         for spec in specs.values():
             for option, what in NOT_YET.items():
                 if getattr(spec, option):
@@ -109,6 +114,7 @@ class Hub:
                 # Somebody who names a run may have expected to resume one.
                 level = logging.WARNING if run_id is not None else logging.INFO
                 log.log(level, "created a new ledger at %s", self.store.url)
+            self.hiding.ready()
             self._opened = True
 
     def close(self) -> None:
@@ -142,18 +148,20 @@ class Hub:
 
     def opening(self, view: View, id: str | None, input: object, options: Mapping[str, Any]) -> Opening:
         """What the caller said about a run, written down."""
-        text = "" if input is None else encode(input, path="input")
+        tenant = view.within(options.get("tenant")) or ""
+        said = input_said(self.veil, tenant, input)
         agent = options.get("agent") or view.agent
         wait = options.get("wait")
         return Opening(
             id=self.new_id("run") if id is None else _run_id(id),
-            tenant=view.within(options.get("tenant")) or "",
+            tenant=tenant,
             owner=self.owner,
             lease_s=self.lease_s,
             wait_s=self.wait_s if wait is None else float(wait),
-            input=text,
-            input_digest="" if input is None else digest("input", canonical(input, path="input")),
-            given=input,
+            input=said.text,
+            input_digest=said.digest,
+            given=said.shown,
+            known=said.known,
             policy=options.get("recover", "rollback"),
             order_mode=self.order,
             agent=agent or "",
@@ -165,8 +173,10 @@ class Hub:
             new_id=self.new_id,
         )
 
-    def session(self, row: RunRow, lease: Lease, *, resumed: bool, wait_s: float | None = None) -> Session:
-        """An opened root run as the engine sees it."""
+    def session(
+        self, row: RunRow, lease: Lease, *, resumed: bool, wait_s: float | None = None, given: object = None
+    ) -> Session:
+        """An opened root run as the engine sees it; ``given``: the input that its caller has in hand."""
         return Session(
             uid=row.uid,
             id=row.id,
@@ -182,6 +192,8 @@ class Hub:
             new_id=self.new_id,
             resumed=resumed,
             state=row.state,
+            veil=self.veil,
+            given=given,
         )
 
     def reader(self, row: RunRow | None = None) -> Session:
@@ -299,7 +311,7 @@ def once_ask(
         flat: dict[str, Any] = {**{f"arg{i}": one for i, one in enumerate(args)}, **kwargs}
     else:
         flat = dict(bound.arguments)
-    spec = adhoc_spec(f"once:{name}", kind="pivot", key=lambda _: key)
+    spec = adhoc_spec(f"once:{name}", session.veil.hidden, kind="pivot", key=lambda _: key)
     try:
         result_type = get_type_hints(fn).get("return", Any)
     except Exception:
@@ -312,9 +324,9 @@ def once_ask(
     )
 
 
-def adhoc_spec(name: str, **options: Any) -> Spec:
-    """A declaration made on the spot."""
-    return specs_of([declare(name, **options)], order="advise")[name]
+def adhoc_spec(name: str, hidden: Hidden = NOTHING, **options: Any) -> Spec:
+    """A declaration made on the spot; ``hidden``: what its runtime hides."""
+    return specs_of([declare(name, **options)], order="advise", redact=hidden)[name]
 
 
 def _is_async(fn: Callable[..., Any]) -> bool:

@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from amends.canonical import canonical, digest, encode
 from amends.context import calling_run, parent_call
-from amends.engine import recovery
+from amends.engine import opening, recovery
 from amends.engine.recovery import Found, recover_tree
 from amends.engine.session import Ask, Session, ask_for, call_of
 from amends.engine.telling import event_of, held_lock_of, info_of
+from amends.engine.veiling import scrubbed
 from amends.errors import LedgerError, NoRun, RunEnded, TransitionRefused, UsageError
 from amends.filter import CALL_FIELDS, RUN_FIELDS, parse_filter
 from amends.flow import Flow
+from amends.hiding import input_said
 from amends.hub import Hub, View, adhoc_spec
 from amends.ledger import (
     AbandonRun,
@@ -26,6 +27,7 @@ from amends.ledger import (
     HeldLock,
     ListLocks,
     ListRuns,
+    Opened,
     ReadCall,
     ReadEvents,
     ReadRun,
@@ -90,10 +92,16 @@ def refuse_forked(pid: int, run_id: str) -> None:
         )
 
 
-def log_for(error: Exception, tool: str) -> None:
+def log_for(session: Session, error: Exception, tool: str) -> None:
     """A model is not told what is wrong with the program around it: the log is."""
     if isinstance(error, UsageError | LedgerError) and not isinstance(error, RunEnded):
-        log.error("%s: %s: %s (%s)", tool, type(error).__name__, error, error.hint)
+        words = f"{tool}: {type(error).__name__}: {error} ({error.hint})"
+        log.error("%s", scrubbed(session, words))
+
+
+def agent_ended(session: Session, error: Exception) -> str:
+    """What the log says of an agent that a worker had started again."""
+    return scrubbed(session, f"agent {session.agent} of run {session.id} ended with {type(error).__name__}: {error}")
 
 
 def hand_ask(hub: Hub, session: Session, tool: str, args: Mapping[str, Any], *, key: Any, kind: str | None) -> Ask:
@@ -106,7 +114,7 @@ def hand_ask(hub: Hub, session: Session, tool: str, args: Mapping[str, Any], *, 
                 hint='kind="pivot" (cannot be taken back) or kind="read"; declare it with a compensation otherwise',
             )
         options = {} if key is None else {"key": key}
-        spec = adhoc_spec(tool, kind=kind, **options)
+        spec = adhoc_spec(tool, session.veil.hidden, kind=kind, **options)
     elif kind is not None and kind != spec.kind:
         raise UsageError(f"{tool} is declared as {spec.kind}, begin() says {kind}")
     elif key is not None:
@@ -127,11 +135,14 @@ def certain(error: BaseException | str) -> Exception:
     return why
 
 
-def child_input(hub: Hub, id: str | None, input: object) -> tuple[str, str, str]:
-    """A child's name and input; without a name the input names it, so that the same request finds it again."""
-    text = "" if input is None else encode(input, path="input")
-    mark = "" if input is None else digest("input", canonical(input, path="input"))
-    return id or (f"child-{mark[:12]}" if mark else hub.new_id("child")), text, mark
+def child_of(hub: Hub, session: Session, id: str | None, input: object) -> Flow[tuple[Opened, Session]]:
+    """A run inside this one; without a name the input names it, so that the same request finds it again."""
+    said = input_said(session.veil, session.tenant, input)
+    session.known.update(said.known)
+    name = id or (f"child-{said.digest[:12]}" if said.digest else hub.new_id("child"))
+    return opening.open_child(
+        session, id=f"{session.id}/{name}", input=said.text, input_digest=said.digest, given=input, shown=said.shown
+    )
 
 
 # ---- reading ------------------------------------------------------------------------------
@@ -163,7 +174,7 @@ def call_found(hub: Hub, view: View, row: CallRow | None, id: str) -> Call:
 
 def staged_now(hub: Hub, call_id: str) -> Call:
     """A staged call as it is now, for ``Staged.done``: a property, so it reads in place whatever the colour."""
-    row = hub.store.perform(ReadCall(call_id))
+    row = hub.hiding.kept.perform(ReadCall(call_id))
     assert row is not None, "a staged call is in the ledger"
     return call_of(row, hub.specs.get(row.tool))
 

@@ -34,6 +34,7 @@ COMPARED = {
     "events": {"root", "run", "run_id", "tenant", "call"},
     "locks": {"tenant", "name", "root", "run_id", "call"},
     "waits": {"root", "tenant", "name", "run_id"},
+    "marks": {"name"},
 }
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from amends import lockrows, rows
+from amends import lockrows, markrows, rows
 from amends.flow import run_flow
 from amends.lockrows import LockRow, WaitRow
+from amends.markrows import MarkRow
 from amends.rows import CallRow, EventRow, RunRow
 from amends.states import CALL_STATES, RUN_STATES
 from amends.store.dialect import SQLITE
@@ -20,7 +21,7 @@ from amends.store.sql import _ROWS, OPEN, Desk, Execute, Result, Statements
 TYPES = {
     "str": ("TEXT", 1), "int": ("INTEGER", 1), "float": ("REAL", 1), "float | None": ("REAL", 0), "str | None": ("TEXT", 0)
 }  # fmt: skip
-TABLES = {"runs": RunRow, "calls": CallRow, "events": EventRow, "locks": LockRow, "waits": WaitRow}
+TABLES = {"runs": RunRow, "calls": CallRow, "events": EventRow, "locks": LockRow, "waits": WaitRow, "marks": MarkRow}
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_the_columns_are_the_fields_in_their_order(database: sqlite3.Connection,
 def test_the_tables_are_strict(database: sqlite3.Connection) -> None:
     tables = {name: strict for _, name, kind, _, _, strict in database.execute("pragma table_list") if kind == "table"}
     mine = {name: strict for name, strict in tables.items() if not name.startswith("sqlite_")}
-    assert mine == {"runs": 1, "calls": 1, "events": 1, "locks": 1, "waits": 1, "amends_schema": 1}
+    assert mine == {"runs": 1, "calls": 1, "events": 1, "locks": 1, "waits": 1, "marks": 1, "amends_schema": 1}
 
 
 @pytest.mark.parametrize(
@@ -114,6 +115,7 @@ ASKED: list[Any] = [
     lockrows.WaitsFor("t", "x"),
     lockrows.DropWaits("r"),
     lockrows.DropWaits("r", ("x", "y")),
+    markrows.FindMark("x"),
 ]
 
 

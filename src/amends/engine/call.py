@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from amends.canonical import faithful, load_result
+from amends.canonical import faithful
 from amends.engine.doubt import LOST_STARTS_MAX, note_late, settle_doubt, stays_in_doubt
 from amends.engine.judge import judge, why_doubtful
 from amends.engine.locking import deadlocked, lock_wait_s, locked, start_waiting, wanted_by
@@ -18,6 +18,7 @@ from amends.engine.session import (
     describe_error,
     moment,
 )
+from amends.engine.veiling import cause_of, result_of
 from amends.engine.waiting import Wait
 from amends.errors import (
     LeaseLost,
@@ -163,7 +164,7 @@ def recorded_done(session: Session, spec: Spec, row: CallRow) -> Done:
     gone_at = moment(lost_at(row.result))
     if gone_at is not None:
         raise ResultGone(f"{row.tool} ({row.id})", gone_at=gone_at, call=call_of(row, spec), run_id=session.id)
-    return Done(row, load_result(row.result, spec.result_type), replayed=True, staged=spec.is_staging)
+    return Done(row, result_of(session, spec, row), replayed=True, staged=spec.is_staging)
 
 
 # ---- attempts -----------------------------------------------------------------------------
@@ -171,6 +172,8 @@ def recorded_done(session: Session, spec: Spec, row: CallRow) -> Done:
 
 async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
     """Run a started call to its end: retries, doubts and probes included."""
+    if ask.shown is not None:
+        session.live[row.id] = ask
     while True:
         assert row.state == "started", "an attempt runs only after its start is durable"
         ask.flight.call, ask.flight.sent, ask.flight.doubted = row, False, False
@@ -183,7 +186,7 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
             lease=session.lease,
             phase="execute",
             run=session.run,
-            late=partial(note_late, ask.spec, row),
+            late=partial(note_late, session, ask.known, ask.spec, row),
             flight=ask.flight,
         )
         value, row = await conclude(session, ask, row, ended)
@@ -193,9 +196,9 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
         if row.state == "in_doubt":
             row = await settle_doubt(session, ask.spec, row, flight=ask.flight)
         if row.state == "succeeded":
-            return Done(row, load_result(row.result, ask.spec.result_type))
+            return Done(row, result_of(session, ask.spec, row))
         if stays_in_doubt(row):
-            raise in_doubt(session, row) from ended.error
+            raise in_doubt(session, row) from cause_of(session, ended.error, ask.known)
         if row.state == "started":
             return await guarded_call(session, ask)  # a twin has begun it again: its outcome answers us
         if row.state != "backing_off":
@@ -246,9 +249,11 @@ async def conclude(session: Session, ask: Ask, row: CallRow, ended: Ended) -> tu
         settle.error = describe_error(TimeoutError(f"no answer within {ask.timeout} s"))
     elif ended.error is None:
         value, stored = faithful(ended.value, ask.spec.result_type)
+        if ask.spec.redact is not None:
+            stored = session.veil.kept(stored, ask.known, (session.tenant, row.tool))
         settle.result, settle.loss = stored.text, stored.loss or ""
     else:
-        settle.error = describe_error(ended.error)
+        settle.error = describe_error(ended.error, session.veil, ask.known)
         settle.to, settle.why = _outcome_of(ask.spec, ended.error)
         if settle.to == "failed" and _tries_again(ask.spec, row, ended.error):
             settle.to, settle.retry_s = "backing_off", await _pause(ask.spec, row)
@@ -259,13 +264,15 @@ async def conclude(session: Session, ask: Ask, row: CallRow, ended: Ended) -> tu
         settle.to, settle.why = "failed", ""
     settled = await settle
     ask.flight.call = None
+    if ask.shown is not None and settled.call.state in ("succeeded", "failed"):
+        session.live.pop(row.id, None)
     if settled.fenced:
         raise LeaseLost(
             f"{row.tool} ended after run {row.run_id} had another owner; its outcome is kept as evidence",
             run_id=row.run_id,
         )
     if settled.call.state == "succeeded" and settle.to != "succeeded":  # an earlier attempt had its effect after all
-        value = load_result(settled.call.result, ask.spec.result_type)
+        value = result_of(session, ask.spec, settled.call)
     return value, settled.call
 
 

@@ -12,7 +12,8 @@ from amends.engine.giving import give_back
 from amends.engine.leftover import Leftover, leftovers, obstacles
 from amends.engine.locking import locked, start_waiting
 from amends.engine.rollback import STOPPED, Back, let_land, read_tree, roll_back, settle_all, wait_for_live
-from amends.engine.session import Ask, Session, call_of, decode_args
+from amends.engine.session import Ask, Session, call_of
+from amends.engine.veiling import body_args, cause_of, known_of, lacking
 from amends.engine.waiting import Wait
 from amends.errors import Held, InDoubt, LedgerError, Locked, OutOfOrder, RunBlocked, Waiting
 from amends.ledger import (
@@ -128,7 +129,7 @@ def recorded_ask(session: Session, row: CallRow) -> Ask:
     assert body is not None, f"the tool {row.tool} has its body here"
     return Ask(
         spec=spec,
-        args=decode_args(row, spec),
+        args=body_args(session, spec, row),
         text=row.args,
         key=row.key,
         ident=row.ident,
@@ -138,6 +139,7 @@ def recorded_ask(session: Session, row: CallRow) -> Ask:
         timeout=spec.timeout,
         flight=Flight(),
         recorded_digest=row.digest,
+        known=known_of(session, row),
     )
 
 
@@ -163,6 +165,8 @@ async def drive_forward(session: Session, row: CallRow) -> None:
     waits = row.state == "backing_off" and (row.retry_at is None or row.retry_at > clocks.wall)
     if waits or row.state not in ("held", "ready", "backing_off") or session.body(row) is None:
         return
+    if lacking(session, row):
+        return  # named among the obstacles
     started = await start_waiting(session, row)
     if not isinstance(started, CallRow):
         return  # not now: another run has its lock, and it stays staged
@@ -207,7 +211,11 @@ async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
     tree = await read_tree(session)
     blocking = obstacles(session, tree)
     forward = tree.run.phase == "pivoted"
-    waiting = [row for row in tree.calls if row.state == "backing_off" and row.retry_at is not None]
+    waiting = [
+        row
+        for row in tree.calls
+        if row.state == "backing_off" and row.retry_at is not None and not lacking(session, row)
+    ]
     waiting += [row for row in tree.calls if forward and await _is_repeated(session, row)]
     if waiting:  # of this run or of a child that pivoted: it is due later
         return await _pause_forward(session, tuple(waiting))
@@ -222,7 +230,7 @@ async def _is_repeated(session: Session, row: CallRow) -> bool:
     spec = session.spec(row.tool)
     if row.state != "in_doubt" or row.probe_at is None or spec is None or spec.probe is not None:
         return False
-    return await is_repeatable(spec, row)
+    return await is_repeatable(session, spec, row)
 
 
 async def _go_on_with(session: Session, row: CallRow) -> None:
@@ -242,8 +250,8 @@ async def _go_on_with(session: Session, row: CallRow) -> None:
 async def _start_decided(session: Session, row: CallRow) -> None:
     """A person let this call go on after its block had ended: it is done now, and its own error is no failure."""
     spec = session.spec(row.tool)
-    if spec is None or spec.fn is None:
-        raise await let_go_held(session, row)
+    if spec is None or spec.fn is None or lacking(session, row):
+        raise await let_go_held(session, row)  # whoever asked for it comes back for it
     started = await start_waiting(session, row)
     if isinstance(started, Contention) and not started.victim:
         raise locked(session, row.tool, started, waited=session.wait_s)
@@ -258,6 +266,8 @@ async def _start_decided(session: Session, row: CallRow) -> None:
 
 
 async def _restart_pivot(session: Session, row: CallRow) -> None:
+    if lacking(session, row):
+        return  # named among the obstacles
     started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
     if isinstance(started, CallRow):
         await _run_pivot(session, started)
@@ -344,7 +354,7 @@ def raise_blocked(session: Session, tree: Tree, cause: BaseException | None) -> 
         residue=residue,
         doubts=doubts,
         causes=[one.cause for one in left],
-    ) from cause
+    ) from cause_of(session, cause)
 
 
 async def stop_call(session: Session, flight: Flight) -> None:

@@ -15,6 +15,8 @@ from amends.ledger import OpenChild, Opened, OpenRun
 from amends.ops import IsDead, Lease, ReadClocks
 from amends.record import dataclass, field
 from amends.rows import RunRow, lost_at
+from amends.secret import SEALED, UNREADABLE
+from amends.veil import NO_SECRETS, Known
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class Opening:
     input: str = ""
     input_digest: str = ""
     given: Any = None
+    """The input as it is written down, for who is told that there was another one."""
+    known: Known = NO_SECRETS
     policy: str = "rollback"
     order_mode: str = "strict"
     agent: str = ""
@@ -112,7 +116,9 @@ async def go_on(session: Session, run: RunRow) -> RunRow:
     return run
 
 
-async def open_child(session: Session, *, id: str, input: str, input_digest: str, given: Any) -> tuple[Opened, Session]:
+async def open_child(
+    session: Session, *, id: str, input: str, input_digest: str, given: Any, shown: Any
+) -> tuple[Opened, Session]:
     """A run inside this one: the same request finds the same child."""
     opened = await OpenChild(
         uid=session.new_id("run"),
@@ -125,22 +131,23 @@ async def open_child(session: Session, *, id: str, input: str, input_digest: str
     )
     run = opened.run
     if opened.how == "conflict":
-        raise _conflict(run, given)
+        raise _conflict(run, shown)
     if opened.how == "refused":
         raise _refused(run)
     resumed = opened.how == "resumed"
-    inner = session.child(run.uid, run.id, generation=run.generation, resumed=resumed, state=run.state)
+    inner = session.child(run.uid, run.id, generation=run.generation, resumed=resumed, state=run.state, given=given)
     if resumed:
         run = await go_on(inner, run)
         if run.state == "rolled_back":
-            return await open_child(session, id=id, input=input, input_digest=input_digest, given=given)
+            return await open_child(session, id=id, input=input, input_digest=input_digest, given=given, shown=shown)
         inner.state = run.state
     return opened, inner
 
 
 def _conflict(run: RunRow, given: Any) -> RunConflict:
     gone = lost_at(run.input) is not None
-    recorded = decode(run.input) if run.input and not gone else None
+    unread = run.input.startswith(SEALED)
+    recorded = UNREADABLE if unread else decode(run.input) if run.input and not gone else None
     since = ", which gc has removed since" if gone else ""
     return RunConflict(
         f"run {run.id} was opened before with another input{since}; nothing was started",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from amends import deskops, ledger
+from amends import deskops, ledger, sealops
 from amends.flow import Flow
-from amends.store import admission, desk, ending, opening, reading, retention, settlement
+from amends.store import admission, desk, ending, opening, reading, retention, sealing, settlement
 
 INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     ledger.OpenRun: opening.open_run,
@@ -40,6 +40,8 @@ INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     ledger.ListLocks: reading.list_locks,
     deskops.AcceptCall: desk.accept_call,
     ledger.CollectGarbage: retention.collect_garbage,
+    sealops.PinKey: sealing.pin_key,
+    sealops.RewriteTexts: sealing.rewrite_texts,
 }
 
 READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(

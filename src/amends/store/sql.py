@@ -20,6 +20,7 @@ from amends.rows import CALL_COLUMNS, EVENT_COLUMNS, RUN_COLUMNS, CallRow, Chang
 from amends.states import CALL_STATES, LIVE, NEW, RUN_STATES, STANDING, UNSETTLED, call_sources, run_sources
 from amends.store.dialect import Dialect
 from amends.store.locksql import LOCK_ROWS, LockStatements
+from amends.store.marksql import MARK_ROWS, MarkStatements
 from amends.store.statement import Execute as Execute
 from amends.store.statement import Result as Result
 
@@ -64,6 +65,7 @@ class Statements:
         self._dialect = dialect
         self._shapes: dict[tuple[Any, ...], str] = {}
         self.locks = LockStatements(dialect)
+        self.marks = MarkStatements(dialect)
         runs, calls, events = self._select("runs", RUN_COLUMNS), self._select("calls", CALL_COLUMNS), "from events"
         mark, lock = dialect.mark, dialect.lock
         key = dialect.name_of("key")
@@ -384,4 +386,5 @@ _ROWS: Final[dict[type[Any], Callable[[Desk, Any], Flow[Any]]]] = {
     rows.AddEvent: _add_event,
     rows.PageEvents: _page_events,
     **LOCK_ROWS,
+    **MARK_ROWS,
 }

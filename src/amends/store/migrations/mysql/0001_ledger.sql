@@ -188,3 +188,10 @@ create table if not exists waits (
     unique index waits_root (root, name),
     index waits_name (tenant, name)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+-- What the ledger says of itself: who says it first has said it.
+create table if not exists marks (
+    name varbinary(255) not null primary key,
+    value longtext not null,
+    made_at double not null
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;

@@ -202,3 +202,10 @@ create table waits (
 create unique index waits_root on waits (root, name);
 
 create index waits_name on waits (tenant, name);
+
+-- What the ledger says of itself: who says it first has said it.
+create table marks (
+    name text collate "C" not null primary key,
+    value text not null,
+    made_at double precision not null
+);
