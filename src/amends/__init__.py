@@ -40,6 +40,7 @@ from amends.planned import Next, Planned, Preview, RollbackPlan
 from amends.report import Report
 from amends.run import Attempt, Run
 from amends.runtime import Runtime
+from amends.secret import Secret
 from amends.tool import Declaration, Tool, declare, tool
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ __all__ = [
     "RunInfo",
     "Runtime",
     "Schema",
+    "Secret",
     "Staged",
     "Tool",
     "ToolError",
