@@ -301,6 +301,10 @@ class AsyncRuntime(AsyncDoubtDesk):
         """Bring the ledger up to date, making it if there is none; what it has then."""
         return await asyncio.to_thread(upkeep.migrating(self._hub).migrate)
 
+    async def reencrypt(self) -> int:
+        """Every argument, result, input, output and error is encrypted with the newest key; how many rows that were."""
+        return await asyncio.to_thread(upkeep.reencrypt, self._hub)
+
     async def gc(
         self,
         *,

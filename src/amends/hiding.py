@@ -9,7 +9,6 @@ from amends.canonical import Stored, canonical, decode, digest, encode
 from amends.check import check_recoverable
 from amends.engine.session import Session
 from amends.errors import BadConfig
-from amends.keys import check_key, secret_key
 from amends.ledger import Store
 from amends.record import dataclass
 from amends.rows import RunRow, lost_at
@@ -57,12 +56,16 @@ class Hiding:
             if self.sealing is None:
                 check_recoverable(spec)
         if self._hides or self.veil.is_wide:
+            from amends.keys import check_key  # here: what makes keys takes longer to import than all of hiding
+
             self._hides = True
             check_key(self._store, self._key)
 
     def ready(self) -> None:
         """The key is there, if something is hidden; the ledger must be open."""
         if self._hides and not self.veil.key:
+            from amends.keys import secret_key
+
             self.veil.key = secret_key(self._store, self._key)
 
 

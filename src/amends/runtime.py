@@ -288,6 +288,10 @@ class Runtime(DoubtDesk):
         """Bring the ledger up to date, making it if there is none; what it has then."""
         return upkeep.migrating(self._hub).migrate()
 
+    def reencrypt(self) -> int:
+        """Every argument, result, input, output and error is encrypted with the newest key; how many rows that were."""
+        return upkeep.reencrypt(self._hub)
+
     def gc(
         self,
         *,

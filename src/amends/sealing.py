@@ -28,8 +28,9 @@ from amends.ledger import (
 )
 from amends.record import changed
 from amends.rows import PLAIN, CallRow, EventRow, RunRow, lost_at
-from amends.secret import MASK, SEALED
+from amends.secret import MARK, MASK, SEALED
 from amends.vault import Vault
+from amends.veil import with_secrets
 
 T = TypeVar("T")
 
@@ -56,6 +57,9 @@ ANYONES: Final = ("goal_why", "causes")
 
 class Sealing:
     """What goes into the ledger sealed, and what comes out of it opened."""
+
+    CALLS: Final = CALL_TEXTS
+    RUNS: Final = RUN_TEXTS
 
     def __init__(self, vault: Vault) -> None:
         self.vault = vault
@@ -114,11 +118,24 @@ class Sealing:
 
         def renewed(part: str) -> str:
             fresh = self.vault.is_newest(part) or part in PLAIN or lost_at(part) is not None
-            return part if fresh else self.vault.seal(self.vault.open(part, place), place)
+            return part if fresh else self.vault.seal(self._inside(self.vault.open(part, place)), place)
 
         if not text or text in PLAIN:
             return text
         return _each(text, name, renewed) if name in PARTS else renewed(text)
+
+    def _inside(self, text: str) -> str:
+        """A payload with the hidden values in it sealed with the newest key as well."""
+        if MARK not in text:
+            return text
+
+        def renewed(packed: Any) -> Any:
+            if isinstance(packed, str):
+                return {"$secret": packed}
+            commitment, sealed = packed
+            return {"$secret": [commitment, self.vault.seal(self.vault.open(sealed, commitment), commitment)]}
+
+        return with_secrets(text, renewed)
 
     def _event(self, row: EventRow) -> EventRow:
         if SEALED not in row.facts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from amends.ledger import StoreOp
-from amends.record import dataclass, field
+from amends.record import dataclass
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class PinKey(StoreOp[str]):
 class RewriteTexts(StoreOp[int]):
     """Write payloads of one call or run anew, each only where it is still as it was read; how many were."""
 
-    call: str = ""
-    run: str = ""
-    was: Mapping[str, str] = field(default_factory=dict)
-    now: Mapping[str, str] = field(default_factory=dict)
+    row: str
+    is_call: bool
+    was: Mapping[str, str]
+    now: Mapping[str, str]

@@ -90,7 +90,7 @@ class Veil:
         """A stored text with the values again that were kept encrypted, where there is a key to read them."""
         if MARK not in text or self.vault is None:
             return text
-        return _dump(_replaced(json.loads(text), self._opened))
+        return with_secrets(text, self._opened)
 
     def _opened(self, packed: Any) -> Any:
         if isinstance(packed, str) or self.vault is None:
@@ -310,6 +310,11 @@ class _Masking:
         if self._veil.vault is not None:
             return {"$secret": [commitment, self._veil.vault.seal(text, commitment)]}
         return self._veil.scrub(data, self._known) if isinstance(data, str) and not whole else str(Secret(commitment))
+
+
+def with_secrets(text: str, change: Callable[[Any], Any]) -> str:
+    """A stored text with something else in each hidden place: what ``change`` makes of what stands there."""
+    return _dump(_replaced(json.loads(text), change))
 
 
 def _replaced(data: Any, reveal: Callable[[Any], Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from amends.markrows import AddMark, FindMark, MarkRow
-from amends.rows import FindCall, FindRun, Now, UpdateCall, UpdateRun
+from amends.rows import CallRow, FindCall, FindRun, Now, RunRow, UpdateCall, UpdateRun
 from amends.sealops import PinKey, RewriteTexts
 
 KEY: Final = "secret key"
@@ -24,14 +24,20 @@ async def pin_key(op: PinKey) -> str:
 
 async def rewrite_texts(op: RewriteTexts) -> int:
     """See ``RewriteTexts``. No state changes, and so nothing happened that an event could tell."""
-    if op.call:
-        call = await FindCall(op.call)
-        fresh = {name: text for name, text in op.now.items() if getattr(call, name, None) == op.was[name]}
-        if call is not None and fresh:
+    if op.is_call:
+        call = await FindCall(op.row)
+        assert call is not None, "calls are never deleted"
+        fresh = _unchanged(call, op)
+        if fresh:
             await UpdateCall(call, fresh)
         return len(fresh)
-    run = await FindRun(op.run)
-    fresh = {name: text for name, text in op.now.items() if getattr(run, name, None) == op.was[name]}
-    if run is not None and fresh:
+    run = await FindRun(op.row)
+    assert run is not None, "runs are never deleted"
+    fresh = _unchanged(run, op)
+    if fresh:
         await UpdateRun(run, fresh)
     return len(fresh)
+
+
+def _unchanged(row: CallRow | RunRow, op: RewriteTexts) -> dict[str, str]:
+    return {name: text for name, text in op.now.items() if getattr(row, name) == op.was[name]}

@@ -19,6 +19,7 @@ from amends.testing.conformance import (  # isort: skip
     racing as racing,
     locks as locks,
     retention as retention,
+    sealing as sealing,
     desk as desk,
 )
 from amends.testing.conformance.prove import COLOURS, Proof, check_store, prove_store
