@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NoReturn, get_args
 
 from amends.errors import BadDeclaration
 from amends.model import Kind, Order, Request, Retry, Scope
-from amends.secret import Hidden
+from amends.secret import MASK, Hidden
 from amends.signature import REPEAT, Signature, is_async_function
 from amends.spec import At, Declaration, OnConflict, OnFailure, OnLock, Spec
 
@@ -102,8 +102,11 @@ LOCKS_MAX: Final = 32
 LOCK_CHARS_MAX: Final = 200
 
 
-def lock_names(spec: Spec, request: Request) -> tuple[str, ...]:
-    """What this request must have to itself: each name once, sorted. Raises before anything is recorded."""
+def lock_names(spec: Spec, request: Request, hide: Callable[[str], str] | None = None) -> tuple[str, ...]:
+    """What this request must have to itself: each name once, sorted. Raises before anything is recorded.
+
+    ``hide``: a name without what is hidden; before anything is said of it.
+    """
     if spec.locks is None:
         return ()
     given: Any = spec.locks(request)
@@ -111,8 +114,10 @@ def lock_names(spec: Spec, request: Request) -> tuple[str, ...]:
         _bad_locks(spec, f"gave {type(given).__name__}; it gives a list of names, empty where nothing is locked")
     names = set()
     for name in given:
+        name = hide(name) if hide is not None and isinstance(name, str) else name
         if not isinstance(name, str) or not 0 < len(name) <= LOCK_CHARS_MAX or not name.isprintable():
-            _bad_locks(spec, f"gave {str(name)[:40]!r}; a name is a text of 1 to {LOCK_CHARS_MAX} printable characters")
+            shown = MASK if hide is not None and not isinstance(name, str) else str(name)[:40]
+            _bad_locks(spec, f"gave {shown!r}; a name is a text of 1 to {LOCK_CHARS_MAX} printable characters")
         names.add(name)
         if len(names) > LOCKS_MAX:
             _bad_locks(spec, f"gave more than {LOCKS_MAX} names; name what they have in common instead")

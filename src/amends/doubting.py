@@ -102,7 +102,7 @@ async def probe(hub: Hub, view: View, call_id: str) -> Probed[Any]:
     if spec is None or asked is None:
         undoing = row.state.startswith("compensation")
         return Unknown(f"{'the compensation of ' if undoing else ''}{row.tool} has no probe here")
-    reader = replace(hub.reader(), lease=Lease(row.root, "", -1, hub.lease_s, float("inf")))
+    reader = replace(hub.reader(root=row.root), lease=Lease(row.root, "", -1, hub.lease_s, float("inf")))
     answer = await ask_probe(reader, spec, asked, row)
     if row.in_question:
         why = shown(answer.result) if isinstance(answer, Happened) else getattr(answer, "why", "")
@@ -124,7 +124,7 @@ async def resolve(hub: Hub, view: View, call_id: str, answer: Probed[Any], *, by
         case Happened():
             to = "compensated" if undoing else "succeeded"
             spec = hub.specs.get(row.tool) or adhoc_spec(row.tool, hub.veil.hidden, kind="pivot")
-            text, loss = kept_result(hub.reader(), spec, row, answer.result)
+            text, loss = kept_result(hub.reader(root=row.root), spec, row, answer.result)
         case Absent():
             to = "compensation_failed" if undoing else "failed"
             if row.kind == "retriable" and not undoing:

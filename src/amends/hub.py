@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from amends import process
 from amends.context import parent_call
 from amends.drive import Live
 from amends.engine.opening import Opening
-from amends.engine.session import Ask, Session, ask_for
+from amends.engine.session import Ask, Memory, Session, ask_for
 from amends.errors import BadArguments, BadDeclaration, UnknownTool, UsageError
 from amends.hiding import Hiding, input_said
 from amends.keeper import Keeper
@@ -52,6 +53,7 @@ class Hub:
         self.wait_s: float = self.value("wait")
         self.hiding = Hiding(self.store, self.settings)
         self.veil = self.hiding.veil
+        self._memories: weakref.WeakValueDictionary[str, Memory] = weakref.WeakValueDictionary()
         self.tools: list[object] = list(tools)
         self.specs: dict[str, Spec] = self._checked(self.tools)
         self.live = Live(self.store)
@@ -194,12 +196,13 @@ class Hub:
             state=row.state,
             veil=self.veil,
             given=given,
+            memory=self._memories.setdefault(row.root, Memory()),
         )
 
-    def reader(self, row: RunRow | None = None) -> Session:
-        """A session that can only read: for reports of runs that are not ours."""
-        lease = Lease("" if row is None else row.root, "", -1, self.lease_s, 0.0, lost=True)
-        empty = RunRow(uid="", id="", tenant="", generation=1, root="", parent="", state="open", created_at=0.0)
+    def reader(self, row: RunRow | None = None, *, root: str = "") -> Session:
+        """A session that can only read: for reports of runs that are not ours; ``root``: of the tree that it reads."""
+        lease = Lease(root if row is None else row.root, "", -1, self.lease_s, 0.0, lost=True)
+        empty = RunRow(uid="", id="", tenant="", generation=1, root=root, parent="", state="open", created_at=0.0)
         return self.session(empty if row is None else row, lease, resumed=False)
 
 

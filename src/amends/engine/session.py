@@ -26,6 +26,14 @@ KNOWN_MAX: Final = 10_000
 """Spellings of hidden values that one run remembers."""
 
 
+class Memory:
+    """What one process knows of the hidden values of one tree: shared by its sessions, and gone with the last."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Secret] = {}
+        self.live: dict[str, Ask] = {}
+
+
 @dataclass(slots=True)
 class Session:
     """What every flow of one run needs. Children share the lease and the counters of their root."""
@@ -56,10 +64,17 @@ class Session:
     veil: Veil = field(default_factory=Veil)
     given: Any = None
     """The run's input as its caller gave it, where this process has it."""
-    known: dict[str, Secret] = field(default_factory=dict)
-    """Spellings of what was hidden in this run, by this process: the block's own error must not be recorded with them."""
-    live: dict[str, Ask] = field(default_factory=dict)
-    """Requests with hidden arguments that are not settled: only this process has their values."""
+    memory: Memory = field(default_factory=Memory)
+
+    @property
+    def known(self) -> dict[str, Secret]:
+        """Spellings of what this process has hidden in this tree: no error of its block is recorded with them."""
+        return self.memory.known
+
+    @property
+    def live(self) -> dict[str, Ask]:
+        """Requests with hidden arguments that are not settled: only this process has their values."""
+        return self.memory.live
 
     def spec(self, tool: str) -> Spec | None:
         """The declaration of a recorded call's tool, if this process has it."""
@@ -197,11 +212,11 @@ def _hidden(
 
 
 def _locks(session: Session, spec: Spec, args: Mapping[str, Any], known: Known) -> tuple[str, ...]:
-    names = lock_names(spec, _request(session, spec, args))
+    request = _request(session, spec, args)
     if spec.redact is None:
-        return names
-    # Not the tool's: two tools that lock the same thing must meet.
-    return tuple(sorted({session.veil.name(name, known, (session.tenant, "lock")) for name in names}))
+        return lock_names(spec, request)
+    about = (session.tenant, "lock")  # not the tool's: two tools that lock the same thing must meet
+    return lock_names(spec, request, lambda name: session.veil.name(name, known, about))
 
 
 def _request(session: Session, spec: Spec, args: Mapping[str, Any]) -> Request:

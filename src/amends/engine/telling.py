@@ -161,7 +161,9 @@ def answer_done(session: Session, ask: Ask, done: Done) -> Answer:
         text = f"Accepted: {spec.name} will run once the task is committed. Do not call it again."
         return Answer("staged", text, call=call)
     value = call.result if done.value is None else done.value
-    told = _json(value) if spec.redact is None else session.veil.scrub(_json(value), ask.known)
+    told = _json(value)
+    if spec.redact is not None:  # as it was written down, where it was: there its hidden fields are masked
+        told = session.veil.scrub(told if call.result is None else _json(call.result), ask.known)
     if done.replayed:
         return Answer("replayed", f"Already done in this task; the same result: {told}", value, call)
     return Answer("done", told, value, call)

@@ -20,7 +20,7 @@ from amends.veil import NO_SECRETS, Known
 def known_of(session: Session, row: CallRow) -> Known:
     """How the hidden values of a recorded call are spelled, where this process can know it."""
     ask = session.live.get(row.id)
-    return session.veil.known(row.args) if ask is None else ask.known
+    return {**session.known, **session.veil.known(row.args)} if ask is None else ask.known
 
 
 def body_args(session: Session, spec: Spec, row: CallRow) -> Mapping[str, Any]:
@@ -80,7 +80,7 @@ def kept_result(session: Session, spec: Spec, row: CallRow, value: object) -> tu
 
 def said_of(session: Session, row: CallRow, error: BaseException) -> str:
     """An exception about a recorded call, as the ledger keeps it."""
-    return describe_error(error, session.veil, known_of(session, row) or session.known)
+    return describe_error(error, session.veil, known_of(session, row))
 
 
 def scrubbed(session: Session, text: str) -> str:
