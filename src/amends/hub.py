@@ -199,6 +199,10 @@ class Hub:
             memory=self._memories.setdefault(row.root, Memory()),
         )
 
+    def forget(self) -> None:
+        """Be another process: one that knows nothing of what was hidden."""
+        self._memories.clear()
+
     def reader(self, row: RunRow | None = None, *, root: str = "") -> Session:
         """A session that can only read: for reports of runs that are not ours; ``root``: of the tree that it reads."""
         lease = Lease(root if row is None else row.root, "", -1, self.lease_s, 0.0, lost=True)

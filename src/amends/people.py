@@ -99,6 +99,18 @@ def log_for(session: Session, error: Exception, tool: str) -> None:
         log.error("%s", scrubbed(session, words))
 
 
+def log_lost(hub: Hub, found: Found, error: Exception) -> None:
+    """A run could not be recovered: how that came, without what its runtime hides."""
+    if not hub.veil.key:
+        log.error("run %s could not be recovered here", found.root.id, exc_info=error)
+        return
+    import traceback
+
+    # No exc_info: whoever handles the record would have the exception itself, and all that it says.
+    story = scrubbed(hub.reader(root=found.root.uid), "".join(traceback.format_exception(error)))
+    log.error("run %s could not be recovered here\n%s", found.root.id, story)
+
+
 def agent_ended(session: Session, error: Exception) -> str:
     """What the log says of an agent that a worker had started again."""
     return scrubbed(session, f"agent {session.agent} of run {session.id} ended with {type(error).__name__}: {error}")

@@ -18,7 +18,7 @@ from amends.engine.session import (
     describe_error,
     moment,
 )
-from amends.engine.veiling import cause_of, result_of
+from amends.engine.veiling import bring, cause_of, result_of
 from amends.engine.waiting import Wait
 from amends.errors import (
     LeaseLost,
@@ -64,6 +64,7 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
                 session.handlers.setdefault(row_of(answer).id, (ask.fn, ask.is_async))
                 return Done(row_of(answer), staged=True)
             case "doubt":
+                bring(session, ask, row_of(answer))
                 row = await settle_doubt(session, ask.spec, row_of(answer), flight=ask.flight)
                 if stays_in_doubt(row):
                     raise in_doubt(session, row)
@@ -89,6 +90,7 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
             case "replay":
                 return _replayed(session, ask.spec, row_of(answer))
             case "doubt":
+                bring(session, ask, row_of(answer))
                 row = await settle_doubt(session, ask.spec, row_of(answer), flight=ask.flight)
                 if stays_in_doubt(row):
                     raise in_doubt(session, row)
@@ -172,8 +174,7 @@ def recorded_done(session: Session, spec: Spec, row: CallRow) -> Done:
 
 async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
     """Run a started call to its end: retries, doubts and probes included."""
-    if ask.shown is not None:
-        session.live[row.id] = ask
+    bring(session, ask, row)
     while True:
         assert row.state == "started", "an attempt runs only after its start is durable"
         ask.flight.call, ask.flight.sent, ask.flight.doubted = row, False, False

@@ -13,9 +13,9 @@ from amends.engine.leftover import Leftover, leftovers, obstacles
 from amends.engine.locking import locked, start_waiting
 from amends.engine.rollback import STOPPED, Back, let_land, read_tree, roll_back, settle_all, wait_for_live
 from amends.engine.session import Ask, Session, call_of
-from amends.engine.veiling import body_args, cause_of, known_of, lacking
+from amends.engine.veiling import body_args, cause_of, known_of, lacking, lacks
 from amends.engine.waiting import Wait
-from amends.errors import Held, InDoubt, LedgerError, Locked, OutOfOrder, RunBlocked, Waiting
+from amends.errors import Held, InDoubt, LedgerError, Locked, OutOfOrder, RunBlocked, ToolFailed, Waiting
 from amends.ledger import (
     CloseRun,
     DecideCommit,
@@ -266,8 +266,14 @@ async def _start_decided(session: Session, row: CallRow) -> None:
 
 
 async def _restart_pivot(session: Session, row: CallRow) -> None:
-    if lacking(session, row):
-        return  # named among the obstacles
+    if gone := lacking(session, row):
+        # It certainly did not happen and cannot be started here: it failed, and before a pivot failure goes backward.
+        await _give_up(session, row)
+        call, name = call_of(row, session.spec(row.tool)), "Redacted"
+        failed = ToolFailed(f"{row.tool} was not started again: {lacks(gone)}", call=call, type_name=name)
+        back = await roll_back(session, by=session.lease.owner, why=str(failed))
+        raise_blocked(session, back.tree, failed)
+        raise failed
     started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
     if isinstance(started, CallRow):
         await _run_pivot(session, started)

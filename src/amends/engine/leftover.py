@@ -92,7 +92,7 @@ def _accept(row: CallRow, what: str, closing: RunRow) -> str:
 
 def _unknown_to_us(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> Leftover | None:
     """A call that has to be started and cannot be: its hidden arguments died with the process that asked for it."""
-    due = row.is_staged or (row.state == "backing_off" and row.kind in ("pivot", "retriable"))
+    due = row.is_staged or (row.state == "backing_off" and row.kind == "retriable")
     gone = lacking(session, row) if due and run.phase in ("open", "pivoted") else ()
     if not gone:
         return None

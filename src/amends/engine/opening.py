@@ -9,6 +9,7 @@ from amends.engine.ending import commit, raise_blocked
 from amends.engine.giving import give_back
 from amends.engine.rollback import read_tree, roll_back, settle_all
 from amends.engine.session import Session
+from amends.engine.veiling import lacking
 from amends.engine.waiting import Wait
 from amends.errors import Busy, RunConflict, RunEnded
 from amends.ledger import OpenChild, Opened, OpenRun
@@ -103,7 +104,7 @@ async def go_on(session: Session, run: RunRow) -> RunRow:
             )
         return back.run
     if run.goal == "commit":
-        return await commit(session)
+        return run if await _needs_caller(session) else await commit(session)
     if run.state == "blocked":
         tree = await read_tree(session)
         later = await settle_all(session, tree, back=False)
@@ -114,6 +115,14 @@ async def go_on(session: Session, run: RunRow) -> RunRow:
             raise_blocked(session, tree, None)
         return tree.run
     return run
+
+
+async def _needs_caller(session: Session) -> bool:
+    """Whether the commit waits for a call that a person let go, and that only its caller has the hidden arguments of."""
+    if not session.veil.key:
+        return False
+    tree = await read_tree(session)
+    return any(row.state == "ready" and not row.is_staged and bool(lacking(session, row)) for row in tree.calls)
 
 
 async def open_child(

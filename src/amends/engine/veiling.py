@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from amends.canonical import load_result, store_result
-from amends.engine.session import Session, args_of, call_of, describe_error
+from amends.engine.session import Ask, Session, args_of, call_of, describe_error
 from amends.errors import Error, ToolFailed
 from amends.model import Call, Phase
 from amends.rows import CallRow, lost_at
@@ -15,6 +15,12 @@ from amends.secret import MARK
 from amends.spec import EVERYTHING
 from amends.tool import Spec, twin_kwargs
 from amends.veil import NO_SECRETS, Known
+
+
+def bring(session: Session, ask: Ask, row: CallRow) -> None:
+    """Whoever asks for a recorded call in its own words brings its hidden arguments, until it is settled."""
+    if ask.shown is not None and ask.digest == row.digest:
+        session.live[row.id] = ask
 
 
 def known_of(session: Session, row: CallRow) -> Known:

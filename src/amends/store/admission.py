@@ -87,8 +87,11 @@ async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> A
     return Admission("start", await _insert(op, run, root, now, state="started", generation=1))
 
 
-async def _closed(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission | None:
-    """Whether the run takes nothing new; a deadline that has passed is found here."""
+async def _closed(op: AdmitCall, run: RunRow, root: RunRow, now: float, *, recorded: bool = False) -> Admission | None:
+    """Whether the run takes nothing new; a deadline that has passed is found here.
+
+    ``recorded``: it is not new, and a commit waits for it: its caller may bring what nobody else can start it with.
+    """
     late = root.deadline_at is not None and now > root.deadline_at
     if late and root.phase == "open" and not root.pivot and root.goal != "rollback":
         await note(root, "goal", at=now, by="deadline", epoch=root.epoch, to="rollback")
@@ -97,7 +100,7 @@ async def _closed(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admis
     for one in (run, root):
         if one.state in RUN_FINAL or one.phase == "rolling_back" or (one.goal == "rollback" and one.phase == "open"):
             return Admission("ended", run=one)
-    if run.goal == "commit" and (op.kind != "read" or _is_record(root)):
+    if run.goal == "commit" and not recorded and (op.kind != "read" or _is_record(root)):
         return Admission("ended", run=run)
     return None
 
@@ -185,7 +188,7 @@ async def _answer_held(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow,
     twin = await FindCall(known.twin) if known.twin else None
     if known.state == "held":
         return Admission("held", known, twin, run)
-    closed = await _closed(op, run, root, now)
+    closed = await _closed(op, run, root, now, recorded=True)
     if closed is not None:
         return closed
     broken = None if op.advise else await _broken_law(op, run)

@@ -129,6 +129,7 @@ class TestRuntime(Runtime):
         """
         self._test_driver.dead = True
         self._deaths.add(self._hub.owner)
+        self._hub.forget()
         for lease in self._hub.keeper.kept():
             self._hub.keeper.forget(lease)
         self._be_born()
