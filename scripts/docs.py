@@ -16,12 +16,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
 import amends
-from amends import errors, states
+from amends import Budget, errors, states
 from amends.engine import judge
 from amends.engine.telling import answer_error
 from amends.model import Answer
@@ -107,6 +108,9 @@ def _refusals() -> Iterator[tuple[str, errors.Error]]:
         "`Locked`",
         errors.Locked("reserve", lock="stock:lamp", holder="o-1", since=since, waited=30.0, held_s=90.0, run_id=None),
     )
+    budget = Budget(50)
+    amounts = {"spent": Decimal("41.5"), "reserved": Decimal(0), "asked": Decimal(42), "left": Decimal("8.5")}
+    yield "`BudgetExceeded`", errors.BudgetExceeded("charge", budget=budget, **amounts)
     yield "`Deadlocked`", errors.Deadlocked("reserve", why="deadlock", run_id="order-2")
     yield "`Rejected`", errors.Rejected("send_wire", by="ada", reason="wrong payee")
 
@@ -143,7 +147,7 @@ def _answers() -> str:
         told.append(("staged", run.answer("send_mail", {"to": "ada"})))
     for case, error in (*_refusals(), *_outcomes()):
         tool = "ship" if case == "the tool raised" else "charge"
-        told.append((case, answer_error(tool, error)))
+        told.append((case, answer_error(declared._hub.reader(), tool, error)))
     rows = ((case, f"`{one.status}`", "yes" if one.is_error else "", f"`{one.text}`") for case, one in told)
     return _table("case | `status` | error | `text`", rows)
 

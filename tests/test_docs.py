@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 import amends
-from amends import errors, filter, settings, states, testing
+from amends import errors, filter, llm, settings, states, testing
 from amends.cli.app import app
 from amends.engine import judge
-from amends.hub import NOT_YET
+from amends.llm.asking import asked_for, outcome
+from amends.llm.prices import Prices
 from amends.spec import ClassOptions, TwinSaid
 from amends.store import file
 from amends.testing.checkers import CHECKERS
@@ -234,7 +235,8 @@ def test_every_verb_of_the_command_line_is_documented() -> None:
 def test_every_setting_is_documented_with_its_variable_and_default() -> None:
     text = text_of("reference/settings.md")
     for name, default in settings.DEFAULTS.items():
-        row = re.search(rf"^\| `{name}` \| `AMENDS_{name.upper()}` \| (.+?) \|", text, re.MULTILINE)
+        variable = "none" if name in settings.TABLES else f"`AMENDS_{name.upper()}`"
+        row = re.search(rf"^\| `{name}` \| {variable} \| (.+?) \|", text, re.MULTILINE)
         assert row is not None, f"{name} is undocumented"
         if name != "url":
             shown = "none" if default is None else f"`{str(default).lower()}`"
@@ -249,8 +251,6 @@ def test_every_option_of_a_tool_is_documented() -> None:
         assert more <= rows, f"docs/reference/tool-options.md does not have {sorted(more - rows)}"
     retry = set(amends.Retry.__dataclass_fields__)
     assert {f"Retry.{name}" for name in retry} <= rows
-    for option in NOT_YET:
-        assert re.search(rf"^\| `{option}` \|.*not yet", text_of("reference/tool-options.md"), re.MULTILINE), option
 
 
 SURFACES = ("Runtime", "AsyncRuntime", "Run", "AsyncRun", "Attempt", "AsyncAttempt")
@@ -274,6 +274,13 @@ def test_every_name_for_tests_is_documented() -> None:
     rows = rows_of("reference/api.md")
     wanted = {name for name in getattr(testing, "__all__", ()) if not name.startswith("_")}
     assert wanted <= rows, f"docs/reference/api.md does not have {sorted(wanted - rows)}"
+
+
+def test_every_name_for_models_and_part_of_their_record_is_documented() -> None:
+    asked = asked_for("model:openai", "responses", {"model": "m"}, Prices(None, provider="openai", url=""))
+    written = {*asked.args, *outcome(asked, None, complete=False).result}
+    rows = rows_of("reference/api.md")
+    assert {*llm.__all__, *written} <= rows, f"docs/reference/api.md does not have {sorted(written - rows)}"
 
 
 def test_every_field_of_a_filter_is_documented() -> None:

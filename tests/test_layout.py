@@ -33,8 +33,8 @@ class Row:
 ROWS: dict[str, Row] = {
     "words": Row(
         (
-            *("record", "errors", "phrases", "model", "states", "plain", "secret", "canonical", "report", "planned"),
-            "doubted",
+            *("record", "error", "errors", "approvalerrors", "phrases", "model", "states", "plain", "secret"),
+            *("canonical", "noticeerrors", "report", "planned", "doubted", "reconciled", "budget", "overspent"),
         ),
         (),
         "the words that everything else is said in depend on nothing",
@@ -42,11 +42,9 @@ ROWS: dict[str, Row] = {
     "tools": Row(
         (
             *("tool", "spec", "signature", "declare", "check", "flow", "rows", "lockrows", "ops", "ledger", "answers"),
+            *("joining", "filter", "planmark", "deskops", "budgetrows", "budgetops", "rules", "approvalrows"),
+            *("approvalops", "noticeops", "links", "charges"),
             *("veil", "markrows", "sealops"),
-            "joining",
-            "filter",
-            "planmark",
-            "deskops",
         ),
         ("words",),
         "a declaration and an operation are data: whoever performs them comes later",
@@ -73,12 +71,20 @@ ROWS: dict[str, Row] = {
             "run",
             "aio",
             "aiorun",
+            "attempts",
             "hub",
             "people",
             "rehearsal",
             "planning",
             "doubting",
+            "reconciling",
             "doubtdesk",
+            "listing",
+            "deciding",
+            "approvaldesk",
+            "notices",
+            "noticedesk",
+            "notify",
             "upkeep",
             "keeper",
             "riding",
@@ -86,13 +92,15 @@ ROWS: dict[str, Row] = {
             *("hiding", "keys", "sealing", "vault"),
             "worker",
             "testing",
+            "accounts",
+            "budgetdesk",
         ),
         ("words", "tools", "engine", "drive", "store"),
         "the runtime serves every edge, so it may know none of them",
     ),
 }
 EDGES = ("llm", "adapters", "gateway", "http", "console", "cli", "engines")
-PUBLIC = ("", "errors", "testing", "worker")
+PUBLIC = ("", "errors", "links", "notify", "testing", "worker")
 EDGE_WHY = "an edge stands on amends and its errors, testing and worker alone, so that each can be removed"
 
 # Third-party packages, by member; an edge brings its own as an extra, the CLI's are always there.
@@ -128,7 +136,7 @@ FUNCTION_LINES, FUNCTION_LINES_MAX = 50, 60
 # Longer than the first limit, each with its reason. A number here may only fall; nothing may pass the second limit.
 LONG_FILES: dict[str, int] = {
     "ledger.py": 470,  # every operation, on one page
-    "errors.py": 490,  # one tree, read on one page
+    "errors.py": 470,  # one tree, read on one page
 }
 LONG_FUNCTIONS: dict[str, int] = {}
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from amends.context import current_call, current_run
+from amends.attempts import Attempt
+from amends.budget import Budget, BudgetState, Cost, CostLine
+from amends.context import current_call, current_run, spent
 from amends.doubted import Doubt, Evidence
 from amends.errors import (
     Error,
@@ -21,6 +23,7 @@ from amends.errors import (
 from amends.model import (
     Absent,
     Answer,
+    Approval,
     Call,
     Collected,
     Event,
@@ -35,29 +38,38 @@ from amends.model import (
     Schema,
     Staged,
     Unknown,
+    Yes,
 )
 from amends.planned import Next, Planned, Preview, RollbackPlan
+from amends.reconciled import Mismatch, Reconciliation
 from amends.report import Report
-from amends.run import Attempt, Run
+from amends.rules import Rule
+from amends.run import Run
 from amends.runtime import Runtime
 from amends.secret import Secret
 from amends.tool import Declaration, Tool, declare, tool
 
 if TYPE_CHECKING:
     from amends.aio import AsyncRuntime
-    from amends.aiorun import AsyncAttempt, AsyncRun
+    from amends.aiorun import AsyncRun
+    from amends.attempts import AsyncAttempt
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "Absent",
     "Answer",
+    "Approval",
     "AsyncAttempt",
     "AsyncRun",
     "AsyncRuntime",
     "Attempt",
+    "Budget",
+    "BudgetState",
     "Call",
     "Collected",
+    "Cost",
+    "CostLine",
     "Declaration",
     "Doubt",
     "Error",
@@ -68,11 +80,13 @@ __all__ = [
     "InDoubt",
     "LedgerError",
     "Lock",
+    "Mismatch",
     "Next",
     "NoEffect",
     "Planned",
     "Preview",
     "Probed",
+    "Reconciliation",
     "Refused",
     "Report",
     "Request",
@@ -80,6 +94,7 @@ __all__ = [
     "Retry",
     "RollbackPlan",
     "RolledBack",
+    "Rule",
     "Run",
     "RunBlocked",
     "RunInfo",
@@ -92,9 +107,11 @@ __all__ = [
     "Unknown",
     "UsageError",
     "Waiting",
+    "Yes",
     "current_call",
     "current_run",
     "declare",
+    "spent",
     "tool",
 ]
 
@@ -102,7 +119,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # The async surface is loaded when it is asked for: a blocking program need not pay for it.
     if name in ("AsyncRuntime", "AsyncRun", "AsyncAttempt"):
-        from amends import aio, aiorun
+        from amends import aio, aiorun, attempts
 
-        return getattr(aio if name == "AsyncRuntime" else aiorun, name)
+        return getattr({"AsyncRuntime": aio, "AsyncRun": aiorun}.get(name, attempts), name)
     raise AttributeError(f"module 'amends' has no attribute {name!r}")

@@ -11,9 +11,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from amends import people, upkeep
+from amends import listing, people, upkeep
 from amends.aiodrive import AsyncDriver
 from amends.aiorun import AsyncEntered, AsyncRun
+from amends.approvaldesk import AsyncApprovalDesk
+from amends.budget import Budget
+from amends.budgetdesk import AsyncBudgetDesk
 from amends.doubtdesk import AsyncDoubtDesk
 from amends.engine import opening, plan
 from amends.engine.session import Session
@@ -22,9 +25,11 @@ from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, View, is_settled, once_ask, refuse_nested
 from amends.ledger import Store
-from amends.model import Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
+from amends.model import Approval, Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
+from amends.noticedesk import AsyncNoticeDesk
 from amends.report import Report
 from amends.rows import RunRow
+from amends.rules import Rule
 from amends.settings import Setting
 from amends.tool import schemas
 
@@ -37,7 +42,7 @@ IfRolledBack = Literal["again", "raise"]
 Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
-class AsyncRuntime(AsyncDoubtDesk):
+class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudgetDesk):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(
@@ -49,10 +54,17 @@ class AsyncRuntime(AsyncDoubtDesk):
         order: Order | None = None,
         lease: float | None = None,
         wait: float | None = None,
+        wait_approval: float | None = None,
+        rules: Iterable[Rule] | None = None,
+        approvers: Mapping[str, Iterable[str]] | None = None,
+        on_approval_needed: Callable[[Approval], object] | None = None,
+        link_secret: str | None = None,
+        link_url: str | None = None,
         create: bool | None = None,
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
+        budgets: Iterable[Budget] | None = None,
         redact: Sequence[str] | None = None,
         secret_key: str | None = None,
         encrypt: str | Sequence[str] | None = None,
@@ -63,15 +75,21 @@ class AsyncRuntime(AsyncDoubtDesk):
             "order": order,
             "lease": lease,
             "wait": wait,
+            "wait_approval": wait_approval,
+            "rules": None if rules is None else tuple(rules),
+            "approvers": approvers,
+            "link_secret": link_secret,
+            "link_url": link_url,
             "create": create,
             "tenant": tenant,
             "agent": agent,
             "principal": principal,
+            "budgets": budgets,
             "redact": redact,
             "secret_key": secret_key,
             "encrypt": encrypt,
         }
-        self._hub = Hub(given, tools, store=store)
+        self._hub = Hub(given, tools, store=store, hook=on_approval_needed)
         self._driver: AsyncDriver = AsyncDriver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s)
         value = self._hub.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
@@ -90,8 +108,10 @@ class AsyncRuntime(AsyncDoubtDesk):
         *,
         input: object = None,
         tags: Sequence[str] = (),
+        budgets: Iterable[Budget] = (),
         recover: Policy = "rollback",
         wait: float | None = None,
+        wait_approval: float | None = None,
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
         history: bool = False,
@@ -109,8 +129,10 @@ class AsyncRuntime(AsyncDoubtDesk):
         *,
         input: object = None,
         tags: Sequence[str] = (),
+        budgets: Iterable[Budget] = (),
         recover: Policy = "rollback",
         wait: float | None = None,
+        wait_approval: float | None = None,
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
         history: bool = False,
@@ -133,8 +155,9 @@ class AsyncRuntime(AsyncDoubtDesk):
                 over = self._hub.session(opened.run, lease, resumed=True, given=input)
                 return AsyncRun(self._hub, self._driver, over, opened.run, over=True)
             session = self._hub.session(
-                opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s, given=input
-            )
+                opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s,
+                wait_approval_s=wanted.wait_approval_s, given=input,
+            )  # fmt: skip
             session.known.update(wanted.known)
             self._hub.keeper.keep(lease, partial(self._driver.lose, lease.root))
             row = opened.run
@@ -201,7 +224,8 @@ class AsyncRuntime(AsyncDoubtDesk):
     # ---- recovering -----------------------------------------------------------------------
 
     async def recover(self, *, limit: int = 100) -> list[Report]:
-        """Take over abandoned runs whose tools are known here, and finish or take back each."""
+        """Take over abandoned runs whose tools are known here, and finish or take back each; tell who was not told."""
+        await self._tell_due(limit)
         found = await self._drive(people.abandoned(self._hub, self._view, limit, self._agents))
         return [await self._recover_one(one) for one in found]
 
@@ -248,11 +272,11 @@ class AsyncRuntime(AsyncDoubtDesk):
 
     def runs(self, filter: str = "") -> AsyncIterator[RunInfo]:
         """Runs, newest first; the filter is the CLI's grammar."""
-        return self._pages(people.run_pages(self._view, filter))
+        return self._pages(listing.run_pages(self._view, filter))
 
     def calls(self, filter: str = "") -> AsyncIterator[Call]:
         """Calls of the whole ledger, newest first."""
-        return self._pages(people.call_pages(self._hub, self._view, filter))
+        return self._pages(listing.call_pages(self._hub, self._view, filter))
 
     async def call(self, call_id: str) -> Call:
         """One call, by its id."""
@@ -268,16 +292,16 @@ class AsyncRuntime(AsyncDoubtDesk):
                 await self._drive(people.read(tenant=self._view.tenant or "", id=run_id)), run_id
             ).run.root
         )
-        async for event in self._pages(people.event_pages(self._view, root, after)):
+        async for event in self._pages(listing.event_pages(self._view, root, after)):
             yield event
 
     def locks(self) -> AsyncIterator[Lock]:
         """What runs have to themselves until they have ended, by name, with who waits for it."""
-        return self._pages(people.lock_pages(self._view))
+        return self._pages(listing.lock_pages(self._view))
 
-    async def _pages(self, pages: people.Pages[T]) -> AsyncIterator[T]:
-        while (page := pages.next_op()) is not None:
-            for one in pages.taken(await self._drive(people.page(page))):
+    async def _pages(self, pages: listing.Pages[T]) -> AsyncIterator[T]:
+        while (page := pages.read()) is not None:
+            for one in await self._drive(page):
                 yield one
 
     # ---- people ---------------------------------------------------------------------------

@@ -9,10 +9,12 @@ import inspect
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NoReturn, ParamSpec, Self, TypeVar, overload
+from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from amends import people
 from amends.aiodrive import AsyncDriver
+from amends.attempts import AsyncAttempt, end_open_async
+from amends.budget import Costs
 from amends.context import parent_call, refuse_nowhere
 from amends.engine import ending, leaving, plan
 from amends.engine.call import Done, guarded_call
@@ -26,8 +28,8 @@ from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask
 from amends.joining import note_left_open, still_open, waits_for_itself
 from amends.ledger import Tree
 from amends.loop import shielded
-from amends.model import Answer, Call, Staged
-from amends.ops import Ended, Flight
+from amends.model import Answer, Staged
+from amends.ops import Flight
 from amends.report import Report
 from amends.riding import Ride, joined_ask
 from amends.rows import RunRow
@@ -57,6 +59,7 @@ class AsyncRun:
         self.generation: int = row.generation
         self._output_was = self._output
         self._pid = os.getpid()
+        self._attempts: set[AsyncAttempt] = set()
 
     @property
     def output(self) -> Any:
@@ -129,11 +132,17 @@ class AsyncRun:
             return inner._value(await inner._do(once_ask(inner._session, key, fn, args, kwargs)))
 
     async def begin(
-        self, tool: str, args: Mapping[str, Any], *, key: Any = None, kind: str | None = None
+        self,
+        tool: str,
+        args: Mapping[str, Any],
+        *,
+        key: Any = None,
+        kind: str | None = None,
+        cost: Costs | None = None,
     ) -> AsyncAttempt:
-        """Start by hand: ``attempt.succeed(result)`` or ``.fail(error)``; silence is doubt."""
+        """Start by hand: ``attempt.succeed(result)`` or ``.fail(error)``; silence is doubt. ``cost``: of this call."""
         await self._check_here()
-        ask = people.hand_ask(self._hub, self._session, tool, args, key=key, kind=kind)
+        ask = people.hand_ask(self._hub, self._session, tool, args, key=key, kind=kind, cost=cost)
         done = await self._flow(leaving.begin_by_hand(self._session, ask))
         return AsyncAttempt(self, ask, done)
 
@@ -194,6 +203,7 @@ class AsyncRun:
         """Compensate everything, then raise ``RolledBack``."""
         people.refuse_in_body(self.id, "rolled back")
         await self._check_here()
+        await end_open_async(self)
         try:
             await shielded(self._flow(leaving.take_back(self._session, why=why)))
         finally:
@@ -295,6 +305,7 @@ class AsyncRun:
         if self._over or (error is not None and self._pid != os.getpid()):
             return  # in a forked child it is not ours to leave
         people.refuse_forked(self._pid, self.id)
+        await end_open_async(self, error)
         try:
             await self._leave_by(error)
         finally:
@@ -317,54 +328,6 @@ class AsyncRun:
         if not self._session.above:  # a child's lease is its root's, which goes on
             self._hub.keeper.forget(self._session.lease)
         self._over = True
-
-
-class AsyncAttempt:
-    """A call started by hand. As a context manager it is safe: leaving without a word is doubt."""
-
-    def __init__(self, run: AsyncRun, ask: Ask, done: Done) -> None:
-        self._run, self._ask, self._row = run, ask, done.row
-        self.replayed = done.replayed
-        self._value = done.value
-        self._open = not done.replayed
-
-    @property
-    def call(self) -> Call:
-        """The call in the ledger; its key is the provider's idempotency key."""
-        return call_of(self._row, self._ask.spec)
-
-    @property
-    def result(self) -> Any:
-        """The recorded result, when it was answered from the record."""
-        return self._value
-
-    async def succeed(self, result: object = None) -> None:
-        """It happened, with this result."""
-        await self._end(Ended(result))
-
-    async def fail(self, error: BaseException | str) -> None:
-        """It certainly had no effect."""
-        await self._end(Ended(error=people.certain(error)))
-
-    async def _end(self, ended: Ended) -> None:
-        if not self._open:
-            raise UsageError(f"the attempt of {self._row.tool} has already ended")
-        await self._run._refuse_waiting()
-        self._row = await self._run._flow(leaving.end_by_hand(self._run._session, self._ask, self._row, ended))
-        self._value, self._open = ended.value, False
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not self._open:
-            return
-        self._open = False
-        session = self._run._session
-        if isinstance(error, Exception):
-            self._row = await self._run._flow(leaving.end_by_hand(session, self._ask, self._row, Ended(error=error)))
-        else:
-            self._row = await self._run._flow(leaving.doubt_by_hand(session, self._ask, self._row))
 
 
 @contextlib.contextmanager

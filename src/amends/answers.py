@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from amends.approvalrows import ApprovalRow
+from amends.budgetrows import Overrun
 from amends.lockrows import Contention, LockRow, WaitRow
 from amends.record import dataclass
 from amends.rows import CallRow, RunRow
@@ -36,8 +38,9 @@ class Renewed:
 class Admission:
     """What the ledger says to a request.
 
-    ``verdict``: start, replay, failed (recorded), staged, held, wait, locked, doubt, retry, refused, ended,
-    conflict, rejected, spent. ``run`` is told where the answer is about a run: not for a start or a replay.
+    ``verdict``: start, replay, failed (recorded), staged, held, void, wait, locked, doubt, retry, refused, ended,
+    conflict, rejected, spent, again (and look at every slice of its budgets). ``run`` is told where the answer is
+    about a run: not for a start or a replay.
     """
 
     verdict: str
@@ -49,6 +52,10 @@ class Admission:
     unsettled: tuple[str, ...] = ()
     pivot: str = ""
     lock: Contention | None = None
+    over: Overrun | None = None
+    approval: ApprovalRow | None = None
+    void: str = ""
+    """Why an approval counts for nothing, ``approval`` being the request made instead if there is one; what a rule says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +79,17 @@ class Rollback:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """``how``: committed, forward (decided: run what is staged), pivot (start it first), early (its pivot may not
-    start: ``missing``), unsettled, locked (what is staged needs what another run has), rollback, ended.
+    start: ``missing``), unsettled, locked (what is staged needs what another run has), over (it costs more than a
+    budget has), rollback, ended.
     """
 
-    how: Literal["committed", "forward", "pivot", "early", "unsettled", "locked", "rollback", "ended"]
+    how: Literal["committed", "forward", "pivot", "early", "unsettled", "locked", "over", "rollback", "ended"]
     run: RunRow
     calls: tuple[CallRow, ...] = ()
     children: tuple[RunRow, ...] = ()
     missing: tuple[str, ...] = ()
     lock: Contention | None = None
+    over: Overrun | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +114,7 @@ class Tree:
     calls: tuple[CallRow, ...]
     now: float
     locks: tuple[LockRow, ...] = ()
+    approvals: tuple[ApprovalRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from amends import ledger
+from amends import approvalops, ledger
 from amends.flow import Op
 
 if TYPE_CHECKING:
@@ -33,10 +33,12 @@ class Telling(Protocol):
 class Watcher:
     """One who waits for a run tree; what rings between two waits is not lost."""
 
-    __slots__ = ("__weakref__", "_loop", "_rung", "_waits", "root")
+    __slots__ = ("__weakref__", "_loop", "_rung", "_waits", "is_told", "root")
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, is_told: bool = False) -> None:
         self.root = root
+        self.is_told = is_told
+        """Whether it rings for what other processes do, too."""
         self._rung = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waits: asyncio.Event | None = None
@@ -77,9 +79,8 @@ class Bell:
 
     def watch(self, root: str) -> Watcher:
         """A watcher for this tree; the store is asked to tell only once somebody waits, and in a fork once more."""
-        if isinstance(self._store, Telling):
-            self._store.watch(self.ring)
-        watcher = Watcher(root)
+        told = isinstance(self._store, Telling) and self._store.watch(self.ring)
+        watcher = Watcher(root, is_told=told)
         known = weakref.ref(watcher, lambda ref: self._forget(root, ref))  # before the list: this may collect another
         with self._lock:
             self._watchers.setdefault(root, []).append(known)
@@ -116,7 +117,7 @@ WAKES: Final = frozenset(
     {
         ledger.SettleCall, ledger.NoteEvidence, ledger.ResolveCall, ledger.DecideCall, ledger.RetryCall,
         ledger.SettleCompensation, ledger.DecideCommit, ledger.CloseRun, ledger.AbandonRun, ledger.FinishRun,
-        ledger.BeginRollback, ledger.LetGo,
+        ledger.BeginRollback, ledger.LetGo, approvalops.DecideApproval, approvalops.EditApproval,
     }
 )  # fmt: skip
 """Operations after which a waiter may go on: something was settled, decided, ended or let go."""

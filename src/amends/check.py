@@ -13,6 +13,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final, Literal, NoReturn, get_args
 
+from amends.budget import costs_in
 from amends.errors import BadDeclaration
 from amends.model import Kind, Order, Request, Retry, Scope
 from amends.secret import MASK, Hidden
@@ -80,9 +81,11 @@ def check_rules(declared: Declaration) -> None:
         bad(declared, f"{declared.name}: locks must be a function of the call that gives names")
     if declared.locks is None and declared.on_lock != "wait":
         bad(declared, f"{declared.name} says on_lock= and names no lock: add locks=lambda call: [...]")
-    cost: Any = declared.cost
-    if cost is not None and not callable(cost) and not (isinstance(cost, int | float) and 0 <= cost < math.inf):
-        bad(declared, f"{declared.name}: cost must be a number, zero or more, or a function of the call, not {cost!r}")
+    if declared.cost is not None and not callable(declared.cost):
+        try:
+            costs_in(declared.cost)
+        except ValueError as error:
+            bad(declared, f"{declared.name}: cost must be a number, a Cost, or a function of the call: {error}")
 
 
 def _check_rule(declared: Declaration, option: str, rule: Callable[..., Any]) -> None:
@@ -96,6 +99,20 @@ def _check_rule(declared: Declaration, option: str, rule: Callable[..., Any]) ->
         )
     except ValueError:  # a builtin without a signature
         return
+
+
+def check_listing(declared: Declaration) -> None:
+    """A listing is of the whole world of its tool: there is no call whose arguments it could ask for."""
+    listing: Any = declared.list_effects
+    if listing is None:
+        return
+    if not callable(listing):
+        bad(declared, f"{declared.name}: list_effects must be a function, not {listing!r}")
+    for parameter in inspect.signature(listing).parameters.values():
+        given = parameter.name == "tenant" and parameter.kind is not parameter.POSITIONAL_ONLY
+        optional = parameter.default is not parameter.empty
+        if not (given or optional or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)):
+            bad(declared, f'{declared.name}: its list_effects asks for "{parameter.name}"; it can ask for: tenant')
 
 
 LOCKS_MAX: Final = 32

@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any
 
-from amends.errors import NoRun
-from amends.model import Call, Phase
-from amends.ops import Later
+from amends.budget import Number, billionths
+from amends.errors import NoRun, UsageError
+from amends.model import Call
+from amends.ops import Invoked, Later
 from amends.tool import Declaration, Options, current_caller
 
 _call: ContextVar[Call | Later | None] = ContextVar("amends.call", default=None)
@@ -19,6 +20,24 @@ def current_call() -> Call:
     if call is None:
         raise NoRun("there is no current call: this code does not run inside a tool's body")
     return call.whole() if isinstance(call, Later) else call
+
+
+def spent(amount: Number, unit: str = "usd") -> None:
+    """The call whose body is running has really cost this much; said more than once, it adds up.
+
+    Without it a call costs what its tool's ``cost=`` says. In a probe or a compensation it says nothing: those come
+    out of no budget.
+    """
+    call = _call.get()
+    if call is None:
+        raise NoRun("spent() was called outside a tool's body: nobody knows which call it is about")
+    try:
+        more = billionths(amount)
+    except ValueError as error:
+        raise UsageError(f"spent() of {call.tool}: {error}") from error
+    if isinstance(call, Later):
+        said = call.spent = {} if call.spent is None else call.spent
+        said[unit] = said.get(unit, 0) + more
 
 
 def current_run() -> Any:
@@ -42,9 +61,9 @@ def calling_run() -> str:
 
 
 class _Nowhere:
-    """The caller inside a probe or a compensation: nothing may be started from there."""
+    """The caller inside a probe, a compensation or a hook: nothing may be started from there."""
 
-    def __init__(self, phase: Phase, call: Call | Later, is_async: bool) -> None:
+    def __init__(self, phase: Invoked, call: Call | Later, is_async: bool) -> None:
         self.is_async = is_async
         self._phase, self._call = phase, call
 
@@ -54,7 +73,7 @@ class _Nowhere:
 
     def refusal(self, tool: str) -> NoRun:
         """What is said to whoever asks for a tool here."""
-        where = "probe" if self._phase == "probe" else "compensation"
+        where = "compensation" if self._phase == "compensate" else self._phase
         return NoRun(
             f"{tool} was called inside the {where} of {self._call.tool}; nothing was started",
             tool=tool,
@@ -69,7 +88,7 @@ def refuse_nowhere(tool: str) -> None:
         raise caller.refusal(tool)
 
 
-def inside(run: Any, call: Call | Later, phase: Phase, *, is_async: bool) -> _Inside:
+def inside(run: Any, call: Call | Later, phase: Invoked, *, is_async: bool) -> _Inside:
     """Give a body its context: the run for nested calls, the call for its key."""
     return _Inside(run if phase == "execute" else _Nowhere(phase, call, is_async), call)
 

@@ -15,6 +15,7 @@ from typing import Any, Final, Unpack
 from amends.check import (
     bad,
     check_after,
+    check_listing,
     check_repeatable,
     check_rules,
     check_seconds,
@@ -232,6 +233,7 @@ def _spec(original: Declaration, found: Mapping[str, Declaration], *, order: Ord
     declared = _grounded(original)
     check_words(declared)
     check_rules(declared)
+    check_listing(declared)
     signature = checked_signature(declared)
     kind = checked_kind(declared, declared.order or order)
     key = checked_key(declared, signature)

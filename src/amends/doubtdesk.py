@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from amends import doubting, people, planning
+from amends import doubting, people, planning, reconciling
 from amends.doubted import Doubt
 from amends.model import Probed
 from amends.planned import Preview, RollbackPlan
+from amends.reconciled import Reconciliation
 from amends.report import Report
 
 if TYPE_CHECKING:
     from amends.flow import Flow
     from amends.hub import Hub, View
-    from amends.people import Pages, T
+    from amends.listing import Pages, T
 
 
 class DoubtDesk:
@@ -84,6 +85,13 @@ class DoubtDesk:
         row = self._drive(people.finish(self._view, run_id, by=by, why=why))
         return self._report(uid=row.uid)
 
+    def reconcile(self, tool: str | object, *, limit: int = 10_000) -> Reconciliation:
+        """The ledger beside the world, for one tool: orphans on both sides, by its listing and its probe.
+
+        Changes nothing. ``limit``: how many calls a probe is asked about, newest first.
+        """
+        return self._drive(reconciling.reconcile(self._hub, self._view, tool, limit=limit))
+
 
 class AsyncDoubtDesk:
     """The same for an async runtime, awaited."""
@@ -151,3 +159,10 @@ class AsyncDoubtDesk:
         """Close a run that was interrupted after its pivot as committed."""
         row = await self._drive(people.finish(self._view, run_id, by=by, why=why))
         return await self._report(uid=row.uid)
+
+    async def reconcile(self, tool: str | object, *, limit: int = 10_000) -> Reconciliation:
+        """The ledger beside the world, for one tool: orphans on both sides, by its listing and its probe.
+
+        Changes nothing. ``limit``: how many calls a probe is asked about, newest first.
+        """
+        return await self._drive(reconciling.reconcile(self._hub, self._view, tool, limit=limit))

@@ -16,9 +16,10 @@ from amends.errors import LedgerError, UsageError, shown
 from amends.filter import CALL_FIELDS, parse_filter
 from amends.hub import Hub, View, adhoc_spec
 from amends.ledger import NoteProbe, ReadRun, ResolveCall, RetryCall, SearchCalls, StoreOp, Tree
+from amends.listing import PAGE, Pages, narrowing
 from amends.model import Absent, Call, Happened, Probed, Unknown
 from amends.ops import Clocks, Lease, ReadClocks
-from amends.people import PAGE, Pages, call_row, claim, one, patience, recover_tree, said, said_to_ledger
+from amends.people import call_row, claim, one, patience, recover_tree, said, said_to_ledger
 from amends.planned import Next, Preview
 from amends.rehearsal import WHO, Rehearsal, named
 from amends.rows import CallRow
@@ -46,7 +47,8 @@ def doubt_pages(hub: Hub, view: View, text: str) -> Pages[Doubt]:
     def make(row: CallRow) -> Doubt:
         return doubt_of(row, hub.specs.get(row.tool))
 
-    return Pages(SearchCalls(tenant, states, None, PAGE), then, wanted.takes_call, make)
+    first = SearchCalls(tenant, states, None, PAGE)
+    return Pages(first, then, wanted.takes_call, make, narrow=narrowing(wanted, "tag"))
 
 
 def doubt_of(row: CallRow, spec: Spec | None) -> Doubt:

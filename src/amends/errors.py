@@ -11,6 +11,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     RunConflict                  .recorded .given
     BadConfig                    .setting .origin
     CannotJoin                   .tool
+    BadCost                      .tool .why
     TransactionOpen
   Refused                        amends said no; nothing was started; a model can act on it
     UnknownTool                  .tool .known
@@ -20,16 +21,21 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     GenerationsSpent             .tool .limit
     Locked                       .tool .lock .holder .since .held_s .waited
     Deadlocked                   .tool .why
-    Rejected                     .tool .by .reason
+    BudgetExceeded               .tool .budget .period .spent .reserved .asked .left
+    RuleRefused                  .tool .why
+    Rejected                     .tool .by .reason .approval .call
+    ApprovalVoid                 .tool .why .approval .call .diff .expired_at .asked
     ResultGone                   .what .call .gone_at
     StalePlan                    .plan .now
+    LinkVoid                     .why
   ToolError                      a tool failed
     ToolFailed                   .call .type_name .message
     InDoubt                      .call .why
     RunBlocked                   .residue .doubts .causes
+    NotDelivered                 .status .passing
   RolledBack                     .report
   Waiting                        not an error, not yet; never rolls back
-    Held                         .call .reason .twin
+    Held                         .call .reason .twin .approval
     Busy                         .owner .retry_after
   LedgerError                    the record could not be kept
     LedgerUnavailable
@@ -37,6 +43,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     LedgerTooNew
     LedgerCorrupt
     LedgerSealed
+    LedgerBehind                 .known .found
     LeaseLost
     TransitionRefused            .frm .to
 
@@ -45,49 +52,28 @@ A tool's own exception comes out of a direct call as itself. Data lives in attri
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
 
-from amends.phrases import listed, out_of_order, plain
+from amends.approvalerrors import ApprovalVoid as ApprovalVoid
+from amends.approvalerrors import Held as Held
+from amends.approvalerrors import LedgerBehind as LedgerBehind
+from amends.approvalerrors import Rejected as Rejected
+from amends.approvalerrors import RuleRefused as RuleRefused
+from amends.error import Error as Error
+from amends.error import LedgerError as LedgerError
+from amends.error import Refused as Refused
+from amends.error import ToolError as ToolError
+from amends.error import UsageError as UsageError
+from amends.error import Waiting as Waiting
+from amends.noticeerrors import LinkVoid as LinkVoid
+from amends.noticeerrors import NotDelivered as NotDelivered
+from amends.phrases import listed, out_of_order
 from amends.phrases import shown as shown
 
-
-class Error(Exception):
-    """Base of all errors of amends: facts as attributes, ``hint`` says what to do."""
-
-    default_hint = ""
-
-    def __init__(self, message: str, *, hint: str | None = None, run_id: str | None = None) -> None:
-        super().__init__(message)
-        self.hint = self.default_hint if hint is None else hint
-        self.run_id = run_id
-
-    @property
-    def code(self) -> str:
-        """The class name in snake_case: stable, for programs."""
-        return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
-
-    def for_model(self) -> str:
-        """What a model is told: what was not done, why, what to do."""
-        return f"Not run: {self}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The error as plain JSON data."""
-        facts = {name: plain(value) for name, value in vars(self).items() if value is not None}
-        return {"code": self.code, "message": str(self), **facts}
-
-
 # ---- UsageError ---------------------------------------------------------------------------
-
-
-class UsageError(Error):
-    """Your code is wrong; nothing was started."""
-
-    def for_model(self) -> str:
-        return f"Not run: the program around you has a fault ({type(self).__name__}). Stop and tell the user."
 
 
 class BadDeclaration(UsageError):
@@ -171,10 +157,6 @@ class TransactionOpen(UsageError):
 
 
 # ---- Refused ------------------------------------------------------------------------------
-
-
-class Refused(Error):
-    """amends said no, nothing was started, and a model can act on it."""
 
 
 class UnknownTool(Refused):
@@ -302,17 +284,6 @@ class Deadlocked(Refused):
         )
 
 
-class Rejected(Refused):
-    """A person said no."""
-
-    def __init__(self, tool: str, *, by: str, reason: str, run_id: str | None = None) -> None:
-        super().__init__(f"{by} rejected {tool}: {reason}", run_id=run_id)
-        self.tool, self.by, self.reason = tool, by, reason
-
-    def for_model(self) -> str:
-        return f"A person rejected {self.tool}: {self.reason}. Do not ask again with these arguments."
-
-
 class ResultGone(Refused):
     """It was done, and gc has removed what it gave back; it is not done again."""
 
@@ -334,10 +305,6 @@ class StalePlan(Refused):
 
 
 # ---- ToolError ----------------------------------------------------------------------------
-
-
-class ToolError(Error):
-    """A tool failed."""
 
 
 class ToolFailed(ToolError):
@@ -407,31 +374,6 @@ class RolledBack(Error):
 # ---- Waiting ------------------------------------------------------------------------------
 
 
-class Waiting(Error):
-    """Not an error, not yet; never rolls back."""
-
-
-class Held(Waiting):
-    """The call waits for a decision; the run cannot commit over it."""
-
-    def __init__(self, message: str, *, call: Any, reason: str, twin: Any = None, run_id: str | None = None) -> None:
-        super().__init__(message, run_id=run_id, hint="decide with rt.decide(call.id, ...), then open the run again")
-        self.call, self.reason, self.twin = call, reason, twin
-
-    def for_model(self) -> str:
-        tool = getattr(self.call, "tool", "the call")
-        if self.reason == "duplicate" and self.twin is not None:
-            return (
-                f"Not run: this looks like the {tool} from before the restart, {shown(dict(self.twin.args))}. "
-                f"If it is the same, use its result: {shown(self.twin.result)}. "
-                'If it is another one, call again with "again_because".'
-            )
-        return (
-            f"Not run yet: {tool} needs a person's decision. "
-            "Do not call it again or look for another way; go on with other work, or stop."
-        )
-
-
 class Busy(Waiting):
     """Somebody else is at it right now."""
 
@@ -444,13 +386,6 @@ class Busy(Waiting):
 
 
 # ---- LedgerError --------------------------------------------------------------------------
-
-
-class LedgerError(Error):
-    """The record could not be kept."""
-
-    def for_model(self) -> str:
-        return "Not run: the record cannot be written now. Stop and tell the user."
 
 
 class LedgerUnavailable(LedgerError):
@@ -487,3 +422,8 @@ class TransitionRefused(LedgerError):
     def __init__(self, message: str, *, frm: str, to: str) -> None:
         super().__init__(message)
         self.frm, self.to = frm, to
+
+
+# Below, since they are of the branches above: errors of one topic have a page of their own.
+from amends.overspent import BadCost as BadCost  # noqa: E402
+from amends.overspent import BudgetExceeded as BudgetExceeded  # noqa: E402

@@ -1,78 +1,245 @@
-"""The filter grammar of the CLI, the console and ``rt.runs`` / ``rt.calls``: ``status:in_doubt tool:pay_* run:order-7``.
+"""The filter grammar of the CLI, the console and the runtime's listings: ``status:in_doubt tool:pay_* args.cents:>5000``.
 
-Words are and-ed, comma-separated values or-ed, ``*`` is a wildcard.
+Words are and-ed, comma-separated values or-ed, ``*`` is a wildcard, ``>`` and ``<`` compare numbers and ages. What
+stands in double quotes is meant as it is: ``run:"order 7"``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from fnmatch import fnmatchcase
-from typing import Final
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from decimal import Decimal, InvalidOperation
+from operator import ge, gt, le, lt
+from typing import Any, Final
 
+from amends.approvalrows import Requested
+from amends.canonical import decode
+from amends.charges import read_charge
 from amends.errors import UsageError
 from amends.record import dataclass
-from amends.rows import CallRow, RunRow
+from amends.rows import CallRow, RunRow, lost_at
 from amends.states import CALL_STATES, RUN_STATES
 
-RUN_FIELDS: Final = ("status", "run", "agent", "principal", "tag")
-CALL_FIELDS: Final = ("status", "tool", "run", "agent", "principal", "kind", "key", "violation")
+CALL_WORDS: Final = ("tool", "kind", "call", "key", "violation", "args", "cost")
+"""What is said of calls; of a run they hold where one of its calls has them all."""
+RUN_FIELDS: Final = ("status", "run", "agent", "principal", "tag", "age", *CALL_WORDS)
+CALL_FIELDS: Final = ("status", "run", "agent", "principal", "tag", "age", *CALL_WORDS)
+APPROVAL_FIELDS: Final = ("status", "run", "agent", "principal", "age", "tool", "call", "by", "role")
+BUDGET_FIELDS: Final = ("unit", "per", "tool", "who", "period")
+OTHER_NAMES: Final = {"state": "status", "cost": "cost.usd"}
+BELOW: Final = ("args", "cost")
+"""Fields of which a part is named: an argument, a unit."""
+COMPARED: Final = ("age", "args", "cost")
+"""Fields that can be compared with ``>`` and ``<``; an age can only be compared."""
+COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {">=": ge, "<=": le, ">": gt, "<": lt}
+SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
+_WORD: Final = re.compile(r'(?:[^\s"]|"[^"]*")+')
+_PIECE: Final = re.compile(r'"([^"]*)"|(\*)|([^"*,]+)|(,)')
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One word: what the field must be, or what it is compared with."""
+
+    patterns: tuple[re.Pattern[str], ...] = ()
+    values: tuple[str, ...] = ()
+    """The alternatives as they were written."""
+    compare: str = ""
+    bound: Decimal = Decimal(0)
+
+    def takes(self, value: Any) -> bool:
+        """Whether this value passes; nothing passes no condition."""
+        if isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping):
+            return any(self.takes(one) for one in value)
+        if self.compare:
+            number = _number(value)
+            return number is not None and COMPARISONS[self.compare](number, self.bound)
+        text = _text(value)
+        return text is not None and any(pattern.fullmatch(text) for pattern in self.patterns)
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
     """Conditions by field; ``states`` is what the store can select by itself."""
 
-    words: Mapping[str, tuple[str, ...]]
+    words: Mapping[str, tuple[Condition, ...]]
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The states asked for; empty means all."""
-        return self.words.get("status", ())
+        """The states asked for; empty means all. Said twice, what both take; where that is none, nothing passes."""
+        said = [one.values for one in self.words.get("status", ())]
+        both = tuple(state for state in said[0] if all(state in one for one in said)) if said else ()
+        return both or (said[0] if said else ())
+
+    def has(self, *fields: str) -> bool:
+        """Whether one of these fields is asked for."""
+        return any(field.partition(".")[0] in fields for field in self.words)
+
+    def takes(self, facts: Mapping[str, Any]) -> bool:
+        """Whether every word about one of these facts holds; words about others are not looked at."""
+        return all(
+            condition.takes(_fact(facts, field))
+            for field, conditions in self.words.items()
+            if field.partition(".")[0] in facts
+            for condition in conditions
+        )
 
     def takes_run(self, row: RunRow) -> bool:
-        """Whether this run passes."""
-        facts = {"status": row.state, "run": row.id, "agent": row.agent, "principal": row.principal}
-        tags = self.words.get("tag", ())
-        tagged = not tags or any(f'"{tag}"' in row.tags for tag in tags)
-        return tagged and self._takes(facts)
-
-    def takes_call(self, row: CallRow) -> bool:
-        """Whether this call passes."""
-        return self._takes(
+        """Whether this run passes, as far as its own row tells."""
+        return self.takes(
             {
                 "status": row.state,
-                "tool": row.tool,
-                "run": row.run_id,
+                "run": row.id,
                 "agent": row.agent,
                 "principal": row.principal,
-                "kind": row.kind,
-                "key": row.key,
-                "violation": row.violation,
+                "tag": _tags(row) if self.has("tag") else (),
             }
         )
 
-    def _takes(self, facts: Mapping[str, str]) -> bool:
-        return all(
-            bool(facts[field]) and any(fnmatchcase(facts[field], value) for value in values)
-            for field, values in self.words.items()
-            if field != "tag"
+    def takes_call(self, row: CallRow) -> bool:
+        """Whether this call passes, as far as its own row tells."""
+        return self.takes(
+            {"status": row.state, "run": row.run_id, "agent": row.agent, "principal": row.principal}
+        ) and self.takes_words(row)
+
+    def takes_words(self, row: CallRow) -> bool:
+        """Whether this call has what is said of calls."""
+        facts: dict[str, Any] = {
+            "tool": row.tool,
+            "kind": row.kind,
+            "call": row.id,
+            "key": row.key,
+            "violation": row.violation,
+        }
+        if self.has("args"):
+            facts["args"] = {} if lost_at(row.args) is not None else decode(row.args)
+        if self.has("cost"):
+            facts["cost"] = read_charge(row.cost).totals() if row.cost else {}
+        return self.takes(facts)
+
+    def takes_approval(self, found: Requested) -> bool:
+        """Whether this request passes; one that ran out untouched has expired, whatever its row says."""
+        row = found.approval
+        return self.takes(
+            {
+                "status": row.state_at(found.now),
+                "run": row.run_id,
+                "agent": row.agent,
+                "principal": row.principal,
+                "age": found.now - row.requested_at,
+                "tool": row.tool,
+                "call": row.call,
+                "by": row.by_whom,
+                "role": json.loads(row.roles),
+            }
         )
 
+    def takes_tags(self, row: RunRow) -> bool:
+        """Whether the run of a call has the tags."""
+        return self.takes({"tag": _tags(row)})
 
-def parse_filter(text: str, fields: tuple[str, ...]) -> Filter:
+    def takes_age(self, created_at: float, now: float) -> bool:
+        """Whether it is as old as asked for."""
+        return self.takes({"age": now - created_at})
+
+    def is_past(self, created_at: float, now: float) -> bool:
+        """Whether it, and all that is older, is too old: a listing from the newest on ends here."""
+        return any(one.compare.startswith("<") and not one.takes(now - created_at) for one in self.words.get("age", ()))
+
+
+def parse_filter(text: str, fields: tuple[str, ...], states: tuple[str, ...] = ()) -> Filter:
     """Read a filter; an unknown field or state is an error that names the known ones."""
-    words: dict[str, tuple[str, ...]] = {}
-    states = RUN_STATES if fields is RUN_FIELDS else CALL_STATES
-    for word in text.split():
-        field, colon, value = word.partition(":")
-        if not colon or not value.strip(",") or field not in fields:
+    if text.count('"') % 2:
+        raise UsageError(f"the filter {text!r} has a double quote too many", hint='write run:"order 7"')
+    words: dict[str, tuple[Condition, ...]] = {}
+    known = states or (RUN_STATES if fields is RUN_FIELDS else CALL_STATES)
+    for word in _WORD.findall(text):
+        name, colon, value = word.partition(":")
+        name = OTHER_NAMES.get(name, name)
+        field, dot, below = name.partition(".")
+        if not colon or not value.strip(",") or field not in fields or (field in BELOW) != bool(dot and below):
             raise UsageError(
-                f"the filter {word!r} is not understood", hint=f"write field:value; fields are {', '.join(fields)}"
+                f"the filter {word!r} is not understood",
+                hint=f"write field:value; fields are {', '.join(_shown_field(one) for one in fields)}",
             )
-        values = tuple(one for one in value.split(",") if one)
+        condition = _condition(word, field, value)
         if field == "status":
-            unknown = [one for one in values if one not in states]
+            unknown = [one for one in condition.values if one not in known]
             if unknown:
-                raise UsageError(f"there is no state {unknown[0]!r}", hint=f"states are {', '.join(states)}")
-        words[field] = values
+                raise UsageError(f"there is no state {unknown[0]!r}", hint=f"states are {', '.join(known)}")
+        words[name] = (*words.get(name, ()), condition)
     return Filter(words)
+
+
+def seconds_in(age: str) -> float | None:
+    """How long "90s", "30m", "12h", "7d" or "2w" is; None where it is no such text."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", age.strip())
+    return None if found is None else float(found[1]) * SECONDS[found[2]]
+
+
+def _shown_field(field: str) -> str:
+    return {"args": "args.NAME", "age": "age:<1h", "cost": "cost:>5 or cost.UNIT:>5"}.get(field, field)
+
+
+def _condition(word: str, field: str, value: str) -> Condition:
+    compare = next((sign for sign in COMPARISONS if value.startswith(sign)), "")
+    if field == "age" and not compare:
+        raise UsageError(f"the filter {word!r} compares nothing", hint="write age:<1h or age:>30d")
+    if not compare or field not in COMPARED:
+        values = _alternatives(value)
+        return Condition(
+            tuple(re.compile("".join(parts), re.DOTALL) for parts, _ in values), tuple(v for _, v in values)
+        )
+    said = value.removeprefix(compare)
+    bound = seconds_in(said) if field == "age" else _number(said)
+    if bound is None:
+        like = "a time like 90s, 30m, 12h, 7d or 2w" if field == "age" else "a number"
+        raise UsageError(f"in the filter {word!r}, {said!r} is not {like}", hint=f"write {_shown_field(field)}")
+    return Condition(compare=compare, bound=Decimal(bound))
+
+
+def _alternatives(value: str) -> list[tuple[list[str], str]]:
+    """Each alternative as the parts of a pattern, and as it was written."""
+    found: list[tuple[list[str], str]] = [([], "")]
+    for quoted, star, plain, comma in _PIECE.findall(value):
+        if comma:
+            found.append(([], ""))
+            continue
+        parts, written = found[-1]
+        parts.append(".*" if star else re.escape(quoted or plain))
+        found[-1] = (parts, written + (star or quoted or plain))
+    return [one for one in found if one[0]]
+
+
+def _fact(facts: Mapping[str, Any], field: str) -> Any:
+    first, *below = field.split(".")
+    value = facts[first]
+    for name in below:
+        if isinstance(value, Mapping) and name in value:
+            value = value[name]
+        elif isinstance(value, list | tuple) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return ""
+    return "null" if value is None and below else value
+
+
+def _text(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return None if value is None or value == "" else str(value)
+
+
+def _number(value: Any) -> Decimal | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
+        return None
+    try:
+        number = Decimal(str(value))
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None
+
+
+def _tags(row: RunRow) -> tuple[str, ...]:
+    return tuple(json.loads(row.tags))

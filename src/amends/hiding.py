@@ -12,7 +12,7 @@ from amends.errors import BadConfig
 from amends.ledger import Store
 from amends.record import dataclass
 from amends.rows import RunRow, lost_at
-from amends.secret import MARK, MASK, SEALED, UNREADABLE, Hidden, hidden_by
+from amends.secret import MARK, SEALED, UNREADABLE, Hidden, hidden_by
 from amends.settings import Setting
 from amends.spec import Spec
 from amends.veil import NO_SECRETS, Known, Veil
@@ -34,7 +34,7 @@ class Hiding:
         self.veil = Veil(_patterns(settings["redact"]))
         if keys := settings["encrypt"].value:
             self._encrypt(keys)
-        for name, shown in (("secret_key", MASK), ("encrypt", self._key_ids())):
+        for name, shown in (("secret_key", "(set)"), ("encrypt", self._key_ids())):
             if settings[name].value:  # settings are printed: of a key is said that there is one, and which
                 settings[name] = Setting(shown, settings[name].origin)
 

@@ -12,17 +12,25 @@ from dataclasses import replace
 from typing import Any
 
 from amends import process
+from amends.approvalrows import ApprovalRow, Requested
+from amends.budget import Budget, budget_from, checked_budgets
 from amends.context import parent_call
 from amends.drive import Live
+from amends.engine.asking import approval_of
+from amends.engine.hidden import Memory
 from amends.engine.opening import Opening
-from amends.engine.session import Ask, Memory, Session, ask_for
+from amends.engine.session import Ask, Session, ask_for
 from amends.errors import BadArguments, BadDeclaration, UnknownTool, UsageError
+from amends.flow import Flow
 from amends.hiding import Hiding, input_said
 from amends.keeper import Keeper
 from amends.ledger import Opened, Store
-from amends.model import Order
+from amends.links import Links
+from amends.model import Approval, Order
+from amends.notices import Notices, tell_now
 from amends.ops import Lease
 from amends.rows import RunRow
+from amends.rules import Rule
 from amends.secret import NOTHING, Hidden
 from amends.settings import Setting, settle_settings
 from amends.store.locate import store_for
@@ -30,18 +38,21 @@ from amends.tool import Declaration, Options, Spec, current_caller, declare, spe
 
 log = logging.getLogger("amends")
 
-NOT_YET = {
-    "needs_approval": "approvals",
-    "cost": "budgets",
-}
-"""Options whose promise this version does not keep yet: refused, so that nobody relies on them."""
+HIDDEN = "(set)"
+"""Stands for a setting that is a secret."""
 
 
 class Hub:
     """Tools, settings and the ledger of one runtime and of all its views."""
 
     def __init__(
-        self, given: Mapping[str, Any], tools: Iterable[object], *, store: Store | None = None, alone: bool = False
+        self,
+        given: Mapping[str, Any],
+        tools: Iterable[object],
+        *,
+        store: Store | None = None,
+        alone: bool = False,
+        hook: Callable[[Approval], object] | None = None,
     ) -> None:
         self.settings: dict[str, Setting] = settle_settings(given, alone=alone)
         self.store: Store = store_for(str(self.value("url"))) if store is None else store
@@ -54,11 +65,20 @@ class Hub:
         self.hiding = Hiding(self.store, self.settings)
         self.veil = self.hiding.veil
         self._memories: weakref.WeakValueDictionary[str, Memory] = weakref.WeakValueDictionary()
+        self.budgets: tuple[Budget, ...] = self.value("budgets")
+        self.wait_approval_s: float = self.value("wait_approval")
+        self.rules: tuple[Rule, ...] = self.value("rules")
+        self.approvers: Mapping[str, tuple[str, ...]] = self.value("approvers")
         self.tools: list[object] = list(tools)
         self.specs: dict[str, Spec] = self._checked(self.tools)
         self.live = Live(self.store)
         self.keeper = Keeper(self.store.perform, self.lease_s)
         self.new_id: Callable[[str], str] = process.new_id
+        self.links = Links(self.value("link_secret") or "", self.value("link_url") or "")
+        self.links.check()
+        if self.links.secret:
+            self.settings["link_secret"] = Setting(HIDDEN, self.settings["link_secret"].origin)
+        self.hook = hook
         self._opened = False
         self._pid = 0
         self._owner = ""
@@ -79,15 +99,6 @@ class Hub:
     def _checked(self, tools: list[object]) -> dict[str, Spec]:
         specs = specs_of(tools, order=self.order, redact=self.veil.hidden)
         self.hiding.check(specs.values())
-        for spec in specs.values():
-            for option, what in NOT_YET.items():
-                if getattr(spec, option):
-                    raise BadDeclaration(
-                        f"tool {spec.name} says {option}=, and this version of amends does not have {what} yet",
-                        tool=spec.name,
-                        where=spec.where,
-                        hint=f"remove {option}= for now; amends refuses what it cannot keep",
-                    )
         return specs
 
     def be(self, owner: str) -> None:
@@ -153,13 +164,14 @@ class Hub:
         tenant = view.within(options.get("tenant")) or ""
         said = input_said(self.veil, tenant, input)
         agent = options.get("agent") or view.agent
-        wait = options.get("wait")
+        wait, yes = options.get("wait"), options.get("wait_approval")
         return Opening(
             id=self.new_id("run") if id is None else _run_id(id),
             tenant=tenant,
             owner=self.owner,
             lease_s=self.lease_s,
             wait_s=self.wait_s if wait is None else float(wait),
+            wait_approval_s=self.wait_approval_s if yes is None else float(yes),
             input=said.text,
             input_digest=said.digest,
             given=said.shown,
@@ -172,11 +184,19 @@ class Hub:
             deadline_s=options.get("deadline"),
             if_rolled_back=options.get("if_rolled_back", "again"),
             history=bool(options.get("history", False)),
+            budgets=_written_budgets(options.get("budgets", ())),
             new_id=self.new_id,
         )
 
     def session(
-        self, row: RunRow, lease: Lease, *, resumed: bool, wait_s: float | None = None, given: object = None
+        self,
+        row: RunRow,
+        lease: Lease,
+        *,
+        resumed: bool,
+        wait_s: float | None = None,
+        wait_approval_s: float = 0.0,
+        given: object = None,
     ) -> Session:
         """An opened root run as the engine sees it; ``given``: the input that its caller has in hand."""
         return Session(
@@ -194,10 +214,33 @@ class Hub:
             new_id=self.new_id,
             resumed=resumed,
             state=row.state,
+            budgets=(*self.budgets, *map(budget_from, json.loads(row.budgets))) if row.budgets else self.budgets,
+            rules=self.rules,
+            wait_approval_s=wait_approval_s,
+            tell=None if self.hook is None else self.tell,
             veil=self.veil,
             given=given,
             memory=self._memories.setdefault(row.root, Memory()),
         )
+
+    @property
+    def notices(self) -> Notices | None:
+        """How people are told, if this runtime has a hook for it."""
+        return None if self.hook is None else Notices(self.hook, self.shown, self.new_id, self.links)
+
+    def tell(self, asked: ApprovalRow) -> Flow[None]:
+        """Tell people of this request, unless somebody has."""
+        assert self.notices is not None, "only a runtime with a hook tells"
+        return tell_now(self.notices, asked)
+
+    def shown(self, found: Requested) -> Approval:
+        """A request as users see it."""
+        return approval_of(found.approval, found.call, self.specs.get(found.call.tool), found.now)
+
+    def roles_of(self, person: str) -> tuple[str, ...]:
+        """The roles that this runtime knows somebody by."""
+        named = person.strip().casefold()
+        return tuple(role for role, people in self.approvers.items() if named in people)
 
     def forget(self) -> None:
         """Be another process: one that knows nothing of what was hidden."""
@@ -236,6 +279,11 @@ def _run_id(id: Any) -> str:
     if not isinstance(id, str) or not id or len(id) > 512:
         raise UsageError(f"a run id is a text of 1 to 512 characters, not {str(id)[:40]!r}")
     return id
+
+
+def _written_budgets(given: Iterable[object]) -> str:
+    budgets = checked_budgets(given, "run")
+    return json.dumps([budget.to_dict() for budget in budgets], ensure_ascii=False) if budgets else ""
 
 
 def _tags(tags: Sequence[str]) -> list[str]:

@@ -18,6 +18,8 @@ from amends.answers import Rollback as Rollback
 from amends.answers import Settled as Settled
 from amends.answers import Swept as Swept
 from amends.answers import Tree as Tree
+from amends.approvalrows import Need, Terms, TermsOf, Unapproved
+from amends.budgetrows import FREE, Bill, Overrun, Want
 from amends.flow import Op
 from amends.lockrows import NOTHING, Contention, Wanted
 from amends.record import dataclass, field
@@ -56,6 +58,7 @@ class OpenRun(StoreOp[Opened]):
     if_rolled_back: str = "again"
     history: bool = False
     dead_owner: str = ""
+    budgets: str = ""
 
 
 @dataclass(slots=True)
@@ -148,18 +151,26 @@ class AdmitCall(StoreOp[Admission]):
     on_conflict: str = "raise"
     advise: bool = False
     locks: Wanted = NOTHING
+    costs: Bill = FREE
+    need: Need | None = None
+    """What the rules say of it; None: it may start."""
+    outbox: TermsOf = field(default_factory=dict)
+    """With a pivot: under what the staged calls that need an approval may follow it."""
     expected: bool = False
     """The key was asked for before: a store may look for the answer before it takes its write lock."""
 
 
 @dataclass(slots=True)
-class StartCall(StoreOp[CallRow | Contention | None]):
+class StartCall(StoreOp[CallRow | Contention | Overrun | Unapproved | None]):
     """Start attempt number ``attempt`` of a known call; None when its state does not allow it."""
 
     call_id: str
     owner: str
     epoch: int
     attempt: int
+    terms: Terms | None = None
+    outbox: TermsOf = field(default_factory=dict)
+    """See ``AdmitCall.outbox``."""
 
 
 @dataclass(slots=True)
@@ -180,6 +191,10 @@ class SettleCall(StoreOp[Settled]):
     mono: float | None = None
     doom: bool = False
     """The tool said that its failure is the run's."""
+    spent: tuple[tuple[str, int], ...] = ()
+    """What the body said that it cost, by unit, in billionths."""
+    wants: tuple[Want, ...] = ()
+    """The budgets that this comes out of, where nothing of its unit was reserved."""
     seen: CallRow | None = None
     """The call as it was when the attempt started, where the caller has it: a store need not read it back."""
 
@@ -318,6 +333,8 @@ class DecideCommit(StoreOp[Decision]):
     replays: Mapping[str, int] = field(default_factory=dict)
     after: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """What must have succeeded before each tool that is a pivot at commit."""
+    outbox: TermsOf = field(default_factory=dict)
+    """See ``AdmitCall.outbox``."""
 
 
 @dataclass(slots=True)

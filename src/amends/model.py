@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from amends.errors import ResultGone
@@ -15,6 +16,7 @@ Scope: TypeAlias = Literal["run", "ledger"]
 Order: TypeAlias = Literal["strict", "advise"]
 Policy: TypeAlias = Literal["rollback", "resume", "wait"]
 Phase: TypeAlias = Literal["execute", "compensate", "probe"]
+ApprovalState: TypeAlias = Literal["pending", "approved", "rejected", "expired", "used", "cancelled"]
 Status: TypeAlias = Literal["done", "replayed", "staged", "held", "refused", "failed", "in_doubt"]
 
 R = TypeVar("R")
@@ -142,6 +144,8 @@ class Call(Request):
     replays: int = 0
     gone_at: datetime | None = None
     """When gc removed its arguments or its result; None: they are as they were."""
+    costs: Mapping[str, Decimal] = field(default_factory=dict)
+    """What it costs by unit, as it stands: spent, or reserved for it while it has no result."""
 
     @property
     def staged(self) -> bool:
@@ -206,6 +210,51 @@ class Event:
     to: str
     by: str
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Yes:
+    """One person's yes to a request."""
+
+    by: str
+    at: datetime
+    why: str = ""
+    behalf: str | None = None
+    """Who delegated it."""
+    roles: tuple[str, ...] = ()
+    bypass: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A request for a person's yes to one call, exactly as it stands here."""
+
+    id: str
+    call: Call
+    digest: str
+    """What is said yes to: this call with all its arguments, in this run, asked for this once."""
+    state: ApprovalState
+    expires_at: datetime
+    requested_at: datetime
+    rule: str = ""
+    """Why it is asked, in words."""
+    needed: int = 1
+    """How many different people must say yes."""
+    roles: tuple[str, ...] = ()
+    """Of which roles they must be; none: anybody but the one who asked."""
+    reasons: tuple[str, ...] = ()
+    """The reasons that a no may have; none: any."""
+    given: tuple[Yes, ...] = ()
+    by: str | None = None
+    """Who decided it."""
+    reason: str | None = None
+    """Why it was rejected."""
+    decided_at: datetime | None = None
+    used_at: datetime | None = None
+    follows: str | None = None
+    """The request that this one replaced."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Where to approve and reject it, where links are made."""
 
 
 class Staged(Generic[R_co]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from amends.errors import LeaseLost
 from amends.flow import Flow, Op
@@ -13,6 +13,8 @@ from amends.record import dataclass
 from amends.rows import CallRow
 
 T = TypeVar("T")
+Invoked: TypeAlias = Phase | Literal["notice"]
+"""As what user code runs: as a call, or as the hook that tells of one."""
 
 
 @dataclass(slots=True)
@@ -130,6 +132,8 @@ class Later:
     row: CallRow
     make: Callable[[], Call]
     made: Call | None = None
+    spent: dict[str, int] | None = None
+    """What the body said that it cost, by unit, in billionths; None: it said nothing."""
 
     def whole(self) -> Call:
         """The call itself; always the same one."""
@@ -173,7 +177,7 @@ class Invoke(Op[Ended]):
     timeout: float | None
     call: Call | Later
     lease: Lease | None
-    phase: Phase
+    phase: Invoked
     run: Any = None
     """The facade's run, for the context of the body."""
     late: Callable[[Ended], Flow[None]] | None = None

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from amends.context import calling_run, parent_call
 from amends.engine import opening, recovery
 from amends.engine.recovery import Found, recover_tree
 from amends.engine.session import Ask, Session, ask_for, call_of
-from amends.engine.telling import event_of, held_lock_of, info_of
 from amends.engine.veiling import scrubbed
 from amends.errors import LedgerError, NoRun, RunEnded, TransitionRefused, UsageError
-from amends.filter import CALL_FIELDS, RUN_FIELDS, parse_filter
 from amends.flow import Flow
 from amends.hiding import input_said
 from amends.hub import Hub, View, adhoc_spec
@@ -24,20 +22,15 @@ from amends.ledger import (
     BeginRollback,
     DecideCall,
     FinishRun,
-    HeldLock,
-    ListLocks,
-    ListRuns,
     Opened,
     ReadCall,
-    ReadEvents,
     ReadRun,
     RetryCall,
-    SearchCalls,
     StoreOp,
     Tree,
 )
-from amends.model import Call, Event, Lock, NoEffect, RunInfo
-from amends.ops import Lease
+from amends.model import Call, NoEffect
+from amends.ops import IsDead, Lease
 from amends.rows import CallRow, RunRow, needs_tool
 from amends.spec import declaration_of
 from amends.tool import Declaration, Options
@@ -46,7 +39,6 @@ __all__ = ["Found", "recover_tree"]
 
 log = logging.getLogger("amends")
 T = TypeVar("T")
-PAGE: Final = 200
 PATIENCE_S_MAX: Final = 5.0
 
 
@@ -68,7 +60,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name, allowed in choices.items():
         if options[name] not in allowed:
             raise UsageError(f"{name} is {options[name]!r}; it is one of {', '.join(allowed)}")
-    for name in ("wait", "deadline"):
+    for name in ("wait", "wait_approval", "deadline"):
         value = options[name]
         if value is not None and not (isinstance(value, int | float) and value >= 0):
             raise UsageError(f"{name} is {value!r}; it is a number of seconds")
@@ -116,7 +108,9 @@ def agent_ended(session: Session, error: Exception) -> str:
     return scrubbed(session, f"agent {session.agent} of run {session.id} ended with {type(error).__name__}: {error}")
 
 
-def hand_ask(hub: Hub, session: Session, tool: str, args: Mapping[str, Any], *, key: Any, kind: str | None) -> Ask:
+def hand_ask(
+    hub: Hub, session: Session, tool: str, args: Mapping[str, Any], *, key: Any, kind: str | None, cost: Any
+) -> Ask:
     """A call started by hand, of a declared tool or of one declared by being written here."""
     spec = hub.specs.get(tool)
     if spec is None:
@@ -131,6 +125,8 @@ def hand_ask(hub: Hub, session: Session, tool: str, args: Mapping[str, Any], *, 
         raise UsageError(f"{tool} is declared as {spec.kind}, begin() says {kind}")
     elif key is not None:
         spec = replace(spec, key=(key,) if isinstance(key, str) else key, declared_key=True)
+    if cost is not None:
+        spec = replace(spec, cost=lambda _: cost)
     bound = spec.bind((), dict(args))
     return ask_for(session, spec, bound, fn=_by_hand, is_async=False, parent=parent_call())
 
@@ -191,80 +187,6 @@ def staged_now(hub: Hub, call_id: str) -> Call:
     return call_of(row, hub.specs.get(row.tool))
 
 
-class Pages(Generic[T]):
-    """Page after page of a listing, so that a large ledger costs no more than what is looked at."""
-
-    def __init__(
-        self,
-        first: StoreOp[Any],
-        then: Callable[[Any], StoreOp[Any]],
-        take: Callable[[Any], bool],
-        make: Callable[[Any], T],
-    ) -> None:
-        self._next: StoreOp[Any] | None = first
-        self._then, self._take, self._make = then, take, make
-
-    def next_op(self) -> StoreOp[Any] | None:
-        """What to ask the ledger for; None at the end."""
-        return self._next
-
-    def taken(self, rows: list[Any]) -> list[T]:
-        """What of the page passes the filter."""
-        self._next = self._then(rows[-1]) if len(rows) == PAGE else None
-        return [self._make(row) for row in rows if self._take(row)]
-
-
-async def page(op: StoreOp[Any]) -> list[Any]:
-    """One page of a listing."""
-    rows: list[Any] = await op
-    return rows
-
-
-def run_pages(view: View, text: str) -> Pages[RunInfo]:
-    """Root runs and children, newest first."""
-    wanted = parse_filter(text, RUN_FIELDS)
-    tenant = view.tenant or ""
-
-    def then(row: RunRow) -> StoreOp[Any]:
-        return ListRuns(tenant, wanted.states, (row.created_at, row.uid), PAGE)
-
-    return Pages(ListRuns(tenant, wanted.states, None, PAGE), then, wanted.takes_run, info_of)
-
-
-def call_pages(hub: Hub, view: View, text: str) -> Pages[Call]:
-    """Calls, newest first."""
-    wanted = parse_filter(text, CALL_FIELDS)
-    tenant = view.tenant or ""
-
-    def then(row: CallRow) -> StoreOp[Any]:
-        return SearchCalls(tenant, wanted.states, row.seq, PAGE)
-
-    def make(row: CallRow) -> Call:
-        return call_of(row, hub.specs.get(row.tool))
-
-    return Pages(SearchCalls(tenant, wanted.states, None, PAGE), then, wanted.takes_call, make)
-
-
-def lock_pages(view: View) -> Pages[Lock]:
-    """Who holds what, by name."""
-    tenant = view.tenant or ""
-
-    def then(held: HeldLock) -> StoreOp[Any]:
-        return ListLocks(tenant, held.lock.name, PAGE)
-
-    return Pages(ListLocks(tenant, "", PAGE), then, lambda _: True, held_lock_of)
-
-
-def event_pages(view: View, root: str | None, after: int) -> Pages[Event]:
-    """Events, oldest first."""
-    tenant = view.tenant or ""
-
-    def then(row: Any) -> StoreOp[Any]:
-        return ReadEvents(tenant, root, row.seq, PAGE)
-
-    return Pages(ReadEvents(tenant, root, after, PAGE), then, lambda _: True, event_of)
-
-
 # ---- recovering ---------------------------------------------------------------------------
 
 
@@ -288,12 +210,15 @@ def patience(hub: Hub) -> float:
 async def one(hub: Hub, root: str) -> Found | None:
     """One tree, as recovery sees it; None when it is closed, its owner lives, or it still waits for a person."""
     tree = await ReadRun("", uid=root)
-    if tree is None or tree.run.closed_at is not None or (tree.run.owner and tree.run.lease_until > tree.now):
+    if tree is None or tree.run.closed_at is not None or tree.run.suspended:
         return None
-    if tree.run.suspended:
-        return None
+    dead = ""
+    if tree.run.owner and tree.run.lease_until > tree.now:
+        if not await IsDead(tree.run.owner):
+            return None
+        dead = tree.run.owner
     needed = {row.tool for row in tree.calls if needs_tool(tree.run, row)}
-    return Found(tree.run, tuple(sorted(tool for tool in needed if tool not in hub.specs)))
+    return Found(tree.run, tuple(sorted(tool for tool in needed if tool not in hub.specs)), dead)
 
 
 # ---- a person's verbs ---------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Final, Protocol
 
 SHOWN_CHARS_MAX: Final = 200
@@ -82,3 +83,47 @@ def out_of_order(no: OutOfOrder) -> str:
                 f"{no.pivot} has happened and cannot be undone, so nothing that might have to be undone may start. "
                 f"You may still call: {', '.join(no.allowed) or 'nothing'}."
             )
+
+
+# ---- budgets ------------------------------------------------------------------------------
+
+MONEY: Final = frozenset({"usd", "eur", "gbp", "chf", "jpy", "cny", "inr", "cad", "aud", "sek", "nok", "dkk", "pln"})
+_WHOSE: Final = {
+    "run": "for this task",
+    "agent": "for this agent",
+    "tenant": "for this customer",
+    "tool": "for this tool",
+    "ledger": "for everybody together",
+}
+_WHEN: Final = {"hour": " this hour", "day": " today", "month": " this month"}
+
+
+class OverBudget(Protocol):
+    """The facts of a refusal by a budget."""
+
+    tool: str
+    budget: Any
+    asked: Decimal
+    left: Decimal
+
+
+def amount_words(amount: Decimal, unit: str) -> str:
+    """An amount as a person or a model reads it: money has two places at least."""
+    whole, _, rest = f"{amount:f}".partition(".")
+    rest = rest.rstrip("0")
+    if unit.lower() in MONEY:
+        rest = rest.ljust(2, "0")
+    return f"{whole}.{rest}" if rest else whole
+
+
+def over_budget(no: OverBudget) -> str:
+    """Why a budget refuses a call: what it needs, what is left of what, for whom."""
+    budget = no.budget
+    asked, left, cap = (amount_words(one, budget.unit) for one in (no.asked, no.left, Decimal(str(budget.cap))))
+    if budget.per == "call":
+        return f"{no.tool} needs {asked} {budget.unit} and one call may cost {cap}"
+    whose = _WHOSE[budget.per] + _WHEN.get(budget.every or "", "")
+    if budget.unit == "calls":
+        of = "" if budget.tool == "*" else f" of {budget.tool}"
+        return f"{no.tool} may not be called: {left} of {cap} calls{of} {'is' if left == '1' else 'are'} left {whose}"
+    return f"{no.tool} needs {asked} {budget.unit} and {left} of {cap} is left {whose}"

@@ -56,6 +56,10 @@ class RunRow:
     staged_pivot: str = ""
     locked: int = 0
     """On roots: the tree has named locks, so there may be some to free, or to take with its pivot."""
+    charged: int = 0
+    """On roots: a staged call costs something, so there may be something to reserve with a pivot."""
+    budgets: str = ""
+    """On roots: the budgets that the run was opened with, as JSON; empty: none."""
     causes: str = "[]"
     closed_at: float | None = None
     gone_at: float | None = None
@@ -107,6 +111,8 @@ class CallRow:
     undoable: int = 0
     locks: str = ""
     """The names of what it must hold when it first starts, as JSON; empty: none."""
+    cost: str = ""
+    """What it costs, and what of it is reserved or spent of which budgets, as JSON; empty: nothing."""
     violation: str = ""
     attempt: int = 0
     result: str | None = None
@@ -145,6 +151,8 @@ class CallRow:
     comp_retry_at: float | None = None
     comp_boot: str = ""
     comp_mono: float | None = None
+    approval: str = ""
+    """The newest request for a person's yes to it; empty: it needed none."""
 
     @property
     def in_question(self) -> int:

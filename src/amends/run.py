@@ -7,9 +7,11 @@ import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, NoReturn, ParamSpec, Self, TypeVar, overload
+from typing import Any, NoReturn, ParamSpec, TypeVar, overload
 
 from amends import people
+from amends.attempts import Attempt, end_open
+from amends.budget import Costs
 from amends.context import parent_call, refuse_nowhere
 from amends.drive import Driver
 from amends.engine import ending, leaving, plan
@@ -23,8 +25,8 @@ from amends.hiding import given_to, output_of, output_said
 from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask
 from amends.joining import note_left_open, refuse_waiting
 from amends.ledger import Tree
-from amends.model import Answer, Call, Staged
-from amends.ops import Ended, Flight
+from amends.model import Answer, Staged
+from amends.ops import Flight
 from amends.report import Report
 from amends.rows import RunRow
 from amends.states import RunState
@@ -54,6 +56,7 @@ class Run:
         self._output_was = self._output
         self._pid = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
+        self._attempts: set[Attempt] = set()
 
     @property
     def output(self) -> Any:
@@ -121,10 +124,18 @@ class Run:
         with self.child(f"once:{key}") as inner:
             return inner._value(inner._do(once_ask(inner._session, key, fn, args, kwargs)))
 
-    def begin(self, tool: str, args: Mapping[str, Any], *, key: Any = None, kind: str | None = None) -> Attempt:
-        """Start by hand: ``attempt.succeed(result)`` or ``.fail(error)``; silence is doubt."""
+    def begin(
+        self,
+        tool: str,
+        args: Mapping[str, Any],
+        *,
+        key: Any = None,
+        kind: str | None = None,
+        cost: Costs | None = None,
+    ) -> Attempt:
+        """Start by hand: ``attempt.succeed(result)`` or ``.fail(error)``; silence is doubt. ``cost``: of this call."""
         self._check_here()
-        ask = people.hand_ask(self._hub, self._session, tool, args, key=key, kind=kind)
+        ask = people.hand_ask(self._hub, self._session, tool, args, key=key, kind=kind, cost=cost)
         done = self._flow(leaving.begin_by_hand(self._session, ask))
         return Attempt(self, ask, done)
 
@@ -185,6 +196,7 @@ class Run:
         """Compensate everything, then raise ``RolledBack``."""
         people.refuse_in_body(self.id, "rolled back")
         self._check_here()
+        end_open(self)
         try:
             self._flow(leaving.take_back(self._session, why=why))
         finally:
@@ -274,6 +286,7 @@ class Run:
                 raise
             note_left_open(error, self.id)
         else:
+            end_open(self, error)
             self._leave_by(error)
 
     def _leave_by(self, error: BaseException | None) -> None:
@@ -292,54 +305,6 @@ class Run:
         if not self._session.above:  # a child's lease is its root's, which goes on
             self._hub.keeper.forget(self._session.lease)
         self._over = True
-
-
-class Attempt:
-    """A call started by hand. As a context manager it is safe: leaving without a word is doubt."""
-
-    def __init__(self, run: Run, ask: Ask, done: Done) -> None:
-        self._run, self._ask, self._row = run, ask, done.row
-        self.replayed = done.replayed
-        self._value = done.value
-        self._open = not done.replayed
-
-    @property
-    def call(self) -> Call:
-        """The call in the ledger; its key is the provider's idempotency key."""
-        return call_of(self._row, self._ask.spec)
-
-    @property
-    def result(self) -> Any:
-        """The recorded result, when it was answered from the record."""
-        return self._value
-
-    def succeed(self, result: object = None) -> None:
-        """It happened, with this result."""
-        self._end(Ended(result))
-
-    def fail(self, error: BaseException | str) -> None:
-        """It certainly had no effect."""
-        self._end(Ended(error=people.certain(error)))
-
-    def _end(self, ended: Ended) -> None:
-        if not self._open:
-            raise UsageError(f"the attempt of {self._row.tool} has already ended")
-        self._run._refuse_waiting()
-        self._row = self._run._flow(leaving.end_by_hand(self._run._session, self._ask, self._row, ended))
-        self._value, self._open = ended.value, False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not self._open:
-            return
-        self._open = False
-        session = self._run._session
-        if isinstance(error, Exception):
-            self._row = self._run._flow(leaving.end_by_hand(session, self._ask, self._row, Ended(error=error)))
-        else:
-            self._row = self._run._flow(leaving.doubt_by_hand(session, self._ask, self._row))
 
 
 class Entered:

@@ -8,7 +8,10 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from amends import people, upkeep
+from amends import listing, people, upkeep
+from amends.approvaldesk import ApprovalDesk
+from amends.budget import Budget
+from amends.budgetdesk import BudgetDesk
 from amends.doubtdesk import DoubtDesk
 from amends.drive import Driver
 from amends.engine import opening, plan
@@ -18,9 +21,11 @@ from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, View, is_settled, once_ask, refuse_nested
 from amends.ledger import Store
-from amends.model import Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
+from amends.model import Approval, Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
+from amends.noticedesk import NoticeDesk
 from amends.report import Report
 from amends.rows import RunRow
+from amends.rules import Rule
 from amends.run import Entered, Run
 from amends.settings import Setting
 from amends.tool import schemas
@@ -34,7 +39,7 @@ IfRolledBack = Literal["again", "raise"]
 Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
-class Runtime(DoubtDesk):
+class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(
@@ -46,10 +51,17 @@ class Runtime(DoubtDesk):
         order: Order | None = None,
         lease: float | None = None,
         wait: float | None = None,
+        wait_approval: float | None = None,
+        rules: Iterable[Rule] | None = None,
+        approvers: Mapping[str, Iterable[str]] | None = None,
+        on_approval_needed: Callable[[Approval], object] | None = None,
+        link_secret: str | None = None,
+        link_url: str | None = None,
         create: bool | None = None,
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
+        budgets: Iterable[Budget] | None = None,
         redact: Sequence[str] | None = None,
         secret_key: str | None = None,
         encrypt: str | Sequence[str] | None = None,
@@ -60,15 +72,21 @@ class Runtime(DoubtDesk):
             "order": order,
             "lease": lease,
             "wait": wait,
+            "wait_approval": wait_approval,
+            "rules": None if rules is None else tuple(rules),
+            "approvers": approvers,
+            "link_secret": link_secret,
+            "link_url": link_url,
             "create": create,
             "tenant": tenant,
             "agent": agent,
             "principal": principal,
+            "budgets": budgets,
             "redact": redact,
             "secret_key": secret_key,
             "encrypt": encrypt,
         }
-        self._hub = Hub(given, tools, store=store)
+        self._hub = Hub(given, tools, store=store, hook=on_approval_needed)
         self._driver: Driver = Driver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s)
         value = self._hub.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
@@ -87,8 +105,10 @@ class Runtime(DoubtDesk):
         *,
         input: object = None,
         tags: Sequence[str] = (),
+        budgets: Iterable[Budget] = (),
         recover: Policy = "rollback",
         wait: float | None = None,
+        wait_approval: float | None = None,
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
         history: bool = False,
@@ -106,8 +126,10 @@ class Runtime(DoubtDesk):
         *,
         input: object = None,
         tags: Sequence[str] = (),
+        budgets: Iterable[Budget] = (),
         recover: Policy = "rollback",
         wait: float | None = None,
+        wait_approval: float | None = None,
         deadline: float | None = None,
         if_rolled_back: IfRolledBack = "again",
         history: bool = False,
@@ -130,8 +152,9 @@ class Runtime(DoubtDesk):
                 over = self._hub.session(opened.run, lease, resumed=True, given=input)
                 return Run(self._hub, self._driver, over, opened.run, over=True)
             session = self._hub.session(
-                opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s, given=input
-            )
+                opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s,
+                wait_approval_s=wanted.wait_approval_s, given=input,
+            )  # fmt: skip
             session.known.update(wanted.known)
             self._hub.keeper.keep(lease)
             row = opened.run
@@ -193,7 +216,8 @@ class Runtime(DoubtDesk):
     # ---- recovering -----------------------------------------------------------------------
 
     def recover(self, *, limit: int = 100) -> list[Report]:
-        """Take over abandoned runs whose tools are known here, and finish or take back each."""
+        """Take over abandoned runs whose tools are known here, and finish or take back each; tell who was not told."""
+        self._tell_due(limit)
         found = self._drive(people.abandoned(self._hub, self._view, limit, self._agents))
         return [self._recover_one(one) for one in found]
 
@@ -239,11 +263,11 @@ class Runtime(DoubtDesk):
 
     def runs(self, filter: str = "") -> Iterator[RunInfo]:
         """Runs, newest first; the filter is the CLI's grammar."""
-        return self._pages(people.run_pages(self._view, filter))
+        return self._pages(listing.run_pages(self._view, filter))
 
     def calls(self, filter: str = "") -> Iterator[Call]:
         """Calls of the whole ledger, newest first."""
-        return self._pages(people.call_pages(self._hub, self._view, filter))
+        return self._pages(listing.call_pages(self._hub, self._view, filter))
 
     def call(self, call_id: str) -> Call:
         """One call, by its id."""
@@ -257,15 +281,15 @@ class Runtime(DoubtDesk):
             if run_id is None
             else people.found(self._drive(people.read(tenant=self._view.tenant or "", id=run_id)), run_id).run.root
         )
-        return self._pages(people.event_pages(self._view, root, after))
+        return self._pages(listing.event_pages(self._view, root, after))
 
     def locks(self) -> Iterator[Lock]:
         """What runs have to themselves until they have ended, by name, with who waits for it."""
-        return self._pages(people.lock_pages(self._view))
+        return self._pages(listing.lock_pages(self._view))
 
-    def _pages(self, pages: people.Pages[T]) -> Iterator[T]:
-        while (page := pages.next_op()) is not None:
-            yield from pages.taken(self._drive(people.page(page)))
+    def _pages(self, pages: listing.Pages[T]) -> Iterator[T]:
+        while (page := pages.read()) is not None:
+            yield from self._drive(page)
 
     # ---- people ---------------------------------------------------------------------------
 

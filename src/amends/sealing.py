@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, TypeVar
 
+from amends.approvalops import EditApproval
 from amends.errors import LedgerSealed
 from amends.ledger import (
     AdmitCall,
@@ -68,6 +69,8 @@ class Sealing:
         """Seal what the operation says, in place and once: asked again it must say the same."""
         if isinstance(op, CloseRun):
             op.causes = tuple(self.vault.seal(cause, "") for cause in op.causes)
+        if isinstance(op, EditApproval):
+            self.seal(op.instead)
         row, names = SAID.get(type(op), ("", ()))
         about = getattr(op, row) if row else ""
         for name in names:

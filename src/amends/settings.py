@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from amends.budget import checked_budgets
 from amends.errors import BadConfig
 from amends.record import dataclass
+from amends.rules import checked_approvers, checked_rules
 from amends.secret import MASK
 
 DEFAULTS: Final[dict[str, Any]] = {
@@ -16,10 +18,18 @@ DEFAULTS: Final[dict[str, Any]] = {
     "order": "strict",
     "lease": 30.0,
     "wait": 30.0,
+    "wait_approval": 0.0,
     "create": True,
     "tenant": None,
     "agent": None,
     "principal": None,
+    "app": None,
+    "by": None,
+    "budgets": (),
+    "rules": (),
+    "approvers": {},
+    "link_secret": None,
+    "link_url": None,
     "redact": None,
     "secret_key": None,
     "encrypt": None,
@@ -28,6 +38,12 @@ LISTS: Final = ("redact", "encrypt")
 """Settings of many texts: a list, or one text with blanks between them."""
 SECRETS: Final = ("secret_key", "encrypt")
 """Settings that are never shown."""
+TABLES: Final[dict[str, Callable[[Any, str], Any]]] = {
+    "budgets": checked_budgets,
+    "rules": checked_rules,
+    "approvers": checked_approvers,
+}
+"""Settings that are tables in a file, and so have no variable; with what checks them."""
 CHOICES: Final = {"order": ("strict", "advise")}
 
 
@@ -59,7 +75,7 @@ def _one(name: str, given: Any, env: Mapping[str, str], files: list[tuple[Path, 
     if given is not None:
         return Setting(_checked(name, given, "argument"), "argument")
     variable = f"AMENDS_{name.upper()}"
-    if env.get(variable):
+    if name not in TABLES and env.get(variable):
         return Setting(_checked(name, env[variable], variable), variable)
     for path, table in files:
         if name in table:
@@ -74,6 +90,8 @@ def _checked(name: str, value: Any, origin: str) -> Any:
         if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
             raise BadConfig(f"{name} ({origin}) is no list of texts", setting=name, origin=origin)
         return tuple(texts)
+    if name in TABLES:
+        return TABLES[name](value, origin)
     if isinstance(default, bool):
         words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
         known = words.get(str(value).lower())

@@ -7,10 +7,10 @@ is all that the engine ever sees of a tool.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, Literal, Required, TypeAlias, TypedDict
 
+from amends.budget import Costs
 from amends.errors import BadArguments, BadDeclaration
 from amends.model import Call, Kind, Order, Request, Retry, Scope, Staged
 from amends.record import dataclass, field
@@ -22,7 +22,7 @@ OnFailure: TypeAlias = Literal["raise", "rollback", "continue"]
 At: TypeAlias = Literal["call", "commit"]
 KeyRule: TypeAlias = str | Sequence[str] | Callable[[Request], object]
 ApprovalRule: TypeAlias = bool | Callable[[Request], bool]
-CostRule: TypeAlias = float | Callable[[Request], float | Decimal | Mapping[str, float]]
+CostRule: TypeAlias = Costs | Callable[[Request], Costs]
 LockRule: TypeAlias = Callable[[Request], Iterable[str]]
 OnLock: TypeAlias = Literal["wait", "raise"]
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
@@ -64,7 +64,7 @@ class ToolOptions(TypedDict, total=False):
     settle: float
     """Seconds after the last possible send in which an effect may still land."""
     cost: CostRule
-    """What one call costs, for budgets."""
+    """What one call costs: a number (usd), units and numbers, a ``Cost``, or a function of the call that gives one."""
     locks: LockRule
     """The names of what only one run may work on at a time; held until the run has ended."""
     on_lock: OnLock

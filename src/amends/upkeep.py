@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from amends.errors import LedgerUnavailable, UsageError
+from amends.filter import seconds_in
 from amends.hub import Hub, View
 from amends.ledger import CollectGarbage, ListRuns, ReadCall, ReadRun, SearchCalls
 from amends.model import Collected
@@ -24,7 +24,6 @@ RUNS_MAX: Final = 10**9
 PAGE: Final = 200
 TRIES_MAX: Final = 10
 """How often a row that changes under one's hands is looked at again."""
-SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
 
 
 def migrating(hub: Hub) -> Migrating:
@@ -40,9 +39,9 @@ def migrating(hub: Hub) -> Migrating:
 
 def seconds_of(age: float | str | timedelta) -> float:
     """How old something must be: a timedelta, seconds, or a text like "30d", "12h", "2w"."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", age.strip()) if isinstance(age, str) else None
+    found = seconds_in(age) if isinstance(age, str) else None
     if found is not None:
-        return float(found[1]) * SECONDS[found[2]]
+        return found
     plain = age.total_seconds() if isinstance(age, timedelta) else age
     if isinstance(plain, bool) or not isinstance(plain, int | float) or not 0 <= plain < float("inf"):
         raise UsageError(f'older_than is {age!r}; it is a timedelta, seconds, or a text like "30d", "12h", "2w"')

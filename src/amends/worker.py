@@ -134,6 +134,7 @@ class Worker:
         return reports
 
     def _pass(self, rt: Runtime) -> Iterator[Report]:
+        rt._tell_due(self.limit)
         for found in rt._drive(people.abandoned(rt._hub, rt._view, self.limit, rt._agents)):
             if self.stop.is_set():
                 return
@@ -174,6 +175,7 @@ class Worker:
         return reports
 
     async def _pass_async(self, rt: AsyncRuntime) -> AsyncIterator[Report]:
+        await rt._tell_due(self.limit)
         for found in await rt._drive(people.abandoned(rt._hub, rt._view, self.limit, rt._agents)):
             if self.stop.is_set():
                 return

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from decimal import Decimal
 
 import pytest
 
-from amends import AsyncRuntime, RunBlocked, UsageError
-from amends.errors import BadArguments, KeyConflict, OutOfOrder, ToolFailed
+from amends import AsyncRuntime, Attempt, Budget, RolledBack, Run, RunBlocked, UsageError
+from amends.errors import BadArguments, BadCost, BudgetExceeded, KeyConflict, OutOfOrder, ToolFailed
 from tests.behaviour.world import World, runtime, states
 
 
@@ -81,6 +82,82 @@ def test_an_attempt_ends_once() -> None:
         attempt.succeed(1)
         with pytest.raises(UsageError):
             attempt.fail("no")
+
+
+def test_leaving_a_run_asks_its_open_attempts_to_end_themselves() -> None:
+    world = World()
+    pay = world.compensatable("pay")
+    rt = runtime(pay)
+
+    def leave(run: Run, id: str) -> Attempt:
+        attempt = run.begin("pay", {"x": id})
+        attempt.at_leave = lambda: attempt.succeed(f"known of {id}")
+        return attempt
+
+    with rt.run("committed") as run:
+        leave(run, "1")
+        with run.child("inner") as inner:
+            leave(inner, "2")
+        leave(run, "3").fail("ended before: nobody asks it")
+    found = [*rt.report("committed").calls, *rt.report("committed/inner").calls]
+    assert [call.result for call in found] == ["known of 1", None, "known of 2"]
+    with pytest.raises(KeyError), rt.run("raised") as run:
+        leave(run, "1")
+        raise KeyError
+    with pytest.raises(RolledBack), rt.run("asked") as run:
+        leave(run, "1")
+        run.rollback("enough")
+    assert states(rt, "raised") == states(rt, "asked") == {"pay": "compensated"}
+
+
+def test_an_attempt_that_cannot_end_itself_is_doubt_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    pay = world.compensatable("pay")
+    rt = runtime(pay)
+    with pytest.raises(RunBlocked), rt.run("r") as run:
+        run.begin("pay", {}).at_leave = lambda: 1 / 0
+    assert states(rt, "r") == {"pay": "in_doubt"}
+    assert "was not ended before its run was left" in caplog.text
+
+
+def test_leaving_an_async_run_asks_its_open_attempts_too() -> None:
+    async def main() -> None:
+        async with AsyncRuntime("memory:") as rt:
+            async with rt.run("r") as run:
+                attempt = await run.begin("look", {}, kind="read")
+                attempt.at_leave = lambda: attempt.succeed("known")
+            [call] = (await rt.report("r")).calls
+            assert call.result == "known"
+
+    asyncio.run(main())
+
+
+def test_an_attempt_reserves_its_cost_and_settles_what_was_spent() -> None:
+    rt = runtime(budgets=[Budget(10)])
+    with rt.run("r") as run:
+        first = run.begin("look", {"x": 1}, kind="read", cost=6)
+        with pytest.raises(BudgetExceeded) as refused:
+            run.begin("look", {"x": 2}, kind="read", cost={"usd": 6})
+        assert (refused.value.spent, refused.value.reserved) == (Decimal(0), Decimal(6))
+        first.spent(1)
+        first.spent(1.5)
+        first.succeed()
+        failed = run.begin("look", {"x": 3}, kind="read", cost=6)
+        failed.spent(2)
+        failed.fail("and yet it was paid for")
+        with pytest.raises(BudgetExceeded) as refused:
+            run.begin("look", {"x": 4}, kind="read", cost=6)
+    assert (refused.value.spent, refused.value.reserved) == (Decimal("4.5"), Decimal(0))
+
+
+def test_what_an_attempt_cannot_cost_is_refused() -> None:
+    with runtime().run("r") as run:
+        with pytest.raises(BadCost):
+            run.begin("look", {}, kind="read", cost=-1)
+        attempt = run.begin("look", {}, kind="read")
+        with pytest.raises(UsageError, match=r"spent\(\) of look"):
+            attempt.spent(-1)
+        attempt.succeed()
 
 
 def test_an_undeclared_tool_by_hand_must_say_what_it_is() -> None:

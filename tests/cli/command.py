@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import amends
+from amends.cli import main
 
 SOURCE = Path(amends.__file__).resolve().parent.parent
 PATIENCE_S = 90
@@ -33,10 +36,31 @@ def run(*args: str, cwd: Path, **extra: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+def assert_refused(done: subprocess.CompletedProcess[str], *words: str, code: int = 2) -> None:
     """Exit 2, words on stderr, nothing on stdout, and no traceback."""
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert done.stderr.startswith("error: "), done.stderr
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert done.stderr.startswith("error["), done.stderr
+    assert "docs: docs/reference/" in done.stderr
     assert "Traceback" not in done.stderr
     for word in words:
         assert word in done.stderr
+
+
+def here(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The same in this process: for what ends before it does anything, where a process for each would only take time."""
+    kept, folder, path, modules = dict(os.environ), Path.cwd(), list(sys.path), set(sys.modules)
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        for name in [name for name in os.environ if name.startswith("AMENDS_")]:
+            del os.environ[name]
+        os.chdir(cwd)
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main(args)
+    finally:
+        os.chdir(folder)
+        os.environ.update(kept)
+        sys.path[:] = path
+        for name in set(sys.modules) - modules:
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(cwd)):
+                sys.modules.pop(name)  # the user's program, which the next test has in another folder
+    return subprocess.CompletedProcess(args, code, out.getvalue(), err.getvalue())

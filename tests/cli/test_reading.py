@@ -95,7 +95,7 @@ def test_another_tenants_runs_are_not_shown(tmp_path: Path) -> None:
         (("runs",), ("command",)),
         (("runs", "delete"), ("delete",)),
         (("runs", "show"), ("RUN",)),
-        (("doubts", "list", "extra"), ("extra",)),
+        (("locks", "extra"), ("extra",)),
         (("config", "show", "--colour"), ("--colour",)),
         (("nonsense",), ("nonsense",)),
     ],

@@ -41,7 +41,7 @@ def test_a_ledger_that_needs_a_newer_amends_is_shown_with_exit_code_1(tmp_path: 
     status = run("db", "status", *URL, "--json", cwd=tmp_path)
     assert (status.returncode, json.loads(status.stdout)["needs"]) == (1, 99)
     assert "upgrade amends" in status.stderr
-    assert_refused(run("db", "migrate", *URL, cwd=tmp_path), "99")
+    assert_refused(run("db", "migrate", *URL, cwd=tmp_path), "99", code=21)
 
 
 def test_a_ledger_in_memory_has_nothing_to_migrate(tmp_path: Path) -> None:
@@ -61,13 +61,13 @@ def test_gc_says_what_it_would_remove_and_then_removes_it(shop: Path, play: Play
     said = json.loads(dry.stdout)
     assert (said["runs"], said["kept"], said["dry_run"]) == (2, {}, True)
     assert "order-1" in run("runs", "show", "order-1", *URL, "--json", cwd=shop).stdout
-    one = run("gc", "--older-than", "0s", "--limit", "1", "--json", *URL, cwd=shop)
+    one = run("gc", "--older-than", "0s", "--yes", "--limit", "1", "--json", *URL, cwd=shop)
     assert json.loads(one.stdout)["runs"] == 1
-    table = run("gc", "--older-than", "0s", *URL, cwd=shop)
+    table = run("gc", "--older-than", "0s", "-y", *URL, cwd=shop)
     assert table.stdout.splitlines()[1].split()[:2] == ["removed", "1"]
     shown = run("runs", "show", "order-1", *URL, cwd=shop)
     assert "(arguments and results removed by gc on 2" in shown.stdout
-    none = run("gc", "--older-than", "0s", *URL, cwd=shop)
+    none = run("gc", "--older-than", "0s", "-y", *URL, cwd=shop)
     assert none.returncode == 0
     assert "no run" in none.stderr
 
@@ -75,7 +75,7 @@ def test_gc_says_what_it_would_remove_and_then_removes_it(shop: Path, play: Play
 def test_gc_keeps_what_is_open_or_in_doubt(shop: Path, play: Play) -> None:
     play("blind", "order-1", dies="order-1")
     assert run("recover", "app:rt", cwd=shop).returncode == 3
-    done = run("gc", "--older-than", "0s", "--json", *URL, cwd=shop)
+    done = run("gc", "--older-than", "0s", "--json", "--yes", *URL, cwd=shop)
     assert json.loads(done.stdout)["runs"] == 0
     (line,) = run("doubts", "list", *URL, "--json", cwd=shop).stdout.splitlines()
     assert json.loads(line)["args"] == {"order": "order-1"}
@@ -85,5 +85,6 @@ def test_gc_says_what_is_wrong_with_an_age_and_makes_no_ledger(tmp_path: Path, s
     play("pay", "order-1")
     assert_refused(run("gc", "--older-than", "soon", *URL, cwd=shop), "30d")
     assert_refused(run("gc", *URL, cwd=shop), "--older-than")
+    assert_refused(run("gc", "--older-than", "1d", *URL, cwd=shop), "--yes")
     assert_refused(run("gc", "--older-than", "1d", "--url", "sqlite:///none.db", cwd=tmp_path), "no ledger")
     assert not (tmp_path / "none.db").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import random
 import sys
 import textwrap
@@ -15,17 +16,31 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
+from amends import planmark, planning
+from amends.budgetrows import UpdateSlice
 from amends.engine import call, doubt, ending, judge, recovery, rollback, session
 from amends.ledger import AdmitCall
 from amends.lockrows import TakeLock, Wanted
 from amends.ops import Lease
-from amends.rows import FindKey
-from amends.store import admission, change, intents, locks, opening, retention, settlement
+from amends.rows import FindKey, Now
+from amends.store import (
+    admission,
+    budgets,
+    change,
+    charging,
+    intents,
+    law,
+    locks,
+    opening,
+    requests,
+    retention,
+    settlement,
+)
 from amends.store import ending as store_ending
 from amends.store.memory import _ROWS, MemoryStore
 from amends.testing.simulation import Process, Simulation
 from tests.sim.scenarios import VARIANTS, Variant
-from tests.sim.schedule import Schedule, kinds_at
+from tests.sim.schedule import LEDGER, Schedule, kinds_at
 from tests.sim.sweep import Tally, clean_trace, one, random_schedule, scenarios_of
 
 MODULES = (
@@ -37,12 +52,18 @@ MODULES = (
     rollback,
     session,
     admission,
+    law,
     change,
     opening,
     retention,
     settlement,
     store_ending,
     locks,
+    planmark,
+    planning,
+    requests,
+    budgets,
+    charging,
 )
 SCHEDULES_MAX = 4_000
 
@@ -220,6 +241,22 @@ def lock_too_late() -> Iterator[None]:
 
 
 @contextmanager
+def reserved_too_late() -> Iterator[None]:
+    """The call is admitted, what it costs is reserved a transaction later."""
+    late = _Late()
+    update = _ROWS[UpdateSlice]
+
+    def put_off(store: MemoryStore, op: UpdateSlice) -> Any:
+        if set(op.changes) != {"reserved"}:
+            return update(store, op)
+        late.pending.append(lambda kept: update(kept, UpdateSlice(kept.slices[op.row.name], op.changes)))
+        return op.row
+
+    with late.installed(), mock.patch.dict(_ROWS, {UpdateSlice: put_off}):
+        yield
+
+
+@contextmanager
 def compensation_locked() -> Iterator[None]:
     """A compensation takes the locks of its call, as its start did."""
     taking = """    now = await Now()
@@ -230,6 +267,36 @@ def compensation_locked() -> Iterator[None]:
     return await move_call("""
     vars(store_ending).setdefault("Wanted", Wanted)
     with rewritten((store_ending, "begin_compensation", "    now = await Now()\n    return await move_call(", taking)):
+        yield
+
+
+@contextmanager
+def yes_too_late() -> Iterator[None]:
+    """The yes is looked at with the start, and used up a transaction later."""
+    late = _Late()
+    original = requests.use
+
+    async def put_off(run: Any, approval: Any, *, at: float, by: str, epoch: int) -> Any:
+        late.pending.append(lambda store: _use_late(store, run.uid, approval.id, at, by, epoch))
+        return approval
+
+    def _use_late(store: MemoryStore, uid: str, id: str, at: float, by: str, epoch: int) -> None:
+        row = store.shelf.approvals[id]
+        if row.state == "approved":
+            _flow_in(store, original(store.runs[uid], row, at=at, by=by, epoch=epoch))
+
+    with (
+        late.installed(),
+        mock.patch.object(settlement, "use", put_off),
+        mock.patch.object(requests, "use", put_off),
+    ):
+        yield
+
+
+@contextmanager
+def time_by_the_clock() -> Iterator[None]:
+    """What the clock says is the time, whatever the record has seen."""
+    with mock.patch.dict(_ROWS, {Now: lambda store, _: store._clock()}):
         yield
 
 
@@ -287,10 +354,10 @@ BUGS: tuple[Bug, ...] = (
         ("pivot_law",), ("F9", "F17")),
     Bug("14", "pivot settles, its run is moved in a second transaction", pivot_too_late, ("pivot_moves_its_run",), ("F9",)),
     Bug("15", "compensatable admitted while the pivot is in flight",
-        lambda: rewritten((admission, "_broken_law", "if run.pivot and not pivoted:", "if False:")),
+        lambda: rewritten((law, "broken_law", "if run.pivot and not pivoted:", "if False:")),
         ("pivot_law",), ("F9b",)),
     Bug("16a", "staged call started before the decision",
-        lambda: rewritten((admission, "_admit_by_law", 'op.kind == "retriable" or op.at_commit', "op.at_commit")),
+        lambda: rewritten((law, "admit_by_law", 'op.kind == "retriable" or op.at_commit', "op.at_commit")),
         ("outbox",), ("F10", "F9")),
     Bug("16b", "staged call not dropped on rollback",
         lambda: rewritten((store_ending, "_turn_back", '("held", "ready", "backing_off")', '("backing_off",)')),
@@ -310,6 +377,19 @@ BUGS: tuple[Bug, ...] = (
     Bug("19b", "the run still says rolled_back",
         lambda: rewritten((rollback, "_close", "if leftovers(session, tree):", "if False:"), (store_ending, "_close_rolled_back", 'call.state in STANDING | UNSETTLED | {"residue"}', "False")),
         ("ledger_against_world",), ("F7", "F6")),
+    Bug("20", "approval looked at, but used up in a second transaction", yes_too_late,
+        ("approvals_against_starts",), ("F20",)),
+    Bug("21", "approval bound to the key instead of to all arguments",
+        lambda: rewritten((admission, "_answer_requested", "if op.digest != known.digest:", "if False:"), (call, "resume_attempts", "row.digest != ask.digest", "False")),
+        ("approvals_against_starts",), ("F20",)),
+    Bug("22", "expired approval accepted after a clock set back", time_by_the_clock,
+        ("approvals_against_starts",), ("F20",)),
+    Bug("26", "hold and suspend in two transactions: recovery looks only for the second",
+        lambda: rewritten((recovery, "_unless_a_person_is_asked", "if asked or (waits and len(waits) == len(unsettled)):", "if tree.run.suspended:")),
+        ("people_are_waited_for",), ("F20",)),
+    Bug("27", "what is staged starts without its yes being used up",
+        lambda: rewritten((requests, "use_staged", 'row.state == "approved"', "False"), (requests, "_used_before", 'approval.state == "used"', "True")),
+        ("approvals_against_starts",), ("F20",)),
     Bug("23", "event written outside the transaction of its change", event_too_late, ("event_per_transition",), ("F1", "F6")),
     Bug("24", "goal not recorded",
         lambda: rewritten((store_ending, "decide_commit", '{"goal": "commit", "goal_by": "self", "output": output}', '{"output": output}')),
@@ -344,7 +424,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((locks, "take_locks", "if row.root != root.uid]", "if False]")),
         ("one_holder",), ("F24",)),
     Bug("K4", "a call with locks is not fenced",
-        lambda: rewritten((admission, "admit_call", "if not _is_record(root):", "if not _is_record(root) and not op.locks.names:")),
+        lambda: rewritten((admission, "admit_call", "if not is_record(root):", "if not is_record(root) and not op.locks.names:")),
         ("settled_by_owner",), ("F24k",)),
     Bug("K5", "a run that has pivoted goes back to end a deadlock",
         lambda: rewritten((locks, "_may_go_back", 'if root.state != "open" or root.pivot:\n        return False', "if True:\n        return True")),
@@ -356,6 +436,34 @@ BUGS: tuple[Bug, ...] = (
     Bug("K8", "two runs that have pivoted wait for each other for ever",
         lambda: rewritten((locks, "_wait_for", "await _let_one_go(circle, at)", "pass")),
         ("nothing_stuck",), ("F24f",)),
+    Bug("P1", "a plan is compared before the transaction that decides, and not in it",
+        lambda: rewritten((store_ending, "begin_rollback", "if await _mark(run) != op.mark:", "if False:")),
+        ("plans_bind",), ("F26", "F26c")),
+    Bug("P2", "a planned rollback whose answer was lost is told as stale",
+        lambda: rewritten((store_ending, "begin_rollback", "if op.mark and not (op.repeated and run.plan == op.plan):", "if op.mark:")),
+        ("stale_plans_do_nothing",), ("F26", "F26b", "F26c")),
+    Bug("P3", "a plan does not see what was settled since",
+        lambda: rewritten((planmark, "tree_mark", "call.kind, call.state, call.attempt, call.settled_seq, call.tries_from", "call.kind"), (planmark, "tree_mark", "call.args, call.result, call.evidence", "call.args")),
+        ("plans_bind",), ("F26", "F26b", "F26c")),
+    Bug("25b", "doubt releases its budget reservation",
+        lambda: rewritten((charging, "_next_phase", 'case "failed" | "dropped" | "refused"', 'case "failed" | "dropped" | "refused" | "in_doubt"')),
+        ("sum_of_budgets",), ("F24q",)),
+    Bug("B1", "what a call costs is reserved outside the transaction of its admission", reserved_too_late, ("sum_of_budgets", "books_balance"), ("F24p",)),
+    Bug("B2", "a slice is as good as the whole budget",
+        lambda: rewritten((budgets, "_lacks", "free(home) < counter.need", "amount_in(home.cap) < counter.need")),
+        ("sum_of_budgets",), ("F24p", "F24w")),
+    Bug("B3", "staged calls start without what they cost",
+        lambda: rewritten((store_ending, "_take_staged", "over = await reserve_recorded(staged, root, now=now)", "over = None"), (settlement, "start_call", "if not call.attempt and (call.cost or root.charged):", "if False:")),
+        ("paid_before_it_starts",), ("F24r", "F24s")),
+    Bug("B4", "a failure keeps what it had reserved, and nobody knows",
+        lambda: rewritten((charging, "moved_on", "await _shift(", "phase == FAILED or await _shift(")),
+        ("books_balance",), ("F24p", "F24t")),
+    Bug("B5", "a compensation gives back before it is settled",
+        lambda: rewritten((charging, "_next_phase", 'case "compensated"', 'case "compensating" | "compensated"')),
+        ("paid_before_it_starts",), ("F24t", "F24p")),
+    Bug("B6", "a budget takes a run back over its pivot",
+        lambda: rewritten((budgets, "refused", 'or run.phase != "open" or run.pivot or', "or")),
+        ("no_budget_on_the_way_back",), ("F24u",)),
     Bug("G1", "gc removes what evidence may have to be taken back with",
         lambda: rewritten((retention, "_open_question", 'if call.state == "compensated" and call.comp_blind:', "if False:")),
         ("work_left",), ("F25", "F25b")),
@@ -399,6 +507,10 @@ def _candidates(bug: Bug, seed: int) -> Iterator[tuple[Variant, int, Schedule]]:
             if scenario.name.split()[0] not in bug.flows:
                 continue
             likely.append((variant, index, Schedule(raced=scenario.second is not None, seed=luck.randrange(99))))
+            for at, kind in itertools.product(range(9), LEDGER if scenario.second is not None else ()):
+                likely.append(
+                    (variant, index, Schedule(second=(Fault(at, kind),), raced=True, seed=luck.randrange(99)))
+                )
             for at, name in enumerate(clean_trace(variant, index)):
                 for kind in kinds_at(name, variant.probe):
                     raced = scenario.second is not None and luck.random() < 0.5

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from amends import doubting, people
+from amends.budget import Budget
 from amends.engine.session import provider_key
 from amends.errors import Busy, Refused, UsageError
 from amends.hub import Hub
@@ -112,11 +113,14 @@ class Scenario:
     """One more; where there is one, all of them are always raced."""
     sweeper: Callable[[Inside], Coroutine[Any, Any, Any]] | None = None
     """Comes by whenever the ledger is at rest: before a zombie wakes, before a person speaks."""
+    asks: tuple[str, ...] = ()
+    """Tools that never start without somebody's yes."""
+    budgets: tuple[Budget, ...] = ()
     hub: Hub | None = None
 
     def prepared(self) -> Hub:
         if self.hub is None:
-            self.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0}, self.tools)
+            self.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0, "budgets": self.budgets}, self.tools)
         return self.hub
 
 
@@ -623,7 +627,10 @@ def f10b_two_openers(v: Variant) -> Scenario:
 
 def all_scenarios(v: Variant) -> list[Scenario]:
     """Every flow of the core with this variant of its tools."""
+    from tests.sim.approving import approving_scenarios
+    from tests.sim.desk import desk_scenarios
     from tests.sim.locking import lock_scenarios
+    from tests.sim.spending import spending_scenarios
     from tests.sim.sweeping import sweeping_scenarios
 
     return [
@@ -659,5 +666,8 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *(f23b_person_beside(v, verb) for verb in ("resolves", "abandons")),
         f10b_two_openers(v),
         *lock_scenarios(v),
+        *spending_scenarios(v),
         *sweeping_scenarios(v),
+        *desk_scenarios(v),
+        *approving_scenarios(v),
     ]

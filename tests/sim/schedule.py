@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from amends import doubting, people
-from amends.errors import Busy
+from amends import deciding, doubting, people
+from amends.errors import Busy, Refused, UsageError
 from amends.ledger import ReadRun
 from amends.model import Absent, Happened
 from amends.states import RUN_FINAL
@@ -59,7 +60,7 @@ class Outcome:
 def play(scenario: Scenario, schedule: Schedule) -> Outcome:
     """Run one schedule to its very end."""
     sim = Simulation(seed=schedule.seed)
-    world = World(sim, traits=scenario.traits, unknown_probes=scenario.unknown_probes)
+    world = World(sim, scenario.traits, unknown_probes=scenario.unknown_probes, asks=frozenset(scenario.asks))
     Here.world = world
     hub = scenario.prepared()
     hub.store, hub.new_id = sim.store, sim.new_id
@@ -223,6 +224,8 @@ async def _decide_all(world: World, hub: Any, uid: str, round_: int, process: Pr
             await people.retry(NOBODY, row.id, by="anna", why="mended")
         elif row.state == "held" and row.reason in ("duplicate", "conflict"):
             await people.decide(NOBODY, row.id, ("replay", "refuse")[round_ % 2], by="anna", why="looked")
+        elif row.state in ("held", "ready") and row.approval and round_ == 0:
+            await _decide_request(hub, row.approval)
         else:
             continue
         done += 1
@@ -234,6 +237,16 @@ async def _decide_all(world: World, hub: Any, uid: str, round_: int, process: Pr
         await people.ask_rollback(NOBODY, tree.run.id, by="anna", why="nobody goes on")
     else:
         await people.abandon(NOBODY, tree.run.id, by="anna", why="nothing else helps")
+
+
+async def _decide_request(hub: Any, id: str) -> None:
+    with suppress(UsageError, Refused):
+        asked = await deciding.read(hub, NOBODY, id)
+        if asked.state == "expired":
+            asked = await deciding.ask_again(hub, NOBODY, id, by="anna", why="too late")
+        if asked.state == "pending":
+            for by in ("anna", "bob")[: asked.needed]:
+                await deciding.decide(hub, NOBODY, asked.id, "approve", by=by, why="", digest=asked.digest)
 
 
 def _provider(row: Any) -> str:

@@ -80,7 +80,7 @@ def random_schedule(luck: random.Random) -> tuple[Variant, int, Schedule]:
     faults = tuple(_fault(luck, trace, variant.probe) for _ in range(luck.choice((0, 1, 1, 1, 2))))
     recovery = tuple(Fault(luck.randrange(24), luck.choice(IN_RECOVERY)) for _ in range(luck.choice((0, 1, 1, 2))))
     raced = scenarios_of(variant)[index].second is not None and luck.random() < 0.8
-    second = (Fault(luck.randrange(12), luck.choice(CRASHES)),) if raced and luck.random() < 0.3 else ()
+    second = (Fault(luck.randrange(12), luck.choice(CRASHES + LEDGER)),) if raced and luck.random() < 0.3 else ()
     later = (Fault(luck.randrange(24), luck.choice(IN_RECOVERY)),) if recovery and luck.random() < 0.3 else ()
     schedule = Schedule(
         faults, recovery, second, luck.random() < 0.5, raced, luck.randrange(1 << 30), later, luck.random() < 0.2

@@ -8,7 +8,7 @@ from typing import Any
 import pymysql  # type: ignore[import-untyped]
 import pytest
 
-from amends import rows
+from amends import approvalrows, rows
 from amends.flow import run_flow
 from amends.ledger import OpenRun
 from amends.states import CALL_STATES, RUN_STATES
@@ -34,6 +34,8 @@ COMPARED = {
     "events": {"root", "run", "run_id", "tenant", "call"},
     "locks": {"tenant", "name", "root", "run_id", "call"},
     "waits": {"root", "tenant", "name", "run_id"},
+    "approvals": {"id", "call", "run", "root", "run_id", "tenant", "use_key"},
+    "delegations": {"id", "tenant", "to_whom"},
     "marks": {"name"},
 }
 
@@ -59,6 +61,13 @@ def database(mysql_kept: str) -> Iterator[Any]:
                 " (%s, %s, %s, %s, 'i', 't', '', '', '', %s, 1, '', '', '', %s, 5.0, 1, 1)",
                 (f"c{number}", number + 1, f"u{number}", f"u{number}", f"k{number}",
                  "succeeded" if number % 30 else "in_doubt"),
+            )  # fmt: skip
+            cursor.execute(
+                "insert into approvals (id, seq, `call`, run, root, run_id, tenant, tool, version, principal, agent, digest,"
+                " nonce, state, needed, roles, reasons, rule, policy, given, requested_at, expires_at) values"
+                " (%s, %s, %s, %s, %s, 'i', 't', '', '', '', '', '', '', %s, 1, '[]', '[]', '', '', '[]', 1.0, 2.0)",
+                (f"a{number}", number + 1, f"c{number}", f"u{number}", f"u{number}",
+                 "used" if number % 30 else "pending"),
             )  # fmt: skip
             cursor.execute(
                 "insert into events (at, root, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts)"
@@ -162,7 +171,7 @@ def asked_of(database: Any, op: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("op", ASKED, ids=repr)
 def test_no_question_walks_through_a_table(database: Any, op: Any) -> None:
-    in_order = isinstance(op, rows.Now | rows.PageRuns | rows.PageCalls | rows.PageEvents)
+    in_order = isinstance(op, rows.Now | rows.PageRuns | rows.PageCalls | rows.PageEvents | approvalrows.PageApprovals)
     for line in asked_of(database, op):
         found = line["type"] in ("const", "ref", "eq_ref", "range")
         assert found or (in_order and line["type"] == "index"), line
@@ -189,6 +198,8 @@ def test_no_question_walks_through_a_table(database: Any, op: Any) -> None:
         (rows.PageCalls(None, ("in_doubt",), None, 9), "calls_open"),
         (rows.PageCalls("t", ("in_doubt", "held"), 200, 9), "calls_open"),
         (rows.PageEvents("u7", None, 0, 9), "events_root"),
+        (approvalrows.ListTells(20.0, None, 9), "approvals_tell"),
+        (approvalrows.ListTells(20.0, "t", 9), "approvals_tell"),
     ],
     ids=repr,
 )

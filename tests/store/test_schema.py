@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from amends import lockrows, markrows, rows
+from amends import approvalrows, lockrows, markrows, rows
+from amends.approvalrows import APPROVAL_STATES, ApprovalRow, DelegationRow
+from amends.budgetrows import SliceRow
 from amends.flow import run_flow
 from amends.lockrows import LockRow, WaitRow
 from amends.markrows import MarkRow
@@ -21,7 +23,10 @@ from amends.store.sql import _ROWS, OPEN, Desk, Execute, Result, Statements
 TYPES = {
     "str": ("TEXT", 1), "int": ("INTEGER", 1), "float": ("REAL", 1), "float | None": ("REAL", 0), "str | None": ("TEXT", 0)
 }  # fmt: skip
-TABLES = {"runs": RunRow, "calls": CallRow, "events": EventRow, "locks": LockRow, "waits": WaitRow, "marks": MarkRow}
+TABLES = {
+    "runs": RunRow, "calls": CallRow, "events": EventRow, "locks": LockRow, "waits": WaitRow, "budgets": SliceRow,
+    "approvals": ApprovalRow, "delegations": DelegationRow, "marks": MarkRow,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -47,12 +52,12 @@ def test_the_columns_are_the_fields_in_their_order(database: sqlite3.Connection,
 def test_the_tables_are_strict(database: sqlite3.Connection) -> None:
     tables = {name: strict for _, name, kind, _, _, strict in database.execute("pragma table_list") if kind == "table"}
     mine = {name: strict for name, strict in tables.items() if not name.startswith("sqlite_")}
-    assert mine == {"runs": 1, "calls": 1, "events": 1, "locks": 1, "waits": 1, "marks": 1, "amends_schema": 1}
+    assert mine == dict.fromkeys([*TABLES, "amends_schema"], 1)
 
 
 @pytest.mark.parametrize(
     "name, states",
-    [("runs", RUN_STATES), ("calls", CALL_STATES), ("calls_open", OPEN)],
+    [("runs", RUN_STATES), ("calls", CALL_STATES), ("calls_open", OPEN), ("approvals", APPROVAL_STATES)],
 )
 def test_the_states_of_the_schema_are_those_of_the_tables(
     database: sqlite3.Connection, name: str, states: tuple[str, ...]
@@ -62,7 +67,7 @@ def test_the_states_of_the_schema_are_those_of_the_tables(
 
 
 def test_a_state_that_no_table_has_is_not_stored(database: sqlite3.Connection) -> None:
-    for table in ("runs", "calls"):
+    for table in ("runs", "calls", "approvals"):
         columns = [row for row in database.execute(f"pragma table_info({table})") if row[1] != "place"]
         of = {"INTEGER": 0, "REAL": 0.0, "TEXT": ""}
         values = ["nonsense" if name == "state" else of[kind] for _, name, kind, *_ in columns]
@@ -115,6 +120,15 @@ ASKED: list[Any] = [
     lockrows.WaitsFor("t", "x"),
     lockrows.DropWaits("r"),
     lockrows.DropWaits("r", ("x", "y")),
+    approvalrows.FindApproval("a"),
+    approvalrows.ApprovalsOf("r"),
+    approvalrows.PageApprovals(None, (), None, 9),
+    approvalrows.PageApprovals("t", ("pending",), 5, 9),
+    approvalrows.PageApprovals("t", ("pending", "used"), 5, 9),
+    approvalrows.ListTells(20.0, None, 9),
+    approvalrows.ListTells(20.0, "t", 9),
+    approvalrows.FindUse("u"),
+    approvalrows.DelegationsTo("t", "b"),
     markrows.FindMark("x"),
 ]
 
@@ -134,7 +148,7 @@ def asked_of(database: sqlite3.Connection, op: Any) -> list[str]:
 
 @pytest.mark.parametrize("op", ASKED, ids=repr)
 def test_no_question_walks_through_a_table_without_its_order(database: sqlite3.Connection, op: Any) -> None:
-    in_order = isinstance(op, rows.Now | rows.PageRuns | rows.PageCalls | rows.PageEvents)
+    in_order = isinstance(op, rows.Now | rows.PageRuns | rows.PageCalls | rows.PageEvents | approvalrows.PageApprovals)
     for line in asked_of(database, op):
         walk = line.startswith("SCAN") and (in_order or " INDEX " in line)
         assert line.startswith("SEARCH") or walk or "ORDER BY" in line, line
@@ -153,6 +167,11 @@ def test_no_question_walks_through_a_table_without_its_order(database: sqlite3.C
         (rows.PageCalls(None, ("in_doubt",), None, 9), "calls_open"),
         (rows.PageCalls("t", ("in_doubt", "held"), 5, 9), "calls_open"),
         (rows.PageEvents("r", None, 5, 9), "events_root"),
+        (approvalrows.ApprovalsOf("r"), "approvals_root"),
+        (approvalrows.PageApprovals("t", ("pending",), 5, 9), "approvals_state"),
+        (approvalrows.FindUse("u"), "approvals_use"),
+        (approvalrows.ListTells(20.0, None, 9), "approvals_tell"),
+        (approvalrows.ListTells(20.0, "t", 9), "approvals_tell"),
     ],
     ids=repr,
 )

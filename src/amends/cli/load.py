@@ -15,12 +15,15 @@ from amends.errors import Error, UsageError
 HINT = "say MODULE:NAME or FILE.py:NAME, like app:rt for the line `rt = Runtime(...)` in app.py"
 
 
-def load_runtime(place: str) -> Runtime | AsyncRuntime:
-    """The runtime that ``place`` names. Raises ``UsageError`` with what is wrong, never the module's own error."""
+def load_runtime(place: str, *, folder: Path | None = None) -> Runtime | AsyncRuntime:
+    """The runtime that ``place`` names. Raises ``UsageError`` with what is wrong, never the module's own error.
+
+    ``folder``: from where the name or the path is seen, where that is not the working directory.
+    """
     origin, colon, name = place.rpartition(":")
     if not colon or not origin or not name:
         raise UsageError(f"{place!r} does not name a runtime", hint=HINT)
-    found: Any = load_module(origin)
+    found: Any = load_module(origin, folder=folder)
     for part in name.split("."):
         if not hasattr(found, part):
             raise UsageError(f"{origin} has no {name!r}", hint=_runtimes_in(found) or HINT)
@@ -31,25 +34,25 @@ def load_runtime(place: str) -> Runtime | AsyncRuntime:
     return found
 
 
-def load_module(origin: str) -> ModuleType:
+def load_module(origin: str, *, folder: Path | None = None) -> ModuleType:
     """A module by name, seen from the working directory, or by the path of its file."""
+    here = Path.cwd() if folder is None else folder
     is_file = origin.endswith(".py") or "/" in origin or "\\" in origin
     try:
-        return _from_file(Path(origin)) if is_file else _from_name(origin)
+        return _from_file(here / origin) if is_file else _from_name(origin, str(here))
     except Error:
         raise
     except ModuleNotFoundError as error:
         if error.name is not None and (origin == error.name or origin.startswith(f"{error.name}.")):
             raise UsageError(
-                f"there is no module {error.name!r} in {Path.cwd()} or among what is installed", hint=HINT
+                f"there is no module {error.name!r} in {here} or among what is installed", hint=HINT
             ) from error
         raise UsageError(f"{origin} needs the module {error.name!r}, which is not installed") from error
     except (Exception, SystemExit) as error:
         raise UsageError(f"{origin} cannot be imported: {type(error).__name__}: {error}{_line(error)}") from error
 
 
-def _from_name(name: str) -> ModuleType:
-    here = str(Path.cwd())
+def _from_name(name: str, here: str) -> ModuleType:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:

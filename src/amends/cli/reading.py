@@ -2,52 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import datetime
-from itertools import islice
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any, Final
 
-from amends import Report, RunInfo, Runtime
-from amends.cli.show import STYLES, put, put_json, put_table, say
-from amends.errors import LedgerMissing, UsageError, shown
+from amends import Call, Lock, Report, RunInfo, Runtime
+from amends.cli.access import call_named, first, reading, run_named
+from amends.cli.show import BOLD, STYLES, put, put_facts, put_json, put_table, say
+from amends.cli.watching import event_facts, event_line
+from amends.errors import shown
 
-PREFIX_RUNS_MAX: Final = 100_000
-"""How many runs are looked at for the beginning of an id."""
-ARGS_CHARS_MAX: Final = 60
-
-
-@contextmanager
-def reading(url: str | None, tenant: str | None) -> Iterator[Runtime]:
-    """The ledger, which must exist."""
-    rt = Runtime(url, create=False, tenant=tenant)
-    try:
-        with rt:
-            yield rt
-    except LedgerMissing as error:
-        if str(rt.settings["url"].value).startswith("sqlite:"):  # of a server it is known what is missing, and said
-            error.hint = "say where it is: --url sqlite:///path/to/ledger.db, AMENDS_URL, or url in amends.toml"
-        raise
+ARGS_CHARS_MAX: Final = 200
+EVENTS_MAX: Final = 1_000
+"""Of one call; a call that is retried for weeks has more, and the record has them."""
 
 
 def list_runs(filter: str, *, limit: int, url: str | None, tenant: str | None, as_json: bool) -> None:
     """See ``amends runs list``."""
     with reading(url, tenant) as rt:
-        found = list(islice(rt.runs(filter), limit + 1))
+        found, more = first(rt.runs(filter), limit)
         ledger = rt.settings["url"].value
     if as_json:
-        for run in found[:limit]:
+        for run in found:
             put_json(_run_facts(run))
     else:
-        head = ("run", "state", "generation", "agent", "opened", "closed")
-        put_table(head, [_run_row(run) for run in found[:limit]], state=1)
-    _say_how_many(len(found), limit, "run", ledger)
+        put_table(("run", "state", "gen", "agent", "age", "took", "tags"), [_run_row(run) for run in found], state=1)
+    say_how_many(found, more, "run", ledger)
 
 
 def show_run(run_id: str, *, url: str | None, tenant: str | None, as_json: bool) -> None:
     """See ``amends runs show``."""
     with reading(url, tenant) as rt:
-        report = _by_prefix(rt, run_id)
+        report = rt.report(run_named(rt, run_id))
     if as_json:
         put_json(report.to_dict())
     else:
@@ -61,31 +48,36 @@ def put_report(report: Report) -> None:
         put(line, style=STYLES.get(report.state, "") if end else "")
 
 
-def list_doubts(*, limit: int, url: str | None, tenant: str | None, as_json: bool) -> None:
-    """See ``amends doubts list``."""
+def show_call(call_id: str, *, url: str | None, tenant: str | None, as_json: bool) -> None:
+    """See ``amends call show``."""
     with reading(url, tenant) as rt:
-        found = list(islice(rt.doubts(), limit + 1))
+        call = rt.call(call_named(rt, call_id))
+        # Of the run's newest generation only: what belongs to an older one is found by the call alone.
+        of_call = (event for event in rt.events(call.run_id) if event.call_id == call.id)
+        events, more = first(of_call, EVENTS_MAX)
+    if as_json:
+        put_json(call_facts(call) | {"events": [event_facts(event) for event in events]})
+        return
+    put(f"{call.tool}  {call.id}", style=BOLD)
+    put_facts(_call_shown(call))
+    put()
+    for event in events:
+        put(event_line(event, call.tool), style=STYLES.get(event.to, ""))
+    if more:
+        say(f"the first {EVENTS_MAX} events; --json or rt.events has no more either: ask for the run's")
+
+
+def list_locks(*, limit: int, url: str | None, tenant: str | None, as_json: bool) -> None:
+    """See ``amends locks``."""
+    with reading(url, tenant) as rt:
+        found, more = first(rt.locks(), limit)
         ledger = rt.settings["url"].value
     if as_json:
-        for call in found[:limit]:
-            put_json(
-                {
-                    "call": call.id,
-                    "run": call.run_id,
-                    "tool": call.tool,
-                    "state": call.state,
-                    "args": dict(call.args),
-                    "attempt": call.attempt,
-                    "why": call.why,
-                    "error": call.error,
-                    "started_at": _time(call.started_at) or None,
-                }
-            )
+        for lock in found:
+            put_json(asdict(lock))
     else:
-        head = ("call", "run", "tool", "state", "started", "arguments")
-        rows = [(c.id, c.run_id, c.tool, c.state, _time(c.started_at), _args(c.args)) for c in found[:limit]]
-        put_table(head, rows, state=3)
-    _say_how_many(len(found), limit, "doubt", ledger)
+        put_table(("lock", "run", "state", "held", "tool", "waiting"), [_lock_row(lock) for lock in found], state=2)
+    say_how_many(found, more, "lock", ledger)
 
 
 def show_config(*, origin: bool, url: str | None, as_json: bool) -> None:
@@ -102,25 +94,16 @@ def show_config(*, origin: bool, url: str | None, as_json: bool) -> None:
         put_table(("setting", "value"), [row[:2] for row in rows])
 
 
-def _by_prefix(rt: Runtime, run_id: str) -> Report:
-    try:
-        return rt.report(run_id)
-    except UsageError:
-        found = {run.id for run in islice(rt.runs(), PREFIX_RUNS_MAX) if run_id and run.id.startswith(run_id)}
-        if len(found) == 1:
-            return rt.report(found.pop())
-        if found:
-            some = ", ".join(sorted(found)[:5])
-            raise UsageError(
-                f"{run_id!r} is the beginning of {len(found)} runs: {some}", hint="write more of the id"
-            ) from None
-        raise UsageError(
-            f"there is no run {run_id!r} in {rt.settings['url'].value}", hint="amends runs list shows what is there"
-        ) from None
+# ---- rows and facts -----------------------------------------------------------------------
 
 
 def _run_row(run: RunInfo) -> tuple[str, ...]:
-    return (run.id, run.state, str(run.generation), run.agent or "", _time(run.opened_at), _time(run.closed_at))
+    took = (
+        ""
+        if run.closed_at is None or run.opened_at is None
+        else lasted((run.closed_at - run.opened_at).total_seconds())
+    )
+    return (run.id, run.state, str(run.generation), run.agent or "", age_of(run.opened_at), took, ",".join(run.tags))
 
 
 def _run_facts(run: RunInfo) -> dict[str, Any]:
@@ -137,19 +120,85 @@ def _run_facts(run: RunInfo) -> dict[str, Any]:
         "tags": list(run.tags),
         "causes": list(run.causes),
         "owner": run.owner,
-        "opened_at": _time(run.opened_at) or None,
-        "closed_at": _time(run.closed_at) or None,
-        "deadline_at": _time(run.deadline_at) or None,
+        "opened_at": time_of(run.opened_at),
+        "closed_at": time_of(run.closed_at),
+        "deadline_at": time_of(run.deadline_at),
     }
 
 
-def _time(at: datetime | None) -> str:
-    return "" if at is None else at.isoformat(timespec="seconds")
+def call_facts(call: Call) -> dict[str, Any]:
+    """A call as JSON has it: every fact of it."""
+    return {"call": call.id, "run": call.run_id} | {
+        name: value for name, value in asdict(call).items() if name not in ("id", "run_id")
+    }
 
 
-def _args(args: Any) -> str:
+def _call_shown(call: Call) -> dict[str, object]:
+    facts: dict[str, object] = {
+        "state": call.state,
+        "reason": call.reason,
+        "run": call.run_id,
+        "kind": call.kind,
+        "version": call.version,
+        "arguments": shown_args(call.args),
+        "digest": call.digest,
+        "key": call.key,
+        "generation": call.generation if call.generation > 1 else None,
+        "attempts": call.attempt,
+        "result": None if call.result is None else shown(call.result),
+        "lost": call.loss,
+        "error": call.error,
+        "why": call.why,
+        "again": call.again,
+        "violation": call.violation,
+        "asked for": time_of(call.requested_at),
+        "started": time_of(call.started_at),
+        "settled": time_of(call.settled_at),
+        "took": None if call.seconds is None else lasted(call.seconds),
+        "answered from the record": f"{call.replays} times" if call.replays else None,
+        "agent": call.agent,
+        "principal": call.principal,
+        "tool call id": call.tool_call_id,
+    }
+    if call.compensation is not None:
+        facts["compensation"] = f"{call.compensation.attempts} attempts" + (
+            f", {call.compensation.error}" if call.compensation.error else ""
+        )
+    return facts
+
+
+def _lock_row(lock: Lock) -> tuple[str, ...]:
+    return (lock.name, lock.run_id, lock.run_state, lasted(lock.held_s), lock.tool, ", ".join(lock.waiting))
+
+
+# ---- words --------------------------------------------------------------------------------
+
+
+def time_of(at: datetime | None) -> str | None:
+    """A time as JSON has it."""
+    return None if at is None else at.isoformat(timespec="seconds")
+
+
+def lasted(seconds: float) -> str:
+    """How long something took, short: 12 ms, 4.0 s, 3 m, 2 h, 5 d."""
+    if seconds < 1:
+        return f"{max(seconds, 0) * 1000:.0f} ms"
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    for size, unit in ((60, "m"), (3_600, "h"), (86_400, "d")):
+        if seconds < size * 100 or unit == "d":
+            return f"{seconds / size:.0f} {unit}"
+    raise AssertionError("a day is the largest unit")
+
+
+def age_of(at: datetime | None) -> str:
+    return "" if at is None else lasted((datetime.now(UTC) - at).total_seconds())
+
+
+def shown_args(args: Mapping[str, Any], chars: int = ARGS_CHARS_MAX) -> str:
+    """Arguments in one line, cut at a limit."""
     text = shown(dict(args))
-    return text if len(text) <= ARGS_CHARS_MAX else text[: ARGS_CHARS_MAX - 1] + "…"
+    return text if len(text) <= chars else text[: chars - 1] + "…"
 
 
 def _shown(value: Any) -> str:
@@ -158,8 +207,9 @@ def _shown(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def _say_how_many(count: int, limit: int, what: str, ledger: str) -> None:
-    if count > limit:
-        say(f"the first {limit} {what}s of {ledger}; --limit shows more")
-    elif count == 0:
+def say_how_many(found: list[Any], more: bool, what: str, ledger: Any) -> None:
+    """Whether there is more, or nothing: in words, beside the data."""
+    if more:
+        say(f"the first {len(found)} {what}s of {ledger}; --limit shows more")
+    elif not found:
         say(f"no {what} in {ledger}")

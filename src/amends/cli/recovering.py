@@ -6,33 +6,36 @@ import logging
 import sys
 
 from amends import Report
+from amends.cli.access import app_named
+from amends.cli.codes import DONE, NEEDS_A_PERSON
 from amends.cli.load import load_runtime
 from amends.cli.reading import put_report
-from amends.cli.show import put, put_json, say
+from amends.cli.show import progress, put, put_json, say
 from amends.worker import work
 
-BLOCKED = 3
 
-
-def run_worker(place: str, *, once: bool, every: float) -> int:
+def run_worker(place: str | None, *, once: bool, every: float) -> int:
     """See ``amends worker``."""
-    rt = load_runtime(place)
+    named, folder = app_named(place)
+    rt = load_runtime(named, folder=folder)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     reports = work(rt, once=once, every=every)
     if once:
         return _code(reports)
     say("worker stopped")
-    return 0
+    return DONE
 
 
-def run_recover(place: str, *, limit: int, as_json: bool) -> int:
+def run_recover(place: str | None, *, limit: int, as_json: bool) -> int:
     """See ``amends recover``."""
-    rt = load_runtime(place)
+    named, folder = app_named(place)
+    rt = load_runtime(named, folder=folder)
     log = logging.getLogger("amends.worker")
     level = log.level
     log.setLevel(logging.ERROR)  # the reports tell it
     try:
-        reports = work(rt, once=True, limit=limit)
+        with progress("looking for what others left"):
+            reports = work(rt, once=True, limit=limit)
     finally:
         log.setLevel(level)
     for number, report in enumerate(reports):
@@ -48,4 +51,4 @@ def run_recover(place: str, *, limit: int, as_json: bool) -> int:
 
 
 def _code(reports: list[Report]) -> int:
-    return BLOCKED if any(report.state == "blocked" for report in reports) else 0
+    return NEEDS_A_PERSON if any(report.state == "blocked" for report in reports) else DONE

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from amends import Runtime, Schema
-from amends.cli.reading import reading
-from amends.cli.show import put_json, put_table, say
+from amends.cli.access import reading
+from amends.cli.codes import DONE, FAILED
+from amends.cli.show import agrees, must_ask, progress, put_json, put_table, say
 
 UP_TO_DATE, PENDING = 0, 1
 
@@ -73,19 +74,38 @@ def reencrypt(*, url: str | None, as_json: bool) -> int:
 
 
 def collect(
-    older_than: str, *, dry_run: bool, limit: int | None, url: str | None, tenant: str | None, as_json: bool
+    older_than: str,
+    *,
+    dry_run: bool,
+    limit: int | None,
+    yes: bool,
+    url: str | None,
+    tenant: str | None,
+    as_json: bool,
 ) -> int:
     """See ``amends gc``."""
     with reading(url, tenant) as rt:
-        gone = rt.gc(older_than=older_than, dry_run=dry_run, limit=limit)
         ledger = rt.settings["url"].value
+        if not dry_run and not _agreed(rt, older_than, limit=limit, yes=yes):
+            return FAILED
+        with progress(f"looking at runs that ended longer than {older_than} ago"):
+            gone = rt.gc(older_than=older_than, dry_run=dry_run, limit=limit)
     if as_json:
         facts = {"runs": gone.runs, "calls": gone.calls, "bytes": gone.bytes, "kept": dict(gone.kept)}
         put_json(facts | {"dry_run": gone.dry_run})
-        return 0
+        return DONE
     rows = [("would be removed" if dry_run else "removed", str(gone.runs), str(gone.calls), f"{gone.bytes:,}")]
     rows += [(f"kept: {why}", str(count), "", "") for why, count in sorted(gone.kept.items())]
     put_table(("", "runs", "calls", "bytes"), rows)
     if not gone.runs:
         say(f"no run of {ledger} ended longer than {older_than} ago and still has something to remove")
-    return 0
+    return DONE
+
+
+def _agreed(rt: Runtime, older_than: str, *, limit: int | None, yes: bool) -> bool:
+    """Whether whoever is asked lets it go; where nothing would go, nobody is asked."""
+    would = rt.gc(older_than=older_than, dry_run=True, limit=1)  # tells of an age that makes no sense before all else
+    if not must_ask(yes, "removing what runs said") or not would.runs:
+        return True
+    would = rt.gc(older_than=older_than, dry_run=True, limit=limit)
+    return agrees(f"Remove what {would.runs} runs said ({would.calls} calls, {would.bytes:,} bytes)?")

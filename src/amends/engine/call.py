@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from amends.approvalrows import TermsOf, Unapproved
+from amends.budgetrows import Overrun
 from amends.canonical import faithful
+from amends.engine.asking import Patience, held_for, raise_unapproved, raise_void, request_of_call, tell_of
 from amends.engine.doubt import LOST_STARTS_MAX, note_late, settle_doubt, stays_in_doubt
 from amends.engine.judge import judge, why_doubtful
 from amends.engine.locking import deadlocked, lock_wait_s, locked, start_waiting, wanted_by
+from amends.engine.policy import need_for, outbox_terms, terms_for
 from amends.engine.refusing import busy, failure, in_doubt, refuse, row_of
 from amends.engine.refusing import ended as run_ended
 from amends.engine.session import (
@@ -17,8 +22,10 @@ from amends.engine.session import (
     call_of,
     describe_error,
     moment,
+    unforeseen,
 )
-from amends.engine.veiling import bring, cause_of, result_of
+from amends.engine.spending import exceeded
+from amends.engine.veiling import body_args, bring, cause_of, known_of, lacking, result_of
 from amends.engine.waiting import Wait
 from amends.errors import (
     LeaseLost,
@@ -33,6 +40,7 @@ from amends.record import dataclass
 from amends.rows import CallRow, lost_at
 from amends.tool import Spec
 
+NO_TERMS: Final[TermsOf] = {}
 FORWARD: Final = Retry(attempts=1_000_000, delay=1.0, factor=2.0, max_delay=300.0, jitter=0.3)
 """A retriable is never given up after the pivot; its own ``retry`` sets the pace."""
 
@@ -52,7 +60,7 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
     known = await _recalled(session, ask)
     if known is not None:
         return _replayed(session, ask.spec, known)
-    wait = Wait(session.wait_s)
+    wait, people = Wait(session.wait_s), Patience(session.wait_approval_s)
     while True:
         answer = await admit(session, ask, wait)
         match answer.verdict:
@@ -62,6 +70,8 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
                 return _replayed(session, ask.spec, row_of(answer))
             case "staged":
                 session.handlers.setdefault(row_of(answer).id, (ask.fn, ask.is_async))
+                if answer.approval is not None:
+                    session.asks.add(row_of(answer).id)
                 return Done(row_of(answer), staged=True)
             case "doubt":
                 bring(session, ask, row_of(answer))
@@ -75,13 +85,17 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
                     raise busy(session, answer, wait.waited)
             case "locked":
                 await _wait_for_lock(session, ask, answer, wait)
+            case "held" if await people.decided(answer):
+                continue
+            case "void":
+                await raise_void(session, ask, answer)
             case _:
                 refuse(session, ask, answer)
 
 
 async def guarded_admission(session: Session, ask: Ask) -> Done:
     """Start a call by hand: its row is ``started`` when the caller is to do it, else it was answered."""
-    wait = Wait(session.wait_s)
+    wait, people = Wait(session.wait_s), Patience(session.wait_approval_s)
     while True:
         answer = await admit(session, ask, wait)
         match answer.verdict:
@@ -95,7 +109,7 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
                 if stays_in_doubt(row):
                     raise in_doubt(session, row)
             case "retry":
-                restarted = await _restart(session, row_of(answer))
+                restarted = await _restart(session, ask, row_of(answer))
                 if restarted is not None:
                     return Done(restarted)
             case "wait":
@@ -105,6 +119,10 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
                 await _wait_for_lock(session, ask, answer, wait)
             case "staged":
                 raise UsageError(f"{ask.spec.name} is staged: what starts at commit cannot be done by hand")
+            case "held" if await people.decided(answer):
+                continue
+            case "void":
+                await raise_void(session, ask, answer)
             case _:
                 refuse(session, ask, answer)
 
@@ -118,11 +136,12 @@ async def _recalled(session: Session, ask: Ask) -> CallRow | None:
     return row if session.lease.is_ours(clocks.mono) else None  # else the ledger says whose it is
 
 
-async def admit(session: Session, ask: Ask, wait: Wait) -> Admission:
+async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False) -> Admission:
     """Ask the ledger what is to become of this request."""
     spec, asked = ask.spec, session.asked
     expected = session.resumed or ask.key in asked
     asked.add(ask.key)
+    need = await need_for(session, ask) if session.rules or spec.needs_approval or ask.undeclared else None
     answer = await AdmitCall(
         call_id=session.new_id("call"),
         run=session.uid,
@@ -148,10 +167,17 @@ async def admit(session: Session, ask: Ask, wait: Wait) -> Admission:
         on_conflict=spec.on_conflict,
         advise=session.advises(spec),
         locks=wanted_by(session, ask, wait),
+        costs=replace(ask.costs, wide=True) if wide else ask.costs,
+        need=need,
+        outbox=await outbox_terms(session) if spec.kind == "pivot" else NO_TERMS,
         expected=expected,
     )
+    if answer.verdict == "again":
+        return await admit(session, ask, wait, wide=True)
     if answer.verdict == "start":
         ask.flight.call, ask.flight.sent = answer.call, False
+    elif answer.approval is not None:
+        await tell_of(session, answer.approval)
     return answer
 
 
@@ -178,19 +204,20 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
     while True:
         assert row.state == "started", "an attempt runs only after its start is durable"
         ask.flight.call, ask.flight.sent, ask.flight.doubted = row, False, False
+        later = Later(row, partial(call_of, row, ask.spec, args=ask.args))
         ended = await Invoke(
             fn=ask.fn,
             kwargs=ask.args,
             is_async=ask.is_async,
             timeout=ask.timeout,
-            call=Later(row, partial(call_of, row, ask.spec, args=ask.args)),
+            call=later,
             lease=session.lease,
             phase="execute",
             run=session.run,
             late=partial(note_late, session, ask.known, ask.spec, row),
             flight=ask.flight,
         )
-        value, row = await conclude(session, ask, row, ended)
+        value, row = await conclude(session, ask, row, ended, said=later.spent)
         if row.state == "succeeded":
             session.recall.keep(row)
             return Done(row, value)
@@ -207,7 +234,7 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
         if ask.spec.kind == "retriable":
             ask.flight.call = None
             return Done(row, staged=True)  # forward work goes on in the drain, or in a worker
-        restarted = await _restart(session, row)
+        restarted = await _restart(session, ask, row)
         if restarted is None:
             return await guarded_call(session, ask)  # a twin was faster: its outcome answers us
         row = restarted
@@ -215,17 +242,29 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
 
 async def resume_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
     """Go on with a call that was found backing off, or that a person has let go."""
-    restarted = await _restart(session, row)
+    reworded = bool(row.approval) and row.digest != ask.digest
+    if reworded and lacking(session, row):
+        raise held_for(session, row, await request_of_call(row))  # only in its own words does it bring what it hides
+    restarted = await _restart(session, ask, row)
     if restarted is None:
         return await guarded_call(session, ask)
+    if reworded:
+        # Worded anew where that means nothing to the key; what somebody said yes to is what is done.
+        args, known = body_args(session, ask.spec, row), known_of(session, row)
+        ask = replace(ask, args=args, text=row.args, recorded_digest=row.digest, shown=None, known=known)
     return await run_attempts(session, ask, restarted)
 
 
-async def _restart(session: Session, row: CallRow) -> CallRow | None:
+async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
     if row.retry_at is not None:
         clocks = await ReadClocks()
         await Sleep(max(0.0, row.retry_at - clocks.wall))
-    started = await start_waiting(session, row)
+    outbox = await outbox_terms(session) if row.kind == "pivot" else NO_TERMS
+    started = await start_waiting(session, row, await terms_for(session, row, ask), outbox)
+    if isinstance(started, Unapproved):
+        await raise_unapproved(session, ask, started)
+    if isinstance(started, Overrun):
+        raise exceeded(row.tool, started, session.id)
     if isinstance(started, Contention):
         if started.victim:
             raise deadlocked(session, row.tool, started.victim)
@@ -237,8 +276,10 @@ async def _restart(session: Session, row: CallRow) -> CallRow | None:
     return started
 
 
-async def conclude(session: Session, ask: Ask, row: CallRow, ended: Ended) -> tuple[Any, CallRow]:
-    """Settle what the body did. Told to the caller only after it is durable."""
+async def conclude(
+    session: Session, ask: Ask, row: CallRow, ended: Ended, *, said: dict[str, int] | None = None
+) -> tuple[Any, CallRow]:
+    """Settle what the body did, and said that it spent. Told to the caller only after it is durable."""
     clocks = await ReadClocks()
     settle = SettleCall(
         row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded",
@@ -263,6 +304,9 @@ async def conclude(session: Session, ask: Ask, row: CallRow, ended: Ended) -> tu
         settle.doom = settle.to == "failed" and ask.spec.on_failure == "rollback"
     if ask.spec.kind == "read" and settle.to == "in_doubt":
         settle.to, settle.why = "failed", ""
+        said = _perhaps_spent(ask, said)
+    if said:
+        settle.spent, settle.wants = tuple(said.items()), unforeseen(session, ask, said)
     settled = await settle
     ask.flight.call = None
     if ask.shown is not None and settled.call.state in ("succeeded", "failed"):
@@ -275,6 +319,11 @@ async def conclude(session: Session, ask: Ask, row: CallRow, ended: Ended) -> tu
     if settled.call.state == "succeeded" and settle.to != "succeeded":  # an earlier attempt had its effect after all
         value = result_of(session, ask.spec, settled.call)
     return value, settled.call
+
+
+def _perhaps_spent(ask: Ask, said: dict[str, int] | None) -> dict[str, int]:
+    """What a read cost that was sent and never answered: nobody knows, so all of it."""
+    return {unit: amount for unit, amount, _ in ask.costs.costs} | (said or {})
 
 
 def _outcome_of(spec: Spec, error: Exception) -> tuple[str, str]:

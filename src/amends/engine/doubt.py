@@ -15,7 +15,7 @@ from amends.engine.veiling import body_args, call_given, kept_result, known_of, 
 from amends.errors import LeaseLost
 from amends.ledger import NoteEvidence, NoteProbe, ReadCall, ResolveCall, SettleCall, StartCall, WatchDoubt
 from amends.model import Absent, Call, Happened, Retry, Unknown
-from amends.ops import Ended, Flight, Invoke, Luck, ReadClocks, Sleep
+from amends.ops import Ended, Flight, Invoke, Later, Luck, ReadClocks, Sleep
 from amends.rows import CallRow
 from amends.tool import ProbeSpec, Spec
 from amends.veil import Known
@@ -254,13 +254,14 @@ async def is_repeatable(session: Session, spec: Spec, row: CallRow) -> bool:
 async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *, alone: bool) -> CallRow:
     assert spec.fn is not None, "only a tool with a body is repeated"
     known, args = known_of(session, row), body_args(session, spec, row)
+    later = Later(row, partial(call_of, row, spec, args=args))
     flight.call, flight.sent, flight.doubted = row, False, True
     ended = await Invoke(
         fn=spec.fn,
         kwargs=args,
         is_async=spec.is_async,
         timeout=spec.timeout,
-        call=call_of(row, spec, args=args),
+        call=later,
         lease=session.lease,
         phase="execute",
         run=session.run,
@@ -282,6 +283,7 @@ async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *,
             settle.why = why_doubtful(ended.error)
     else:
         settle.result, settle.loss = kept_result(session, spec, row, ended.value)
+    settle.spent = tuple((later.spent or {}).items())
     settled = await settle
     flight.call = None
     if settled.fenced:

@@ -9,24 +9,34 @@ from typing import Final
 from amends.engine.call import run_attempts
 from amends.engine.doubt import is_repeatable
 from amends.engine.giving import give_back
+from amends.engine.holding import asks_somebody, is_pending, let_go_held, recorded_ask, start_decided
 from amends.engine.leftover import Leftover, leftovers, obstacles
 from amends.engine.locking import locked, start_waiting
+from amends.engine.policy import outbox_terms, terms_for
 from amends.engine.rollback import STOPPED, Back, let_land, read_tree, roll_back, settle_all, wait_for_live
-from amends.engine.session import Ask, Session, call_of
-from amends.engine.veiling import body_args, cause_of, known_of, lacking, lacks
+from amends.engine.session import Session, call_of
+from amends.engine.spending import exceeded
+from amends.engine.veiling import cause_of, lacking, lacks
 from amends.engine.waiting import Wait
-from amends.errors import Held, InDoubt, LedgerError, Locked, OutOfOrder, RunBlocked, ToolFailed, Waiting
+from amends.errors import (
+    BudgetExceeded,
+    InDoubt,
+    LedgerError,
+    Locked,
+    OutOfOrder,
+    RunBlocked,
+    ToolFailed,
+    Waiting,
+)
 from amends.ledger import (
     CloseRun,
     DecideCommit,
     Decision,
-    ReadCall,
     ResolveCall,
     SettleCall,
     StartCall,
     Tree,
 )
-from amends.lockrows import Contention
 from amends.model import Residue
 from amends.ops import Flight, ReadClocks
 from amends.rows import CallRow, RunRow
@@ -43,7 +53,7 @@ async def commit(session: Session, *, output: str | None = None) -> RunRow:
     await _need_body(session)
     try:
         return await _commit(session, output)
-    except Locked:
+    except (Locked, BudgetExceeded):
         # Its block has ended and nothing is decided: a worker goes on, and nothing but a person or a deadlock undoes it.
         if session.uid == session.root:
             await let_go(session)
@@ -55,8 +65,9 @@ async def _commit(session: Session, output: str | None) -> RunRow:
     after = {name: spec.after for name, spec in session.specs.items() if spec.at == "commit" and spec.after}
     for _ in range(ROUNDS_MAX):
         decision = await DecideCommit(
-            session.uid, session.lease.owner, session.lease.epoch, output, session.replays, after
-        )
+            session.uid, session.lease.owner, session.lease.epoch, output, session.replays, after,
+            await outbox_terms(session),
+        )  # fmt: skip
         match decision.how:
             case "committed" | "ended":
                 return decision.run
@@ -75,6 +86,12 @@ async def _commit(session: Session, output: str | None) -> RunRow:
                 holder = session.root if decision.lock is None else decision.lock.root or session.root
                 if not await wait.again(holder):
                     raise _locked_commit(session, decision, wait.waited)
+            case "over":
+                assert decision.over is not None, "a commit that costs too much says of which budget"
+                over = exceeded(decision.over.tool, decision.over, session.id)
+                back = await roll_back(session, by=session.lease.owner, why=str(over))
+                raise_blocked(session, back.tree, over)
+                raise over
             case "forward":
                 left = await _drain(session, decision.calls)
                 if left is not None:
@@ -121,28 +138,6 @@ async def _run_pivot(session: Session, row: CallRow) -> None:
         raise
 
 
-def recorded_ask(session: Session, row: CallRow) -> Ask:
-    """The request of a recorded call, to start it again in its own words."""
-    spec = session.spec(row.tool)
-    body = session.body(row)
-    assert spec is not None, f"the tool {row.tool} is known here"
-    assert body is not None, f"the tool {row.tool} has its body here"
-    return Ask(
-        spec=spec,
-        args=body_args(session, spec, row),
-        text=row.args,
-        key=row.key,
-        ident=row.ident,
-        whole="",
-        fn=body[0],
-        is_async=body[1],
-        timeout=spec.timeout,
-        flight=Flight(),
-        recorded_digest=row.digest,
-        known=known_of(session, row),
-    )
-
-
 # ---- forward ------------------------------------------------------------------------------
 
 
@@ -167,7 +162,7 @@ async def drive_forward(session: Session, row: CallRow) -> None:
         return
     if lacking(session, row):
         return  # named among the obstacles
-    started = await start_waiting(session, row)
+    started = await start_waiting(session, row, await terms_for(session, row))
     if not isinstance(started, CallRow):
         return  # not now: another run has its lock, and it stays staged
     try:
@@ -197,16 +192,20 @@ async def _pause_forward(session: Session, left: tuple[CallRow, ...]) -> RunRow:
 
 async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
     """Settle what can be settled without a person; raises ``Held`` or ``RunBlocked`` otherwise."""
-    held = [row for row in decision.calls if row.state == "held"]
+    held = [row for row in decision.calls if row.state == "held" or row.is_staged]
     if held:
-        raise await let_go_held(session, held[0])
+        tree = await read_tree(session)
+        if asks_somebody(tree):
+            # Decided meanwhile, or by people whose yes needs a process with that version of the tool: looked at again.
+            raise await let_go_held(session, held[0], again_s=None if is_pending(tree) else session.lease.lease_s)
     if any(row.state in LIVE for row in decision.calls):
         await wait_for_live(session)
     waits = [await _close_child(session, child) for child in decision.children]
     tree = await read_tree(session)
     waits.append(await settle_all(session, tree, back=False))
     later = min((wait for wait in waits if wait is not None), default=None)
-    for row in (await read_tree(session)).calls:
+    # A pivot last: it starts only when everything else is settled.
+    for row in sorted((await read_tree(session)).calls, key=lambda row: row.kind == "pivot"):
         await _go_on_with(session, row)
     tree = await read_tree(session)
     blocking = obstacles(session, tree)
@@ -236,7 +235,7 @@ async def _is_repeated(session: Session, row: CallRow) -> bool:
 async def _go_on_with(session: Session, row: CallRow) -> None:
     """What an unsettled call needs before its run can commit."""
     if row.state == "ready" and not row.is_staged:
-        await _start_decided(session, row)
+        await start_decided(session, row)
     elif row.state == "backing_off" and row.kind == "retriable":
         await drive_forward(session, row)
     elif row.state == "backing_off" and row.kind == "pivot" and row.retry_at is not None:
@@ -245,24 +244,6 @@ async def _go_on_with(session: Session, row: CallRow) -> None:
     elif row.state == "backing_off":
         # Nobody asked for it again, and certainly nothing happened: it is not part of what is committed.
         await _give_up(session, row)
-
-
-async def _start_decided(session: Session, row: CallRow) -> None:
-    """A person let this call go on after its block had ended: it is done now, and its own error is no failure."""
-    spec = session.spec(row.tool)
-    if spec is None or spec.fn is None or lacking(session, row):
-        raise await let_go_held(session, row)  # whoever asked for it comes back for it
-    started = await start_waiting(session, row)
-    if isinstance(started, Contention) and not started.victim:
-        raise locked(session, row.tool, started, waited=session.wait_s)
-    if not isinstance(started, CallRow):
-        return
-    try:
-        await run_attempts(session, recorded_ask(session, started), started)
-    except (Waiting, LedgerError):
-        raise
-    except Exception:  # settled as failed, or in doubt for the next round; a tool's error is not its run's
-        return
 
 
 async def _restart_pivot(session: Session, row: CallRow) -> None:
@@ -296,19 +277,6 @@ async def _close_child(session: Session, child: RunRow) -> float | None:
             await commit(inner)
         return None
     return (await roll_back(inner, by=session.lease.owner, why="its block was never finished")).again_s
-
-
-async def let_go_held(session: Session, row: CallRow) -> Held:
-    """Suspend the run for a person, in one transaction; returns what to raise."""
-    twin = await ReadCall(row.twin) if row.twin else None
-    await give_back(session, None, suspended=True)
-    return Held(
-        f"run {session.id} waits for a person: {row.tool} is held ({row.reason})",
-        call=call_of(row, session.spec(row.tool)),
-        reason=row.reason,
-        twin=None if twin is None else call_of(twin, session.spec(twin.tool)),
-        run_id=session.id,
-    )
 
 
 # ---- blocked ------------------------------------------------------------------------------

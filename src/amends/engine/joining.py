@@ -12,12 +12,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from amends.approvalrows import Unapproved
+from amends.budgetrows import Overrun
+from amends.engine.asking import raise_unapproved, raise_void
 from amends.engine.call import Done, admit, conclude, recorded_done
 from amends.engine.doubt import stays_in_doubt
 from amends.engine.ending import stop_call
 from amends.engine.locking import locked
+from amends.engine.policy import terms_for
 from amends.engine.refusing import busy, failure, in_doubt, refuse, row_of
 from amends.engine.session import Ask, Session, call_of
+from amends.engine.spending import exceeded
 from amends.engine.veiling import cause_of
 from amends.engine.waiting import Wait
 from amends.errors import Busy
@@ -38,6 +43,7 @@ async def joined_call(session: Session, ask: Ask, *, is_undone: Callable[[Except
 
     ``is_undone``: whether all that such an error can have left was in the database.
     """
+    session = replace(session, tell=None)  # nobody is told of what the caller's transaction may still undo
     answer = await admit(session, ask, Wait(0.0, waited=math.inf))
     match answer.verdict:
         case "start":
@@ -45,7 +51,7 @@ async def joined_call(session: Session, ask: Ask, *, is_undone: Callable[[Except
         case "replay":
             return recorded_done(session, ask.spec, row_of(answer))
         case "retry":
-            return await _attempt(session, ask, await _restarted(session, row_of(answer)), is_undone)
+            return await _attempt(session, ask, await _restarted(session, ask, row_of(answer)), is_undone)
         case "doubt":
             raise in_doubt(session, row_of(answer))
         case "wait":
@@ -53,6 +59,8 @@ async def joined_call(session: Session, ask: Ask, *, is_undone: Callable[[Except
         case "locked":
             assert answer.lock is not None, "a request that is locked out is told by whom"
             raise locked(session, ask.spec.name, answer.lock, waited=0.0)
+        case "void":
+            await raise_void(session, ask, answer)
         case _:
             refuse(session, ask, answer)
     raise AssertionError("refusing raises")
@@ -64,11 +72,16 @@ async def doubt_left(session: Session, flight: Flight) -> None:
         await stop_call(session, flight)
 
 
-async def _restarted(session: Session, row: CallRow) -> CallRow:
+async def _restarted(session: Session, ask: Ask, row: CallRow) -> CallRow:
     clocks = await ReadClocks()
     early = 0.0 if row.retry_at is None else row.retry_at - clocks.wall
     lease = session.lease
-    started = None if early > 0 else await StartCall(row.id, lease.owner, lease.epoch, row.attempt + 1)
+    terms = await terms_for(session, row, ask)
+    started = None if early > 0 else await StartCall(row.id, lease.owner, lease.epoch, row.attempt + 1, terms)
+    if isinstance(started, Unapproved):
+        await raise_unapproved(session, ask, started)
+    if isinstance(started, Overrun):
+        raise exceeded(row.tool, started, session.id)
     if not isinstance(started, CallRow):
         raise Busy(
             f"{row.tool} is {row.state} and cannot be begun again in this transaction now",
@@ -81,12 +94,13 @@ async def _restarted(session: Session, row: CallRow) -> CallRow:
 
 async def _attempt(session: Session, ask: Ask, row: CallRow, is_undone: Callable[[Exception], bool]) -> Done:
     ask.flight.call, ask.flight.sent = row, False
+    later = Later(row, partial(call_of, row, ask.spec, args=ask.args))
     ended = await Invoke(
         fn=ask.fn,
         kwargs=ask.args,
         is_async=ask.is_async,
         timeout=None,
-        call=Later(row, partial(call_of, row, ask.spec, args=ask.args)),
+        call=later,
         lease=None,  # the admission has locked the tree in this very transaction: it is ours until that ends
         phase="execute",
         run=session.run,
@@ -94,7 +108,7 @@ async def _attempt(session: Session, ask: Ask, row: CallRow, is_undone: Callable
     )
     if ended.error is not None and is_undone(ended.error):
         ask = replace(ask, spec=replace(ask.spec, doubt=()))
-    value, row = await conclude(session, ask, row, ended)
+    value, row = await conclude(session, ask, row, ended, said=later.spent)
     if row.state == "succeeded":
         return Done(row, value)
     if stays_in_doubt(row):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from amends.engine.asking import rejected
 from amends.engine.call import Done, conclude, guarded_admission
-from amends.engine.ending import commit, go_back, let_go, let_go_held, raise_blocked
+from amends.engine.ending import commit, go_back, let_go, raise_blocked
+from amends.engine.holding import let_go_held
 from amends.engine.rollback import Back, let_land, read_tree, wait_for_live
 from amends.engine.session import Ask, Session
 from amends.engine.telling import report_of
 from amends.engine.veiling import scrubbed
+from amends.engine.waiting import POLL_S_MAX, POLL_S_MIN
 from amends.errors import LedgerError, RolledBack, RunEnded, Waiting
 from amends.ledger import ReadCall
-from amends.ops import Ended
+from amends.ops import Ended, LiveCalls, Sleep
 from amends.rows import CallRow, RunRow
 
 
@@ -64,8 +67,19 @@ async def leave_clean(session: Session, output: str | None) -> RunRow:
             run_id=session.id,
         )
     if run.phase == "open" and run.goal == "rollback":
-        await take_back(session, why=run.goal_why or "the deadline passed")
+        await _take_back_undecided(session, run)
     return tree.run
+
+
+async def _take_back_undecided(session: Session, run: RunRow) -> None:
+    """The goal is to go back; a person's no to the pivot comes out as what it is."""
+    try:
+        await take_back(session, why=run.goal_why or "the deadline passed")
+    except RolledBack as back:
+        for row in (await read_tree(session)).calls:
+            if row.state == "refused" and row.at_commit and row.approval and row.run == session.uid:
+                raise rejected(session, row) from back
+        raise
 
 
 async def take_back(session: Session, *, why: str) -> None:
@@ -127,16 +141,29 @@ async def begin_by_hand(session: Session, ask: Ask) -> Done:
     return await guarded_admission(session, ask)
 
 
-async def end_by_hand(session: Session, ask: Ask, row: CallRow, ended: Ended) -> CallRow:
-    """Settle a call that was started by hand."""
-    _, settled = await conclude(session, ask, row, ended)
+async def let_others_end(session: Session) -> None:
+    """What other threads and tasks of this process do in the run comes to its end; however long that takes.
+
+    Unlike ``let_land`` it judges nobody: attempts by hand that are open are asked next.
+    """
+    pause = POLL_S_MIN
+    while await LiveCalls(session.uid):
+        await Sleep(pause)
+        pause = min(pause * 2, POLL_S_MAX)
+
+
+async def end_by_hand(
+    session: Session, ask: Ask, row: CallRow, ended: Ended, *, said: dict[str, int] | None = None
+) -> CallRow:
+    """Settle a call that was started by hand, and was said to have spent this."""
+    _, settled = await conclude(session, ask, row, ended, said=said)
     return settled
 
 
-async def doubt_by_hand(session: Session, ask: Ask, row: CallRow) -> CallRow:
+async def doubt_by_hand(session: Session, ask: Ask, row: CallRow, *, said: dict[str, int] | None = None) -> CallRow:
     """The caller left without a word: perhaps it happened."""
     newest = await ReadCall(row.id)
     if newest is not None and newest.state != "started":
         return newest
     silence = TimeoutError("the attempt ended without succeed() or fail()")
-    return await end_by_hand(session, ask, row, Ended(error=silence))
+    return await end_by_hand(session, ask, row, Ended(error=silence), said=said)

@@ -105,7 +105,14 @@ def obstacles(session: Session, tree: Tree) -> list[Leftover]:
     """Everything that keeps a run from committing and needs a person."""
     found = []
     runs = {run.uid: run for run in tree.runs}
+    expired = {row.id for row in tree.approvals if row.state_at(tree.now) == "expired"}
     for row in tree.calls:
+        if row.approval in expired and row.state in ("held", "ready") and not row.attempt:
+            verb = f"rt.ask_again({row.approval!r}, by=..., why=...), or rt.rollback({tree.run.id!r}, by=..., why=...)"
+            found.append(
+                Leftover(row, "nobody decided in time", f"{row.tool} ({row.id}): nobody decided in time: {verb}")
+            )
+            continue
         left = _unknown_to_us(session, row, runs[row.run], tree.run)
         if row.run != tree.run.uid and runs[row.run].phase == "rolling_back":
             left = _leftover(session, row, runs[row.run], tree.run)  # a child that cannot be taken back

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from amends.approvalrows import Terms, TermsOf, Unapproved
+from amends.budgetrows import Overrun
 from amends.engine.session import Ask, Session, moment
 from amends.engine.waiting import Wait
 from amends.errors import Deadlocked, Locked
@@ -22,11 +24,15 @@ def wanted_by(session: Session, ask: Ask, wait: Wait) -> Wanted:
     return Wanted(ask.locks, waits=wait.waited < lock_wait_s(session, ask), waited=bool(wait.root))
 
 
-async def start_waiting(session: Session, row: CallRow) -> CallRow | Contention | None:
+async def start_waiting(
+    session: Session, row: CallRow, terms: Terms | None = None, outbox: TermsOf | None = None
+) -> CallRow | Contention | Overrun | Unapproved | None:
     """Start the next attempt of a recorded call, as soon as its locks are free; the last word if they never were."""
     wait = Wait(session.wait_s)
     while True:
-        started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
+        started = await StartCall(
+            row.id, session.lease.owner, session.lease.epoch, row.attempt + 1, terms, outbox or {}
+        )
         if not isinstance(started, Contention) or started.victim:
             return started
         if not await wait.again(started.root or session.root):

@@ -29,6 +29,7 @@ class Opening:
     owner: str
     lease_s: float
     wait_s: float
+    wait_approval_s: float = 0.0
     input: str = ""
     input_digest: str = ""
     given: Any = None
@@ -42,6 +43,7 @@ class Opening:
     deadline_s: float | None = None
     if_rolled_back: Literal["again", "raise"] = "again"
     history: bool = False
+    budgets: str = ""
     new_id: Any = field(default=None)
 
 
@@ -70,6 +72,7 @@ async def take(opening: Opening) -> tuple[Opened, Lease]:
             if_rolled_back=opening.if_rolled_back,
             history=opening.history,
             dead_owner=dead,
+            budgets=opening.budgets,
         )
         run = opened.run
         match opened.how:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Literal
 
+from amends.approvalops import ExpireApprovals
 from amends.engine.ending import commit, interrupted
 from amends.engine.giving import give_back
 from amends.engine.leftover import obstacles
 from amends.engine.rollback import read_tree, roll_back, settle_all
 from amends.engine.session import Session
-from amends.errors import Locked, RunBlocked, Waiting
+from amends.errors import BudgetExceeded, Locked, RunBlocked, Waiting
 from amends.flow import Flow
 from amends.ledger import ClaimRun, CloseRun, DueRuns, Tree
 from amends.ops import IsDead, Lease, ReadClocks
@@ -118,10 +119,17 @@ async def _unless_a_person_is_asked(session: Session) -> Recovered:
     """Go back, but not with a run that waits only for a person and died before it could say so."""
     tree = await read_tree(session)
     unsettled = [row for row in tree.calls if row.state in UNSETTLED and not row.is_staged]
-    if unsettled and all(row.state == "held" for row in unsettled):
+    expired = {row.id for row in tree.approvals if not row.lives(tree.now)}
+    waits = [row for row in unsettled if row.state == "held" and row.approval not in expired]
+    asked = {row.approval for row in tree.calls if row.state in ("held", "ready") and not row.attempt} - expired - {""}
+    if asked or (waits and len(waits) == len(unsettled)):
+        # What is doubtful can be settled meanwhile; what somebody may still say yes to is not taken from under them.
+        await settle_all(session, tree, back=False)
         run = await give_back(session, None, suspended=True)
         return Recovered("done", run)
-    return await _go_back(session, "its owner was lost")
+    if expired:
+        await ExpireApprovals(session.root, session.lease.owner, session.lease.epoch)
+    return await _go_back(session, "its owner was lost" if not expired else "nobody decided in time")
 
 
 def _deadline_passed(root: RunRow) -> bool:
@@ -143,7 +151,7 @@ async def _go_forward(session: Session, root: RunRow) -> Recovered:
                 return await _go_back(session, run.goal_why)
             return Recovered("done", run)
         return Recovered("done", await interrupted(session))
-    except (Locked, RunBlocked, Waiting):
+    except (BudgetExceeded, Locked, RunBlocked, Waiting):
         return Recovered("done", (await read_tree(session)).run)
     except Exception:
         tree = await read_tree(session)

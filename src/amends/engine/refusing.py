@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from amends.canonical import diff
+from amends.engine.asking import held_for, rejected
 from amends.engine.locking import deadlocked
 from amends.engine.session import (
     Ask,
@@ -13,14 +14,14 @@ from amends.engine.session import (
     decode_args,
     error_parts,
 )
+from amends.engine.spending import exceeded
 from amends.errors import (
     Busy,
     GenerationsSpent,
-    Held,
     InDoubt,
     KeyConflict,
     OutOfOrder,
-    Rejected,
+    RuleRefused,
     RunEnded,
     ToolFailed,
 )
@@ -72,8 +73,12 @@ def ended(session: Session, state: str) -> RunEnded:
 
 def refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
     """Raise what a verdict that starts nothing means."""
-    spec, row = ask.spec, answer.call
+    spec = ask.spec
     match answer.verdict:
+        case "refused" if answer.over is not None:
+            raise exceeded(spec.name, answer.over, session.id)
+        case "refused" if answer.law == "rule":
+            raise RuleRefused(spec.name, why=answer.void, run_id=session.id)
         case "refused":
             raise OutOfOrder(
                 spec.name,
@@ -87,21 +92,11 @@ def refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
         case "conflict":
             raise _conflict(session, ask, row_of(answer))
         case "held":
-            held = call_of(row_of(answer), spec)
-            twin = None if answer.twin is None else call_of(answer.twin, session.spec(answer.twin.tool))
-            raise Held(
-                f"{spec.name} waits for a person's decision ({held.reason})",
-                call=held,
-                reason=str(held.reason),
-                twin=twin,
-                run_id=session.id,
-            )
+            raise held_for(session, row_of(answer), answer.approval, answer.twin)
         case "failed":
             raise failure(spec, row_of(answer))
         case "rejected":
-            assert row is not None, "a rejection names its call"
-            by, reason = error_parts(row.error)
-            raise Rejected(spec.name, by=by or "a person", reason=reason or "no reason given", run_id=session.id)
+            raise rejected(session, row_of(answer))
         case "spent":
             raise GenerationsSpent(spec.name, limit=row_of(answer).generation, run_id=session.id)
         case "ended":

@@ -6,32 +6,31 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, Final
 
+from amends.approvalrows import ApprovalRow
+from amends.budget import Budget
+from amends.budgetrows import FREE, Bill, Want
 from amends.canonical import ARGS_BYTES_MAX, canonical, check_size, decode, digest, encode, load_result
+from amends.charges import read_charge
 from amends.check import lock_names
+from amends.engine.hidden import Memory, hidden_locks, hide_args
 from amends.engine.recall import Recall
-from amends.errors import BadArguments, NotStorable
+from amends.engine.spending import bill_for, unreserved
+from amends.errors import BadArguments
+from amends.flow import Flow
 from amends.model import Call, Compensation, Order, Phase, Request
 from amends.ops import Flight, Lease
 from amends.plain import digest_of, head, plain_texts
 from amends.record import dataclass, field
 from amends.rows import CallRow, lost_at
+from amends.rules import Rule
 from amends.secret import MARK, MASK, SEALED, UNREADABLE, Secret
 from amends.tool import Spec
 from amends.veil import NO_SECRETS, Known, Veil
 
 MESSAGE_CHARS_MAX: Final = 2_000
-KNOWN_MAX: Final = 10_000
-"""Spellings of hidden values that one run remembers."""
-
-
-class Memory:
-    """What one process knows of the hidden values of one tree: shared by its sessions, and gone with the last."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, Secret] = {}
-        self.live: dict[str, Ask] = {}
 
 
 @dataclass(slots=True)
@@ -59,8 +58,16 @@ class Session:
     above: tuple[str, ...] = ()
     """The runs that this one is inside of."""
     recall: Recall = field(default_factory=Recall)
+    budgets: tuple[Budget, ...] = ()
+    """Those of the runtime, and those that the run was opened with."""
     asked: set[str] = field(default_factory=set)
     """Keys that were asked for here: asked for again, the record most likely answers."""
+    rules: tuple[Rule, ...] = ()
+    wait_approval_s: float = 0.0
+    asks: set[str] = field(default_factory=set)
+    """Staged calls that somebody was asked about here."""
+    tell: Callable[[ApprovalRow], Flow[None]] | None = None
+    """Tells people that they are asked, if this process has a way to."""
     veil: Veil = field(default_factory=Veil)
     given: Any = None
     """The run's input as its caller gave it, where this process has it."""
@@ -128,6 +135,9 @@ class Ask:
     grp: str = ""
     timeout: float | None = None
     locks: tuple[str, ...] = ()
+    costs: Bill = FREE
+    undeclared: bool = False
+    """Nobody has declared this tool: a person must allow it, unless a rule does."""
     flight: Flight = field(default_factory=Flight)
     recorded_digest: str = ""
     shown: Mapping[str, Any] | None = None
@@ -158,7 +168,8 @@ def ask_for(
     assert body is not None, f"{spec.name} has a body or a handler"
     shown, known = args, NO_SECRETS
     if spec.redact is not None:
-        shown, known = _hidden(session, spec, args, places=spec.redact.places)
+        request = request_of(session, spec, args)
+        shown, known = hide_args(session.veil, session.memory, request, spec, places=spec.redact.places)
         again = again and session.veil.scrub(again, known)
     plain = plain_texts(shown)
     text = encode(dict(shown), path="args") if plain is None else plain[0]
@@ -182,44 +193,28 @@ def ask_for(
         parent=parent,
         grp=grp,
         timeout=spec.timeout if timeout is None else timeout,
-        locks=() if spec.locks is None else _locks(session, spec, args, known),
+        locks=_locks(session, spec, args, known) if spec.locks is not None else (),
         shown=None if shown is args else shown,
         known=known,
+        costs=FREE
+        if spec.cost is None and not session.budgets
+        else bill_for(spec, request_of(session, spec, args), session.budgets, session.root),
     )
 
 
-def _hidden(
-    session: Session, spec: Spec, args: Mapping[str, Any], *, places: tuple[str, ...]
-) -> tuple[Mapping[str, Any], Known]:
-    """The arguments as they are written down, and what no text may spell; refuses what could not be started later."""
-    about = (session.tenant, spec.name)
-    given = dict(args)
-    shown, known = session.veil.hide(given, about, places=places, path="args")
-    if shown is given:
-        return args, NO_SECRETS
-    session.known.update(known)
-    while len(session.known) > KNOWN_MAX:
-        del session.known[next(iter(session.known))]
-    if spec.is_staging and session.veil.vault is None:
-        name = next(name for name in args if shown.get(name) is not args[name])
-        raise NotStorable(
-            f"args.{name} of {spec.name} is redacted, and {spec.name} is accepted for later: a worker that starts it "
-            "would not have the value",
-            path=f"args.{name}",
-            hint="keep it encrypted with Runtime(encrypt=...), or pass a reference and look the value up in the body",
-        )
-    return shown, known
-
-
 def _locks(session: Session, spec: Spec, args: Mapping[str, Any], known: Known) -> tuple[str, ...]:
-    request = _request(session, spec, args)
-    if spec.redact is None:
-        return lock_names(spec, request)
-    about = (session.tenant, "lock")  # not the tool's: two tools that lock the same thing must meet
-    return lock_names(spec, request, lambda name: session.veil.name(name, known, about))
+    request = request_of(session, spec, args)
+    return lock_names(spec, request) if spec.redact is None else hidden_locks(session.veil, request, spec, known)
 
 
-def _request(session: Session, spec: Spec, args: Mapping[str, Any]) -> Request:
+def unforeseen(session: Session, ask: Ask, said: Mapping[str, int]) -> tuple[Want, ...]:
+    """The budgets of what this request's body spent without having said so before."""
+    if not session.budgets:
+        return ()
+    return unreserved(said, ask.costs, session.budgets, request_of(session, ask.spec, ask.args), session.root)
+
+
+def request_of(session: Session, spec: Spec, args: Mapping[str, Any]) -> Request:
     """What the rules of a tool see."""
     return Request(
         run_id=session.id,
@@ -245,7 +240,7 @@ def _meant(
         identity = {name: shown[name] for name in spec.key}  # as the rule says it, without a request to ask it with
     else:
         # A function is the user's own and sees the values; what it makes of them is hidden after.
-        identity = spec.identity(_request(session, spec, args if callable(spec.key) else shown))
+        identity = spec.identity(request_of(session, spec, args if callable(spec.key) else shown))
     if identity is None:
         return meaning, meaning
     named = _meaning(identity, path="key")
@@ -306,6 +301,7 @@ def call_of(
         settled_at=moment(row.settled_at),
         replays=row.replays,
         gone_at=gone_at or moment(row.lost_at),
+        costs={unit: Decimal(text) for unit, text in read_charge(row.cost).totals().items()} if row.cost else {},
     )
 
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
+from amends.approvalrows import FindApproval, Terms
 from amends.ledger import Admission, AdmitCall
-from amends.rows import (
-    CallRow,
-    FindCall,
-    FindKey,
-    InsertCall,
-    ListCalls,
-    ListGenerations,
-    ListTree,
-    Now,
-    RunRow,
-    UpdateCall,
-    UpdateRun,
+from amends.rows import CallRow, FindCall, FindKey, ListCalls, ListGenerations, Now, RunRow, UpdateCall, UpdateRun
+from amends.states import FREES_KEY
+from amends.store.budgets import charge_for
+from amends.store.change import find_run, held, move_call
+from amends.store.law import (
+    admit_by_law,
+    broken_law,
+    hold_read,
+    is_record,
+    locked_out,
+    refused_by_rule,
+    takes_nothing,
+    write_call,
 )
-from amends.states import FREES_KEY, RUN_FINAL, UNSETTLED
-from amends.store.change import find_run, held, move_call, note
-from amends.store.locks import merged, outbox_names, remember, take_locks
+from amends.store.requests import PENDING, really, replace_request, why_not, why_replaced
 
 GENERATIONS_MAX: Final = 100
 """How often one key may fail or be taken back in one scope before amends says stop."""
@@ -32,7 +30,7 @@ GENERATIONS_MAX: Final = 100
 async def admit_call(op: AdmitCall) -> Admission:
     """See ``AdmitCall``."""
     root = await find_run(op.root)
-    if not _is_record(root):  # a record starts nothing for anybody and answers everybody
+    if not is_record(root):  # a record starts nothing for anybody and answers everybody
         held(root, op.owner, op.epoch)
     run = root if op.run == op.root else await find_run(op.run)
     now = await Now()
@@ -47,7 +45,7 @@ async def admit_call(op: AdmitCall) -> Admission:
         answer = await _answer_known(op, run, root, known, now)
         if answer is not None:
             return answer
-    closed = await _closed(op, run, root, now)
+    closed = await takes_nothing(op, run, root, now)
     if closed is not None:
         return closed
     if op.again:
@@ -55,54 +53,41 @@ async def admit_call(op: AdmitCall) -> Admission:
     if known is None and root.epoch > 1 and not root.history and not op.declared and not op.again:
         twin = await _suspected_twin(op, root)
         if twin is not None:
-            call = await _insert(op, run, root, now, state="held", generation=1, reason="duplicate", twin=twin.id)
+            call = await write_call(op, run, root, now, state="held", generation=1, reason="duplicate", twin=twin.id)
             return Admission("held", call, twin, run)
-    return await _admit_by_law(op, run, root, now, 1 if known is None else known.generation + 1)
-
-
-def _is_record(root: RunRow) -> bool:
-    """Whether the run is over for its callers: closed, or decided and given to whoever goes forward with it."""
-    return root.closed_at is not None or (root.goal == "commit" and not root.owner)
+    return await admit_by_law(op, run, root, now, 1 if known is None else known.generation + 1)
 
 
 async def _first_answer(mine: CallRow, run: RunRow) -> Admission:
     if mine.state == "held":
         twin = await FindCall(mine.twin) if mine.twin else None
-        return Admission("staged" if mine.is_staged else "held", mine, twin, run)
+        asked = await FindApproval(mine.approval) if mine.approval else None
+        if asked is not None and asked.follows:
+            return Admission("void", mine, run=run, approval=asked, void="changed")
+        return Admission("staged" if mine.is_staged else "held", mine, twin, run, approval=asked)
     return Admission("start", mine)
 
 
 async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission:
     # Reads are recorded, never deduplicated: the call's own id keeps their keys apart.
-    closed = await _closed(op, run, root, now)
+    closed = await takes_nothing(op, run, root, now)
     if closed is not None and (root.state == "committed" or root.goal == "commit"):
         recorded = [call for call in await ListCalls(root.uid, ("succeeded",)) if call.key.startswith(f"{op.key}:")]
         return Admission("replay", recorded[-1]) if recorded else closed
     if closed is not None:
         return closed
-    locked = await _locked(op, run, root, now)
+    if op.need is not None:
+        asked = await _admit_asked_read(op, run, root, now)
+        if asked is not None:
+            return asked
+    locked = await locked_out(op, run, root, now)
     if locked is not None:
         return locked
+    paid = await charge_for(op, run, root, now)
+    if isinstance(paid, Admission):
+        return paid
     op = replace(op, key=f"{op.key}:{op.call_id}")  # the request itself may be repeated: it stays as it is
-    return Admission("start", await _insert(op, run, root, now, state="started", generation=1))
-
-
-async def _closed(op: AdmitCall, run: RunRow, root: RunRow, now: float, *, recorded: bool = False) -> Admission | None:
-    """Whether the run takes nothing new; a deadline that has passed is found here.
-
-    ``recorded``: it is not new, and a commit waits for it: its caller may bring what nobody else can start it with.
-    """
-    late = root.deadline_at is not None and now > root.deadline_at
-    if late and root.phase == "open" and not root.pivot and root.goal != "rollback":
-        await note(root, "goal", at=now, by="deadline", epoch=root.epoch, to="rollback")
-        root = await UpdateRun(root, {"goal": "rollback", "goal_by": "deadline", "goal_why": "the deadline passed"})
-        run = root if run.uid == root.uid else run
-    for one in (run, root):
-        if one.state in RUN_FINAL or one.phase == "rolling_back" or (one.goal == "rollback" and one.phase == "open"):
-            return Admission("ended", run=one)
-    if run.goal == "commit" and not recorded and (op.kind != "read" or _is_record(root)):
-        return Admission("ended", run=run)
-    return None
+    return Admission("start", await write_call(op, run, root, now, state="started", generation=1, **paid))
 
 
 # ---- a key that is known ------------------------------------------------------------------
@@ -120,7 +105,7 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
     if known.asked_epoch < root.epoch and not root.history and root.closed_at is None:
         known = await _next_unasked(op, root)
         asked_now = True
-    if known.reason in ("duplicate", "conflict") and known.state in ("held", "ready"):
+    if known.state in ("held", "ready") and (known.approval or known.reason in ("duplicate", "conflict")):
         return await _answer_held(op, run, root, known, now)
     if known.ident != op.ident and known.state not in FREES_KEY:
         return await _conflict(op, run, root, known, now)
@@ -129,7 +114,7 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
             return Admission("replay", known)
         case "started" | "compensating":
             return Admission("wait", known, run=run)
-        case "in_doubt" | "backing_off" if _is_record(root) or (known.kind, known.state) == (
+        case "in_doubt" | "backing_off" if is_record(root) or (known.kind, known.state) == (
             "retriable",
             "backing_off",
         ):
@@ -140,7 +125,7 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
             return Admission("retry", known, run=run)
         case "held" | "ready":
             return Admission("staged" if known.is_staged else "held", known, run=run)
-        case "failed" if (asked_now or _is_record(root)) and known.ident == op.ident:
+        case "failed" if (asked_now or is_record(root)) and known.ident == op.ident:
             return Admission("failed", known, run=run)
         case "refused" if known.ident == op.ident:
             return Admission("rejected", known, run=run)
@@ -183,22 +168,88 @@ async def _answer_other_run(op: AdmitCall, run: RunRow, known: CallRow, now: flo
 
 
 async def _answer_held(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission | None:
+    if known.approval:
+        return await _answer_requested(op, run, root, known, now)
     if known.ident != op.ident:
         return await _conflict(op, run, root, known, now)
     twin = await FindCall(known.twin) if known.twin else None
     if known.state == "held":
         return Admission("held", known, twin, run)
-    closed = await _closed(op, run, root, now, recorded=True)
+    closed = await takes_nothing(op, run, root, now, recorded=True)
     if closed is not None:
         return closed
-    broken = None if op.advise else await _broken_law(op, run)
+    broken = None if op.advise else await broken_law(op, run, now)
     return broken or Admission("retry", known, twin, run)  # a person said: run it; that changes no law
+
+
+# ---- a call that a person is asked about --------------------------------------------------
+
+
+async def _answer_requested(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
+    """It is held, or may start: exactly as it was asked for and no other way."""
+    approval = await FindApproval(known.approval)
+    assert approval is not None, "a call names a request of this ledger"
+    waiting = Admission("staged" if known.is_staged else "held", known, run=run, approval=approval)
+    if op.repeated and op.need is not None and op.need.id == known.approval:
+        return replace(waiting, verdict="void", void=await why_replaced(approval))
+    if is_record(root):
+        return waiting
+    closed = await takes_nothing(op, run, root, now, recorded=known.state == "ready")
+    if closed is not None:
+        return closed
+    need = await really(op.need, run, op.tool)
+    if need is not None and need.decision == "refuse":
+        return await refused_by_rule(op, run, root, now)
+    if op.digest != known.digest:
+        return await _ask_for_these(op, run, root, known, now)
+    why = why_not(approval, known, Terms(op.version, need), now)
+    if why in ("expired", "changed") and need is not None:
+        call, made = await replace_request(run, known, approval, need, why, at=now, by=op.owner, epoch=root.epoch)
+        return Admission("void", call, run=run, approval=made, void=why)
+    if why not in ("", PENDING):
+        return replace(waiting, verdict="void", void=why)
+    if why == PENDING or known.is_staged:
+        return waiting
+    broken = None if op.advise or op.kind == "read" else await broken_law(op, run, now)
+    return broken or replace(waiting, verdict="retry")
+
+
+async def _ask_for_these(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
+    """Other arguments under the same key: nobody has said yes to those, and what was asked is asked no more."""
+    if known.generation >= GENERATIONS_MAX:
+        return Admission("spent", known, run=run)
+    home = await find_run(known.run)
+    why = "asked for with other arguments"
+    await move_call(home, known, "dropped", at=now, by=op.owner, epoch=root.epoch, why=why, settled_at=now)
+    if home.staged_pivot == known.id:
+        await UpdateRun(home, {"staged_pivot": ""})
+    run = await find_run(run.uid)
+    return await admit_by_law(op, run, root, now, known.generation + 1, follows=known.approval)
+
+
+async def _admit_asked_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission | None:
+    """Reads are not deduplicated; one that waits for a person is found again by what it asks. None: it may start."""
+    need = await really(op.need, run, op.tool)
+    if need is None:
+        return None
+    if need.decision == "refuse":
+        return await refused_by_rule(op, run, root, now)
+    asked = [
+        call
+        for call in await ListCalls(root.uid, ("held", "ready", "refused"))
+        if call.kind == "read" and call.approval and (call.run, call.digest) == (run.uid, op.digest)
+    ]
+    if not asked:
+        return await hold_read(op, run, root, need, now)
+    if asked[-1].state == "refused":
+        return Admission("rejected", asked[-1], run=run)
+    return await _answer_requested(op, run, root, asked[-1], now)
 
 
 async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
     if op.on_conflict == "raise" or known.state in ("held", "ready"):
         return Admission("conflict", known, run=run)
-    closed = await _closed(op, run, root, now)
+    closed = await takes_nothing(op, run, root, now)
     if closed is not None:
         return closed
     # The person decides about exactly these arguments, so the held call has a key of its own.
@@ -206,7 +257,9 @@ async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, no
     mine = await FindKey(op.key)
     if mine is None or (mine.state in FREES_KEY - {"refused"} and not mine.alias):
         generation = 1 if mine is None else mine.generation + 1
-        mine = await _insert(op, run, root, now, state="held", generation=generation, reason="conflict", twin=known.id)
+        mine = await write_call(
+            op, run, root, now, state="held", generation=generation, reason="conflict", twin=known.id
+        )
         return Admission("held", mine, known, run)
     answer = await _answer_known(op, run, root, mine, now)
     return answer or Admission("conflict", known, run=run)
@@ -224,158 +277,8 @@ async def _suspected_twin(op: AdmitCall, root: RunRow) -> CallRow | None:
     """A call of this tool from before the resume that nobody has asked for again yet."""
     for call in await ListCalls(root.uid):
         before = call.created_epoch < root.epoch and call.asked_epoch < root.epoch
-        if before and call.tool == op.tool and not call.declared and (call.state == "succeeded" or call.is_staged):
+        # One that a person was asked about counts too: else both would be done once they said yes.
+        counts = call.state == "succeeded" or call.is_staged or (call.approval and call.state in ("held", "ready"))
+        if before and call.tool == op.tool and not call.declared and counts:
             return call
     return None
-
-
-# ---- the law ------------------------------------------------------------------------------
-
-
-async def _admit_by_law(op: AdmitCall, run: RunRow, root: RunRow, now: float, generation: int) -> Admission:
-    broken = await _broken_law(op, run)
-    if broken is not None and not op.advise:
-        await note(
-            run, "refused", at=now, by=op.tool, epoch=root.epoch, law=broken.law, tool=op.tool, missing=broken.missing
-        )
-        return broken
-    violation = "" if broken is None else broken.law
-    stages = run.phase == "open" and (op.kind == "retriable" or op.at_commit)
-    if stages:
-        call = await _insert(
-            op, run, root, now, state="held", generation=generation, reason="order", violation=violation
-        )
-        if op.at_commit:
-            run = await UpdateRun(run, {"staged_pivot": call.id})
-        return Admission("staged", call, run=run)
-    locked = await _locked(op, run, root, now, pivots=op.kind == "pivot" and not violation)
-    if locked is not None and op.kind == "retriable":
-        # Past the pivot it is forward work, whoever has the lock: accepted, and started when that is free.
-        call = await _insert(op, run, root, now, state="held", generation=generation, reason="lock")
-        return Admission("staged", call, run=run)
-    if locked is not None:
-        return locked
-    call = await _insert(op, run, root, now, state="started", generation=generation, violation=violation)
-    if op.kind == "pivot" and not violation:
-        await UpdateRun(run, {"pivot": call.id})
-    return Admission("start", call)
-
-
-async def _locked(op: AdmitCall, run: RunRow, root: RunRow, now: float, *, pivots: bool = False) -> Admission | None:
-    """Take what the call names, and with a pivot what its outbox will need; the answer when somebody has it."""
-    wanted = op.locks
-    if pivots and root.locked:
-        wanted = replace(wanted, names=merged(wanted.names, await outbox_names(run)))
-    if not wanted.names:
-        return None
-    why_not = await take_locks(root, wanted, call=op.call_id, tool=op.tool, at=now, by=op.owner)
-    if why_not is None:
-        return None
-    run = await find_run(root.uid) if why_not.victim else run
-    return Admission("ended" if why_not.victim else "locked", run=run, lock=why_not)
-
-
-async def _broken_law(op: AdmitCall, run: RunRow) -> Admission | None:
-    pivoted = run.phase == "pivoted"
-    if run.pivot and not pivoted:
-        return Admission("refused", run=run, law="pivot_in_flight", pivot=await _tool_of(run.pivot))
-    if op.kind == "retriable" or (op.kind == "compensatable" and not pivoted):
-        return None
-    if op.kind == "compensatable":
-        return Admission("refused", run=run, law="after_pivot", pivot=await _tool_of(run.pivot))
-    if pivoted or run.staged_pivot:
-        return Admission("refused", run=run, law="pivot_twice", pivot=await _tool_of(run.pivot or run.staged_pivot))
-    return await _early(op, run)
-
-
-async def _early(op: AdmitCall, run: RunRow) -> Admission | None:
-    if op.at_commit:
-        return None  # what is missing or unsettled is looked at when the run commits
-    calls, open_children = await within(run)
-    missing = not_done(op.after, calls)
-    if missing:
-        return Admission("refused", run=run, law="pivot_early", missing=missing)
-    others = [call for call in calls if call.key != op.key]  # a held pivot that a person let go is not its own obstacle
-    unsettled = [call.tool for call in others if call.state in UNSETTLED and not call.is_staged]
-    unsettled += [child.id for child in open_children]
-    if unsettled:
-        return Admission("refused", run=run, law="pivot_early", unsettled=tuple(dict.fromkeys(unsettled)))
-    return None
-
-
-def not_done(after: Sequence[str], calls: Iterable[CallRow]) -> tuple[str, ...]:
-    """Which of these tools have not succeeded."""
-    done = {call.tool for call in calls if call.state == "succeeded"}
-    return tuple(tool for tool in after if tool not in done)
-
-
-async def within(run: RunRow) -> tuple[list[CallRow], list[RunRow]]:
-    """The calls of a run and of its descendants, and those descendants that are not closed."""
-    tree = await ListTree(run.root)
-    inside = {run.uid}
-    for row in tree:  # parents come first
-        if row.parent in inside:
-            inside.add(row.uid)
-    calls = [call for call in await ListCalls(run.root) if call.run in inside]
-    unclosed = [row for row in tree if row.uid in inside and row.uid != run.uid and row.state not in RUN_FINAL]
-    return calls, unclosed
-
-
-async def _tool_of(call_id: str) -> str:
-    call = await FindCall(call_id) if call_id else None
-    return "the commit" if call is None else call.tool
-
-
-async def _insert(op: AdmitCall, run: RunRow, root: RunRow, now: float, *, state: str, **facts: Any) -> CallRow:
-    """Write the request down, started or held, with its event."""
-    if op.locks.names:
-        facts["locks"] = json.dumps(op.locks.names, ensure_ascii=False)
-        await remember(root)
-    seq = await note(
-        run, "call", at=now, by=op.owner, epoch=root.epoch, call=op.call_id, frm="(new)", to=state,
-        tool=op.tool, reason=facts.get("reason"), violation=facts.get("violation"),
-        locks=op.locks.names,
-    )  # fmt: skip
-    if state == "started":
-        facts |= {"attempt": 1, "first_at": now, "started_at": now}
-    row = _row_of(op, run, root, now, seq=seq, state=state, **facts)
-    await InsertCall(row)
-    return row
-
-
-def _row_of(op: AdmitCall, run: RunRow, root: RunRow, now: float, **facts: Any) -> CallRow:
-    return CallRow(
-        id=op.call_id,
-        run=run.uid,
-        root=root.uid,
-        run_id=run.id,
-        tenant=run.tenant,
-        tool=op.tool,
-        version=op.version,
-        kind=op.kind,
-        key=op.key,
-        ident=op.ident,
-        digest=op.digest,
-        args=op.args,
-        created_at=now,
-        created_epoch=root.epoch,
-        asked_epoch=root.epoch,
-        scope=op.scope,
-        declared=int(op.declared),
-        again=op.again,
-        call_ref=op.call_ref,
-        parent=op.parent,
-        grp=op.grp,
-        at_commit=int(op.at_commit),
-        undoable=int(op.undoable),
-        agent=run.agent,
-        principal=run.principal,
-        **facts,
-    )
-
-
-async def promote(run: RunRow, call: CallRow, *, at: float, by: str, epoch: int) -> CallRow:
-    """A held call's turn has come."""
-    if call.state == "held":
-        call = await move_call(run, call, "ready", at=at, by=by, epoch=epoch)
-    return call

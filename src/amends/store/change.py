@@ -6,11 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from amends.approvalrows import OPEN, ApprovalRow, FindApproval, UpdateApproval
 from amends.errors import LeaseLost, TransitionRefused
 from amends.lockrows import DropWaits, FreeLocks
 from amends.plain import quoted
 from amends.rows import AddEvent, CallRow, FindCall, FindRun, ListCalls, RunRow, UpdateCall, UpdateRun
 from amends.states import call_may, run_may
+from amends.store.charging import moved_on
 
 
 async def owned(root_uid: str, owner: str, epoch: int) -> RunRow:
@@ -88,13 +90,41 @@ async def move_call(
         raise TransitionRefused(
             f"call {call.id} ({call.tool}) is {call.state} and cannot become {to}", frm=call.state, to=to
         )
+    cost = changes.get("cost", call.cost)
+    if cost:
+        changes["cost"], costs = await moved_on(cost, to, kind=call.kind, why=changes.get("why", ""))
+        facts = {**(facts or {}), "costs": costs or None}
     seq = await note(run, "call", at=at, by=by, epoch=epoch, call=call.id, frm=call.state, to=to, **(facts or {}))
     if to in ("succeeded", "in_doubt") and call.state not in ("failed", "compensated"):
         changes["settled_seq"] = seq
     elif to == "succeeded":
         changes["settled_seq"] = seq
         changes["late"] = 1
+    if to == "dropped" and call.approval:
+        await _cancel(run, call, at=at, by=by, epoch=epoch)
     return await UpdateCall(call, {"state": to, **changes})
+
+
+async def move_approval(
+    run: RunRow, row: ApprovalRow, to: str, *, at: float, by: str, epoch: int, why: str = "", **changes: Any
+) -> ApprovalRow:
+    """Move a request for a person's yes and write the event; what was decided stays decided."""
+    if row.state not in OPEN or (row.state, to) == ("pending", "used"):
+        raise TransitionRefused(
+            f"approval {row.id} ({row.tool}) is {row.state} and cannot become {to}", frm=row.state, to=to
+        )
+    await note(
+        run, "approval", at=at, by=by, epoch=epoch, call=row.call, frm=row.state, to=to, approval=row.id, why=why
+    )
+    # What is decided, used or over need not be told any more.
+    return await UpdateApproval(row, {"state": to, "tell_at": None, **changes})
+
+
+async def _cancel(run: RunRow, call: CallRow, *, at: float, by: str, epoch: int) -> None:
+    """Nobody need decide about a call that will not be made."""
+    row = await FindApproval(call.approval)
+    if row is not None and row.state in OPEN:
+        await move_approval(run, row, "cancelled", at=at, by=by, epoch=epoch)
 
 
 async def move_run(

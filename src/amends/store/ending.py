@@ -21,9 +21,11 @@ from amends.lockrows import Wanted
 from amends.planmark import tree_mark
 from amends.rows import CallRow, FindCall, FindRun, ListCalls, ListTree, Now, RunRow, UpdateCall, UpdateRun
 from amends.states import RUN_FINAL, STANDING, UNSETTLED
-from amends.store.admission import not_done, promote, within
+from amends.store.budgets import refused, reserve_recorded
 from amends.store.change import count_replays, find_run, holds, move_call, move_run, note, owned, unblock
+from amends.store.law import not_done, promote, within
 from amends.store.locks import staged_names, take_locks
+from amends.store.requests import ask_for_more, unready, use_staged
 
 # ---- backward -----------------------------------------------------------------------------
 
@@ -181,6 +183,9 @@ async def decide_commit(op: DecideCommit) -> Decision:
     calls, children = await within(run)
     mine = [call for call in calls if call.run == run.uid]
     unsettled = [call for call in calls if call.state in UNSETTLED and not call.is_staged]
+    if run.phase == "open" and (run.staged_pivot or not run.parent):  # else its outbox becomes its parent's
+        waiting = await unready(run, mine, op.outbox, now)
+        unsettled += await ask_for_more(run, waiting, op.outbox, at=now, by=op.owner, epoch=op.epoch)
     if unsettled or children:
         return Decision("unsettled", run, tuple(unsettled), tuple(children))
     staged = tuple(call for call in mine if call.is_staged)
@@ -195,11 +200,12 @@ async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCo
         missing = not_done(op.after.get(pivot.tool, ()), (await within(run))[0])
         if missing and not pivot.violation:
             return Decision("early", run, (pivot,), missing=missing)
-        locked = await _take_staged(run, staged, op, now)
-        if locked is not None:
-            return locked
+        why_not = await _take_staged(run, staged, op, now)
+        if why_not is not None:
+            return why_not
+        await use_staged(run, at=now, by=op.owner, epoch=op.epoch)
         run = await UpdateRun(run, {"pivot": pivot.id})
-        pivot = await promote(run, pivot, at=now, by=op.owner, epoch=op.epoch)
+        pivot = await promote(run, await FindCall(pivot.id) or pivot, at=now, by=op.owner, epoch=op.epoch)
         pivot = await move_call(
             run, pivot, "started", at=now, by=op.owner, epoch=op.epoch, facts={"attempt": 1},
             attempt=1, first_at=now, started_at=now,
@@ -211,28 +217,32 @@ async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCo
             await UpdateCall(call, {"run": run.parent})
         staged = ()
     if staged:
-        locked = await _take_staged(run, staged, op, now) if run.phase == "open" else None
-        if locked is not None:
-            return locked
+        why_not = await _take_staged(run, staged, op, now) if run.phase == "open" else None
+        if why_not is not None:
+            return why_not
         if run.phase == "open":
+            await use_staged(run, at=now, by=op.owner, epoch=op.epoch)
             run = await move_run(run, "pivoted", at=now, by=op.owner, epoch=op.epoch, facts={"pivot": "commit"})
         return Decision("forward", run, staged)
     return Decision("committed", await move_run(run, "committed", at=now, by=op.owner, epoch=op.epoch))
 
 
 async def _take_staged(run: RunRow, staged: tuple[CallRow, ...], op: DecideCommit, now: float) -> Decision | None:
-    """What is staged needs its locks in the transaction that decides; None: it has them, or names none."""
+    """What is staged needs its locks and its money in the transaction that decides; None: it has them, or needs none."""
     names = staged_names(staged)
-    if not names:
-        return None
+    if names:
+        root = await find_run(run.root)
+        first = next(call for call in staged if call.locks)
+        wanted = Wanted(names, waits=True, waited=True)
+        why_not = await take_locks(root, wanted, call=first.id, tool=first.tool, at=now, by=op.owner)
+        if why_not is not None:
+            run = await find_run(run.uid)
+            return Decision("rollback" if why_not.victim else "locked", run, staged, lock=why_not)
     root = await find_run(run.root)
-    first = next(call for call in staged if call.locks)
-    wanted = Wanted(names, waits=True, waited=True)
-    why_not = await take_locks(root, wanted, call=first.id, tool=first.tool, at=now, by=op.owner)
-    if why_not is None:
+    over = await reserve_recorded(staged, root, now=now)
+    if over is None:
         return None
-    run = await find_run(run.uid)
-    return Decision("rollback" if why_not.victim else "locked", run, staged, lock=why_not)
+    return Decision("over", await refused(over, run, root, now, by=op.owner, at_end=True), staged, over=over)
 
 
 # ---- closing ------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -147,13 +148,11 @@ def read_schema(path: Path, *, wait_s: float) -> Schema:
     """What the file holds; nothing is made and nothing is changed."""
     if not os.path.exists(path):  # noqa: PTH110
         return schema_of("sqlite", 0, 0, "")
-    connection = connect(path, create=False, synchronous="FULL", wait_s=wait_s)
     try:
-        return patiently(path, wait_s, lambda: _schema(connection, _names(connection)))
+        with closing(connect(path, create=False, synchronous="FULL", wait_s=wait_s)) as connection:
+            return patiently(path, wait_s, lambda: _schema(connection, _names(connection)))
     except sqlite3.Error as error:
         raise explained(error, path) from error
-    finally:
-        connection.close()
 
 
 def _checked_version(connection: sqlite3.Connection, path: Path, *, create: bool) -> int:

@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from amends import deskops, ledger, sealops
+from amends import approvalops, budgetops, deskops, ledger, noticeops, sealops
 from amends.flow import Flow
-from amends.store import admission, desk, ending, opening, reading, retention, sealing, settlement
+from amends.store import (
+    admission,
+    approvals,
+    desk,
+    ending,
+    notices,
+    opening,
+    reading,
+    retention,
+    sealing,
+    settlement,
+)
 
 INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     ledger.OpenRun: opening.open_run,
@@ -39,9 +50,20 @@ INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     ledger.ReadEvents: reading.read_events,
     ledger.ListLocks: reading.list_locks,
     deskops.AcceptCall: desk.accept_call,
+    budgetops.ListBudgets: reading.list_budgets,
     ledger.CollectGarbage: retention.collect_garbage,
     sealops.PinKey: sealing.pin_key,
     sealops.RewriteTexts: sealing.rewrite_texts,
+    approvalops.DecideApproval: approvals.decide_approval,
+    approvalops.AskAgain: approvals.ask_again,
+    approvalops.EditApproval: approvals.edit_approval,
+    approvalops.ExpireApprovals: approvals.expire_approvals,
+    approvalops.Delegate: approvals.delegate,
+    approvalops.ReadApproval: approvals.read_approval,
+    approvalops.SearchApprovals: approvals.search_approvals,
+    noticeops.DueNotices: notices.due_notices,
+    noticeops.ClaimNotice: notices.claim_notice,
+    noticeops.NoteTold: notices.note_told,
 }
 
 READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(
@@ -53,6 +75,10 @@ READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(
         ledger.ReadEvents,
         ledger.DueRuns,
         ledger.ListLocks,
+        budgetops.ListBudgets,
+        approvalops.ReadApproval,
+        approvalops.SearchApprovals,
+        noticeops.DueNotices,
     }
 )
 """Operations that change nothing: a store may answer them without taking its write lock."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from amends.budgetrows import SliceRow
 from amends.flow import run_flow
 from amends.ledger import StoreOp
 from amends.lockrows import (
@@ -51,6 +52,8 @@ from amends.rows import (
     UpdateCall,
     UpdateRun,
 )
+from amends.store.approvalmemory import SHELF_ROWS, Shelf
+from amends.store.budgetmemory import BUDGET_ROWS
 from amends.store.intents import intent
 
 T = TypeVar("T")
@@ -71,6 +74,8 @@ class MemoryStore:
         self.locks: dict[tuple[str, str], LockRow] = {}
         self.waits: dict[tuple[str, str], WaitRow] = {}
         self.marks: dict[str, MarkRow] = {}
+        self.slices: dict[str, SliceRow] = {}
+        self.shelf = Shelf(self._undo)
         self._ids: dict[tuple[str, str], list[str]] = {}
         self._trees: dict[str, list[str]] = {}
         self._keys: dict[str, list[str]] = {}
@@ -103,7 +108,8 @@ class MemoryStore:
     # ---- rows -----------------------------------------------------------------------------
 
     def _row(self, op: Any) -> Any:
-        return _ROWS[type(op)](self, op)
+        row = _ROWS.get(type(op))
+        return SHELF_ROWS[type(op)](self.shelf, op) if row is None else row(self, op)
 
     def _now(self, op: Now) -> float:
         newest = self.events[-1].at if self.events else 0.0
@@ -327,4 +333,5 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     DropWaits: MemoryStore._drop_waits,
     FindMark: lambda store, op: store.marks.get(op.name),
     AddMark: MemoryStore._add_mark,
+    **BUDGET_ROWS,
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from amends.errors import RunEnded
 from amends.ledger import ClaimRun, DueRuns, LetGo, OpenChild, Opened, OpenRun, Renewed, RenewLeases
 from amends.lockrows import DropWaits
@@ -20,6 +22,7 @@ from amends.rows import (
     needs_tool,
 )
 from amends.store.change import count_replays, find_run, holds, move_call, move_run, note, owned
+from amends.store.requests import resting
 
 
 async def open_run(op: OpenRun) -> Opened:
@@ -45,6 +48,8 @@ async def open_run(op: OpenRun) -> Opened:
     row = await _take_over(row, op, now, history=int(op.history))
     if row.state == "blocked" and row.interrupted:
         row = await move_run(row, row.came_from, at=now, by=op.owner, epoch=row.epoch, causes="[]", interrupted=0)
+    if op.budgets and op.budgets != row.budgets:
+        row = await UpdateRun(row, {"budgets": op.budgets})
     return Opened("resumed", row, now)
 
 
@@ -72,6 +77,7 @@ async def _create(op: OpenRun, generation: int, now: float) -> RunRow:
         lease_s=op.lease_s,
         lease_until=now + op.lease_s,
         wake_at=now + op.lease_s,
+        budgets=op.budgets,
     )
     await InsertRun(row)
     await note(row, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=generation)
@@ -234,15 +240,12 @@ async def let_go(op: LetGo) -> RunRow:
     if root.closed_at is not None:
         return root
     await note(root, "let go", at=now, by=op.owner, epoch=op.epoch, suspended=op.suspended)
-    return await UpdateRun(
-        root,
-        {
-            "owner": "",
-            "lease_until": 0.0,
-            "wake_at": None if op.wake_s is None else now + op.wake_s,
-            "suspended": int(op.suspended),
-        },
-    )
+    given_back: dict[str, Any] = {"owner": "", "lease_until": 0.0}
+    if op.suspended and op.wake_s is None:
+        # Decided meanwhile, there is nobody to wait for; and when nobody can say yes any more, the policy applies.
+        return await UpdateRun(root, {**given_back, **await resting(root, now)})
+    wake_at = None if op.wake_s is None else now + op.wake_s
+    return await UpdateRun(root, {**given_back, "wake_at": wake_at, "suspended": int(op.suspended)})
 
 
 async def due_runs(op: DueRuns) -> list[tuple[RunRow, tuple[str, ...]]]:

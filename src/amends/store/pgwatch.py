@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
-from amends import ledger
+from amends import approvalops, ledger
 from amends.ledger import StoreOp
 
 log = logging.getLogger("amends")
@@ -40,6 +40,8 @@ def topics_of(op: StoreOp[Any], answer: Any) -> tuple[str, ...]:
     Not after the settling of a call that only its own run waits for: its waiters live in the owner's process, and
     transactions that notify are committed one after another.
     """
+    if isinstance(op, approvalops.DecideApproval | approvalops.EditApproval):
+        return (answer.call.root,)
     if isinstance(op, SETTLED):
         call = answer.call
         return (call.root,) if call.scope == "ledger" or call.kind == "pivot" else ()

@@ -58,6 +58,8 @@ def is_plain_admission(op: AdmitCall) -> bool:
         and not op.again
         and not op.at_commit
         and not op.locks.names
+        and not op.costs.costs
+        and op.need is None
         and (op.epoch == 1 or op.declared or op.kind == "read")
     )
 
@@ -125,7 +127,7 @@ SETTLED: Final = ("state", "result", "loss", "error", "why", "quiet_boot", "quie
 def is_plain_settlement(op: SettleCall) -> bool:
     """Whether settling changes this call and nothing else, if the ledger still has it as its caller saw it."""
     seen = op.seen
-    if seen is None or seen.kind == "pivot" or op.repeated or op.doom:
+    if seen is None or seen.kind == "pivot" or op.repeated or op.doom or seen.cost or op.spent:
         return False
     return seen.state == "started" and seen.attempt == op.attempt  # another attempt's row would answer with its times
 
@@ -210,7 +212,7 @@ UNDONE: Final = ("state", "comp_error", "comp_gave_up", "comp_boot", "comp_mono"
 def is_plain_end(op: SettleCompensation) -> bool:
     """Whether the end of a compensation changes its call and nothing else."""
     seen = op.seen
-    if seen is None or op.repeated:
+    if seen is None or op.repeated or seen.cost:
         return False
     return seen.state == "compensating" and seen.comp_attempt == op.attempt
 

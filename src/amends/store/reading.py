@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from amends.approvalrows import ApprovalsOf
+from amends.budgetops import ListBudgets
+from amends.budgetrows import PageSlices, SliceRow
 from amends.ledger import HeldLock, ListLocks, ListRuns, ReadCall, ReadEvents, ReadRun, SearchCalls, Tree
 from amends.lockrows import LocksOf, PageLocks, WaitsFor
 from amends.rows import (
@@ -35,7 +38,10 @@ async def read_run(op: ReadRun) -> Tree | None:
             runs.append(row)
     calls = [call for call in await ListCalls(run.root) if call.run in inside]
     locks = await LocksOf(run.uid) if run.locked else []
-    return Tree(run, tuple(runs), tuple(calls), await Now(), tuple(locks))
+    asked = await ApprovalsOf(run.root) if any(call.approval for call in calls) else []
+    mine = {call.id for call in calls} if asked else set()
+    approvals = tuple(row for row in asked if row.call in mine)
+    return Tree(run, tuple(runs), tuple(calls), await Now(), tuple(locks), approvals)
 
 
 async def read_call(op: ReadCall) -> CallRow | None:
@@ -63,6 +69,11 @@ async def list_locks(op: ListLocks) -> list[HeldLock]:
         waits = [wait for wait in asked if waits_now(wait, await find_run(wait.root), now)]
         held.append(HeldLock(lock, root, tuple(waits), now))
     return held
+
+
+async def list_budgets(op: ListBudgets) -> tuple[list[SliceRow], float]:
+    """See ``ListBudgets``."""
+    return await PageSlices(op.tenant, op.after, op.limit), await Now()
 
 
 async def read_events(op: ReadEvents) -> list[EventRow]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
+from amends.budgetrows import DropSlices
 from amends.ledger import CollectGarbage, Swept
 from amends.rows import CallRow, FindRun, ListCalls, ListTree, Now, PageClosed, RunRow, UpdateCall, UpdateRun, removed
 from amends.states import STANDING, UNSETTLED
@@ -82,6 +83,8 @@ async def _remove(root: RunRow, calls: Iterable[CallRow], now: float, dry_run: b
             await UpdateRun(row, really | {"gone_at": now})
         elif really:
             await UpdateCall(row, really)
+    if any(isinstance(row, CallRow) and row.cost for row, _ in changes):
+        await DropSlices(root.uid)
     count = sum(isinstance(row, CallRow) for row, _ in changes)
     await note(root, "payloads removed", at=now, by="gc", epoch=root.epoch, calls=count, bytes=freed)
     return freed

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from amends.approvalrows import Unapproved
+from amends.budgetrows import Overrun
 from amends.errors import TransitionRefused
 from amends.ledger import (
     DecideCall,
@@ -19,22 +21,34 @@ from amends.ledger import (
 )
 from amends.lockrows import Contention, Wanted
 from amends.rows import CallRow, FindCall, Now, RunRow, UpdateCall, UpdateRun
-from amends.store.admission import promote
+from amends.store.budgets import outbox_of, refused, reserve_recorded, with_actuals
 from amends.store.change import find_run, holds, move_call, move_run, note, owned, unblock
+from amends.store.law import early, promote
 from amends.store.learning import knows, learned
 from amends.store.locks import names_wanted, take_locks
+from amends.store.requests import may_start, told_before, use, use_staged
 
 
-async def start_call(op: StartCall) -> CallRow | Contention | None:
+async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapproved | None:
     """See ``StartCall``."""
     call = await _find(op.call_id)
     run = await find_run(call.run)
     root = await owned(call.root, op.owner, op.epoch)
     if op.repeated and call.state == "started" and call.attempt == op.attempt:
         return call
+    before = await told_before(call, op.terms) if op.repeated else None
+    if before is not None:
+        return before
     if call.attempt != op.attempt - 1 or not _startable(run, call):
         return None
     now = await Now()
+    asks = (call.approval or (op.terms is not None and op.terms.need is not None)) and not call.attempt
+    approval = await may_start(run, call, op.terms, at=now, by=op.owner, epoch=op.epoch) if asks else None
+    if isinstance(approval, Unapproved):
+        return approval
+    pivots = call.kind == "pivot" and not call.violation
+    if pivots and asks and not call.is_staged and await _is_early(run, call, op, now):
+        return None
     # Later attempts need nothing: what the first one took is held until the tree has ended.
     names = await names_wanted(call, run, root) if root.locked and not call.attempt else ()
     if names:
@@ -42,14 +56,32 @@ async def start_call(op: StartCall) -> CallRow | Contention | None:
         why_not = await take_locks(root, wanted, call=call.id, tool=call.tool, at=now, by=op.owner)
         if why_not is not None:
             return why_not
+    if not call.attempt and (call.cost or root.charged):
+        outbox = await outbox_of(run) if call.kind == "pivot" and not call.violation and root.charged else []
+        over = await reserve_recorded({one.id: one for one in (call, *outbox)}.values(), root, now=now)
+        if over is not None:
+            await refused(over, run, root, now, by=op.owner)
+            return over
+        call = await _find(op.call_id)
     call = await promote(run, call, at=now, by=op.owner, epoch=op.epoch)
-    if call.kind == "pivot" and not call.violation:
+    if approval is not None:
+        await use(run, approval, at=now, by=op.owner, epoch=op.epoch)
+    if pivots:
+        if not call.attempt:
+            await use_staged(run, at=now, by=op.owner, epoch=op.epoch)
         run = await UpdateRun(run, {"pivot": call.id})
     return await move_call(
         run, call, "started", at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt},
         attempt=op.attempt, first_at=call.first_at or now, started_at=now, settled_at=None, retry_at=None,
         quiet_boot="", quiet_mono=None, quiet_left=None, why="", evidence="", probe_at=None,
     )  # fmt: skip
+
+
+async def _is_early(run: RunRow, call: CallRow, op: StartCall, now: float) -> bool:
+    """Whether something has come between the yes to a pivot and its start."""
+    if run.pivot or run.staged_pivot or run.phase != "open" or op.terms is None:
+        return bool(run.pivot or run.staged_pivot) or run.phase != "open"
+    return await early(run, call.key, op.terms.after, op.outbox, now) is not None
 
 
 def _startable(run: RunRow, call: CallRow) -> bool:
@@ -77,8 +109,9 @@ async def settle_call(op: SettleCall) -> Settled:
         return Settled(kept, fenced=True)
     now = await Now()
     run = root if call.run == call.root else await find_run(call.run)
+    paid = {"cost": await with_actuals(call, op, root, now)} if op.spent else {}
     settled = await move_call(
-        run, call, op.to, at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt, "why": op.why},
+        run, call, op.to, at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt, "why": op.why}, **paid,
         result=op.result, loss=op.loss, error=op.error, why=op.why, settled_at=now,
         retry_at=None if op.retry_s is None else now + op.retry_s, quiet_boot=op.boot, quiet_mono=op.mono,
     )  # fmt: skip
@@ -272,6 +305,14 @@ async def decide_call(op: DecideCall) -> CallRow:
     run = await find_run(call.run)
     root = await find_run(call.root)
     facts = {"decision": op.decision, "why": op.why}
+    if op.decision == "replay" and call.twin:
+        twin = await _find(call.twin)
+        if twin.approval and twin.state in ("held", "ready") and not twin.is_staged:
+            raise TransitionRefused(
+                f"{twin.tool} ({twin.id}), which it may repeat, waits for a person itself and has no result to give",
+                frm=call.state,
+                to="dropped",
+            )
     if op.decision == "run":
         call = await _let_run(run, call, op, now, root.epoch)
     elif op.decision == "refuse":

@@ -18,6 +18,8 @@ from amends.flow import Flow
 from amends.record import changed
 from amends.rows import CALL_COLUMNS, EVENT_COLUMNS, RUN_COLUMNS, CallRow, Changes, EventRow, RunRow
 from amends.states import CALL_STATES, LIVE, NEW, RUN_STATES, STANDING, UNSETTLED, call_sources, run_sources
+from amends.store.approvalsql import APPROVAL_ROWS, ApprovalStatements
+from amends.store.budgetsql import BUDGET_ROWS, BudgetStatements
 from amends.store.dialect import Dialect
 from amends.store.locksql import LOCK_ROWS, LockStatements
 from amends.store.marksql import MARK_ROWS, MarkStatements
@@ -65,6 +67,8 @@ class Statements:
         self._dialect = dialect
         self._shapes: dict[tuple[Any, ...], str] = {}
         self.locks = LockStatements(dialect)
+        self.budgets = BudgetStatements(dialect)
+        self.approvals = ApprovalStatements(dialect)
         self.marks = MarkStatements(dialect)
         runs, calls, events = self._select("runs", RUN_COLUMNS), self._select("calls", CALL_COLUMNS), "from events"
         mark, lock = dialect.mark, dialect.lock
@@ -386,5 +390,7 @@ _ROWS: Final[dict[type[Any], Callable[[Desk, Any], Flow[Any]]]] = {
     rows.AddEvent: _add_event,
     rows.PageEvents: _page_events,
     **LOCK_ROWS,
+    **BUDGET_ROWS,
+    **APPROVAL_ROWS,
     **MARK_ROWS,
 }

@@ -11,6 +11,9 @@ from typing import Final
 from amends.rows import CallRow, EventRow
 from amends.states import RUN_FINAL, call_may, run_may
 from amends.store.memory import MemoryStore
+from amends.testing.approvalcheckers import APPROVAL_CHECKERS
+from amends.testing.budgetcheckers import BUDGET_CHECKERS
+from amends.testing.deskcheckers import DESK_CHECKERS
 from amends.testing.lockcheckers import LOCK_CHECKERS
 from amends.testing.world import World, result_of
 
@@ -334,7 +337,7 @@ def goal_kept(store: MemoryStore, world: World) -> Iterator[str]:
         failed_pivot = any(
             c.run == run.uid and c.at_commit and c.state == "failed" and c.why != "lost" for c in store.calls.values()
         )
-        asked = run.goal_by in ("person", "deadline", "deadlock")
+        asked = run.goal_by in ("person", "deadline", "deadlock", "budget")
         if run.uid in decided and run.state == "rolled_back" and not failed_pivot and not asked and not run.parent:
             yield f"run {run.id} had ended cleanly and was rolled back"
 
@@ -382,6 +385,9 @@ CHECKERS: Final[dict[str, Checker]] = {
         answers_true,
         no_stale_body,
         *LOCK_CHECKERS,
+        *DESK_CHECKERS,
+        *APPROVAL_CHECKERS,
+        *BUDGET_CHECKERS,
     )
 }
 

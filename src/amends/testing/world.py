@@ -7,10 +7,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from amends.canonical import decode, encode
+from amends.charges import RESERVED, read_charge
 from amends.model import Absent, Happened, NoEffect, Probed, Unknown
 from amends.ops import Invoke
+from amends.planned import RollbackPlan
 from amends.rows import CallRow
 from amends.store.memory import MemoryStore
+from amends.testing.books import overspent
 from amends.testing.simulation import Process, Simulation
 
 
@@ -56,10 +60,18 @@ class World:
     merged: list[str] = field(default_factory=list)
     unlocked: list[str] = field(default_factory=list)
     deadlocks: list[str] = field(default_factory=list)
+    unapproved: list[str] = field(default_factory=list)
+    asks: frozenset[str] = frozenset()
+    """Tools that never start without somebody's yes."""
+    overspent: list[str] = field(default_factory=list)
+    unpaid: list[str] = field(default_factory=list)
     answers: list[tuple[str, str, str]] = field(default_factory=list)
     """Root run, tool and value of everything that programs were told."""
     later: list[tuple[float, Landing]] = field(default_factory=list)
     unknown_probes: int = 0
+    plans: dict[str, RollbackPlan] = field(default_factory=dict)
+    """Every plan of a rollback that a person was shown, by its hash."""
+    told_stale: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.sim.before_body.append(self._watch)
@@ -118,7 +130,8 @@ class World:
                 self.later.append((self.sim.clock.mono + settle * 0.9, landing))
                 raise TimeoutError("no answer")
         self._land(landing)
-        if self.sim.mode == "answer lost":
+        # An ordinary error of what has no probe is its word that nothing happened: a compensation would lie by it.
+        if self.sim.mode == "answer lost" or (self.sim.mode == "raise after" and landing.phase == "compensate"):
             raise TimeoutError("no answer")
         if self.sim.mode == "raise after":
             raise Broke("it broke after it had happened")
@@ -140,6 +153,8 @@ class World:
         if landing.phase == "compensate" and traits.tolerant and not self.stands(landing.call_id):
             landing = replace(landing, refused=True)  # there is nothing to take back, and it says so
         self.landings.append(landing)
+        if landing.phase == "execute":
+            self.overspent += overspent(self.sim.store, self.stands)
 
     def _taken_back(self, call_id: str) -> bool:
         return any(one.call_id == call_id and one.phase == "compensate" for one in self.landings)
@@ -187,6 +202,8 @@ class World:
             self.unwritten.append(f"the body of {op.call.tool} started before its start was durable")
         if op.phase == "execute" and row is not None:
             self.unlocked += _not_held(sim.store, row)
+            self.unapproved += _not_approved(sim.store, row, op, self.asks)
+            self.unpaid += _not_paid(row)
         if op.phase == "compensate" and (row is None or row.state != "compensating"):
             self.unwritten.append(f"the compensation of {op.call.tool} started before its start was durable")
         if op.phase != "probe" and row is not None:
@@ -203,6 +220,24 @@ def _not_held(store: MemoryStore, row: CallRow) -> Iterator[str]:
         held = store.locks.get((row.tenant, name))
         if held is None or held.root != row.root:
             yield f"{row.tool} {row.id} started without its lock {name}, which is {held and held.run_id}'s"
+
+
+def _not_approved(store: MemoryStore, row: CallRow, op: Invoke, asks: frozenset[str]) -> Iterator[str]:
+    """What is wrong with the yes to a body that starts: there is none, it is not used up, or to other arguments."""
+    if not row.approval and row.tool not in asks:
+        return
+    approval = store.shelf.approvals.get(row.approval)
+    if approval is None or approval.state != "used" or approval.call != row.id:
+        yield f"the body of {row.tool} {row.id} started, and its yes is {approval and approval.state}"
+    given = encode(dict(op.kwargs), path="args")
+    if decode(given) != decode(row.args):
+        yield f"{row.tool} {row.id} was approved with {row.args} and started with {given}"
+
+
+def _not_paid(row: CallRow) -> Iterator[str]:
+    """A call that costs something and has reserved nothing while its body starts."""
+    if row.cost and read_charge(row.cost).phase != RESERVED:
+        yield f"{row.tool} {row.id} started and what it costs is {read_charge(row.cost).phase}"
 
 
 def result_of(key: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,9 +11,14 @@ from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
 
 from amends import ledger as ops
+from amends.approvalops import SearchApprovals
+from amends.approvalrows import ApprovalRow
+from amends.budgetops import ListBudgets
+from amends.budgetrows import SliceRow
 from amends.ledger import Store
 from amends.rows import CallRow, EventRow, RunRow
 from amends.states import NEW, call_may, run_may
+from amends.testing.books import imbalances, unpaid
 
 E = TypeVar("E", bound=BaseException)
 
@@ -254,6 +260,24 @@ class Ledger:
             if len(page) < PAGE:
                 return found
 
+    def slices(self) -> list[SliceRow]:
+        """Of every budget, of all tenants of the checks."""
+        found: list[SliceRow] = []
+        for tenant in ("", "acme", "other"):
+            after = ""
+            while page := self(ListBudgets(tenant, after, PAGE))[0]:
+                found += page
+                after = page[-1].name
+        return found
+
+    def approvals(self) -> list[ApprovalRow]:
+        found: list[ApprovalRow] = []
+        while True:
+            page = self(SearchApprovals(None, (), found[-1].seq if found else None, PAGE))
+            found += [one.approval for one in page]
+            if len(page) < PAGE:
+                return found
+
     def everything(self) -> tuple[list[RunRow], list[CallRow], list[EventRow]]:
         return self.runs(), self.calls(), self.events()
 
@@ -273,7 +297,24 @@ def audit(ledger: Ledger) -> None:
         assert event.frm == state.get(subject, NEW), f"{event} does not follow from {state.get(subject)}"
         assert may(event.frm, event.to_state), f"{event} is in no table"
         state[subject] = event.to_state
+    _audit_approvals(ledger.approvals(), {call.id: call for call in calls}, events)
     assert state == {run.uid: run.state for run in runs} | {call.id: call.state for call in calls}
     firsts = {event.seq: event.call for event in events}
     for call in calls:
         assert firsts.get(call.seq) == call.id, "a call's seq is the place of its first event"
+    if any(call.cost for call in calls):
+        assert [*imbalances(ledger.slices(), calls), *unpaid(calls)] == []
+
+
+def _audit_approvals(approvals: list[ApprovalRow], calls: dict[str, CallRow], events: list[EventRow]) -> None:
+    """Every request moved as its events say, and what was started had a yes of its own."""
+    state: dict[str, str] = {}
+    for event in events:
+        if event.what == "approval":
+            id = json.loads(event.facts)["approval"]
+            assert event.frm == state.get(id, NEW), f"{event} does not follow from {state.get(id)}"
+            state[id] = event.to_state
+    assert state == {row.id: row.state for row in approvals}
+    for row in approvals:
+        assert calls[row.call].root == row.root, "a request is about a call of its tree"
+        assert row.state != "used" or row.used_at is not None

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from amends import ledger as ops
+from amends.budget import ONE
+from amends.budgetrows import Bill, Want
 from amends.deskops import AcceptCall
 from amends.rows import CallRow, RunRow
+from amends.testing.conformance.asking import ASKING
 from amends.testing.conformance.desk import planned
 from amends.testing.conformance.ledger import LEASE_S, Ledger
 
@@ -279,6 +282,35 @@ def collect(ledger: Ledger) -> ops.StoreOp[Any]:
     return ops.CollectGarbage(1.0)
 
 
+def _costs(amount: int, per: str = "tenant") -> Bill:
+    want = Want("usd", 100 * ONE, per, "", "*", "refuse", "", amount * ONE)
+    return Bill((("usd", amount * ONE, ONE),), (want,), wide=True)
+
+
+def admit_costly(ledger: Ledger) -> ops.StoreOp[Any]:
+    ledger.start(ledger.run("first"), costs=_costs(60))
+    return ledger.admit_op(ledger.run(), costs=_costs(40))
+
+
+def settle_costly(ledger: Ledger) -> ops.StoreOp[Any]:
+    return ledger.settle_op(ledger.start(ledger.run(), costs=_costs(40)), spent=(("usd", 50 * ONE),))
+
+
+def settle_costly_compensation(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    call = ledger.do(run, costs=_costs(40, "run"))
+    ledger.roll_back(run)
+    begun = ledger(ledger.compensate_op(call))
+    return ops.SettleCompensation(begun.id, "a", 1, 1, "compensated", boot="boot", mono=1.0, seen=begun)
+
+
+def commit_costly(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    ledger.admit(run, "mail", kind="retriable", costs=_costs(40))
+    ledger.admit(run, "wire", kind="pivot", at_commit=True, costs=_costs(40))
+    return ops.DecideCommit(run.uid, "a", 1)
+
+
 SCENARIOS: Final[dict[str, Scenario]] = {
     scenario.__name__: scenario
     for scenario in (
@@ -288,6 +320,6 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         probe, watch, resolve_by_probe, resolve_by_person, asked_by_person, accept, decide, retry, roll_back, roll_back_by_person,
         roll_back_planned, compensate,
         settle_compensation, commit, commit_forward, commit_pivot, commit_child, close_rolled_back, close_blocked,
-        abandon, finish, collect,
+        abandon, finish, collect, *ASKING, admit_costly, settle_costly, settle_costly_compensation, commit_costly,
     )
 }  # fmt: skip

@@ -51,6 +51,8 @@ create table if not exists runs (
     pivot longtext not null default (''),
     staged_pivot longtext not null default (''),
     locked bigint not null default 0,
+    charged bigint not null default 0,
+    budgets longtext not null default (''),
     causes longtext not null default ('[]'),
     closed_at double,
     gone_at double,
@@ -100,6 +102,7 @@ create table if not exists calls (
     at_commit bigint not null default 0,
     undoable bigint not null default 0,
     locks longtext not null default (''),
+    cost longtext not null default (''),
     violation longtext not null default (''),
     attempt bigint not null default 0,
     result longtext,
@@ -133,6 +136,7 @@ create table if not exists calls (
     comp_retry_at double,
     comp_boot longtext not null default (''),
     comp_mono double,
+    approval longtext not null default (''),
     attention tinyint generated always as (case when state in (
         'held', 'ready', 'backing_off', 'in_doubt', 'compensation_failed', 'compensation_in_doubt'
     ) then 1 end) stored,
@@ -187,6 +191,80 @@ create table if not exists waits (
     seen_at double not null,
     unique index waits_root (root, name),
     index waits_name (tenant, name)
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+-- What may be spent and what is: one row for each slice of a budget. Amounts are decimals, exact as texts.
+create table if not exists budgets (
+    name varbinary(255) not null,
+    tenant varbinary(1016) not null,
+    root varbinary(255) not null,
+    words longtext not null,
+    unit longtext not null,
+    cap longtext not null,
+    allot longtext not null,
+    reserved longtext not null,
+    spent longtext not null,
+    period longtext not null,
+    unique index budgets_name (name),
+    index budgets_tenant (tenant, name),
+    index budgets_root (root)
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+-- Requests for a person's yes. seq: the place of the request's first event.
+create table if not exists approvals (
+    id varbinary(255) not null,
+    seq bigint not null primary key,
+    `call` varbinary(255) not null,
+    run varbinary(255) not null,
+    root varbinary(255) not null,
+    run_id varbinary(2048) not null,
+    tenant varbinary(1016) not null,
+    tool longtext not null,
+    version longtext not null,
+    principal longtext not null,
+    agent longtext not null,
+    digest longtext not null,
+    nonce longtext not null,
+    state varchar(32) character set ascii collate ascii_bin not null,
+    needed bigint not null,
+    roles longtext not null,
+    reasons longtext not null,
+    `rule` longtext not null,
+    policy longtext not null,
+    given longtext not null,
+    requested_at double not null,
+    expires_at double not null,
+    use_key varbinary(255) not null default '',
+    residue longtext not null default (''),
+    follows longtext not null default (''),
+    by_whom longtext not null default (''),
+    reason longtext not null default (''),
+    decided_at double,
+    used_at double,
+    told_at double,
+    tell_at double,
+    tells bigint not null default 0,
+    teller longtext not null default (''),
+    constraint approvals_states check (state in (
+        'pending', 'approved', 'rejected', 'expired', 'used', 'cancelled'
+    )),
+    unique index approvals_id (id),
+    index approvals_root (root),
+    index approvals_state (state),
+    index approvals_tell (tell_at),
+    index approvals_use (use_key)
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+create table if not exists delegations (
+    id varbinary(255) not null,
+    tenant varbinary(1016) not null,
+    by_whom longtext not null,
+    to_whom varbinary(1016) not null,
+    until_at double not null,
+    why longtext not null,
+    made_at double not null,
+    unique index delegations_id (id),
+    index delegations_to (tenant, to_whom)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
 -- What the ledger says of itself: who says it first has said it.

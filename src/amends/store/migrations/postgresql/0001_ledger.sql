@@ -47,6 +47,8 @@ create table runs (
     pivot text not null default '',
     staged_pivot text not null default '',
     locked bigint not null default 0,
+    charged bigint not null default 0,
+    budgets text not null default '',
     causes text not null default '[]',
     closed_at double precision,
     gone_at double precision,
@@ -103,6 +105,7 @@ create table calls (
     at_commit bigint not null default 0,
     undoable bigint not null default 0,
     locks text not null default '',
+    cost text not null default '',
     violation text not null default '',
     attempt bigint not null default 0,
     result text,
@@ -136,6 +139,7 @@ create table calls (
     comp_retry_at double precision,
     comp_boot text not null default '',
     comp_mono double precision,
+    approval text not null default '',
     attention smallint generated always as (case when
         state = 'held' or state = 'ready' or state = 'backing_off' or state = 'in_doubt'
         or state = 'compensation_failed' or state = 'compensation_in_doubt'
@@ -202,6 +206,92 @@ create table waits (
 create unique index waits_root on waits (root, name);
 
 create index waits_name on waits (tenant, name);
+
+-- What may be spent and what is: one row for each slice of a budget. Amounts are decimals, exact as texts.
+create table budgets (
+    name text collate "C" not null,
+    tenant text collate "C" not null,
+    root text collate "C" not null,
+    words text not null,
+    unit text not null,
+    cap text not null,
+    allot text not null,
+    reserved text not null,
+    spent text not null,
+    period text not null
+) with (fillfactor = 50);
+
+create unique index budgets_name on budgets (name);
+
+create index budgets_tenant on budgets (tenant, name);
+
+create index budgets_root on budgets (root) where root <> '';
+
+-- Requests for a person's yes. seq: the place of the request's first event.
+create table approvals (
+    id text collate "C" not null,
+    seq bigint not null,
+    "call" text collate "C" not null,
+    run text collate "C" not null,
+    root text collate "C" not null,
+    run_id text collate "C" not null,
+    tenant text collate "C" not null,
+    tool text not null,
+    version text not null,
+    principal text not null,
+    agent text not null,
+    digest text not null,
+    nonce text not null,
+    state text collate "C" not null,
+    needed bigint not null,
+    roles text not null,
+    reasons text not null,
+    "rule" text not null,
+    policy text not null,
+    given text not null,
+    requested_at double precision not null,
+    expires_at double precision not null,
+    use_key text collate "C" not null default '',
+    residue text not null default '',
+    follows text not null default '',
+    by_whom text not null default '',
+    reason text not null default '',
+    decided_at double precision,
+    used_at double precision,
+    told_at double precision,
+    tell_at double precision,
+    tells bigint not null default 0,
+    teller text not null default '',
+    primary key (id),
+    constraint approvals_states check (state in (
+        'pending', 'approved', 'rejected', 'expired', 'used', 'cancelled'
+    ))
+);
+
+create unique index approvals_seq on approvals (seq);
+
+create index approvals_root on approvals (root, seq);
+
+create index approvals_state on approvals (state, seq);
+
+-- The outbox of notices: whom nobody was told of yet.
+create index approvals_tell on approvals (tell_at, seq) where tell_at is not null;
+
+-- Whether an agent has used a tool after somebody approved it.
+create index approvals_use on approvals (use_key) where use_key <> '';
+
+create table delegations (
+    id text collate "C" not null,
+    tenant text collate "C" not null,
+    by_whom text not null,
+    to_whom text collate "C" not null,
+    until_at double precision not null,
+    why text not null,
+    made_at double precision not null,
+    primary key (id)
+);
+
+create index delegations_to on delegations (tenant, to_whom);
 
 -- What the ledger says of itself: who says it first has said it.
 create table marks (

@@ -46,6 +46,8 @@ create table runs (
     pivot text not null,
     staged_pivot text not null,
     locked integer not null,
+    charged integer not null,
+    budgets text not null,
     causes text not null,
     closed_at real,
     gone_at real,
@@ -101,6 +103,7 @@ create table calls (
     at_commit integer not null default 0,
     undoable integer not null default 0,
     locks text not null default '',
+    cost text not null default '',
     violation text not null default '',
     attempt integer not null default 0,
     result text,
@@ -134,6 +137,7 @@ create table calls (
     comp_retry_at real,
     comp_boot text not null default '',
     comp_mono real,
+    approval text not null default '',
     check (
         state = 'held' or state = 'ready' or state = 'started' or state = 'succeeded' or state = 'failed'
         or state = 'backing_off' or state = 'in_doubt' or state = 'compensating' or state = 'compensated'
@@ -201,6 +205,88 @@ create table waits (
 create unique index waits_root on waits (root, name);
 
 create index waits_name on waits (tenant, name);
+
+-- What may be spent and what is: one row for each slice of a budget. Amounts are decimals, exact as texts.
+create table budgets (
+    name text not null unique,
+    tenant text not null,
+    root text not null,
+    words text not null,
+    unit text not null,
+    cap text not null,
+    allot text not null,
+    reserved text not null,
+    spent text not null,
+    period text not null
+) strict;
+
+create index budgets_tenant on budgets (tenant, name);
+
+create index budgets_root on budgets (root) where root <> '';
+
+-- Requests for a person's yes. seq, the place of the request's first event, is the row's own number here.
+create table approvals (
+    id text not null unique,
+    seq integer primary key,
+    "call" text not null,
+    run text not null,
+    root text not null,
+    run_id text not null,
+    tenant text not null,
+    tool text not null,
+    version text not null,
+    principal text not null,
+    agent text not null,
+    digest text not null,
+    nonce text not null,
+    state text not null,
+    needed integer not null,
+    roles text not null,
+    reasons text not null,
+    "rule" text not null,
+    policy text not null,
+    given text not null,
+    requested_at real not null,
+    expires_at real not null,
+    use_key text not null default '',
+    residue text not null default '',
+    follows text not null default '',
+    by_whom text not null default '',
+    reason text not null default '',
+    decided_at real,
+    used_at real,
+    told_at real,
+    tell_at real,
+    tells integer not null default 0,
+    teller text not null default '',
+    check (
+        state = 'pending' or state = 'approved' or state = 'rejected' or state = 'expired' or state = 'used'
+        or state = 'cancelled'
+    )
+) strict;
+
+create index approvals_root on approvals (root);
+
+-- Ordered by seq within a state: every index here ends in the row's own number.
+create index approvals_state on approvals (state);
+
+-- The outbox of notices: whom nobody was told of yet.
+create index approvals_tell on approvals (tell_at) where tell_at is not null;
+
+-- Whether an agent has used a tool after somebody approved it.
+create index approvals_use on approvals (use_key) where use_key <> '';
+
+create table delegations (
+    id text not null unique,
+    tenant text not null,
+    by_whom text not null,
+    to_whom text not null,
+    until_at real not null,
+    why text not null,
+    made_at real not null
+) strict;
+
+create index delegations_to on delegations (tenant, to_whom);
 
 -- What the ledger says of itself: who says it first has said it.
 create table marks (

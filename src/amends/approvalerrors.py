@@ -1,0 +1,130 @@
+"""Errors about people's decisions. Import them from ``errors``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from amends.error import LedgerError, Refused, Waiting
+from amends.phrases import shown
+
+
+class RuleRefused(Refused):
+    """A rule of the runtime says no."""
+
+    default_hint = "change the rule, or ask whoever wrote it"
+
+    def __init__(self, tool: str, *, why: str, run_id: str | None = None) -> None:
+        super().__init__(f"a rule refuses {tool}: {why or 'no reason given'}", run_id=run_id)
+        self.tool, self.why = tool, why
+
+    def for_model(self) -> str:
+        said = f": {shown(self.why)}" if self.why else ""
+        return f"Not run: a rule forbids {self.tool} with these arguments{said}. Do not look for another way; tell the user."
+
+
+class Rejected(Refused):
+    """A person said no."""
+
+    def __init__(
+        self, tool: str, *, by: str, reason: str, approval: Any = None, call: Any = None, run_id: str | None = None
+    ) -> None:
+        super().__init__(f"{by} rejected {tool}: {reason}", run_id=run_id)
+        self.tool, self.by, self.reason = tool, by, reason
+        self.approval, self.call = approval, call
+
+    def for_model(self) -> str:
+        return f"A person rejected {self.tool}: {self.reason}. Do not ask again with these arguments."
+
+
+WHY_VOID: Final[dict[str, str]] = {
+    "changed": "what was asked for has changed since",
+    "used": "it was used for its one call already",
+    "expired": "it ran out before it was used",
+    "other_run": "it is for a call of another run",
+    "other_tenant": "it is another tenant's",
+    "self": "whoever asked for it cannot say yes to it",
+    "role": "whoever decides has none of the roles that it needs",
+    "revived": "the ledger it stands in was put back to an earlier state",
+}
+"""Why an approval counts for nothing; the keys are stable."""
+
+
+class ApprovalVoid(Refused):
+    """An approval that counts for nothing: nothing was started by it."""
+
+    def __init__(
+        self,
+        tool: str,
+        *,
+        why: str,
+        approval: Any = None,
+        call: Any = None,
+        diff: Mapping[str, tuple[Any, Any]] | None = None,
+        expired_at: datetime | None = None,
+        run_id: str | None = None,
+    ) -> None:
+        asked = getattr(approval, "state", "") == "pending" and why in ("changed", "expired")
+        super().__init__(
+            f"the approval of {tool} is void: {WHY_VOID[why]}",
+            hint="a new one was asked for" if asked else "ask for a new one, or look at it with rt.approval(id)",
+            run_id=run_id,
+        )
+        self.tool, self.why, self.approval, self.call = tool, why, approval, call
+        self.diff, self.expired_at, self.asked = dict(diff or {}), expired_at, asked
+
+    def for_model(self) -> str:
+        if self.why == "changed" and self.diff:
+            was = ", ".join(f"{name}={shown(one)}" for name, (one, _) in self.diff.items())
+            now = ", ".join(f"{name}={shown(one)}" for name, (_, one) in self.diff.items())
+            what = f"the approval was for {was}, you asked for {now}"
+        elif self.why == "expired" and self.expired_at is not None:
+            what = f"the approval ran out at {self.expired_at:%Y-%m-%d %H:%M} UTC"
+        else:
+            what = f"the approval of {self.tool} does not count ({WHY_VOID[self.why]})"
+        new = "for the new arguments " if self.why == "changed" else ""
+        then = f"Approval {new}was requested; do not call it again." if self.asked else "Stop and tell the user."
+        return f"Not run: {what}. {then}"
+
+
+class Held(Waiting):
+    """The call waits for a decision; the run cannot commit over it."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        call: Any,
+        reason: str,
+        twin: Any = None,
+        approval: Any = None,
+        run_id: str | None = None,
+    ) -> None:
+        verb = "rt.decide(call.id, ...)" if approval is None else f"rt.approve({approval.id!r}, digest=..., by=...)"
+        super().__init__(message, run_id=run_id, hint=f"decide with {verb}, then open the run again")
+        self.call, self.reason, self.twin, self.approval = call, reason, twin, approval
+
+    def for_model(self) -> str:
+        tool = getattr(self.call, "tool", "the call")
+        if self.reason == "duplicate" and self.twin is not None:
+            return (
+                f"Not run: this looks like the {tool} from before the restart, {shown(dict(self.twin.args))}. "
+                f"If it is the same, use its result: {shown(self.twin.result)}. "
+                'If it is another one, call again with "again_because".'
+            )
+        needs = "decision" if self.approval is None else f"approval ({self.approval.id})"
+        return (
+            f"Not run yet: {tool} needs a person's {needs}. "
+            "Do not call it again or look for another way; go on with other work, or stop."
+        )
+
+
+class LedgerBehind(LedgerError):
+    """The ledger is older than what was done with it: it was restored, and starts nothing until a person looked."""
+
+    default_hint = "compare it with the world, then rt.reconcile_restore(by=..., why=...)"
+
+    def __init__(self, message: str, *, known: int, found: int) -> None:
+        super().__init__(message)
+        self.known, self.found = known, found

@@ -1,0 +1,89 @@
+"""What a call has taken from budgets, as its row keeps it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from amends.budget import ONE, amount_in, text_of
+from amends.budgetrows import Bill, Want
+from amends.record import dataclass, field
+
+PLANNED: Final = "planned"
+"""Nothing is taken yet: it is held, or staged."""
+RESERVED: Final = "reserved"
+SPENT: Final = "spent"
+FAILED: Final = "failed"
+"""Given back, but for what the body said that it spent before it failed."""
+REFUNDED: Final = "refunded"
+
+
+@dataclass(slots=True)
+class Charge:
+    """The cost of one call, in billionths."""
+
+    phase: str = PLANNED
+    costs: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By unit: what was asked for, and the share of it that a compensation gives back."""
+    taken: list[tuple[str, str, int]] = field(default_factory=list)
+    """Slice, unit and amount of every reservation."""
+    wants: tuple[Want, ...] = ()
+    said: dict[str, int] = field(default_factory=dict)
+    """What the body said that it spent, by unit."""
+
+    def actual(self, unit: str) -> int:
+        """What it cost in the end: the body's word, else what was asked for."""
+        return self.said[unit] if unit in self.said else self.costs.get(unit, (0, 0))[0]
+
+    def standing(self, unit: str, asked: int, phase: str) -> tuple[int, int]:
+        """What a reservation of so much holds in this phase: reserved, spent."""
+        match phase:
+            case "reserved":
+                return asked, 0
+            case "spent":
+                return 0, self.actual(unit)
+            case "failed":
+                return 0, self.said.get(unit, 0)
+            case "refunded":
+                actual = self.actual(unit)
+                return 0, actual - actual * self.costs.get(unit, (0, ONE))[1] // ONE
+        return 0, 0
+
+    def totals(self, phase: str = "") -> dict[str, str]:
+        """What it costs by unit as it stands, or would in this phase: for people and for events."""
+        by_unit = {
+            unit: sum(self.standing(unit, asked, phase or self.phase)) for unit, (asked, _) in self.costs.items()
+        }
+        return {unit: text_of(amount) for unit, amount in by_unit.items()}
+
+
+def read_charge(text: str) -> Charge:
+    """What ``written`` wrote."""
+    found: dict[str, Any] = json.loads(text)
+    return Charge(
+        phase=found["is"],
+        costs={unit: (amount_in(amount), amount_in(back)) for unit, amount, back in found["costs"]},
+        taken=[(name, unit, amount_in(amount)) for name, unit, amount in found.get("taken", ())],
+        wants=tuple(Want(**one) for one in found.get("wants", ())),
+        said={unit: amount_in(amount) for unit, amount in found.get("said", {}).items()},
+    )
+
+
+def written(charge: Charge) -> str:
+    """A charge as the call's row keeps it."""
+    kept: dict[str, Any] = {
+        "is": charge.phase,
+        "costs": [[unit, text_of(amount), text_of(back)] for unit, (amount, back) in charge.costs.items()],
+    }
+    if charge.taken:
+        kept["taken"] = [[name, unit, text_of(amount)] for name, unit, amount in charge.taken]
+    if charge.wants:
+        kept["wants"] = [{name: getattr(want, name) for name in Want.__dataclass_fields__} for want in charge.wants]
+    if charge.said:
+        kept["said"] = {unit: text_of(amount) for unit, amount in charge.said.items()}
+    return json.dumps(kept, ensure_ascii=False)
+
+
+def planned(bill: Bill) -> Charge:
+    """What a call will take when it starts."""
+    return Charge(PLANNED, {unit: (amount, back) for unit, amount, back in bill.costs}, wants=bill.wants)

@@ -1,0 +1,160 @@
+"""What both colours of the runtime do about approvals, as flows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from amends.approvalops import (
+    AskAgain,
+    DecideApproval,
+    Delegate,
+    EditApproval,
+    ReadApproval,
+    SearchApprovals,
+)
+from amends.approvalrows import APPROVAL_STATES, Need, Requested, Ruled
+from amends.engine.session import ask_for
+from amends.errors import ApprovalVoid, BadArguments, TransitionRefused, UsageError
+from amends.filter import APPROVAL_FIELDS, parse_filter
+from amends.hub import Hub, View
+from amends.ledger import AdmitCall, ReadRun, StoreOp
+from amends.listing import PAGE, Pages
+from amends.model import Approval
+from amends.ops import ReadClocks
+from amends.rows import lost_at
+
+Verb = Literal["approve", "bypass", "reject", "withdraw"]
+
+
+async def read(hub: Hub, view: View, id: str) -> Approval:
+    """One request."""
+    return hub.shown(await _found(view, id))
+
+
+def pages(hub: Hub, view: View, text: str) -> Pages[Approval]:
+    """Requests, newest first."""
+    wanted = parse_filter(text, APPROVAL_FIELDS, APPROVAL_STATES)
+    tenant = view.tenant or ""
+    # What ran out untouched still stands as it was: the ledger is asked for those too.
+    states = tuple(dict.fromkeys([*wanted.states, *(("pending", "approved") if "expired" in wanted.states else ())]))
+
+    def then(found: Requested) -> StoreOp[Any]:
+        return SearchApprovals(tenant, states, found.approval.seq, PAGE)
+
+    first = SearchApprovals(tenant, states, None, PAGE)
+    return Pages(first, then, wanted.takes_approval, hub.shown)
+
+
+async def decide(
+    hub: Hub, view: View, id: str, verb: Verb, *, by: str, why: str, digest: str = "", behalf: str | None = None,
+    roles: Sequence[str] = (),
+) -> Approval:  # fmt: skip
+    """A person's word on a request; raises ``ApprovalVoid`` when it counts for nothing."""
+    if not by.strip() or (not why.strip() and verb != "approve"):
+        raise UsageError("a person's word needs who said it (by=) and why")
+    found = await _found(view, id)
+    if verb in ("approve", "bypass") and not digest:
+        raise UsageError("an approval needs the digest of what was shown (digest=)", hint="it is Approval.digest")
+    declared = json.loads(found.approval.reasons)
+    if verb == "reject" and declared and why not in declared:
+        raise UsageError(f"{why!r} is no reason here; reasons are {', '.join(declared)}")
+    theirs = (*hub.roles_of(behalf or by), *roles)
+    word = DecideApproval(id, verb, by, why, digest, behalf or "", tuple(dict.fromkeys(theirs)))
+    return _ruled(hub, await _said(word))
+
+
+async def ask_again(hub: Hub, view: View, id: str, *, by: str, why: str) -> Approval:
+    """Ask anew for what expired."""
+    if not by.strip() or not why.strip():
+        raise UsageError("a person's word needs who said it (by=) and why (why=)")
+    await _found(view, id)
+    ruled = await _said(AskAgain(id, hub.new_id("apr"), hub.new_id("nonce"), by, why))
+    await _tell(hub, ruled)
+    return _ruled(hub, ruled)
+
+
+async def edit(hub: Hub, view: View, id: str, args: Mapping[str, Any], *, by: str, why: str) -> Approval:
+    """Refuse a request and make one for these arguments instead."""
+    if not by.strip() or not why.strip():
+        raise UsageError("a person's word needs who said it (by=) and why (why=)")
+    found = await _found(view, id)
+    row, call = found.approval, found.call
+    spec = hub.specs.get(row.tool)
+    if spec is None:
+        raise UsageError(f"this process does not know {row.tool}: its arguments cannot be checked here")
+    tree = await ReadRun(row.tenant, uid=call.root)
+    assert tree is not None, "a request names a run of this ledger"
+    root = tree.run
+    session = hub.session(root, hub.reader(root).lease, resumed=True)
+    try:
+        bound = spec.bind((), dict(args))
+    except BadArguments as bad:
+        raise UsageError(f"{spec.name} cannot be called so: {'; '.join(bad.problems)}") from bad
+    if lost_at(call.args) is not None:
+        raise UsageError(f"gc has removed the arguments of {spec.name}")
+    ask = ask_for(session, spec, bound, fn=spec.fn or _nobody, again=call.again or None, parent=call.parent)
+    need = Need(hub.new_id("apr"), hub.new_id("nonce"), reasons=tuple(json.loads(row.reasons)), why=row.rule,
+                policy=row.policy, expires_s=row.expires_at - row.requested_at, residue=row.residue)  # fmt: skip
+    instead = AdmitCall(
+        call_id=hub.new_id("call"), run=call.run, root=call.root, owner=by, epoch=root.epoch, tool=spec.name,
+        version=spec.version, kind=spec.kind, key=ask.key, ident=ask.ident, digest=ask.digest, args=ask.text,
+        scope=spec.scope, declared=spec.declared_key, again=ask.again, parent=ask.parent,
+        at_commit=spec.at == "commit", after=spec.after, undoable=spec.compensate is not None, need=need,
+    )  # fmt: skip
+    ruled = await _said(EditApproval(id, by, why, instead))
+    await _tell(hub, ruled)
+    return _ruled(hub, ruled)
+
+
+async def delegate(hub: Hub, view: View, *, by: str, to: str, until: datetime | timedelta | float, why: str) -> None:
+    """Let somebody else decide for a person, for a while."""
+    if not by.strip() or not to.strip() or not why.strip():
+        raise UsageError("a delegation says whose word (by=), to whom (to=) and why (why=)")
+    if by.strip().casefold() == to.strip().casefold():
+        raise UsageError("nobody delegates to themselves")
+    if isinstance(until, datetime) and until.tzinfo is None:
+        raise UsageError("until= is a time with its zone, or a number of seconds from now")
+    now = (await ReadClocks()).wall
+    if isinstance(until, datetime):
+        ends = until.timestamp()
+    else:
+        ends = now + (until.total_seconds() if isinstance(until, timedelta) else until)
+    if ends <= now:
+        raise UsageError("a delegation ends in the future")
+    await Delegate(hub.new_id("dlg"), view.tenant or "", by, to, ends, why)
+
+
+def _nobody(**_: Any) -> None:
+    raise AssertionError("a request that is only written down has no body that amends may run")
+
+
+async def _found(view: View, id: str) -> Requested:
+    found = await ReadApproval(id)
+    if found is None:
+        raise UsageError(f"there is no approval {id!r} in this ledger", hint="rt.approvals() lists those that wait")
+    if found.approval.tenant != (view.tenant or ""):
+        raise ApprovalVoid(found.approval.tool, why="other_tenant")
+    return found
+
+
+async def _said(word: StoreOp[Ruled]) -> Ruled:
+    try:
+        return await word
+    except TransitionRefused as no:
+        raise UsageError(str(no), hint="look at it again with rt.approval(id): it may have moved on") from no
+
+
+def _ruled(hub: Hub, ruled: Ruled) -> Approval:
+    told = hub.shown(Requested(ruled.approval, ruled.call, ruled.now))
+    if ruled.void:
+        raise ApprovalVoid(told.call.tool, why=ruled.void, approval=told, call=told.call, run_id=told.call.run_id)
+    return told
+
+
+async def _tell(hub: Hub, ruled: Ruled) -> None:
+    """A request that a person made anew is told like any other."""
+    if hub.hook is not None:
+        await hub.tell(ruled.approval)

@@ -1,0 +1,146 @@
+"""What the rules say of a request: pure, evaluated before every admission. A rule that raises holds the call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from amends.approvalrows import Need, Terms
+from amends.canonical import digest
+from amends.engine.session import Ask, Session, describe_error, error_text, moment, request_of
+from amends.engine.veiling import body_args
+from amends.ledger import ReadRun
+from amends.model import Request
+from amends.ops import ReadClocks
+from amends.record import dataclass
+from amends.rows import CallRow
+from amends.rules import EXPIRES_S, Rule
+from amends.tool import Spec
+
+ONCE = "once:"
+"""Code that its programmer runs once is their own word: it needs nobody else's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What was found, before it has an id."""
+
+    decision: str
+    why: str
+    needed: int = 1
+    roles: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    expires_s: float = EXPIRES_S
+    first_use: bool = False
+    residue: str = ""
+
+
+def rule_on(
+    rules: Sequence[Rule], spec: Spec, request: Request, at: datetime | None, *, undeclared: bool = False
+) -> Ruling | None:
+    """What the tool and the first rule that matches say; None: it may simply start."""
+    ruled = _first(rules, request, at, undeclared=undeclared)
+    if ruled is not None and ruled.decision == "refuse":
+        return ruled
+    own = _own(spec, request)
+    if undeclared and (ruled is None or ruled.decision == "allow"):
+        lifted = ruled is not None and ruled.decision == "allow"
+        own = None if lifted else Ruling("approve", "nobody has declared this tool")
+    if ruled is None or ruled.decision == "allow":
+        return own
+    if own is None:
+        return ruled
+    return Ruling(
+        "approve", ruled.why, max(own.needed, ruled.needed), ruled.roles, ruled.reasons,
+        min(own.expires_s, ruled.expires_s), residue=ruled.residue,
+    )  # fmt: skip
+
+
+def _first(rules: Sequence[Rule], request: Request, at: datetime | None, *, undeclared: bool) -> Ruling | None:
+    for rule in rules:
+        why = rule.name
+        decision: str = rule.decision
+        try:
+            matches = rule.matches(request, at, undeclared=undeclared)
+        except Exception as error:  # whatever it is: it must not let the call pass
+            matches, why = True, f"{why}: the rule raised {error_text(describe_error(error))}"
+            decision = "approve" if decision == "allow" else decision
+        if not matches or (decision == "allow" and undeclared and not rule.undeclared):
+            continue
+        return Ruling(
+            decision, why, rule.approvers, tuple(rule.roles), tuple(rule.reasons), float(rule.expires),
+            rule.first_use, rule.residue,
+        )  # fmt: skip
+    return None
+
+
+def _own(spec: Spec, request: Request) -> Ruling | None:
+    """What the tool says of itself."""
+    said = spec.needs_approval
+    if not callable(said):
+        return Ruling("approve", f"{spec.name} always needs approval") if said else None
+    try:
+        needs = bool(said(request))
+    except Exception as error:
+        return Ruling("approve", f"needs_approval of {spec.name} raised {error_text(describe_error(error))}")
+    return Ruling("approve", f"{spec.name} says that this call needs approval") if needs else None
+
+
+async def need_of(session: Session, spec: Spec, request: Request, *, undeclared: bool = False) -> Need | None:
+    """What the ledger is told to ask for; None: nothing."""
+    if not (session.rules or spec.needs_approval or undeclared) or spec.name.startswith(ONCE):
+        return None
+    at = None
+    if any(rule.tells_time for rule in session.rules):
+        at = moment((await ReadClocks()).wall)
+    found = rule_on(session.rules, spec, request, at, undeclared=undeclared)
+    if found is None:
+        return None
+    why = session.veil.scrub(found.why, session.known)  # it may quote what a rule raised
+    return Need(
+        id=session.new_id("apr"),
+        nonce=session.new_id("nonce"),
+        decision="refuse" if found.decision == "refuse" else "approve",
+        needed=found.needed,
+        roles=found.roles,
+        reasons=found.reasons,
+        expires_s=found.expires_s,
+        why=why,
+        policy=digest("policy", found.needed, *sorted(found.roles), why),
+        first_use=found.first_use,
+        residue=found.residue,
+    )
+
+
+async def need_for(session: Session, ask: Ask) -> Need | None:
+    """What the rules say of this request now."""
+    return await need_of(session, ask.spec, request_of(session, ask.spec, ask.args), undeclared=ask.undeclared)
+
+
+async def terms_for(session: Session, row: CallRow, ask: Ask | None = None) -> Terms | None:
+    """Under what a recorded call may be started for the first time here; None: nothing is asked of it."""
+    spec = session.spec(row.tool) if ask is None else ask.spec
+    if row.attempt or spec is None or (row.is_staged and not row.approval):
+        return None
+    if not (row.approval or session.rules or spec.needs_approval):
+        return None
+    args = body_args(session, spec, row) if ask is None else ask.args
+    undeclared = ask is not None and ask.undeclared
+    need = await need_of(session, spec, request_of(session, spec, args), undeclared=undeclared)
+    return Terms(spec.version, need, spec.after)
+
+
+async def outbox_terms(session: Session) -> dict[str, Terms]:
+    """The same for what is staged here and somebody was asked about."""
+    governed = session.rules or any(spec.needs_approval for spec in session.specs.values())
+    if not session.asks and not (session.resumed and governed):
+        return {}
+    tree = await ReadRun(session.tenant, uid=session.uid)
+    assert tree is not None, "an open run is in the ledger"
+    found: dict[str, Terms] = {}
+    for row in tree.calls:
+        if row.run == session.uid and row.is_staged and row.approval:
+            terms = await terms_for(session, row)
+            if terms is not None:
+                found[row.id] = terms
+    return found

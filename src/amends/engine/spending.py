@@ -1,0 +1,70 @@
+"""What a request costs, and which budgets it comes out of. Asked before anything is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from amends.budget import CALLS, ONE, Budget, billionths, costs_in, decimal_of
+from amends.budgetrows import FREE, Bill, Overrun, Want
+from amends.errors import BadCost, BudgetExceeded
+from amends.model import Request
+from amends.tool import Spec
+
+
+def bill_for(spec: Spec, request: Request, budgets: Sequence[Budget], root: str) -> Bill:
+    """What this request costs and what it must be reserved of; raises ``BadCost`` before anything runs."""
+    costs = () if spec.cost is None else _said(spec, request)
+    mine = [budget for budget in budgets if fnmatchcase(spec.name, budget.tool)]
+    if any(budget.unit == CALLS for budget in mine) and not any(unit == CALLS for unit, _, _ in costs):
+        costs = (*costs, (CALLS, ONE, 0))
+    if not costs:
+        return FREE
+    return Bill(costs, wants_of(mine, {unit: amount for unit, amount, _ in costs}, request, root))
+
+
+def _said(spec: Spec, request: Request) -> tuple[tuple[str, int, int], ...]:
+    try:
+        return costs_in(spec.cost(request) if callable(spec.cost) else spec.cost)
+    except Exception as error:
+        why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise BadCost(spec.name, why=why[:500], run_id=request.run_id) from error
+
+
+def wants_of(budgets: Sequence[Budget], amounts: Mapping[str, int], request: Request, root: str) -> tuple[Want, ...]:
+    """What these budgets are asked for. Of two that differ in nothing but the cap the lower one is both."""
+    found: dict[tuple[str, ...], Want] = {}
+    for budget in budgets:
+        if budget.unit not in amounts or not fnmatchcase(request.tool, budget.tool):
+            continue
+        who = {"run": root, "agent": request.agent or "", "tool": request.tool}.get(budget.per, "")
+        ident = (budget.unit, budget.per, budget.every or "", budget.tool, budget.then)
+        cap = billionths(budget.cap)
+        if ident in found:
+            cap = min(cap, found[ident].cap)
+        unit, per, every, tool, then = ident
+        found[ident] = Want(unit, cap, per, every, tool, then, who, amounts[unit])
+    return tuple(found.values())
+
+
+def unreserved(
+    said: Mapping[str, int], bill: Bill, budgets: Sequence[Budget], request: Request, root: str
+) -> tuple[Want, ...]:
+    """The budgets of what a body spent and nobody had foreseen: nothing is asked of them, it is gone already."""
+    asked = {unit for unit, _, _ in bill.costs}
+    return wants_of(budgets, dict.fromkeys(set(said) - asked, 0), request, root)
+
+
+def exceeded(tool: str, over: Overrun, run_id: str) -> BudgetExceeded:
+    """The typed error for a call that would have passed a cap."""
+    want = over.want
+    budget = Budget(
+        decimal_of(want.cap),
+        want.unit,
+        want.per,  # type: ignore[arg-type]  # the ledger's own words
+        want.every or None,  # type: ignore[arg-type]
+        want.tool,
+        want.then,  # type: ignore[arg-type]
+    )
+    amounts = {name: decimal_of(getattr(over, name)) for name in ("spent", "reserved", "asked", "left")}
+    return BudgetExceeded(over.tool or tool, budget=budget, period=over.period or None, run_id=run_id, **amounts)

@@ -1,0 +1,59 @@
+"""The branches of the tree of errors; its leaves, and the tree itself, are in ``errors``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from amends.phrases import plain
+
+
+class Error(Exception):
+    """Base of all errors of amends: facts as attributes, ``hint`` says what to do."""
+
+    default_hint = ""
+
+    def __init__(self, message: str, *, hint: str | None = None, run_id: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = self.default_hint if hint is None else hint
+        self.run_id = run_id
+
+    @property
+    def code(self) -> str:
+        """The class name in snake_case: stable, for programs."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
+
+    def for_model(self) -> str:
+        """What a model is told: what was not done, why, what to do."""
+        return f"Not run: {self}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The error as plain JSON data."""
+        facts = {name: plain(value) for name, value in vars(self).items() if value is not None}
+        return {"code": self.code, "message": str(self), **facts}
+
+
+class UsageError(Error):
+    """Your code is wrong; nothing was started."""
+
+    def for_model(self) -> str:
+        return f"Not run: the program around you has a fault ({type(self).__name__}). Stop and tell the user."
+
+
+class Refused(Error):
+    """amends said no, nothing was started, and a model can act on it."""
+
+
+class ToolError(Error):
+    """A tool failed."""
+
+
+class Waiting(Error):
+    """Not an error, not yet; never rolls back."""
+
+
+class LedgerError(Error):
+    """The record could not be kept."""
+
+    def for_model(self) -> str:
+        return "Not run: the record cannot be written now. Stop and tell the user."

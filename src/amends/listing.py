@@ -1,0 +1,144 @@
+"""Listings of a ledger, page after page, so that a large one costs no more than what is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+from amends.engine.session import call_of
+from amends.engine.telling import event_of, held_lock_of, info_of
+from amends.filter import CALL_FIELDS, CALL_WORDS, RUN_FIELDS, Filter, parse_filter
+from amends.flow import Flow
+from amends.hub import Hub, View
+from amends.ledger import HeldLock, ListLocks, ListRuns, ReadEvents, ReadRun, SearchCalls, StoreOp
+from amends.model import Call, Event, Lock, RunInfo
+from amends.ops import ReadClocks
+from amends.rows import CallRow, RunRow
+
+T = TypeVar("T")
+PAGE: Final = 200
+KNOWN_RUNS_MAX: Final = 10_000
+"""Runs whose tags are remembered while the calls of a ledger are looked through."""
+
+
+class Pages(Generic[T]):
+    """What is left of a listing; each ``read`` is one page of it.
+
+    ``take`` looks at a row alone; ``narrow`` may ask the ledger more about the rows that passed, and say by
+    ``is_over`` that what comes after the last row of a page cannot pass.
+    """
+
+    def __init__(
+        self,
+        first: StoreOp[Any],
+        then: Callable[[Any], StoreOp[Any]],
+        take: Callable[[Any], bool],
+        make: Callable[[Any], T],
+        *,
+        narrow: Narrow | None = None,
+    ) -> None:
+        self._next: StoreOp[Any] | None = first
+        self._then, self._take, self._make = then, take, make
+        self._narrow = narrow
+
+    def read(self) -> Flow[list[T]] | None:
+        """The next page, as a flow; None at the end."""
+        return None if self._next is None else self._read(self._next)
+
+    async def _read(self, op: StoreOp[Any]) -> list[T]:
+        rows: list[Any] = await op
+        kept = [row for row in rows if self._take(row)]
+        is_last = len(rows) < PAGE
+        if self._narrow is not None:
+            kept = await self._narrow.rows(kept)
+            is_last = is_last or self._narrow.is_over(rows[-1])
+        self._next = None if is_last else self._then(rows[-1])
+        return [self._make(row) for row in kept]
+
+
+class Narrow:
+    """What a filter asks that a row alone does not tell: its age, the calls of a run, the tags of a call's run."""
+
+    def __init__(self, wanted: Filter) -> None:
+        self._wanted = wanted
+        self._now: float | None = None
+        self._tagged: dict[str, bool] = {}
+
+    async def rows(self, rows: list[Any]) -> list[Any]:
+        """Those that pass, in their order."""
+        if self._now is None:
+            self._now = (await ReadClocks()).wall
+        aged = [row for row in rows if self._wanted.takes_age(row.created_at, self._now)]
+        return [row for row in aged if await self._passes(row)]
+
+    def is_over(self, row: Any) -> bool:
+        """Whether all that is older than this row is too old."""
+        return self._now is not None and self._wanted.is_past(row.created_at, self._now)
+
+    async def _passes(self, row: RunRow | CallRow) -> bool:
+        if isinstance(row, CallRow):
+            return not self._wanted.has("tag") or await self._is_tagged(row)
+        if not self._wanted.has(*CALL_WORDS):
+            return True
+        tree = await ReadRun("", uid=row.uid)
+        return tree is not None and any(call.run == row.uid and self._wanted.takes_words(call) for call in tree.calls)
+
+    async def _is_tagged(self, row: CallRow) -> bool:
+        if row.run not in self._tagged:
+            if len(self._tagged) >= KNOWN_RUNS_MAX:
+                self._tagged.clear()
+            tree = await ReadRun("", uid=row.run)
+            self._tagged[row.run] = tree is not None and self._wanted.takes_tags(tree.run)
+        return self._tagged[row.run]
+
+
+def narrowing(wanted: Filter, *fields: str) -> Narrow | None:
+    """What must be asked of the ledger for these fields, and for an age; None: nothing."""
+    return Narrow(wanted) if wanted.has("age", *fields) else None
+
+
+def run_pages(view: View, text: str) -> Pages[RunInfo]:
+    """Root runs and children, newest first."""
+    wanted = parse_filter(text, RUN_FIELDS)
+    tenant = view.tenant or ""
+
+    def then(row: RunRow) -> StoreOp[Any]:
+        return ListRuns(tenant, wanted.states, (row.created_at, row.uid), PAGE)
+
+    first = ListRuns(tenant, wanted.states, None, PAGE)
+    return Pages(first, then, wanted.takes_run, info_of, narrow=narrowing(wanted, *CALL_WORDS))
+
+
+def call_pages(hub: Hub, view: View, text: str) -> Pages[Call]:
+    """Calls, newest first."""
+    wanted = parse_filter(text, CALL_FIELDS)
+    tenant = view.tenant or ""
+
+    def then(row: CallRow) -> StoreOp[Any]:
+        return SearchCalls(tenant, wanted.states, row.seq, PAGE)
+
+    def make(row: CallRow) -> Call:
+        return call_of(row, hub.specs.get(row.tool))
+
+    first = SearchCalls(tenant, wanted.states, None, PAGE)
+    return Pages(first, then, wanted.takes_call, make, narrow=narrowing(wanted, "tag"))
+
+
+def lock_pages(view: View) -> Pages[Lock]:
+    """Who holds what, by name."""
+    tenant = view.tenant or ""
+
+    def then(held: HeldLock) -> StoreOp[Any]:
+        return ListLocks(tenant, held.lock.name, PAGE)
+
+    return Pages(ListLocks(tenant, "", PAGE), then, lambda _: True, held_lock_of)
+
+
+def event_pages(view: View, root: str | None, after: int) -> Pages[Event]:
+    """Events, oldest first."""
+    tenant = view.tenant or ""
+
+    def then(row: Any) -> StoreOp[Any]:
+        return ReadEvents(tenant, root, row.seq, PAGE)
+
+    return Pages(ReadEvents(tenant, root, after, PAGE), then, lambda _: True, event_of)

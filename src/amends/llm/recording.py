@@ -1,0 +1,204 @@
+"""``record(client)``: the same client, whose requests to models are calls of the current run."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, get_args
+
+from amends import UsageError
+from amends.llm import settling
+from amends.llm.asking import Asked, Outside, asked_for, run_for
+from amends.llm.prices import Price, Prices
+from amends.llm.replaying import recorded
+from amends.llm.settling import Entry, failed_outcome
+from amends.llm.watching import is_stream, watch, watch_async
+from amends.llm.wire import api_of
+
+log = logging.getLogger("amends")
+
+C = TypeVar("C")
+
+PROVIDERS: Final = ("openai", "anthropic")
+"""The SDKs, by the name of their package."""
+
+
+def record(client: C, prices: Mapping[str, Price] | None = None, *, outside: Outside = "raise") -> C:
+    """The same client, whose requests to models are written down in the run they are made in.
+
+    For ``OpenAI``, ``AsyncOpenAI``, ``Anthropic``, ``AsyncAnthropic`` and their subclasses: chat completions,
+    responses and messages, streamed or not. Each is a call of kind ``read`` of the tool ``model:openai`` or
+    ``model:anthropic``, with request, answer, model, tokens and cost. The client given stays as it is; both share
+    its connections. ``prices``: US dollars for a million tokens, by model (``*`` is a wildcard), before those of
+    genai-prices. ``outside``: a request outside a run raises ``NoRun``, or passes unrecorded.
+    """
+    kind = _kind_of(client)
+    if outside not in get_args(Outside):
+        raise UsageError(f"outside is {outside!r}; it is one of {', '.join(get_args(Outside))}")
+    plain: Any = getattr(type(client), "__amends_plain__", type(client))
+    given: Any = client
+    made: Any = given.copy()
+    recorder = _Recorder(kind.provider, Prices(prices, provider=kind.provider, url=str(given.base_url)), outside)
+    made.__class__ = (_async_class if kind.is_async else _blocking_class)(plain, recorder)
+    result: C = made
+    return result
+
+
+# ---- which client -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    provider: str
+    is_async: bool
+
+
+def _kind_of(client: object) -> _Kind:
+    for cls in type(client).__mro__:
+        provider = cls.__module__.partition(".")[0]
+        if provider in PROVIDERS and cls.__name__ in ("SyncAPIClient", "AsyncAPIClient"):
+            return _Kind(provider, cls.__name__ == "AsyncAPIClient")
+    raise UsageError(
+        f"record() takes a client of the OpenAI or the Anthropic SDK, not {type(client).__name__}",
+        hint="pass OpenAI(), AsyncOpenAI(), Anthropic() or AsyncAnthropic()",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorder:
+    """What one ``record`` was told."""
+
+    provider: str
+    prices: Prices
+    outside: Outside
+
+    def asked(self, options: Any) -> Asked | None:
+        api = api_of(self.provider, str(options.method), str(options.url))
+        if api is None:
+            return None
+        body = options.json_data
+        if isinstance(body, Mapping) and isinstance(options.extra_json, Mapping):
+            body = {**body, **options.extra_json}
+        return asked_for(f"model:{self.provider}", api, body, self.prices)
+
+
+def _subclass(plain: type[Any], request: Callable[..., Any]) -> type[Any]:
+    """A class of the same name, so that copies (``with_options``) are recorded too and ``isinstance`` holds."""
+    names = {name: getattr(plain, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(plain.__name__, (plain,), {**names, "request": request, "__amends_plain__": plain})
+
+
+# ---- blocking -----------------------------------------------------------------------------
+
+
+def _blocking_class(plain: type[Any], recorder: _Recorder) -> type[Any]:
+    def request(
+        self: Any, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None, **more: Any
+    ) -> Any:
+        def send(prepared: Any) -> Any:
+            return plain.request(self, cast_to, prepared, stream=stream, stream_cls=stream_cls, **more)
+
+        options = self._copy_and_prepare(options) if hasattr(self, "_copy_and_prepare") else options
+        asked = recorder.asked(options)
+        run = None if asked is None else run_for(asked, recorder.outside, is_async=False)
+        if asked is None or run is None:
+            return send(options)
+        entry = settling.begin(run, asked)
+        if entry.replayed:
+            kwargs = {"cast_to": cast_to, "stream": stream, "stream_cls": stream_cls}
+            return recorded(self, asked, entry.attempt.result, options=options, kwargs=kwargs)
+        prepared, hides = _with_usage(asked, options, stream=stream)
+        return _answered(entry, lambda: send(prepared), stream=stream, hide_usage=hides)
+
+    return _subclass(plain, request)
+
+
+def _answered(entry: Entry, send: Callable[[], Any], *, stream: bool, hide_usage: bool) -> Any:
+    try:
+        answer = found = send()
+        if _is_raw(answer):
+            found = answer.parse() if stream else answer.http_response
+            _ = stream or found.read()
+    except BaseException as error:
+        settling.fail(entry, error, failed_outcome(entry.asked, error))
+        raise
+    if is_stream(found):
+        watch(found, entry, hide_usage=hide_usage)
+    else:
+        settling.succeed(entry, _plain(found))
+    return answer
+
+
+# ---- awaited ------------------------------------------------------------------------------
+
+
+def _async_class(plain: type[Any], recorder: _Recorder) -> type[Any]:
+    async def request(
+        self: Any, cast_to: Any, options: Any, *, stream: bool = False, stream_cls: Any = None, **more: Any
+    ) -> Any:
+        async def send(prepared: Any) -> Any:
+            return await plain.request(self, cast_to, prepared, stream=stream, stream_cls=stream_cls, **more)
+
+        options = await self._copy_and_prepare(options) if hasattr(self, "_copy_and_prepare") else options
+        asked = recorder.asked(options)
+        run = None if asked is None else run_for(asked, recorder.outside, is_async=True)
+        if asked is None or run is None:
+            return await send(options)
+        entry = await settling.begin_async(run, asked)
+        if entry.replayed:
+            kwargs = {"cast_to": cast_to, "stream": stream, "stream_cls": stream_cls}
+            return await recorded(self, asked, entry.attempt.result, options=options, kwargs=kwargs)
+        prepared, hides = _with_usage(asked, options, stream=stream)
+        return await _answered_async(entry, lambda: send(prepared), stream=stream, hide_usage=hides)
+
+    return _subclass(plain, request)
+
+
+async def _answered_async(entry: Entry, send: Callable[[], Any], *, stream: bool, hide_usage: bool) -> Any:
+    try:
+        answer = found = await send()
+        if _is_raw(answer):
+            found = answer.parse() if stream else answer.http_response
+            found = await found if inspect.isawaitable(found) else found
+            _ = stream or await found.aread()
+    except BaseException as error:
+        await settling.fail_async(entry, error, failed_outcome(entry.asked, error))
+        raise
+    if is_stream(found):
+        watch_async(found, entry, hide_usage=hide_usage)
+    else:
+        await settling.succeed_async(entry, _plain(found))
+    return answer
+
+
+# ---- both ---------------------------------------------------------------------------------
+
+
+def _with_usage(asked: Asked, options: Any, *, stream: bool) -> tuple[Any, bool]:
+    """The request, asking for its usage; and whether the caller did not, and is not to see the answer to that."""
+    body = options.json_data
+    if not stream or asked.api != "chat.completions" or not isinstance(body, Mapping) or "stream_options" in body:
+        return options, False
+    changed = options.model_copy()
+    changed.json_data = {**body, "stream_options": {"include_usage": True}}
+    return changed, True
+
+
+def _is_raw(answer: object) -> bool:
+    """``with_raw_response`` and ``with_streaming_response``: what was read or made once is kept there for the caller."""
+    return hasattr(answer, "parse") and hasattr(answer, "http_response")
+
+
+def _plain(answer: Any) -> object:
+    """What is recorded of an answer. Never raises: the answer is paid for, and the caller is to have it."""
+    try:
+        if hasattr(answer, "to_dict"):
+            return answer.to_dict(mode="json", warnings=False)
+        if hasattr(answer, "status_code"):  # the HTTP response itself
+            return answer.json()
+    except Exception:
+        log.exception("an answer of a model could not be recorded")
+        return None
+    return answer

@@ -1,0 +1,316 @@
+"""People's words on requests: yes, no, never mind, ask again, ask for this instead."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from amends.approvalops import (
+    AskAgain,
+    DecideApproval,
+    Delegate,
+    EditApproval,
+    ExpireApprovals,
+    ReadApproval,
+    SearchApprovals,
+)
+from amends.approvalrows import (
+    OPEN,
+    AddDelegation,
+    ApprovalRow,
+    ApprovalsOf,
+    DelegationRow,
+    DelegationsTo,
+    FindApproval,
+    Need,
+    PageApprovals,
+    Requested,
+    Ruled,
+    UpdateApproval,
+)
+from amends.errors import TransitionRefused
+from amends.rows import CallRow, FindCall, FindKey, ListCalls, Now, RunRow, UpdateRun
+from amends.states import FREES_KEY
+from amends.store.change import find_run, move_approval, move_call, move_run, note, owned
+from amends.store.law import admit_by_law
+from amends.store.requests import ask_anew, binding, is_enough, is_requester, resting
+
+# ---- deciding -----------------------------------------------------------------------------
+
+
+async def decide_approval(op: DecideApproval) -> Ruled:
+    """See ``DecideApproval``."""
+    approval, call = await _found(op.approval)
+    now = await Now()
+    if op.repeated and _is_said(approval, op):
+        return Ruled(approval, call, now)
+    run = await find_run(call.run)
+    epoch = (await find_run(call.root)).epoch
+    void = await _why_void(approval, call, op, now)
+    if void:
+        if void == "expired" and approval.state in OPEN:
+            approval = await move_approval(run, approval, "expired", at=now, by=op.by, epoch=epoch)
+        return Ruled(approval, call, now, void)
+    if approval.state not in OPEN or (approval.state == "approved" and op.verb in ("approve", "bypass")):
+        raise TransitionRefused(
+            f"approval {approval.id} ({approval.tool}) is {approval.state} already", frm=approval.state, to=op.verb
+        )
+    match op.verb:
+        case "approve" | "bypass":
+            approval, call = await _say_yes(approval, call, run, op, now, epoch)
+        case "reject":
+            approval, call = await _say_no(approval, call, run, op, now, epoch)
+        case "withdraw":
+            await note(run, "withdrawn", at=now, by=op.by, epoch=epoch, call=call.id, approval=approval.id, why=op.why)
+            call = await move_call(run, call, "dropped", at=now, by=op.by, epoch=epoch, why=op.why, settled_at=now)
+            if run.staged_pivot == call.id:
+                await UpdateRun(run, {"staged_pivot": ""})
+            approval = await _again(approval)
+    await let_go_on(call, approval, at=now, by=op.by)
+    return Ruled(await _again(approval), await _look(call), now)
+
+
+async def _why_void(approval: ApprovalRow, call: CallRow, op: DecideApproval, now: float) -> str:
+    if op.verb == "withdraw":
+        return ""
+    if approval.state == "used":
+        return "used"
+    if approval.state_at(now) == "expired":
+        return "expired"
+    if op.verb == "reject":
+        return "" if _may_decide(approval, op) else "role"
+    if approval.state == "cancelled" or op.digest != approval.digest or binding(approval, call) != approval.digest:
+        return "changed"
+    if is_requester(approval, op.by) or is_requester(approval, op.behalf):
+        return "self"
+    if op.behalf and not await _is_delegated(approval, op, now):
+        return "role"
+    return "" if op.verb == "bypass" or _may_decide(approval, op) else "role"
+
+
+def _may_decide(approval: ApprovalRow, op: DecideApproval) -> bool:
+    wanted = set(json.loads(approval.roles))
+    return not wanted or bool(wanted & set(op.roles))
+
+
+async def _is_delegated(approval: ApprovalRow, op: DecideApproval, now: float) -> bool:
+    words = await DelegationsTo(approval.tenant, op.by.strip().casefold())
+    return any(word.by_whom == op.behalf.strip().casefold() and word.until_at > now for word in words)
+
+
+def _is_said(approval: ApprovalRow, op: DecideApproval) -> bool:
+    """Whether this very word was heard before, and its answer lost."""
+    match op.verb:
+        case "approve" | "bypass":
+            return any((said["by"], said["why"]) == (op.by, op.why) for said in approval.yeses)
+        case "reject":
+            return (approval.state, approval.by_whom, approval.reason) == ("rejected", op.by, op.why)
+    return approval.state == "cancelled"
+
+
+async def _say_yes(
+    approval: ApprovalRow, call: CallRow, run: RunRow, op: DecideApproval, now: float, epoch: int
+) -> tuple[ApprovalRow, CallRow]:
+    yes: dict[str, Any] = {
+        "by": op.by, "for": op.behalf, "roles": list(op.roles), "why": op.why, "at": now,
+        "bypass": op.verb == "bypass",
+    }  # fmt: skip
+    yeses = [said for said in approval.yeses if said["by"].strip().casefold() != op.by.strip().casefold()]
+    yeses.append(yes)
+    enough = is_enough(yeses, approval.needed, json.loads(approval.roles))
+    given = json.dumps(yeses, ensure_ascii=False)
+    if not enough:
+        await note(
+            run, "approval given", at=now, by=op.by, epoch=epoch, call=call.id, approval=approval.id, why=op.why,
+            behalf=op.behalf, of=approval.needed,
+        )  # fmt: skip
+        return await UpdateApproval(approval, {"given": given}), call
+    why = f"bypass: {op.why}" if op.verb == "bypass" else op.why
+    approval = await move_approval(
+        run, approval, "approved", at=now, by=op.by, epoch=epoch, why=why, given=given, by_whom=op.by, decided_at=now
+    )
+    if call.state == "held" and not call.is_staged:
+        call = await move_call(run, call, "ready", at=now, by=op.by, epoch=epoch, facts={"approval": approval.id})
+    return approval, call
+
+
+async def _say_no(
+    approval: ApprovalRow, call: CallRow, run: RunRow, op: DecideApproval, now: float, epoch: int
+) -> tuple[ApprovalRow, CallRow]:
+    said = {"by_whom": op.by, "reason": op.why, "decided_at": now}
+    approval = await move_approval(run, approval, "rejected", at=now, by=op.by, epoch=epoch, why=op.why, **said)
+    error = json.dumps([op.by, op.why], ensure_ascii=False)
+    call = await move_call(run, call, "refused", at=now, by=op.by, epoch=epoch, why=op.why, error=error, settled_at=now)
+    if run.staged_pivot == call.id and run.phase == "open" and run.goal != "rollback":
+        # Without its pivot the run has nothing to commit to; and nobody who was told no asks again by running again.
+        await note(run, "goal", at=now, by=op.by, epoch=epoch, to="rollback", why=op.why)
+        why = f"{op.by} rejected {call.tool}: {op.why}"
+        await UpdateRun(run, {"staged_pivot": "", "goal": "rollback", "goal_by": "person", "goal_why": why})
+    return approval, call
+
+
+async def let_go_on(call: CallRow, approval: ApprovalRow, *, at: float, by: str) -> None:
+    """A person has spoken: whoever can go on with a run that nobody holds may do so, and its caller may come back."""
+    run, root = await find_run(call.run), await find_run(call.root)
+    if root.closed_at is not None:
+        return
+    for one in {run.uid: run, root.uid: root}.values():
+        if one.state == "blocked":
+            await move_run(one, one.came_from, at=at, by=by, epoch=root.epoch, came_from="", causes="[]")
+    run, root = await find_run(call.run), await find_run(call.root)
+    if root.owner:
+        return
+    changes = await resting(root, at, at_least=approval.expires_at)
+    if run.goal == "rollback":
+        changes = {"suspended": 0, "wake_at": at}
+    await UpdateRun(root, changes)
+
+
+# ---- asking again -------------------------------------------------------------------------
+
+
+async def ask_again(op: AskAgain) -> Ruled:
+    """See ``AskAgain``."""
+    approval, call = await _found(op.approval)
+    now = await Now()
+    if op.repeated and call.approval == op.id:
+        return Ruled(await _again(await FindApproval(op.id)), call, now)
+    run = await find_run(call.run)
+    epoch = (await find_run(call.root)).epoch
+    if call.state not in ("held", "ready") or call.approval != approval.id or approval.state_at(now) != "expired":
+        raise TransitionRefused(
+            f"approval {approval.id} ({approval.tool}) is {approval.state_at(now)}, its call {call.state}: "
+            "only what expired and still waits is asked for again",
+            frm=approval.state,
+            to="pending",
+        )
+    if approval.state in OPEN:
+        await move_approval(run, approval, "expired", at=now, by=op.by, epoch=epoch)
+    need = _as_before(approval, op.id, op.nonce)
+    call, made = await ask_anew(run, call, need, at=now, by=op.by, epoch=epoch, follows=approval.id, why=op.why)
+    await let_go_on(call, made, at=now, by=op.by)
+    return Ruled(made, await _look(call), now)
+
+
+def _as_before(approval: ApprovalRow, id: str, nonce: str) -> Need:
+    return Need(
+        id,
+        nonce,
+        needed=approval.needed,
+        roles=tuple(json.loads(approval.roles)),
+        reasons=tuple(json.loads(approval.reasons)),
+        expires_s=approval.expires_at - approval.requested_at,
+        why=approval.rule,
+        policy=approval.policy,
+        residue=approval.residue,
+    )
+
+
+async def edit_approval(op: EditApproval) -> Ruled:
+    """See ``EditApproval``. The old call is refused, and says what to ask for instead."""
+    approval, call = await _found(op.approval)
+    now = await Now()
+    new = await FindCall(op.instead.call_id)
+    if op.repeated and new is not None:
+        return Ruled(await _again(await FindApproval(new.approval)), new, now)
+    if call.state not in ("held", "ready") or call.approval != approval.id:
+        raise TransitionRefused(
+            f"approval {approval.id} ({approval.tool}) is {approval.state}, its call {call.state}: nobody is asked",
+            frm=approval.state,
+            to="rejected",
+        )
+    run, root = await find_run(call.run), await find_run(call.root)
+    assert op.instead.need is not None, "other arguments are asked for under the same conditions"
+    reason = f"{op.why}; ask for it with {op.instead.args} instead"
+    staged = run.staged_pivot == call.id
+    if staged:
+        run = await UpdateRun(run, {"staged_pivot": ""})
+    if approval.state in OPEN:
+        said = {"by_whom": op.by, "reason": reason, "decided_at": now}
+        await move_approval(run, approval, "rejected", at=now, by=op.by, epoch=root.epoch, why=reason, **said)
+    error = json.dumps([op.by, reason], ensure_ascii=False)
+    await move_call(run, call, "refused", at=now, by=op.by, epoch=root.epoch, why=reason, error=error, settled_at=now)
+    known = await FindKey(op.instead.key)
+    if known is not None and known.state not in FREES_KEY:
+        raise TransitionRefused(
+            f"{known.tool} with these arguments is {known.state} already ({known.id})", frm=known.state, to="held"
+        )
+    terms = replace(op.instead.need, needed=approval.needed, roles=tuple(json.loads(approval.roles)))
+    instead = replace(op.instead, run=run.uid, root=root.uid, need=terms, repeated=False)
+    answer = await admit_by_law(instead, run, root, now, 1 if known is None else known.generation + 1)
+    if answer.call is None or answer.approval is None:
+        raise TransitionRefused(
+            f"{call.tool} cannot be asked for with these arguments now ({answer.law})", frm=call.state, to="held"
+        )
+    await let_go_on(answer.call, answer.approval, at=now, by=op.by)
+    return Ruled(answer.approval, answer.call, now)
+
+
+async def expire_approvals(op: ExpireApprovals) -> RunRow:
+    """See ``ExpireApprovals``."""
+    root = await owned(op.root, op.owner, op.epoch)
+    now = await Now()
+    waiting = {call.approval: call for call in await ListCalls(root.uid, ("held", "ready")) if call.approval}
+    for row in await ApprovalsOf(root.uid) if waiting else ():
+        call = waiting.get(row.id)
+        if call is None or row.state not in OPEN or row.lives(now):
+            continue
+        run = await find_run(call.run)
+        await move_approval(run, row, "expired", at=now, by=op.owner, epoch=op.epoch)
+        if call.state == "ready" and not call.is_staged:
+            await move_call(run, call, "held", at=now, by=op.owner, epoch=op.epoch, facts={"approval": row.id})
+    return await find_run(root.uid)
+
+
+# ---- delegating, reading ------------------------------------------------------------------
+
+
+async def delegate(op: Delegate) -> DelegationRow:
+    """See ``Delegate``."""
+    now = await Now()
+    row = DelegationRow(op.id, op.tenant, op.by.strip().casefold(), op.to.strip().casefold(), op.until_at, op.why, now)
+    if not await AddDelegation(row):
+        known = [one for one in await DelegationsTo(op.tenant, row.to_whom) if one.id == op.id]
+        return known[0]
+    return row
+
+
+async def read_approval(op: ReadApproval) -> Requested | None:
+    """See ``ReadApproval``."""
+    row = await FindApproval(op.approval)
+    call = None if row is None else await FindCall(row.call)
+    return None if row is None or call is None else Requested(row, call, await Now())
+
+
+async def search_approvals(op: SearchApprovals) -> list[Requested]:
+    """See ``SearchApprovals``."""
+    now = await Now()
+    found: list[Requested] = []
+    for row in await PageApprovals(op.tenant, op.states, op.before, op.limit):
+        call = await FindCall(row.call)
+        assert call is not None, "a request names a call of this ledger"
+        found.append(Requested(row, call, now))
+    return found
+
+
+async def _found(id: str) -> tuple[ApprovalRow, CallRow]:
+    row = await FindApproval(id)
+    if row is None:
+        raise LookupError(f"there is no approval {id!r} in this ledger")
+    call = await FindCall(row.call)
+    assert call is not None, "a request names a call of this ledger"
+    return row, call
+
+
+async def _again(approval: ApprovalRow | None) -> ApprovalRow:
+    assert approval is not None, "a request is never removed"
+    row = await FindApproval(approval.id)
+    assert row is not None, "a request is never removed"
+    return row
+
+
+async def _look(call: CallRow) -> CallRow:
+    found = await FindCall(call.id)
+    assert found is not None, "a call is never removed"
+    return found

@@ -1,0 +1,277 @@
+"""Asking for a person's yes, and using it up: inside the transactions that hold a call and that start it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from amends.approvalrows import (
+    ApprovalRow,
+    ApprovalsOf,
+    FindApproval,
+    FindUse,
+    InsertApproval,
+    Need,
+    Terms,
+    TermsOf,
+    Unapproved,
+)
+from amends.canonical import digest
+from amends.rows import CallRow, FindCall, ListCalls, RunRow, UpdateCall
+from amends.store.change import move_approval, move_call, note
+
+PENDING: Final = "pending"
+"""Why a call may not start, where nothing is wrong with its request: nobody has said yes yet."""
+
+
+def binding(approval: ApprovalRow, call: CallRow) -> str:
+    """What a person says yes to: this call, this generation, all its arguments, asked for this once."""
+    return digest(
+        "approval", call.tenant, call.principal, approval.run, call.tool, call.version, call.digest, call.key,
+        call.generation, approval.nonce,
+    )  # fmt: skip
+
+
+def use_of(run: RunRow, tool: str) -> str:
+    """This tool, in the hands of this agent."""
+    return digest("use", run.tenant, run.agent, tool)
+
+
+async def really(need: Need | None, run: RunRow, tool: str) -> Need | None:
+    """What is needed: nothing, where only the first use was, and that has been."""
+    if need is not None and need.first_use and await FindUse(use_of(run, tool)):
+        return None
+    return need
+
+
+async def ask(
+    run: RunRow, call: CallRow, need: Need, *, at: float, by: str, epoch: int, follows: str = "", **facts: Any
+) -> ApprovalRow:
+    """Write down that somebody is asked about this call, which names the request already."""
+    assert call.approval == need.id, "a call names its newest request"
+    row = ApprovalRow(
+        id=need.id, seq=0, call=call.id, run=call.run, root=call.root, run_id=call.run_id, tenant=call.tenant,
+        tool=call.tool, version=call.version, principal=call.principal, agent=call.agent, digest="", nonce=need.nonce,
+        state="pending", needed=need.needed, roles=json.dumps(need.roles, ensure_ascii=False),
+        reasons=json.dumps(need.reasons, ensure_ascii=False), rule=need.why, policy=need.policy, given="[]",
+        requested_at=at, expires_at=at + need.expires_s, use_key=use_of(run, call.tool), residue=need.residue,
+        follows=follows, tell_at=at,
+    )  # fmt: skip
+    bound = binding(row, call)
+    seq = await note(
+        run, "approval", at=at, by=by, epoch=epoch, call=call.id, frm="(new)", to="pending", approval=row.id,
+        tool=call.tool, digest=bound, rule=need.why, needed=need.needed, roles=need.roles, follows=follows, **facts,
+    )  # fmt: skip
+    row = replace(row, seq=seq, digest=bound)
+    await InsertApproval(row)
+    return row
+
+
+async def ask_anew(
+    run: RunRow, call: CallRow, need: Need, *, at: float, by: str, epoch: int, follows: str = "", **facts: Any
+) -> tuple[CallRow, ApprovalRow]:
+    """The same for a call that is in the ledger: it is held again if it was let go."""
+    changes: dict[str, Any] = {"approval": need.id}
+    if not call.is_staged:
+        changes["reason"] = "approval"
+    if call.state == "ready" and not call.is_staged:
+        call = await move_call(run, call, "held", at=at, by=by, epoch=epoch, facts={"approval": need.id}, **changes)
+    else:
+        call = await UpdateCall(call, changes)
+    return call, await ask(run, call, need, at=at, by=by, epoch=epoch, follows=follows, **facts)
+
+
+# ---- using --------------------------------------------------------------------------------
+
+
+def why_not(approval: ApprovalRow, call: CallRow, terms: Terms | None, now: float) -> str:
+    """Why this request does not let this call start; empty: it does."""
+    if approval.tenant != call.tenant:
+        return "other_tenant"
+    if approval.root != call.root or approval.call != call.id:
+        return "other_run"
+    if approval.state == "used":
+        return "used"
+    if approval.state_at(now) == "expired":
+        return "expired"
+    version = call.version if terms is None else terms.version
+    if approval.digest != binding(approval, call) or approval.version != version:
+        return "changed"
+    if approval.state not in ("pending", "approved"):
+        return "changed"
+    if approval.state == "pending":
+        return PENDING if terms is None or not _is_stricter(terms.need, approval) else "changed"
+    if any(is_requester(approval, said["by"]) for said in approval.yeses):
+        return "self"
+    return "" if terms is None or suffices(approval, terms.need) else "changed"
+
+
+def is_requester(approval: ApprovalRow, who: str) -> bool:
+    """Whether this is who asked: spelled with other capitals it is still the same."""
+    named = who.strip().casefold()
+    return bool(named) and named in (approval.principal.strip().casefold(), approval.agent.strip().casefold())
+
+
+def suffices(approval: ApprovalRow, need: Need | None) -> bool:
+    """Whether those who said yes are enough for what the rules ask for now."""
+    if need is None or need.policy == approval.policy or need.decision == "refuse":
+        return True  # what a rule refuses by now was accepted before; only what has not started yet is refused again
+    return is_enough(approval.yeses, need.needed, need.roles)
+
+
+def is_enough(yeses: Iterable[Mapping[str, Any]], needed: int, roles: Iterable[str]) -> bool:
+    """Whether so many different people of these roles said yes, or one took it upon themselves to pass over the rule."""
+    wanted = set(roles)
+    people: set[str] = set()
+    for said in yeses:
+        if said.get("bypass"):
+            return True
+        if not wanted or wanted & set(said.get("roles", ())):
+            people.add(str(said["by"]).strip().casefold())
+    return len(people) >= needed
+
+
+def _is_stricter(need: Need | None, approval: ApprovalRow) -> bool:
+    """Whether the rules ask for more, or for others, than the people who were asked."""
+    if need is None or need.policy == approval.policy:
+        return False
+    return need.needed > approval.needed or set(need.roles) != set(json.loads(approval.roles))
+
+
+async def may_start(
+    run: RunRow, call: CallRow, terms: Terms | None, *, at: float, by: str, epoch: int
+) -> Unapproved | ApprovalRow | None:
+    """The request that a first start uses up, None where none is needed, or why it may not be started.
+
+    What has expired, or no longer suffices, is asked for anew where the rules are known.
+    """
+    if call.attempt or call.is_staged:
+        return await _used_before(call)
+    need = None if terms is None else await really(terms.need, run, call.tool)
+    approval = await FindApproval(call.approval) if call.approval else None
+    if need is not None and need.decision == "refuse":
+        return Unapproved(call, approval, "refused")
+    if approval is None:
+        if need is None:
+            return None
+        call, made = await ask_anew(run, call, need, at=at, by=by, epoch=epoch)
+        return Unapproved(call, made)
+    why = why_not(approval, call, terms, at)
+    if not why:
+        return approval
+    if why == PENDING:
+        return Unapproved(call, approval)
+    other_version = terms is not None and terms.version != call.version  # of a process that may not be the last one
+    if why in ("expired", "changed") and need is not None and not other_version:
+        call, made = await replace_request(run, call, approval, need, why, at=at, by=by, epoch=epoch)
+        return Unapproved(call, made, why)
+    return Unapproved(call, approval, why)
+
+
+async def _used_before(call: CallRow) -> Unapproved | None:
+    """A later attempt needs nothing more; what was staged was decided with the pivot or the commit."""
+    if call.attempt or not call.approval:
+        return None
+    approval = await FindApproval(call.approval)
+    assert approval is not None, "a call names a request of this ledger"
+    return None if approval.state == "used" else Unapproved(call, approval, "changed")
+
+
+async def replace_request(
+    run: RunRow, call: CallRow, old: ApprovalRow, need: Need, why: str, *, at: float, by: str, epoch: int
+) -> tuple[CallRow, ApprovalRow]:
+    """End a request that is void, and ask anew."""
+    if old.state in ("pending", "approved"):
+        to = "expired" if why == "expired" else "cancelled"
+        await move_approval(run, old, to, at=at, by=by, epoch=epoch, why=why)
+    return await ask_anew(run, call, need, at=at, by=by, epoch=epoch, follows=old.id, why=why)
+
+
+async def why_replaced(approval: ApprovalRow) -> str:
+    """Why this request was made; empty: it is the first."""
+    old = await FindApproval(approval.follows) if approval.follows else None
+    return "" if old is None else "expired" if old.state == "expired" else "changed"
+
+
+async def told_before(call: CallRow, terms: Terms | None) -> Unapproved | None:
+    """The answer to a start that asked for a new request, if that was so."""
+    if terms is None or terms.need is None or call.approval != terms.need.id:
+        return None
+    approval = await FindApproval(call.approval)
+    assert approval is not None, "a call names a request of this ledger"
+    return Unapproved(call, approval, await why_replaced(approval))
+
+
+async def use(run: RunRow, approval: ApprovalRow, *, at: float, by: str, epoch: int) -> ApprovalRow:
+    """The one start that a request was for."""
+    return await move_approval(run, approval, "used", at=at, by=by, epoch=epoch, used_at=at)
+
+
+# ---- what is staged -----------------------------------------------------------------------
+
+
+async def unready(run: RunRow, calls: Iterable[CallRow], outbox: TermsOf, now: float) -> list[CallRow]:
+    """The staged calls of this run that nobody has said yes to, or not so that they may start now."""
+    asked = [call for call in calls if call.run == run.uid and call.is_staged and call.approval and not call.attempt]
+    if not asked:
+        return []
+    requests = {row.id: row for row in await ApprovalsOf(run.root)}
+    return [
+        call
+        for call in asked
+        if requests[call.approval].state != "used"
+        and why_not(requests[call.approval], call, outbox.get(call.id), now) != ""
+    ]
+
+
+async def ask_for_more(
+    run: RunRow, calls: Iterable[CallRow], outbox: TermsOf, *, at: float, by: str, epoch: int
+) -> list[CallRow]:
+    """The same calls; where the rules ask for more than was given, that is asked for now."""
+    found: list[CallRow] = []
+    for call in calls:
+        terms = outbox.get(call.id)
+        approval = await FindApproval(call.approval)
+        assert approval is not None, "a call names a request of this ledger"
+        need = None if terms is None or terms.version != call.version else terms.need
+        if need is not None and why_not(approval, call, terms, at) == "changed":
+            call, _ = await replace_request(run, call, approval, need, "changed", at=at, by=by, epoch=epoch)
+        found.append(call)
+    return found
+
+
+async def use_staged(run: RunRow, *, at: float, by: str, epoch: int) -> None:
+    """What is staged will be started: its requests are used up by what decides that."""
+    for row in await ApprovalsOf(run.root):
+        call = await FindCall(row.call) if row.state == "approved" else None
+        if call is not None and call.approval == row.id and call.run == run.uid and call.is_staged:
+            await use(run, row, at=at, by=by, epoch=epoch)
+
+
+async def waits_until(root: str, now: float) -> tuple[bool, float | None]:
+    """Whether a person is asked in this tree, and when the last of those requests runs out; None: never."""
+    held = [call for call in await ListCalls(root, ("held", "ready")) if not call.attempt]
+    if any(call.state == "held" and not call.is_staged and not call.approval for call in held):
+        return True, None
+    asked = {call.approval for call in held if call.approval}
+    living = [row for row in await ApprovalsOf(root) if row.id in asked and row.lives(now)] if asked else []
+    return any(row.state == "pending" for row in living), max((row.expires_at for row in living), default=None)
+
+
+async def resting(root: RunRow, now: float, *, at_least: float | None = None) -> dict[str, Any]:
+    """Until when a run that nobody holds is left alone, and whether it waits for a person.
+
+    ``at_least``: so long its caller may take to come back for what was decided.
+    """
+    waits, until = await waits_until(root.uid, now)
+    if root.goal == "rollback":
+        return {"suspended": 0, "wake_at": now}
+    if waits:
+        return {"suspended": 1, "wake_at": until}
+    if root.goal == "commit" or root.phase == "pivoted" or (root.policy == "resume" and root.agent):
+        return {"suspended": 0, "wake_at": now}
+    if root.policy == "wait":
+        return {"suspended": 0, "wake_at": None}
+    return {"suspended": 0, "wake_at": max(until or now + root.lease_s, at_least or 0.0)}

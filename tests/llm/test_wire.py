@@ -1,0 +1,105 @@
+"""What is read from the wire: a stream made of an answer is put together to that answer again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amends.llm.assembling import assembler
+from amends.llm.replaying import events_of
+from amends.llm.wire import (
+    ATTACHMENT_TOKENS,
+    BYTES_PER_TOKEN,
+    OUTPUT_TOKENS,
+    Tokens,
+    api_of,
+    received_tokens,
+    reserved_tokens,
+    tokens_of,
+    written,
+)
+from tests.llm.server import ANSWERS
+
+PATHS = {"chat.completions": "/chat/completions", "responses": "/responses", "messages": "/messages"}
+
+
+@pytest.mark.parametrize("tools", [[], [{"name": "charge"}]], ids=["text", "tools"])
+def test_the_events_of_an_answer_make_that_answer(api: Any, tools: list[Any]) -> None:
+    whole, _ = ANSWERS[PATHS[api]]({"model": "m", "tools": tools})
+    for choice in whole.get("choices", ()):
+        choice.pop("logprobs")
+        for number, call in enumerate(choice["message"].get("tool_calls", ())):
+            call["index"] = number
+    made = assembler(api)
+    for _, event in events_of(api, whole):
+        made.see(event)
+    expected = {key: value for key, value in whole.items() if key != "usage" or api != "chat.completions"}
+    assert made.response == expected
+    assert made.characters > 0
+
+
+def test_thinking_and_citations_are_put_together() -> None:
+    thinking = {"type": "thinking", "thinking": "let me see", "signature": "sig"}
+    answer = {"id": "m", "content": [thinking], "usage": {"output_tokens": 3}, "stop_reason": None}
+    made = assembler("messages")
+    for _, event in events_of("messages", {**answer, "stop_sequence": None}):
+        made.see(event)
+    assert made.response is not None
+    assert made.response["content"] == [thinking]
+    made.see({"type": "content_block_start", "content_block": {"type": "text", "text": ""}, "index": 1})
+    made.see({"type": "content_block_delta", "index": 1, "delta": {"type": "citations_delta", "citation": {"c": 1}}})
+    assert made.response["content"][1]["citations"] == [{"c": 1}]
+
+
+@pytest.mark.parametrize("event", [{}, {"type": "ping"}, {"type": "content_block_delta"}, {"choices": None}])
+def test_events_that_nobody_knows_change_nothing(api: Any, event: dict[str, Any]) -> None:
+    made = assembler(api)
+    made.see(event)
+    assert made.characters == 0
+
+
+def test_only_requests_to_models_are_recorded() -> None:
+    assert api_of("openai", "post", "/chat/completions") == "chat.completions"
+    assert api_of("anthropic", "POST", "/v1/messages?beta=true") == "messages"
+    assert api_of("openai", "get", "/chat/completions") is None
+    assert api_of("openai", "post", "/embeddings") is None
+    assert api_of("anthropic", "post", "/v1/messages/batches") is None
+
+
+def test_usage_that_is_not_there_is_none(api: Any) -> None:
+    assert tokens_of(api, None) is None
+    assert tokens_of(api, {}) is None
+    assert tokens_of(api, {"usage": None}) is None
+    assert tokens_of(api, {"usage": {"input_tokens": None, "prompt_tokens": "x"}}) is None
+
+
+def test_what_is_reserved_is_at_least_what_can_be_seen() -> None:
+    reserved = reserved_tokens({"max_tokens": 50, "n": 3}, size=3000, attachments=2)
+    assert reserved == Tokens(3000 // BYTES_PER_TOKEN + 2 * ATTACHMENT_TOKENS, 150, estimated=True)
+    assert reserved_tokens({}, size=1, attachments=0).output == OUTPUT_TOKENS
+    assert reserved_tokens({"max_output_tokens": 7}, size=1, attachments=0).output == 7
+
+
+def test_what_was_received_counts_where_nothing_was_reported() -> None:
+    reserved = Tokens(100, 1000, estimated=True)
+    assert received_tokens(reserved, None, 30).to_dict() == {"input": 100, "output": 10, "total": 110}
+    assert received_tokens(reserved, Tokens(80, 50), 30).output == 50
+
+
+def test_what_is_written_down_is_plain_and_bounded() -> None:
+    class Model:
+        def to_dict(self, **_: Any) -> dict[str, Any]:
+            return {"a": (1, 2.5, None, True)}
+
+    assert written({"m": Model()}).data == {"m": {"a": [1, 2.5, None, True]}}
+    many = written({"texts": ["word " * 300] * 2_000})
+    assert many.size > 2_000_000
+    assert set(many.data) == {"left out", "sha256"}
+    assert written({"file": "QUJD" * 5_000}).attachments == 1
+    nested: Any = "end"
+    for _ in range(200):
+        nested = [nested]
+    assert "nested deeper" in str(written(nested).data)
+    assert written("half of \ud83d").data == "half of ?"
+    assert written({"prose": "plain words " * 1_000}).attachments == 0
