@@ -9,6 +9,7 @@ import pytest
 
 from amends.errors import BadArguments, BadDeclaration
 from amends.model import Call, Order, Request, Retry
+from amends.secret import Hidden, hidden_by
 from amends.tool import Declaration, Spec, declare, specs_of, tool, twin_kwargs
 
 
@@ -424,8 +425,11 @@ def test_fields_that_are_no_arguments_are_refused(options: dict[str, Any]) -> No
 
 
 def test_what_the_runtime_hides_is_hidden_where_it_is() -> None:
-    specs = specs_of([said(kind="read", redact="note"), tool(find, kind="read")], order="strict", redact=("cents",))
-    assert (specs["charge"].redact, specs["find"].redact) == (("note", "cents"), ())
+    specs = specs_of(
+        [said(kind="read", redact="note"), tool(find, kind="read")], order="strict", redact=hidden_by(["CENT*"])
+    )
+    assert specs["charge"].redact == Hidden(("note", "cents"), ("cent*",))
+    assert specs["find"].redact == Hidden((), ("cent*",))
 
 
 async def waits(call: Request) -> Any: ...

@@ -33,8 +33,8 @@ class Row:
 ROWS: dict[str, Row] = {
     "words": Row(
         (
-            *("record", "error", "errors", "approvalerrors", "phrases", "model", "states", "plain", "canonical"),
-            *("noticeerrors", "report", "planned", "doubted", "reconciled", "budget", "overspent"),
+            *("record", "error", "errors", "approvalerrors", "phrases", "model", "states", "plain", "secret"),
+            *("canonical", "noticeerrors", "report", "planned", "doubted", "reconciled", "budget", "overspent"),
         ),
         (),
         "the words that everything else is said in depend on nothing",
@@ -44,6 +44,7 @@ ROWS: dict[str, Row] = {
             *("tool", "spec", "signature", "declare", "check", "flow", "rows", "lockrows", "ops", "ledger", "answers"),
             *("joining", "filter", "planmark", "deskops", "budgetrows", "budgetops", "rules", "approvalrows"),
             *("approvalops", "noticeops", "links", "charges"),
+            *("veil", "markrows", "sealops"),
         ),
         ("words",),
         "a declaration and an operation are data: whoever performs them comes later",
@@ -88,6 +89,7 @@ ROWS: dict[str, Row] = {
             "keeper",
             "riding",
             "settings",
+            *("hiding", "keys", "sealing", "vault"),
             "worker",
             "testing",
             "accounts",
@@ -113,6 +115,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "store.pgschema": frozenset({"psycopg"}),
     "store.pgerrors": frozenset({"psycopg"}),
     "store.mysql": frozenset({"pymysql"}),
+    "vault": frozenset({"cryptography"}),
     "cli": frozenset({"typer", "click", "rich"}),
 }
 

@@ -46,6 +46,7 @@ from amends.report import Report
 from amends.rules import Rule
 from amends.run import Run
 from amends.runtime import Runtime
+from amends.secret import Secret
 from amends.tool import Declaration, Tool, declare, tool
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ __all__ = [
     "RunInfo",
     "Runtime",
     "Schema",
+    "Secret",
     "Staged",
     "Tool",
     "ToolError",

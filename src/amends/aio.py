@@ -65,6 +65,9 @@ class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudg
         agent: str | None = None,
         principal: str | None = None,
         budgets: Iterable[Budget] | None = None,
+        redact: Sequence[str] | None = None,
+        secret_key: str | None = None,
+        encrypt: str | Sequence[str] | None = None,
         store: Store | None = None,
     ) -> None:
         given = {
@@ -82,9 +85,12 @@ class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudg
             "agent": agent,
             "principal": principal,
             "budgets": budgets,
+            "redact": redact,
+            "secret_key": secret_key,
+            "encrypt": encrypt,
         }
         self._hub = Hub(given, tools, store=store, hook=on_approval_needed)
-        self._driver: AsyncDriver = AsyncDriver(self._hub.store, self._hub.live, self._hub.lease_s)
+        self._driver: AsyncDriver = AsyncDriver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s)
         value = self._hub.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
         self._agents: dict[str, Callable[[AsyncRun], object]] = dict(agents or {})
@@ -146,12 +152,13 @@ class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudg
         while True:
             opened, lease = await self._driver.run(opening.take(wanted))
             if opened.how == "ended":
-                over = self._hub.session(opened.run, lease, resumed=True)
+                over = self._hub.session(opened.run, lease, resumed=True, given=input)
                 return AsyncRun(self._hub, self._driver, over, opened.run, over=True)
             session = self._hub.session(
                 opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s,
-                wait_approval_s=wanted.wait_approval_s,
+                wait_approval_s=wanted.wait_approval_s, given=input,
             )  # fmt: skip
+            session.known.update(wanted.known)
             self._hub.keeper.keep(lease, partial(self._driver.lose, lease.root))
             row = opened.run
             if opened.how == "resumed":
@@ -249,7 +256,7 @@ class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudg
                 ended = fn(run)
                 run.output = await ended if inspect.isawaitable(ended) else ended
         except Exception as error:  # the block has dealt with the run; the report tells
-            log.warning("agent %s of run %s ended with %s: %s", run._session.agent, run.id, type(error).__name__, error)
+            log.warning("%s", people.agent_ended(run._session, error))
 
     # ---- reading --------------------------------------------------------------------------
 
@@ -317,6 +324,10 @@ class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudg
     async def migrate(self) -> Schema:
         """Bring the ledger up to date, making it if there is none; what it has then."""
         return await asyncio.to_thread(upkeep.migrating(self._hub).migrate)
+
+    async def reencrypt(self) -> int:
+        """Every argument, result, input, output and error is encrypted with the newest key; how many rows that were."""
+        return await asyncio.to_thread(upkeep.reencrypt, self._hub)
 
     async def gc(
         self,

@@ -15,15 +15,15 @@ from amends import people
 from amends.aiodrive import AsyncDriver
 from amends.attempts import AsyncAttempt, end_open_async
 from amends.budget import Costs
-from amends.canonical import encode
 from amends.context import parent_call, refuse_nowhere
-from amends.engine import ending, leaving, opening, plan
+from amends.engine import ending, leaving, plan
 from amends.engine.call import Done, guarded_call
 from amends.engine.joining import doubt_left
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.telling import answer_done, answer_error, info_of, output_gone, report_of
 from amends.errors import LedgerError, TransactionOpen, UsageError
 from amends.flow import Flow
+from amends.hiding import given_to, output_of, output_said
 from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask
 from amends.joining import note_left_open, still_open, waits_for_itself
 from amends.ledger import Tree
@@ -52,12 +52,12 @@ class AsyncRun:
         info = info_of(row)
         self.id: str = row.id
         self.tenant: str | None = info.tenant
-        self.input: Any = info.input
-        self._output: Any = info.output
+        self.input: Any = given_to(session, row)
+        self._output: Any = output_of(session, row)
         self._output_gone = output_gone(row)
         self.resumed: bool = session.resumed
         self.generation: int = row.generation
-        self._output_was = info.output
+        self._output_was = self._output
         self._pid = os.getpid()
         self._attempts: set[AsyncAttempt] = set()
 
@@ -108,10 +108,10 @@ class AsyncRun:
             ask = model_ask(
                 self._hub, self._session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again
             )
-            return answer_done(ask.spec, await self._do(ask))
+            return answer_done(self._session, ask, await self._do(ask))
         except Exception as error:
-            people.log_for(error, tool)
-            return answer_error(tool, error)
+            people.log_for(self._session, error, tool)
+            return answer_error(self._session, tool, error)
 
     async def execute(self, plan_: Sequence[object], /) -> list[Answer]:
         """A model's plan: a list of ``{"tool", "args"}``; inner lists run in parallel."""
@@ -252,7 +252,7 @@ class AsyncRun:
             joined_ask, self._hub, self._session, declared, options, args, kwargs, is_async=True
         )
         await self._refuse_waiting(but=options.connection)
-        ride = Ride(self._session, ask, joined, live=self._hub.live)
+        ride = Ride(self._hub, self._session, ask, joined)
         try:
             return await ride.run_async()
         except Exception:
@@ -285,10 +285,7 @@ class AsyncRun:
 
     async def _open_child(self, id: str | None, input: object) -> AsyncRun:
         await self._check_here()
-        name, text, digest_ = people.child_input(self._hub, id, input)
-        opened, session = await self._flow(
-            opening.open_child(self._session, id=f"{self.id}/{name}", input=text, input_digest=digest_, given=input)
-        )
+        opened, session = await self._flow(people.child_of(self._hub, self._session, id, input))
         return AsyncRun(
             self._hub, self._driver, session, opened.run, over=is_over(opened) or session.state == "committed"
         )
@@ -319,7 +316,7 @@ class AsyncRun:
         output = None
         if error is None and self._output is not self._output_was:
             try:
-                output = encode(self._output, path="output")
+                output = output_said(self._session, self._output)
             except UsageError as unstorable:  # the caller's mistake, and so the run's failure
                 await self._leave_by(unstorable)
                 raise

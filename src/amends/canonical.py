@@ -24,10 +24,11 @@ from typing import Any, Final, NoReturn
 from unicodedata import normalize
 from uuid import UUID
 
-from amends.errors import LedgerCorrupt, NotStorable, TooLarge
+from amends.errors import LedgerCorrupt, LedgerSealed, NotStorable, TooLarge
 from amends.plain import PLAIN_INT, SAFE_INT, plain_copy
 from amends.plain import digest as digest
 from amends.record import dataclass, field
+from amends.secret import SEALED, Secret
 
 ARGS_BYTES_MAX: Final = 1 << 20
 RESULT_BYTES_MAX: Final = 1 << 20
@@ -38,7 +39,6 @@ INT_BITS_MAX: Final = 1 << 18  # Python writes an int in quadratic time: 0.1 s f
 PLACE_CHARS_MAX: Final = 120
 ADAPTERS_MAX: Final = 512
 _SHORT_INT_BITS: Final = 2048  # Python may refuse to read longer ones in decimal
-_CHAR_BYTES_MAX: Final = 4
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK: Final = timedelta(microseconds=1)
 
@@ -56,7 +56,7 @@ def diff(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, tup
 
 def check_size(text: str, *, path: str, limit: int) -> None:
     """Raise ``TooLarge`` when the text takes more than ``limit`` bytes."""
-    if len(text) * _CHAR_BYTES_MAX <= limit:
+    if len(text) * 4 <= limit:  # no character takes more bytes
         return
     size = len(text.encode("utf-8"))
     if size > limit:
@@ -240,8 +240,7 @@ def _pack_str(value: str, walk: _Walk) -> Any:
     walk.spend(len(value) // PART_CHARS)
     if value.isascii():
         return value
-    is_canonical = walk.packs is _MEANINGS
-    value = normalize("NFC", value) if is_canonical else value
+    value = normalize("NFC", value) if (is_canonical := walk.packs is _MEANINGS) else value
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -284,9 +283,8 @@ def _mean_number(value: float | Decimal, walk: _Walk) -> Any:
 def _mean_moment(value: datetime | time) -> str:
     if value.utcoffset() is None:
         return value.isoformat()
-    moment = value if isinstance(value, datetime) else datetime.combine(_EPOCH, value)
     # Counted, not converted: the first and the last hours of the calendar do not exist in UTC.
-    return str((moment - _EPOCH) // _TICK)
+    return str(((value if isinstance(value, datetime) else datetime.combine(_EPOCH, value)) - _EPOCH) // _TICK)
 
 
 def _read_set(items: list[Any], kind: type = set) -> Any:
@@ -329,6 +327,7 @@ _PACKS: Final[dict[type, Callable[[Any, _Walk], Any]]] = {
     tuple: lambda value, walk: {"$tuple": _pack_list(value, walk)},
     set: lambda value, walk: {"$set": _pack_set(value, walk)},
     frozenset: lambda value, walk: {"$frozenset": _pack_set(value, walk)},
+    Secret: lambda value, _: {"$secret": value.packed},
     **{kind: partial(_pack_leaf, tag=tag, write=write) for kind, (tag, write, _) in _LEAVES.items()},
 }
 _MEANINGS: Final[dict[type, Callable[[Any, _Walk], Any]]] = {
@@ -338,12 +337,13 @@ _MEANINGS: Final[dict[type, Callable[[Any, _Walk], Any]]] = {
     tuple: _pack_list,
     frozenset: _PACKS[set],
     bytearray: _PACKS[bytes],
-    datetime: partial(_pack_leaf, tag="$datetime", write=_mean_moment),
-    time: partial(_pack_leaf, tag="$time", write=_mean_moment),
+    Secret: lambda value, _: {"$secret": value.commitment},
+    **{kind: partial(_pack_leaf, tag=f"${kind.__name__}", write=_mean_moment) for kind in (datetime, time)},
 }
 _READS: Final[dict[str, Callable[[Any], Any]]] = {
     **{tag: read for tag, _, read in _LEAVES.values()},
     "$map": dict,
+    "$secret": Secret.read,
     "$str": lambda text: text.encode("ascii").decode("unicode_escape"),
     "$int": partial(int, base=0),
     "$float": float,
@@ -354,8 +354,8 @@ _READS: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 def _revive(found: dict[str, Any]) -> object:
-    tag = next(iter(found), "")
-    return _READS[tag](found[tag]) if len(found) == 1 and tag.startswith("$") else found
+    tag = next(iter(found), "") if len(found) == 1 else ""
+    return _READS[tag](found[tag]) if tag.startswith("$") else found
 
 
 _dump: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")).encode
@@ -364,6 +364,8 @@ _parse: Final = json.JSONDecoder(object_hook=_revive).decode
 
 
 def _read(text: str) -> Any:
+    if text.startswith(SEALED):
+        raise LedgerSealed(f"a stored value is encrypted, with key {text.split(':')[1]}")
     try:
         return _parse(text)
     except (ValueError, TypeError, KeyError, ArithmeticError) as error:
@@ -390,8 +392,7 @@ def _loss(value: object, seen: object, *, text: str, retyped: list[tuple[str, ty
     """What a replay does not get of a value that was written down."""
     if not retyped:
         return None
-    walk = _Walk("result", _PACKS)
-    seen_text = _written(seen, walk)
+    seen_text = _written(seen, walk := _Walk("result", _PACKS))
     had, kept = ({(place, kind) for place, kind, _ in one} for one in (retyped, walk.retyped))
     for place, was, plain in retyped:
         if (place, was) not in kept:

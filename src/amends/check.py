@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NoReturn, get_args
 from amends.budget import costs_in
 from amends.errors import BadDeclaration
 from amends.model import Kind, Order, Request, Retry, Scope
+from amends.secret import MASK, Hidden
 from amends.signature import REPEAT, Signature, is_async_function
 from amends.spec import At, Declaration, OnConflict, OnFailure, OnLock, Spec
 
@@ -118,8 +119,11 @@ LOCKS_MAX: Final = 32
 LOCK_CHARS_MAX: Final = 200
 
 
-def lock_names(spec: Spec, request: Request) -> tuple[str, ...]:
-    """What this request must have to itself: each name once, sorted. Raises before anything is recorded."""
+def lock_names(spec: Spec, request: Request, hide: Callable[[str], str] | None = None) -> tuple[str, ...]:
+    """What this request must have to itself: each name once, sorted. Raises before anything is recorded.
+
+    ``hide``: a name without what is hidden; before anything is said of it.
+    """
     if spec.locks is None:
         return ()
     given: Any = spec.locks(request)
@@ -127,8 +131,10 @@ def lock_names(spec: Spec, request: Request) -> tuple[str, ...]:
         _bad_locks(spec, f"gave {type(given).__name__}; it gives a list of names, empty where nothing is locked")
     names = set()
     for name in given:
+        name = hide(name) if hide is not None and isinstance(name, str) else name
         if not isinstance(name, str) or not 0 < len(name) <= LOCK_CHARS_MAX or not name.isprintable():
-            _bad_locks(spec, f"gave {str(name)[:40]!r}; a name is a text of 1 to {LOCK_CHARS_MAX} printable characters")
+            shown = MASK if hide is not None and not isinstance(name, str) else str(name)[:40]
+            _bad_locks(spec, f"gave {shown!r}; a name is a text of 1 to {LOCK_CHARS_MAX} printable characters")
         names.add(name)
         if len(names) > LOCKS_MAX:
             _bad_locks(spec, f"gave more than {LOCKS_MAX} names; name what they have in common instead")
@@ -303,6 +309,38 @@ def checked_fields(declared: Declaration, option: str, value: Any, signature: Si
             known = signature.names if signature else ()
             bad(declared, f'{declared.name}: {option} names "{name}", which is no argument{_guess(name, known)}')
     return names
+
+
+def checked_redact(declared: Declaration, signature: Signature | None, everywhere: Hidden) -> Hidden | None:
+    """What of this tool's calls is hidden: what it names itself, and what the runtime's patterns match."""
+    places = listed(declared.redact)
+    tops = [place.partition(".")[0] if isinstance(place, str) else place for place in places]
+    checked_fields(declared, "redact", tops, signature)
+    matched = [name for name in (signature.names if signature else ()) if everywhere.covers_name(name)]
+    return everywhere.at(dict.fromkeys([*places, *matched])) or None
+
+
+def check_recoverable(spec: Spec) -> None:
+    """Whoever recovers a call does not have what was hidden in it: nothing that recovery runs may need it."""
+    hidden = {place.partition(".")[0] for place in (spec.redact.places if spec.redact else ())}
+    cure = "keep it encrypted with Runtime(encrypt=...), or pass a reference and look the value up in the body"
+    if hidden and spec.is_staging:
+        bad(
+            spec.declaration,
+            f"{spec.name} is accepted for later and redacts {min(hidden)}: a worker that starts it after a crash "
+            f"would not have the value; {cure}",
+        )
+    undo, probe = spec.compensate, spec.probe
+    asked = {"probe": probe, "guard": spec.guard, "compensation": undo}
+    asked["compensation's probe"] = None if undo is None else undo.probe
+    for role, one in asked.items():
+        for name in () if one is None else one.params:
+            if name in hidden:
+                bad(
+                    spec.declaration,
+                    f"{spec.name}: its {role} asks for {name}, which is redacted: after a crash nobody has it; ask for "
+                    f"result or another argument, or {cure}",
+                )
 
 
 def checked_key(

@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from types import FrameType, FunctionType, ModuleType
@@ -20,10 +20,10 @@ from amends.check import (
     check_rules,
     check_seconds,
     check_words,
-    checked_fields,
     checked_ignore,
     checked_key,
     checked_kind,
+    checked_redact,
     checked_retry,
     checked_signature,
     has_argument,
@@ -32,6 +32,7 @@ from amends.check import (
 )
 from amends.errors import BadDeclaration
 from amends.model import Order, Retry
+from amends.secret import NOTHING, Hidden
 from amends.signature import is_async_function, plain_function
 from amends.spec import (
     EVERYTHING,
@@ -55,10 +56,10 @@ def declare(name: str, /, **options: Unpack[DeclareOptions]) -> Declaration:
     return said(name, _line_of(sys._getframe(1)), options=options)
 
 
-def specs_of(tools: Iterable[object], *, order: Order, redact: Collection[str] = ()) -> dict[str, Spec]:
+def specs_of(tools: Iterable[object], *, order: Order, redact: Hidden = NOTHING) -> dict[str, Spec]:
     """Every tool of these, by name; raises BadDeclaration that says which and where.
 
-    ``redact``: names that the runtime hides in every tool that has them.
+    ``redact``: patterns of what the runtime hides in every tool.
     """
     found = _collected(tools)
     specs = {name: _spec(declared, found, order=order, redact=redact) for name, declared in found.items()}
@@ -228,7 +229,7 @@ _AS_SAID: Final = (
 )  # fmt: skip
 
 
-def _spec(original: Declaration, found: Mapping[str, Declaration], *, order: Order, redact: Collection[str]) -> Spec:
+def _spec(original: Declaration, found: Mapping[str, Declaration], *, order: Order, redact: Hidden) -> Spec:
     declared = _grounded(original)
     check_words(declared)
     check_rules(declared)
@@ -236,8 +237,6 @@ def _spec(original: Declaration, found: Mapping[str, Declaration], *, order: Ord
     signature = checked_signature(declared)
     kind = checked_kind(declared, declared.order or order)
     key = checked_key(declared, signature)
-    hidden = checked_fields(declared, "redact", declared.redact, signature)
-    everywhere = [name for name in redact if has_argument(signature, name)]
     idempotent, window = idempotence(declared)
     probe = _asked(declared, declared.probe, "probe", found, settle=declared.settle) if declared.probe else None
     is_repeatable = idempotent or probe is not None
@@ -249,7 +248,7 @@ def _spec(original: Declaration, found: Mapping[str, Declaration], *, order: Ord
         declared_key=key is not None,
         ignore=checked_ignore(declared, signature, key),
         after=listed(declared.after),
-        redact=tuple(dict.fromkeys([*hidden, *everywhere])),
+        redact=checked_redact(declared, signature, redact),
         retry=checked_retry(declared, declared.retry, default=_ONCE, doubt=doubt, is_repeatable=is_repeatable),
         retry_declared=declared.retry is not None,
         idempotent=idempotent,

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 from amends.budgetops import ListBudgets
 from amends.budgetrows import SliceRow
-from amends.canonical import store_result
 from amends.deskops import AcceptCall
 from amends.doubted import Doubt, Evidence
 from amends.engine.doubt import ask_probe
 from amends.engine.session import call_of, moment
+from amends.engine.veiling import kept_result, known_of
 from amends.errors import LedgerError, UsageError, shown
 from amends.filter import CALL_FIELDS, parse_filter
-from amends.hub import Hub, View
+from amends.hub import Hub, View, adhoc_spec
 from amends.ledger import HeldLock, ListLocks, NoteProbe, ReadRun, ResolveCall, RetryCall, SearchCalls, StoreOp, Tree
 from amends.listing import PAGE, Pages, narrowing
 from amends.model import Absent, Call, Happened, Probed, Unknown
@@ -107,11 +107,11 @@ async def probe(hub: Hub, view: View, call_id: str) -> Probed[Any]:
     if spec is None or asked is None:
         undoing = row.state.startswith("compensation")
         return Unknown(f"{'the compensation of ' if undoing else ''}{row.tool} has no probe here")
-    reader = replace(hub.reader(), lease=Lease(row.root, "", -1, hub.lease_s, float("inf")))
+    reader = replace(hub.reader(root=row.root), lease=Lease(row.root, "", -1, hub.lease_s, float("inf")))
     answer = await ask_probe(reader, spec, asked, row)
     if row.in_question:
         why = shown(answer.result) if isinstance(answer, Happened) else getattr(answer, "why", "")
-        word = type(answer).__name__.lower()
+        word, why = type(answer).__name__.lower(), hub.veil.scrub(why, known_of(reader, row))
         await NoteProbe(row.id, row.in_question, row.probes, word, why, None, by="person", paced=False)
     return answer
 
@@ -124,12 +124,12 @@ async def resolve(hub: Hub, view: View, call_id: str, answer: Probed[Any], *, by
     said(by, why)
     row = await call_row(view, call_id)
     undoing = row.state in ("compensation_in_doubt", "compensation_failed")
-    stored = None
+    text, loss = None, ""
     match answer:
         case Happened():
             to = "compensated" if undoing else "succeeded"
-            spec = hub.specs.get(row.tool)
-            stored = store_result(answer.result, Any if spec is None else spec.result_type)
+            spec = hub.specs.get(row.tool) or adhoc_spec(row.tool, hub.veil.hidden, kind="pivot")
+            text, loss = kept_result(hub.reader(root=row.root), spec, row, answer.result)
         case Absent():
             to = "compensation_failed" if undoing else "failed"
             if row.kind == "retriable" and not undoing:
@@ -145,8 +145,8 @@ async def resolve(hub: Hub, view: View, call_id: str, answer: Probed[Any], *, by
         to,
         by,
         why,
-        result=None if stored is None else stored.text,
-        loss="" if stored is None else stored.loss or "",
+        result=text,
+        loss=loss,
         retry_s=0.0 if to == "backing_off" else None,
     )
     return await said_to_ledger(word)

@@ -42,6 +42,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     LedgerMissing
     LedgerTooNew
     LedgerCorrupt
+    LedgerSealed
     LedgerBehind                 .known .found
     LeaseLost
     TransitionRefused            .frm .to
@@ -401,6 +402,14 @@ class LedgerTooNew(LedgerError):
 
 class LedgerCorrupt(LedgerError):
     """The file is no ledger, or it is damaged."""
+
+
+class LedgerSealed(LedgerError):
+    """A value is encrypted with a key that this process does not have."""
+
+    default_hint = (
+        "give Runtime(encrypt=...) or AMENDS_ENCRYPT the keys that the ledger was written with, old ones last"
+    )
 
 
 class LeaseLost(LedgerError):

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,14 +14,15 @@ from typing import Any
 from amends import process
 from amends.approvalrows import ApprovalRow, Requested
 from amends.budget import Budget, budget_from, checked_budgets
-from amends.canonical import canonical, digest, encode
 from amends.context import parent_call
 from amends.drive import Live
 from amends.engine.asking import approval_of
+from amends.engine.hidden import Memory
 from amends.engine.opening import Opening
 from amends.engine.session import Ask, Session, ask_for
 from amends.errors import BadArguments, BadDeclaration, UnknownTool, UsageError
 from amends.flow import Flow
+from amends.hiding import Hiding, input_said
 from amends.keeper import Keeper
 from amends.ledger import Opened, Store
 from amends.links import Links
@@ -29,6 +31,7 @@ from amends.notices import Notices, tell_now
 from amends.ops import Lease
 from amends.rows import RunRow
 from amends.rules import Rule
+from amends.secret import NOTHING, Hidden
 from amends.settings import Setting, settle_settings
 from amends.store.locate import store_for
 from amends.tool import Declaration, Options, Spec, current_caller, declare, specs_of
@@ -37,11 +40,6 @@ log = logging.getLogger("amends")
 
 HIDDEN = "(set)"
 """Stands for a setting that is a secret."""
-
-NOT_YET = {
-    "redact": "redaction",
-}
-"""Options whose promise this version does not keep yet: refused, so that nobody relies on them."""
 
 
 class Hub:
@@ -64,6 +62,9 @@ class Hub:
         self.order: Order = self.value("order")
         self.lease_s: float = self.value("lease")
         self.wait_s: float = self.value("wait")
+        self.hiding = Hiding(self.store, self.settings)
+        self.veil = self.hiding.veil
+        self._memories: weakref.WeakValueDictionary[str, Memory] = weakref.WeakValueDictionary()
         self.budgets: tuple[Budget, ...] = self.value("budgets")
         self.wait_approval_s: float = self.value("wait_approval")
         self.rules: tuple[Rule, ...] = self.value("rules")
@@ -91,19 +92,13 @@ class Hub:
         """Declare more tools; all or none."""
         more = [*self.tools, *tools]
         self.specs = self._checked(more)
+        if self._opened:
+            self.hiding.ready()
         self.tools = more
 
     def _checked(self, tools: list[object]) -> dict[str, Spec]:
-        specs = specs_of(tools, order=self.order)
-        for spec in specs.values():
-            for option, what in NOT_YET.items():
-                if getattr(spec, option):
-                    raise BadDeclaration(
-                        f"tool {spec.name} says {option}=, and this version of amends does not have {what} yet",
-                        tool=spec.name,
-                        where=spec.where,
-                        hint=f"remove {option}= for now; amends refuses what it cannot keep",
-                    )
+        specs = specs_of(tools, order=self.order, redact=self.veil.hidden)
+        self.hiding.check(specs.values())
         return specs
 
     def be(self, owner: str) -> None:
@@ -132,6 +127,7 @@ class Hub:
                 # Somebody who names a run may have expected to resume one.
                 level = logging.WARNING if run_id is not None else logging.INFO
                 log.log(level, "created a new ledger at %s", self.store.url)
+            self.hiding.ready()
             self._opened = True
 
     def close(self) -> None:
@@ -165,19 +161,21 @@ class Hub:
 
     def opening(self, view: View, id: str | None, input: object, options: Mapping[str, Any]) -> Opening:
         """What the caller said about a run, written down."""
-        text = "" if input is None else encode(input, path="input")
+        tenant = view.within(options.get("tenant")) or ""
+        said = input_said(self.veil, tenant, input)
         agent = options.get("agent") or view.agent
         wait, yes = options.get("wait"), options.get("wait_approval")
         return Opening(
             id=self.new_id("run") if id is None else _run_id(id),
-            tenant=view.within(options.get("tenant")) or "",
+            tenant=tenant,
             owner=self.owner,
             lease_s=self.lease_s,
             wait_s=self.wait_s if wait is None else float(wait),
             wait_approval_s=self.wait_approval_s if yes is None else float(yes),
-            input=text,
-            input_digest="" if input is None else digest("input", canonical(input, path="input")),
-            given=input,
+            input=said.text,
+            input_digest=said.digest,
+            given=said.shown,
+            known=said.known,
             policy=options.get("recover", "rollback"),
             order_mode=self.order,
             agent=agent or "",
@@ -191,9 +189,16 @@ class Hub:
         )
 
     def session(
-        self, row: RunRow, lease: Lease, *, resumed: bool, wait_s: float | None = None, wait_approval_s: float = 0.0
+        self,
+        row: RunRow,
+        lease: Lease,
+        *,
+        resumed: bool,
+        wait_s: float | None = None,
+        wait_approval_s: float = 0.0,
+        given: object = None,
     ) -> Session:
-        """An opened root run as the engine sees it."""
+        """An opened root run as the engine sees it; ``given``: the input that its caller has in hand."""
         return Session(
             uid=row.uid,
             id=row.id,
@@ -213,6 +218,9 @@ class Hub:
             rules=self.rules,
             wait_approval_s=wait_approval_s,
             tell=None if self.hook is None else self.tell,
+            veil=self.veil,
+            given=given,
+            memory=self._memories.setdefault(row.root, Memory()),
         )
 
     @property
@@ -234,10 +242,14 @@ class Hub:
         named = person.strip().casefold()
         return tuple(role for role, people in self.approvers.items() if named in people)
 
-    def reader(self, row: RunRow | None = None) -> Session:
-        """A session that can only read: for reports of runs that are not ours."""
-        lease = Lease("" if row is None else row.root, "", -1, self.lease_s, 0.0, lost=True)
-        empty = RunRow(uid="", id="", tenant="", generation=1, root="", parent="", state="open", created_at=0.0)
+    def forget(self) -> None:
+        """Be another process: one that knows nothing of what was hidden."""
+        self._memories.clear()
+
+    def reader(self, row: RunRow | None = None, *, root: str = "") -> Session:
+        """A session that can only read: for reports of runs that are not ours; ``root``: of the tree that it reads."""
+        lease = Lease(root if row is None else row.root, "", -1, self.lease_s, 0.0, lost=True)
+        empty = RunRow(uid="", id="", tenant="", generation=1, root=root, parent="", state="open", created_at=0.0)
         return self.session(empty if row is None else row, lease, resumed=False)
 
 
@@ -354,7 +366,7 @@ def once_ask(
         flat: dict[str, Any] = {**{f"arg{i}": one for i, one in enumerate(args)}, **kwargs}
     else:
         flat = dict(bound.arguments)
-    spec = adhoc_spec(f"once:{name}", kind="pivot", key=lambda _: key)
+    spec = adhoc_spec(f"once:{name}", session.veil.hidden, kind="pivot", key=lambda _: key)
     try:
         result_type = get_type_hints(fn).get("return", Any)
     except Exception:
@@ -367,9 +379,9 @@ def once_ask(
     )
 
 
-def adhoc_spec(name: str, **options: Any) -> Spec:
-    """A declaration made on the spot."""
-    return specs_of([declare(name, **options)], order="advise")[name]
+def adhoc_spec(name: str, hidden: Hidden = NOTHING, **options: Any) -> Spec:
+    """A declaration made on the spot; ``hidden``: what its runtime hides."""
+    return specs_of([declare(name, **options)], order="advise", redact=hidden)[name]
 
 
 def _is_async(fn: Callable[..., Any]) -> bool:

@@ -8,19 +8,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal, TypeVar
 
-from amends.canonical import canonical, digest, encode
 from amends.context import calling_run, parent_call
-from amends.engine import recovery
+from amends.engine import opening, recovery
 from amends.engine.recovery import Found, recover_tree
 from amends.engine.session import Ask, Session, ask_for, call_of
+from amends.engine.veiling import scrubbed
 from amends.errors import LedgerError, NoRun, RunEnded, TransitionRefused, UsageError
 from amends.flow import Flow
+from amends.hiding import input_said
 from amends.hub import Hub, View, adhoc_spec
 from amends.ledger import (
     AbandonRun,
     BeginRollback,
     DecideCall,
     FinishRun,
+    Opened,
     ReadCall,
     ReadRun,
     RetryCall,
@@ -82,10 +84,28 @@ def refuse_forked(pid: int, run_id: str) -> None:
         )
 
 
-def log_for(error: Exception, tool: str) -> None:
+def log_for(session: Session, error: Exception, tool: str) -> None:
     """A model is not told what is wrong with the program around it: the log is."""
     if isinstance(error, UsageError | LedgerError) and not isinstance(error, RunEnded):
-        log.error("%s: %s: %s (%s)", tool, type(error).__name__, error, error.hint)
+        words = f"{tool}: {type(error).__name__}: {error} ({error.hint})"
+        log.error("%s", scrubbed(session, words))
+
+
+def log_lost(hub: Hub, found: Found, error: Exception) -> None:
+    """A run could not be recovered: how that came, without what its runtime hides."""
+    if not hub.veil.key:
+        log.error("run %s could not be recovered here", found.root.id, exc_info=error)
+        return
+    import traceback
+
+    # No exc_info: whoever handles the record would have the exception itself, and all that it says.
+    story = scrubbed(hub.reader(root=found.root.uid), "".join(traceback.format_exception(error)))
+    log.error("run %s could not be recovered here\n%s", found.root.id, story)
+
+
+def agent_ended(session: Session, error: Exception) -> str:
+    """What the log says of an agent that a worker had started again."""
+    return scrubbed(session, f"agent {session.agent} of run {session.id} ended with {type(error).__name__}: {error}")
 
 
 def hand_ask(
@@ -100,7 +120,7 @@ def hand_ask(
                 hint='kind="pivot" (cannot be taken back) or kind="read"; declare it with a compensation otherwise',
             )
         options = {} if key is None else {"key": key}
-        spec = adhoc_spec(tool, kind=kind, **options)
+        spec = adhoc_spec(tool, session.veil.hidden, kind=kind, **options)
     elif kind is not None and kind != spec.kind:
         raise UsageError(f"{tool} is declared as {spec.kind}, begin() says {kind}")
     elif key is not None:
@@ -123,11 +143,14 @@ def certain(error: BaseException | str) -> Exception:
     return why
 
 
-def child_input(hub: Hub, id: str | None, input: object) -> tuple[str, str, str]:
-    """A child's name and input; without a name the input names it, so that the same request finds it again."""
-    text = "" if input is None else encode(input, path="input")
-    mark = "" if input is None else digest("input", canonical(input, path="input"))
-    return id or (f"child-{mark[:12]}" if mark else hub.new_id("child")), text, mark
+def child_of(hub: Hub, session: Session, id: str | None, input: object) -> Flow[tuple[Opened, Session]]:
+    """A run inside this one; without a name the input names it, so that the same request finds it again."""
+    said = input_said(session.veil, session.tenant, input)
+    session.known.update(said.known)
+    name = id or (f"child-{said.digest[:12]}" if said.digest else hub.new_id("child"))
+    return opening.open_child(
+        session, id=f"{session.id}/{name}", input=said.text, input_digest=said.digest, given=input, shown=said.shown
+    )
 
 
 # ---- reading ------------------------------------------------------------------------------
@@ -159,7 +182,7 @@ def call_found(hub: Hub, view: View, row: CallRow | None, id: str) -> Call:
 
 def staged_now(hub: Hub, call_id: str) -> Call:
     """A staged call as it is now, for ``Staged.done``: a property, so it reads in place whatever the colour."""
-    row = hub.store.perform(ReadCall(call_id))
+    row = hub.hiding.kept.perform(ReadCall(call_id))
     assert row is not None, "a staged call is in the ledger"
     return call_of(row, hub.specs.get(row.tool))
 

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from amends.canonical import canonical
 from amends.engine.doubt import ask_probe
+from amends.engine.hidden import hidden_effect
 from amends.engine.session import Session, call_of, decode_args, provider_key
 from amends.errors import BadArguments, NotStorable, ToolError, UsageError
 from amends.hub import Hub, View
@@ -26,7 +27,9 @@ from amends.plain import digest_of, head
 from amends.reconciled import Mismatch, Reconciliation
 from amends.record import dataclass, field
 from amends.rows import CallRow
+from amends.secret import Secret
 from amends.tool import ProbeSpec, Spec
+from amends.veil import Veil
 
 PAGE: Final = 500
 CALLS_MAX: Final = 200_000
@@ -55,7 +58,7 @@ async def reconcile(hub: Hub, view: View, tool: object, *, limit: int = 10_000) 
     effects = None if spec.list_effects is None else await _listed(spec, view.tenant or "")
     after = await _calls(spec.name)
     now = (await ReadClocks()).wall
-    book = _Book(spec, view.tenant or "", now, _both(before, after), after, _grouped(spec, after))
+    book = _Book(spec, view.tenant or "", now, _both(before, after), after, hub.veil, _grouped(spec, after))
     reader = replace(hub.reader(), lease=Lease("", "", -1, hub.lease_s, float("inf")))
     if effects is not None:
         _compare(book, effects)
@@ -161,6 +164,7 @@ class _Book:
     now: float
     said: Mapping[str, Standing]
     rows: list[CallRow]
+    veil: Veil
     groups: Mapping[str, list[CallRow]]
     """By what names them, newest first."""
     missing: list[tuple[CallRow, str]] = field(default_factory=list)
@@ -193,10 +197,10 @@ class _Book:
 def _identity(spec: Spec, args: Mapping[str, Any]) -> str:
     """What names an effect: the tool's declared identity, else all its arguments."""
     identity = spec.identity(Request(run_id="", tool=spec.name, version=spec.version, args=args))
-    if identity is None:
+    if identity is None and not any(isinstance(value, Secret) for value in args.values()):
         names = tuple(args) if spec.signature is None else spec.signature.names
         identity = spec.bind((), {name: args[name] for name in names if name in args})
-    return canonical(identity, path="identity")
+    return canonical(dict(args) if identity is None else identity, path="identity")
 
 
 def _grouped(spec: Spec, rows: list[CallRow]) -> dict[str, list[CallRow]]:
@@ -216,16 +220,18 @@ def _identity_of(spec: Spec, row: CallRow) -> str:
         return row.key  # recorded by another version of the tool, whose arguments this one does not have
 
 
-def _named(spec: Spec, effect: Any) -> str:
+def _named(book: _Book, effect: Any) -> str:
+    spec = book.spec
     if not isinstance(effect, Mapping):
         raise UsageError(
             f"list_effects of {spec.name} gave {type(effect).__name__}; an effect is the key that the body was handed "
             "(current_call().key), or a dict of the arguments that identify it"
         )
+    shown = hidden_effect(book.veil, book.tenant, spec, effect)
     try:
-        return _identity(spec, effect)
+        return _identity(spec, shown)
     except (BadArguments, NotStorable, LookupError, TypeError, AttributeError) as error:
-        raise UsageError(f"list_effects of {spec.name} gave {effect!r}, which names no call: {error}") from error
+        raise UsageError(f"list_effects of {spec.name} gave {shown!r}, which names no call: {error}") from error
 
 
 # ---- with a listing -----------------------------------------------------------------------
@@ -243,7 +249,7 @@ def _compare(book: _Book, effects: list[Any]) -> None:
             else:
                 keyed[row.id].append(effect)
         else:
-            named[_named(book.spec, effect)].append(effect)
+            named[_named(book, effect)].append(effect)
     groups = _found_again(book, named)
     for identity in dict.fromkeys([*groups, *named]):
         rows = groups.get(identity, [])

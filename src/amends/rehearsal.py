@@ -34,6 +34,7 @@ from amends.ops import (
 from amends.planned import Doing, Planned
 from amends.record import changed, dataclass
 from amends.rows import AddEvent, RunRow
+from amends.secret import MARK
 from amends.store.memory import MemoryStore
 from amends.tool import Spec
 
@@ -169,12 +170,16 @@ class Rehearsal:
 
     def _planned(self, what: Doing, op: Invoke, call: Call, spec: Spec | None) -> Planned:
         row = self._known[call.id]
+        shown = call_of(row, spec)
         args = {name: value for name, value in op.kwargs.items() if name != "call"}
+        if MARK in f"{row.args}{row.result}":  # a plan is for people: what is hidden stays so
+            seen = {**shown.args, "result": shown.result}
+            args = {name: seen.get(name, value) for name, value in args.items()}
         note = ""
         if what == "compensate" and row.state in ("in_doubt", "started") and "result" in args:
             del args["result"]
             note = "its result is learned first"
-        return Planned(what, call_of(row, spec), named(spec, what, op.fn), args, note)
+        return Planned(what, shown, named(spec, what, op.fn), args, note)
 
 
 def _doing(op: Invoke, spec: Spec | None) -> Doing:

@@ -15,7 +15,6 @@ from typing import Any, Final, TypeVar
 
 from amends import process
 from amends.context import inside, parent_call
-from amends.drive import Live
 from amends.engine.call import Done
 from amends.engine.joining import joined_call, riding_spec
 from amends.engine.session import Ask, Session, ask_for
@@ -84,8 +83,9 @@ def _check_tool(spec: Spec, options: Options) -> None:
 class Ride:
     """One call in the caller's transaction."""
 
-    def __init__(self, session: Session, ask: Ask, joined: Joined, *, live: Live) -> None:
-        self._ask, self._joined, self._live, self._lineage = ask, joined, live, session.lineage
+    def __init__(self, hub: Hub, session: Session, ask: Ask, joined: Joined) -> None:
+        self._ask, self._joined, self._live, self._lineage = ask, joined, hub.live, session.lineage
+        self._sealing = hub.hiding.sealing
         self._name = f"amends_call_{next(_numbers)}"
         self._body = f"{self._name}_body"
         self._is_written = False
@@ -122,9 +122,10 @@ class Ride:
         joined = self._joined
         if isinstance(op, StoreOp):
             self._is_written = False
+            self._seal(op)
             answer = joined.run(joined.answer(op))
             self._is_written = True
-            return answer
+            return answer if self._sealing is None else self._sealing.opened(answer)
         if isinstance(op, ReadClocks):
             return process.clocks()
         assert isinstance(op, Invoke), f"a rider asked for {op!r}"
@@ -135,6 +136,10 @@ class Ride:
         except Exception as error:
             raise self._lost(ended, error) from error
         return ended
+
+    def _seal(self, op: StoreOp[Any]) -> None:
+        if self._sealing is not None:
+            self._sealing.seal(op)
 
     def _invoked(self, op: Invoke) -> Ended:
         self._ask.flight.sent = True
@@ -183,9 +188,10 @@ class Ride:
         joined = self._joined
         if isinstance(op, StoreOp):
             self._is_written = False
+            self._seal(op)
             answer = await _whole(joined.run_async(joined.answer(op)))
             self._is_written = True
-            return answer
+            return answer if self._sealing is None else self._sealing.opened(answer)
         if isinstance(op, ReadClocks):
             return process.clocks()
         assert isinstance(op, Invoke), f"a rider asked for {op!r}"

@@ -62,6 +62,9 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk):
         agent: str | None = None,
         principal: str | None = None,
         budgets: Iterable[Budget] | None = None,
+        redact: Sequence[str] | None = None,
+        secret_key: str | None = None,
+        encrypt: str | Sequence[str] | None = None,
         store: Store | None = None,
     ) -> None:
         given = {
@@ -79,9 +82,12 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk):
             "agent": agent,
             "principal": principal,
             "budgets": budgets,
+            "redact": redact,
+            "secret_key": secret_key,
+            "encrypt": encrypt,
         }
         self._hub = Hub(given, tools, store=store, hook=on_approval_needed)
-        self._driver: Driver = Driver(self._hub.store, self._hub.live, self._hub.lease_s)
+        self._driver: Driver = Driver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s)
         value = self._hub.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
         self._agents: dict[str, Callable[[Run], object]] = dict(agents or {})
@@ -143,12 +149,13 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk):
         while True:
             opened, lease = self._driver.run(opening.take(wanted))
             if opened.how == "ended":
-                over = self._hub.session(opened.run, lease, resumed=True)
+                over = self._hub.session(opened.run, lease, resumed=True, given=input)
                 return Run(self._hub, self._driver, over, opened.run, over=True)
             session = self._hub.session(
                 opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s,
-                wait_approval_s=wanted.wait_approval_s,
+                wait_approval_s=wanted.wait_approval_s, given=input,
             )  # fmt: skip
+            session.known.update(wanted.known)
             self._hub.keeper.keep(lease)
             row = opened.run
             if opened.how == "resumed":
@@ -240,7 +247,7 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk):
             with Entered(run):
                 run.output = fn(run)
         except Exception as error:  # the block has dealt with the run; the report tells
-            log.warning("agent %s of run %s ended with %s: %s", run._session.agent, run.id, type(error).__name__, error)
+            log.warning("%s", people.agent_ended(run._session, error))
 
     # ---- reading --------------------------------------------------------------------------
 
@@ -304,6 +311,10 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk):
     def migrate(self) -> Schema:
         """Bring the ledger up to date, making it if there is none; what it has then."""
         return upkeep.migrating(self._hub).migrate()
+
+    def reencrypt(self) -> int:
+        """Every argument, result, input, output and error is encrypted with the newest key; how many rows that were."""
+        return upkeep.reencrypt(self._hub)
 
     def gc(
         self,

@@ -11,6 +11,7 @@ from amends.budget import checked_budgets
 from amends.errors import BadConfig
 from amends.record import dataclass
 from amends.rules import checked_approvers, checked_rules
+from amends.secret import MASK
 
 DEFAULTS: Final[dict[str, Any]] = {
     "url": None,
@@ -29,7 +30,14 @@ DEFAULTS: Final[dict[str, Any]] = {
     "approvers": {},
     "link_secret": None,
     "link_url": None,
+    "redact": None,
+    "secret_key": None,
+    "encrypt": None,
 }
+LISTS: Final = ("redact", "encrypt")
+"""Settings of many texts: a list, or one text with blanks between them."""
+SECRETS: Final = ("secret_key", "encrypt")
+"""Settings that are never shown."""
 TABLES: Final[dict[str, Callable[[Any, str], Any]]] = {
     "budgets": checked_budgets,
     "rules": checked_rules,
@@ -77,6 +85,11 @@ def _one(name: str, given: Any, env: Mapping[str, str], files: list[tuple[Path, 
 
 def _checked(name: str, value: Any, origin: str) -> Any:
     default = DEFAULTS[name]
+    if name in LISTS:
+        texts = value.split() if isinstance(value, str) else value
+        if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+            raise BadConfig(f"{name} ({origin}) is no list of texts", setting=name, origin=origin)
+        return tuple(texts)
     if name in TABLES:
         return TABLES[name](value, origin)
     if isinstance(default, bool):
@@ -101,7 +114,8 @@ def _checked(name: str, value: Any, origin: str) -> Any:
             )
         return number
     if not isinstance(value, str):
-        raise BadConfig(f"{name} is {value!r} ({origin}), which is no text", setting=name, origin=origin)
+        shown = MASK if name in SECRETS else repr(value)
+        raise BadConfig(f"{name} is {shown} ({origin}), which is no text", setting=name, origin=origin)
     if name in CHOICES and value not in CHOICES[name]:
         raise BadConfig(
             f"{name} is {value!r} ({origin}); it is one of {', '.join(CHOICES[name])}", setting=name, origin=origin

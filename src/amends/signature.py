@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, Union, get_ar
 from amends.errors import BadArguments
 from amends.model import Staged
 from amends.phrases import SHOWN_CHARS_MAX, shown
+from amends.secret import MASK, NOTHING, Hidden
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 PROBLEMS_MAX: Final = 10
 """No more problems of one request are told: a model corrects the first ones first."""
-REDACTED: Final = "•••"
 REPEAT: Final = "again_because"
 """The argument by which a model says that a repeat is meant; never a tool's own."""
 
@@ -115,7 +115,7 @@ class Signature:
     def positional(self) -> tuple[str, ...]:
         return tuple(p.name for p in self.parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
 
-    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, redact: Collection[str] = ()) -> dict[str, Any]:
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, redact: Hidden | None = None) -> dict[str, Any]:
         """The arguments by name, as the annotated types, defaults filled in; raises BadArguments."""
         given = self._placed(args, kwargs) if args else kwargs
         for name, value in given.items():
@@ -125,7 +125,9 @@ class Signature:
         try:
             bound = model.validate(given)
         except model.error as error:
-            problems = problems_of(self.tool, error.errors(include_url=False), given, names=self.names, redact=redact)
+            problems = problems_of(
+                self.tool, error.errors(include_url=False), given, names=self.names, redact=redact or NOTHING
+            )
         else:
             values = bound.__dict__
             named = {name: values[numbered] for name, numbered in model.fields}
@@ -302,6 +304,7 @@ _WANTED: Final = {
     "url": "a URL",
     "none": "null",
 }
+_WHOLES: Final = ("an object", "a list")  # what was given instead may have anything inside it
 _WHY: Final = re.compile(r"_(parsing|type|from_float|parsing_size|required)$")
 
 
@@ -319,7 +322,7 @@ def problems_of(
     given: Mapping[str, Any],
     *,
     names: Sequence[str],
-    redact: Collection[str],
+    redact: Hidden,
 ) -> list[str]:
     """pydantic's errors in the words of the surface, at most ``PROBLEMS_MAX``."""
     told: list[str] = []
@@ -328,14 +331,15 @@ def problems_of(
     for error in errors:
         *above, last = path = _path(error, given)
         place = ".".join([tool, *map(str, path)])
-        is_secret = path[0] in redact
+        is_secret = redact.touches(path, error["input"])
         if error["type"] == "missing":
             told.append(f"{place} is missing")
         elif error["type"] == "extra_forbidden":
             told.append(_unknown(".".join([tool, *map(str, above)]), str(last), names=() if above else names))
         elif words := _wants(error, is_secret=is_secret):
+            is_secret = is_secret or (bool(redact) and words in _WHOLES)
             wanted.setdefault(place, []).append(words)
-            values[place] = REDACTED if is_secret else _quoted(error["input"])
+            values[place] = MASK if is_secret else _quoted(error["input"])
         else:
             told.append(_free(place, error, is_secret=is_secret))
     told += [f"{place} must be {' or '.join(dict.fromkeys(w))}, not {values[place]}" for place, w in wanted.items()]

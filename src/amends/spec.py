@@ -14,6 +14,7 @@ from amends.budget import Costs
 from amends.errors import BadArguments, BadDeclaration
 from amends.model import Call, Kind, Order, Request, Retry, Scope, Staged
 from amends.record import dataclass, field
+from amends.secret import Hidden
 from amends.signature import REPEAT, Signature, parsed, refuse, staged_problem
 
 OnConflict: TypeAlias = Literal["raise", "hold"]
@@ -25,8 +26,7 @@ CostRule: TypeAlias = Costs | Callable[[Request], Costs]
 LockRule: TypeAlias = Callable[[Request], Iterable[str]]
 OnLock: TypeAlias = Literal["wait", "raise"]
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
-TwinLike: TypeAlias = Callable[..., object] | str
-"""A function, another tool, or the name of one."""
+TwinLike: TypeAlias = Callable[..., object] | str  # a function, another tool, or the name of one
 Style: TypeAlias = Literal["openai", "responses", "anthropic", "mcp"]
 
 EVERYTHING: Final = "**"
@@ -70,7 +70,7 @@ class ToolOptions(TypedDict, total=False):
     on_lock: OnLock
     """Another run has one: "wait" (default; as long as the run's ``wait``), or "raise" at once."""
     redact: Sequence[str]
-    """Arguments never shown."""
+    """Arguments never written down nor shown, or paths into them: "card", "customer.iban"."""
     order: Order
     """"advise": this tool's violations of the ordering law are recorded, not refused."""
     probe: TwinLike
@@ -263,7 +263,7 @@ class Spec:
     cost: CostRule | None
     locks: LockRule | None
     on_lock: OnLock
-    redact: tuple[str, ...]
+    redact: Hidden | None
     order: Order | None
     compensate: Twin | None
     probe: ProbeSpec | None

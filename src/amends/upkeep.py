@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from amends.errors import UsageError
+from amends.errors import LedgerUnavailable, UsageError
 from amends.filter import seconds_in
 from amends.hub import Hub, View
-from amends.ledger import CollectGarbage
+from amends.ledger import CollectGarbage, ListRuns, ReadCall, ReadRun, SearchCalls
 from amends.model import Collected
+from amends.rows import CallRow, RunRow
+from amends.sealops import RewriteTexts
 from amends.store.migrations import Migrating
+
+if TYPE_CHECKING:
+    from amends.sealing import Sealing
 
 BATCH_RUNS: Final = 50
 """Trees that one transaction looks at: whoever waits for the ledger waits no longer than that."""
 RUNS_MAX: Final = 10**9
+PAGE: Final = 200
+TRIES_MAX: Final = 10
+"""How often a row that changes under one's hands is looked at again."""
 
 
 def migrating(hub: Hub) -> Migrating:
@@ -60,3 +68,54 @@ async def collect(
         assert after is None or swept.after > after, "every batch begins after the last one"
         after = swept.after
     return Collected(runs, calls, freed, dict(kept), dry_run)
+
+
+def reencrypt(hub: Hub) -> int:
+    """Every payload is sealed with the newest key; how many rows were written anew. Beside living runs, row by row.
+
+    Events are never written again: what they quote stays sealed with the key of its day.
+    """
+    sealing = hub.hiding.sealing
+    if sealing is None:
+        raise UsageError(
+            "this runtime has no keys to encrypt with",
+            hint="give Runtime(encrypt=...) or AMENDS_ENCRYPT the new key, and after it those that the ledger has",
+        )
+    hub.ready()
+    perform, count = hub.store.perform, 0
+    place: tuple[float, str] | None = None
+    while runs := perform(ListRuns(None, (), place, PAGE)):
+        place = (runs[-1].created_at, runs[-1].uid)
+        count += sum(_rewritten(hub, sealing, run) for run in runs)
+    seq: int | None = None
+    while calls := perform(SearchCalls(None, (), seq, PAGE)):
+        seq = calls[-1].seq
+        count += sum(_rewritten(hub, sealing, call) for call in calls)
+    return count
+
+
+def _rewritten(hub: Hub, sealing: Sealing, row: RunRow | CallRow) -> int:
+    """Whether this row had to be written; looked at again where it changed meanwhile."""
+    is_call = isinstance(row, CallRow)
+    about = row.id if isinstance(row, CallRow) else row.uid
+    names = sealing.CALLS if is_call else sealing.RUNS
+    for _ in range(TRIES_MAX):
+        was = {name: text for name in names if (text := getattr(row, name))}
+        now = {name: sealing.resealed(name, text, about) for name, text in was.items()}
+        news = {name: text for name, text in now.items() if text != was[name]}
+        if not news:
+            return 0
+        op = RewriteTexts(about, is_call, {name: was[name] for name in news}, news)
+        if hub.store.perform(op) == len(news):
+            return 1
+        fresh: Any = hub.store.perform(ReadCall(about)) if is_call else _run(hub, about)
+        assert fresh is not None, "no row is ever deleted"
+        row = fresh
+    raise LedgerUnavailable(
+        f"{about} changes faster than it can be encrypted; nothing of it was lost", hint="run it again"
+    )
+
+
+def _run(hub: Hub, uid: str) -> RunRow | None:
+    tree = hub.store.perform(ReadRun("", uid=uid))
+    return None if tree is None else tree.run

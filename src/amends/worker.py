@@ -142,8 +142,8 @@ class Worker:
                 report = rt._recover_one(found)
             except LedgerUnavailable:
                 raise
-            except Exception:  # one run that cannot be recovered must not keep the others waiting
-                log.exception("run %s could not be recovered here", found.root.id)
+            except Exception as error:  # one run that cannot be recovered must not keep the others waiting
+                people.log_lost(rt._hub, found, error)
             else:
                 yield report
 
@@ -183,8 +183,8 @@ class Worker:
                 report = await rt._recover_one(found)
             except LedgerUnavailable:
                 raise
-            except Exception:  # one run that cannot be recovered must not keep the others waiting
-                log.exception("run %s could not be recovered here", found.root.id)
+            except Exception as error:  # one run that cannot be recovered must not keep the others waiting
+                people.log_lost(rt._hub, found, error)
             else:
                 yield report
 

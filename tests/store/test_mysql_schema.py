@@ -36,6 +36,7 @@ COMPARED = {
     "waits": {"root", "tenant", "name", "run_id"},
     "approvals": {"id", "call", "run", "root", "run_id", "tenant", "use_key"},
     "delegations": {"id", "tenant", "to_whom"},
+    "marks": {"name"},
 }
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from amends import approvalrows, lockrows, rows
+from amends import approvalrows, lockrows, markrows, rows
 from amends.approvalrows import APPROVAL_STATES, ApprovalRow, DelegationRow
 from amends.budgetrows import SliceRow
 from amends.flow import run_flow
 from amends.lockrows import LockRow, WaitRow
+from amends.markrows import MarkRow
 from amends.rows import CallRow, EventRow, RunRow
 from amends.states import CALL_STATES, RUN_STATES
 from amends.store.dialect import SQLITE
@@ -24,7 +25,7 @@ TYPES = {
 }  # fmt: skip
 TABLES = {
     "runs": RunRow, "calls": CallRow, "events": EventRow, "locks": LockRow, "waits": WaitRow, "budgets": SliceRow,
-    "approvals": ApprovalRow, "delegations": DelegationRow,
+    "approvals": ApprovalRow, "delegations": DelegationRow, "marks": MarkRow,
 }  # fmt: skip
 
 
@@ -128,6 +129,7 @@ ASKED: list[Any] = [
     approvalrows.ListTells(20.0, "t", 9),
     approvalrows.FindUse("u"),
     approvalrows.DelegationsTo("t", "b"),
+    markrows.FindMark("x"),
 ]
 
 

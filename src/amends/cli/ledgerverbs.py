@@ -50,6 +50,14 @@ def db_migrate(url: Url = None, as_json: Json = False) -> int:
     return migrate(url=url, as_json=as_json)
 
 
+@db.command("reencrypt")
+def db_reencrypt(url: Url = None, as_json: Json = False) -> int:
+    """Encrypt every argument, result, input, output and error with the newest key of AMENDS_ENCRYPT."""
+    from amends.cli.upkeep import reencrypt
+
+    return reencrypt(url=url, as_json=as_json)
+
+
 def gc(
     older_than: Annotated[str, typer.Option("--older-than", help="How long ago a run ended: 30d, 12h, 2w.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,

@@ -60,6 +60,19 @@ def _put(rt: Runtime, schema: Schema, as_json: bool) -> None:
     put_table(("ledger's", "value"), [(name, str(value)) for name, value in shown.items()])
 
 
+def reencrypt(*, url: str | None, as_json: bool) -> int:
+    """See ``amends db reencrypt``."""
+    with reading(url, None) as rt:
+        rows, keys = rt.reencrypt(), str(rt.settings["encrypt"].value)
+    newest = keys.partition(",")[0]
+    if as_json:
+        put_json({"rows": rows, "key": newest})
+    else:
+        put_table(("key", "rows written"), [(newest, str(rows))])
+    say("everything but events is encrypted with this key; an older one is needed only to read what events quote")
+    return 0
+
+
 def collect(
     older_than: str,
     *,

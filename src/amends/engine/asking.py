@@ -138,7 +138,7 @@ async def raise_void(session: Session, ask: Ask, answer: Admission) -> NoReturn:
     old = await ReadApproval(made.follows) if made.follows else None
     changed = {}
     if old is not None and answer.void == "changed" and old.call.id != row.id and lost_at(old.call.args) is None:
-        changed = diff(decode_args(old.call, ask.spec), ask.args)
+        changed = diff(decode_args(old.call, ask.spec), ask.args if ask.shown is None else ask.shown)
     raise ApprovalVoid(
         row.tool,
         why=answer.void,

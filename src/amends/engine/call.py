@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from amends.approvalrows import TermsOf, Unapproved
 from amends.budgetrows import Overrun
-from amends.canonical import faithful, load_result
-from amends.engine.asking import Patience, raise_unapproved, raise_void, tell_of
+from amends.canonical import faithful
+from amends.engine.asking import Patience, held_for, raise_unapproved, raise_void, request_of_call, tell_of
 from amends.engine.doubt import LOST_STARTS_MAX, note_late, settle_doubt, stays_in_doubt
 from amends.engine.judge import judge, why_doubtful
 from amends.engine.locking import deadlocked, lock_wait_s, locked, start_waiting, wanted_by
@@ -20,12 +20,12 @@ from amends.engine.session import (
     Ask,
     Session,
     call_of,
-    decode_args,
     describe_error,
     moment,
     unforeseen,
 )
 from amends.engine.spending import exceeded
+from amends.engine.veiling import body_args, bring, cause_of, known_of, lacking, result_of
 from amends.engine.waiting import Wait
 from amends.errors import (
     LeaseLost,
@@ -74,6 +74,7 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
                     session.asks.add(row_of(answer).id)
                 return Done(row_of(answer), staged=True)
             case "doubt":
+                bring(session, ask, row_of(answer))
                 row = await settle_doubt(session, ask.spec, row_of(answer), flight=ask.flight)
                 if stays_in_doubt(row):
                     raise in_doubt(session, row)
@@ -103,6 +104,7 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
             case "replay":
                 return _replayed(session, ask.spec, row_of(answer))
             case "doubt":
+                bring(session, ask, row_of(answer))
                 row = await settle_doubt(session, ask.spec, row_of(answer), flight=ask.flight)
                 if stays_in_doubt(row):
                     raise in_doubt(session, row)
@@ -190,7 +192,7 @@ def recorded_done(session: Session, spec: Spec, row: CallRow) -> Done:
     gone_at = moment(lost_at(row.result))
     if gone_at is not None:
         raise ResultGone(f"{row.tool} ({row.id})", gone_at=gone_at, call=call_of(row, spec), run_id=session.id)
-    return Done(row, load_result(row.result, spec.result_type), replayed=True, staged=spec.is_staging)
+    return Done(row, result_of(session, spec, row), replayed=True, staged=spec.is_staging)
 
 
 # ---- attempts -----------------------------------------------------------------------------
@@ -198,6 +200,7 @@ def recorded_done(session: Session, spec: Spec, row: CallRow) -> Done:
 
 async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
     """Run a started call to its end: retries, doubts and probes included."""
+    bring(session, ask, row)
     while True:
         assert row.state == "started", "an attempt runs only after its start is durable"
         ask.flight.call, ask.flight.sent, ask.flight.doubted = row, False, False
@@ -211,7 +214,7 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
             lease=session.lease,
             phase="execute",
             run=session.run,
-            late=partial(note_late, ask.spec, row),
+            late=partial(note_late, session, ask.known, ask.spec, row),
             flight=ask.flight,
         )
         value, row = await conclude(session, ask, row, ended, said=later.spent)
@@ -221,9 +224,9 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
         if row.state == "in_doubt":
             row = await settle_doubt(session, ask.spec, row, flight=ask.flight)
         if row.state == "succeeded":
-            return Done(row, load_result(row.result, ask.spec.result_type))
+            return Done(row, result_of(session, ask.spec, row))
         if stays_in_doubt(row):
-            raise in_doubt(session, row) from ended.error
+            raise in_doubt(session, row) from cause_of(session, ended.error, ask.known)
         if row.state == "started":
             return await guarded_call(session, ask)  # a twin has begun it again: its outcome answers us
         if row.state != "backing_off":
@@ -239,12 +242,16 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
 
 async def resume_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
     """Go on with a call that was found backing off, or that a person has let go."""
+    reworded = bool(row.approval) and row.digest != ask.digest
+    if reworded and lacking(session, row):
+        raise held_for(session, row, await request_of_call(row))  # only in its own words does it bring what it hides
     restarted = await _restart(session, ask, row)
     if restarted is None:
         return await guarded_call(session, ask)
-    if row.approval and row.digest != ask.digest:
+    if reworded:
         # Worded anew where that means nothing to the key; what somebody said yes to is what is done.
-        ask = replace(ask, args=decode_args(row, ask.spec), text=row.args, recorded_digest=row.digest)
+        args, known = body_args(session, ask.spec, row), known_of(session, row)
+        ask = replace(ask, args=args, text=row.args, recorded_digest=row.digest, shown=None, known=known)
     return await run_attempts(session, ask, restarted)
 
 
@@ -284,9 +291,11 @@ async def conclude(
         settle.error = describe_error(TimeoutError(f"no answer within {ask.timeout} s"))
     elif ended.error is None:
         value, stored = faithful(ended.value, ask.spec.result_type)
+        if ask.spec.redact is not None:
+            stored = session.veil.kept(stored, ask.known, (session.tenant, row.tool))
         settle.result, settle.loss = stored.text, stored.loss or ""
     else:
-        settle.error = describe_error(ended.error)
+        settle.error = describe_error(ended.error, session.veil, ask.known)
         settle.to, settle.why = _outcome_of(ask.spec, ended.error)
         if settle.to == "failed" and _tries_again(ask.spec, row, ended.error):
             settle.to, settle.retry_s = "backing_off", await _pause(ask.spec, row)
@@ -300,13 +309,15 @@ async def conclude(
         settle.spent, settle.wants = tuple(said.items()), unforeseen(session, ask, said)
     settled = await settle
     ask.flight.call = None
+    if ask.shown is not None and settled.call.state in ("succeeded", "failed"):
+        session.live.pop(row.id, None)
     if settled.fenced:
         raise LeaseLost(
             f"{row.tool} ended after run {row.run_id} had another owner; its outcome is kept as evidence",
             run_id=row.run_id,
         )
     if settled.call.state == "succeeded" and settle.to != "succeeded":  # an earlier attempt had its effect after all
-        value = load_result(settled.call.result, ask.spec.result_type)
+        value = result_of(session, ask.spec, settled.call)
     return value, settled.call
 
 

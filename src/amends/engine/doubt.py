@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from amends.canonical import faithful, store_result
+from amends.canonical import store_result
 from amends.engine.judge import judge, why_doubtful
-from amends.engine.session import Session, call_of, compensation_key, decode_args, describe_error
+from amends.engine.session import Session, call_of, compensation_key, describe_error
+from amends.engine.veiling import body_args, call_given, kept_result, known_of, lacking, said_of, twin_given
 from amends.errors import LeaseLost
 from amends.ledger import NoteEvidence, NoteProbe, ReadCall, ResolveCall, SettleCall, StartCall, WatchDoubt
 from amends.model import Absent, Call, Happened, Retry, Unknown
 from amends.ops import Ended, Flight, Invoke, Later, Luck, ReadClocks, Sleep
 from amends.rows import CallRow
-from amends.tool import ProbeSpec, Spec, twin_kwargs
+from amends.tool import ProbeSpec, Spec
+from amends.veil import Known
 
 PROBE_PACE: Final = Retry(attempts=8, delay=0.2, factor=2.0, max_delay=30.0, jitter=0.3)
 PROBE_TIMEOUT_S: Final = 30.0
@@ -83,8 +86,8 @@ async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> C
         answer = await ask_probe(session, spec, spec.probe, row)
         asked += 1
         if isinstance(answer, Happened):
-            stored = store_result(answer.result, spec.result_type)
-            return await _resolve(session, row, "succeeded", by="probe", result=stored.text, loss=stored.loss or "")
+            text, loss = kept_result(session, spec, row, answer.result)
+            return await _resolve(session, row, "succeeded", by="probe", result=text, loss=loss)
         moved = isinstance(answer, Absent) and not await _same_host(row)
         left = await settle_left(session, spec, row) if isinstance(answer, Absent) else None
         if left is not None and left <= 0:
@@ -120,13 +123,15 @@ async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow
     """What the world says of a call. Anything that is not one of the three answers is ``Unknown``."""
     if row.lost_at is not None:
         return Unknown("gc removed what it would be asked with")
-    call = call_of(row, spec, phase="probe")
+    if gone := lacking(session, row, probe.params):
+        return Unknown(f"it asks for {', '.join(gone)}, which is redacted and not kept")
+    call = call_given(session, spec, row, phase="probe")
     if spec.compensate is not None and probe is spec.compensate.probe:
         # A compensation is asked for by its own key: that is the one its destination was given.
         call = replace(call, key=compensation_key(row), attempt=row.comp_attempt)
     ended = await Invoke(
         fn=probe.fn,
-        kwargs=twin_kwargs(probe.params, args=decode_args(row, spec), result=call.result, call=call),
+        kwargs=twin_given(session, spec, probe.params, row, call=call),
         is_async=probe.is_async,
         timeout=PROBE_TIMEOUT_S,
         call=call,
@@ -134,14 +139,15 @@ async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow
         phase="probe",
         run=session.run,
     )
-    return _understood(ended)
+    answer = _understood(ended, said=lambda error: said_of(session, row, error))
+    return Unknown(session.veil.scrub(answer.why, known_of(session, row))) if isinstance(answer, Unknown) else answer
 
 
-def _understood(ended: Ended) -> Happened[Any] | Absent | Unknown:
+def _understood(ended: Ended, *, said: Callable[[BaseException], str]) -> Happened[Any] | Absent | Unknown:
     if ended.in_flight:
         return Unknown("the probe did not answer in time")
     if ended.error is not None:
-        return Unknown(describe_error(ended.error))
+        return Unknown(said(ended.error))
     if ended.value is Absent or isinstance(ended.value, Absent):
         return Absent()
     if isinstance(ended.value, Happened | Unknown):
@@ -205,7 +211,7 @@ async def _by_repeating(session: Session, spec: Spec, row: CallRow, flight: Flig
     """
     left = session.wait_s
     wait = await _not_before(spec, row)
-    while row.state == "in_doubt" and spec.fn is not None and wait <= left and await is_repeatable(spec, row):
+    while row.state == "in_doubt" and spec.fn is not None and wait <= left and await is_repeatable(session, spec, row):
         await Sleep(wait)
         left -= wait
         started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
@@ -213,7 +219,7 @@ async def _by_repeating(session: Session, spec: Spec, row: CallRow, flight: Flig
             return await _refreshed(row)
         assert isinstance(started, CallRow), "what was started before has its locks until its run has ended"
         row = await _repeat(session, spec, started, flight, alone=row.quiet_mono is not None)
-        if row.state == "in_doubt" and await is_repeatable(spec, row):
+        if row.state == "in_doubt" and await is_repeatable(session, spec, row):
             pace = spec.retry if spec.retry_declared else PROBE_PACE
             wait = pace.pause(max(1, row.attempt - row.tries_from), await Luck())
             said = "not probed: it was started again"
@@ -228,8 +234,13 @@ async def _not_before(spec: Spec, row: CallRow) -> float:
     return max(0.0, row.probe_at - (await ReadClocks()).wall)
 
 
-async def is_repeatable(spec: Spec, row: CallRow) -> bool:
-    """Whether a call in doubt may be started again: its destination deduplicates, still, and it has starts left."""
+async def is_repeatable(session: Session, spec: Spec, row: CallRow) -> bool:
+    """Whether a call in doubt may be started again: its destination deduplicates, still, and it has starts left.
+
+    Not without a hidden argument that only the process which asked for it had.
+    """
+    if lacking(session, row):
+        return False
     tried = row.attempt - row.tries_from
     endless = spec.kind == "retriable" and not spec.retry_declared  # after the pivot only forward
     if not spec.idempotent or (not endless and tried >= max(spec.retry.attempts, LOST_STARTS_MAX)):
@@ -242,7 +253,7 @@ async def is_repeatable(spec: Spec, row: CallRow) -> bool:
 
 async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *, alone: bool) -> CallRow:
     assert spec.fn is not None, "only a tool with a body is repeated"
-    args = decode_args(row, spec)
+    known, args = known_of(session, row), body_args(session, spec, row)
     later = Later(row, partial(call_of, row, spec, args=args))
     flight.call, flight.sent, flight.doubted = row, False, True
     ended = await Invoke(
@@ -254,7 +265,7 @@ async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *,
         lease=session.lease,
         phase="execute",
         run=session.run,
-        late=partial(note_late, spec, row),
+        late=partial(note_late, session, known, spec, row),
         flight=flight,
     )
     clocks = await ReadClocks()
@@ -267,12 +278,11 @@ async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *,
         settle.to, settle.why, settle.mono = "in_doubt", "timeout", None
     elif ended.error is not None:
         # The first start may have had its effect: an error of the second says nothing about the first.
-        settle.to, settle.why, settle.error = "in_doubt", "error", describe_error(ended.error)
+        settle.to, settle.why, settle.error = "in_doubt", "error", describe_error(ended.error, session.veil, known)
         if judge(spec, ended.error) == "doubt":
             settle.why = why_doubtful(ended.error)
     else:
-        stored = faithful(ended.value, spec.result_type)[1]
-        settle.result, settle.loss = stored.text, stored.loss or ""
+        settle.result, settle.loss = kept_result(session, spec, row, ended.value)
     settle.spent = tuple((later.spent or {}).items())
     settled = await settle
     flight.call = None
@@ -284,20 +294,21 @@ async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *,
     return settled.call
 
 
-async def note_late(spec: Spec, row: CallRow, late: Ended) -> None:
+async def note_late(session: Session, known: Known, spec: Spec, row: CallRow, late: Ended) -> None:
     """A body that outlived its timeout has returned: evidence, never a settlement."""
     clocks = await ReadClocks()
     text = None
     happened = late.error is None
     if happened:
-        text = faithful(late.value, spec.result_type)[1].text
+        stored = store_result(late.value, spec.result_type)
+        text = (session.veil.kept(stored, known, (row.tenant, row.tool)) if spec.redact else stored).text
     certain = late.error is not None and judge(spec, late.error) != "doubt" and spec.probe is None
     await NoteEvidence(
         row.id,
         row.attempt,
         happened=happened,
         result=text,
-        error="" if late.error is None else describe_error(late.error),
+        error="" if late.error is None else describe_error(late.error, session.veil, known),
         boot=clocks.boot,
         mono=clocks.mono,
         source="late" if happened or certain else "late, unclear",

@@ -16,8 +16,18 @@ from amends.engine.policy import outbox_terms, terms_for
 from amends.engine.rollback import STOPPED, Back, let_land, read_tree, roll_back, settle_all, wait_for_live
 from amends.engine.session import Session, call_of
 from amends.engine.spending import exceeded
+from amends.engine.veiling import cause_of, lacking, lacks
 from amends.engine.waiting import Wait
-from amends.errors import BudgetExceeded, InDoubt, LedgerError, Locked, OutOfOrder, RunBlocked, Waiting
+from amends.errors import (
+    BudgetExceeded,
+    InDoubt,
+    LedgerError,
+    Locked,
+    OutOfOrder,
+    RunBlocked,
+    ToolFailed,
+    Waiting,
+)
 from amends.ledger import (
     CloseRun,
     DecideCommit,
@@ -150,6 +160,8 @@ async def drive_forward(session: Session, row: CallRow) -> None:
     waits = row.state == "backing_off" and (row.retry_at is None or row.retry_at > clocks.wall)
     if waits or row.state not in ("held", "ready", "backing_off") or session.body(row) is None:
         return
+    if lacking(session, row):
+        return  # named among the obstacles
     started = await start_waiting(session, row, await terms_for(session, row))
     if not isinstance(started, CallRow):
         return  # not now: another run has its lock, and it stays staged
@@ -198,7 +210,11 @@ async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
     tree = await read_tree(session)
     blocking = obstacles(session, tree)
     forward = tree.run.phase == "pivoted"
-    waiting = [row for row in tree.calls if row.state == "backing_off" and row.retry_at is not None]
+    waiting = [
+        row
+        for row in tree.calls
+        if row.state == "backing_off" and row.retry_at is not None and not lacking(session, row)
+    ]
     waiting += [row for row in tree.calls if forward and await _is_repeated(session, row)]
     if waiting:  # of this run or of a child that pivoted: it is due later
         return await _pause_forward(session, tuple(waiting))
@@ -213,7 +229,7 @@ async def _is_repeated(session: Session, row: CallRow) -> bool:
     spec = session.spec(row.tool)
     if row.state != "in_doubt" or row.probe_at is None or spec is None or spec.probe is not None:
         return False
-    return await is_repeatable(spec, row)
+    return await is_repeatable(session, spec, row)
 
 
 async def _go_on_with(session: Session, row: CallRow) -> None:
@@ -231,6 +247,14 @@ async def _go_on_with(session: Session, row: CallRow) -> None:
 
 
 async def _restart_pivot(session: Session, row: CallRow) -> None:
+    if gone := lacking(session, row):
+        # It certainly did not happen and cannot be started here: it failed, and before a pivot failure goes backward.
+        await _give_up(session, row)
+        call, name = call_of(row, session.spec(row.tool)), "Redacted"
+        failed = ToolFailed(f"{row.tool} was not started again: {lacks(gone)}", call=call, type_name=name)
+        back = await roll_back(session, by=session.lease.owner, why=str(failed))
+        raise_blocked(session, back.tree, failed)
+        raise failed
     started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
     if isinstance(started, CallRow):
         await _run_pivot(session, started)
@@ -304,7 +328,7 @@ def raise_blocked(session: Session, tree: Tree, cause: BaseException | None) -> 
         residue=residue,
         doubts=doubts,
         causes=[one.cause for one in left],
-    ) from cause
+    ) from cause_of(session, cause)
 
 
 async def stop_call(session: Session, flight: Flight) -> None:

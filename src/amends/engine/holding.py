@@ -9,8 +9,9 @@ from amends.engine.call import run_attempts
 from amends.engine.giving import give_back
 from amends.engine.locking import locked, start_waiting
 from amends.engine.policy import outbox_terms, terms_for
-from amends.engine.session import Ask, Session, decode_args
+from amends.engine.session import Ask, Session
 from amends.engine.spending import exceeded
+from amends.engine.veiling import body_args, known_of, lacking
 from amends.errors import Held, LedgerError, Waiting
 from amends.ledger import ReadCall, Tree
 from amends.lockrows import Contention
@@ -51,6 +52,8 @@ async def start_decided(session: Session, row: CallRow) -> None:
     spec = session.spec(row.tool)
     if spec is None or spec.fn is None:
         raise await let_go_held(session, row, again_s=session.lease.lease_s)
+    if lacking(session, row):
+        raise await let_go_held(session, row)  # whoever asked for it has what it hides, and comes back for it
     outbox = await outbox_terms(session) if row.kind == "pivot" else {}
     started = await start_waiting(session, row, await terms_for(session, row), outbox)
     if isinstance(started, Contention) and not started.victim:
@@ -79,7 +82,7 @@ def recorded_ask(session: Session, row: CallRow) -> Ask:
     assert body is not None, f"the tool {row.tool} has its body here"
     return Ask(
         spec=spec,
-        args=decode_args(row, spec),
+        args=body_args(session, spec, row),
         text=row.args,
         key=row.key,
         ident=row.ident,
@@ -89,4 +92,5 @@ def recorded_ask(session: Session, row: CallRow) -> Ask:
         timeout=spec.timeout,
         flight=Flight(),
         recorded_digest=row.digest,
+        known=known_of(session, row),
     )

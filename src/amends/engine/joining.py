@@ -23,6 +23,7 @@ from amends.engine.policy import terms_for
 from amends.engine.refusing import busy, failure, in_doubt, refuse, row_of
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.spending import exceeded
+from amends.engine.veiling import cause_of
 from amends.engine.waiting import Wait
 from amends.errors import Busy
 from amends.ledger import ReadCall, StartCall
@@ -111,5 +112,5 @@ async def _attempt(session: Session, ask: Ask, row: CallRow, is_undone: Callable
     if row.state == "succeeded":
         return Done(row, value)
     if stays_in_doubt(row):
-        raise in_doubt(session, row) from ended.error
+        raise in_doubt(session, row) from cause_of(session, ended.error, ask.known)
     raise ended.error or failure(ask.spec, row)

@@ -9,6 +9,7 @@ from amends.engine.holding import let_go_held
 from amends.engine.rollback import Back, let_land, read_tree, wait_for_live
 from amends.engine.session import Ask, Session
 from amends.engine.telling import report_of
+from amends.engine.veiling import scrubbed
 from amends.engine.waiting import POLL_S_MAX, POLL_S_MIN
 from amends.errors import LedgerError, RolledBack, RunEnded, Waiting
 from amends.ledger import ReadCall
@@ -95,7 +96,9 @@ async def take_back(session: Session, *, why: str) -> None:
 
 async def leave_raised(session: Session, error: BaseException) -> Back:
     """The block raised: go back before the pivot, forward after it."""
-    return await go_back(session, by=session.lease.owner, why=f"{type(error).__name__}: {error}"[:500])
+    return await go_back(
+        session, by=session.lease.owner, why=scrubbed(session, f"{type(error).__name__}: {error}")[:500]
+    )
 
 
 async def leave_waiting(session: Session) -> RunRow:

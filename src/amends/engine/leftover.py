@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from amends.engine.doubt import unclear
 from amends.engine.session import Session, call_of, error_text
+from amends.engine.veiling import lacking, lacks
 from amends.ledger import Tree
 from amends.record import dataclass
 from amends.rows import CallRow, RunRow
@@ -89,19 +90,30 @@ def _accept(row: CallRow, what: str, closing: RunRow) -> str:
     return f"{what} ({row.id}): accept it with rt.abandon({closing.id!r}, by=..., why=...)"
 
 
+def _unknown_to_us(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> Leftover | None:
+    """A call that has to be started and cannot be: its hidden arguments died with the process that asked for it."""
+    due = row.is_staged or (row.state == "backing_off" and row.kind == "retriable")
+    gone = lacking(session, row) if due and run.phase in ("open", "pivoted") else ()
+    if not gone:
+        return None
+    why = f"it was not started: {lacks(gone)}"
+    verb = "rollback" if closing.phase == "open" else "abandon"
+    return Leftover(row, why, f"{row.tool} ({row.id}): {why}: rt.{verb}({closing.id!r}, by=..., why=...)")
+
+
 def obstacles(session: Session, tree: Tree) -> list[Leftover]:
     """Everything that keeps a run from committing and needs a person."""
     found = []
     runs = {run.uid: run for run in tree.runs}
     expired = {row.id for row in tree.approvals if row.state_at(tree.now) == "expired"}
     for row in tree.calls:
-        left = None
         if row.approval in expired and row.state in ("held", "ready") and not row.attempt:
             verb = f"rt.ask_again({row.approval!r}, by=..., why=...), or rt.rollback({tree.run.id!r}, by=..., why=...)"
             found.append(
                 Leftover(row, "nobody decided in time", f"{row.tool} ({row.id}): nobody decided in time: {verb}")
             )
             continue
+        left = _unknown_to_us(session, row, runs[row.run], tree.run)
         if row.run != tree.run.uid and runs[row.run].phase == "rolling_back":
             left = _leftover(session, row, runs[row.run], tree.run)  # a child that cannot be taken back
         if left is not None:

@@ -9,12 +9,15 @@ from amends.engine.ending import commit, raise_blocked
 from amends.engine.giving import give_back
 from amends.engine.rollback import read_tree, roll_back, settle_all
 from amends.engine.session import Session
+from amends.engine.veiling import lacking
 from amends.engine.waiting import Wait
 from amends.errors import Busy, RunConflict, RunEnded
 from amends.ledger import OpenChild, Opened, OpenRun
 from amends.ops import IsDead, Lease, ReadClocks
 from amends.record import dataclass, field
 from amends.rows import RunRow, lost_at
+from amends.secret import SEALED, UNREADABLE
+from amends.veil import NO_SECRETS, Known
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class Opening:
     input: str = ""
     input_digest: str = ""
     given: Any = None
+    """The input as it is written down, for who is told that there was another one."""
+    known: Known = NO_SECRETS
     policy: str = "rollback"
     order_mode: str = "strict"
     agent: str = ""
@@ -102,7 +107,7 @@ async def go_on(session: Session, run: RunRow) -> RunRow:
             )
         return back.run
     if run.goal == "commit":
-        return await commit(session)
+        return run if await _needs_caller(session) else await commit(session)
     if run.state == "blocked":
         tree = await read_tree(session)
         later = await settle_all(session, tree, back=False)
@@ -115,7 +120,17 @@ async def go_on(session: Session, run: RunRow) -> RunRow:
     return run
 
 
-async def open_child(session: Session, *, id: str, input: str, input_digest: str, given: Any) -> tuple[Opened, Session]:
+async def _needs_caller(session: Session) -> bool:
+    """Whether the commit waits for a call that a person let go, and that only its caller has the hidden arguments of."""
+    if not session.veil.key:
+        return False
+    tree = await read_tree(session)
+    return any(row.state == "ready" and not row.is_staged and bool(lacking(session, row)) for row in tree.calls)
+
+
+async def open_child(
+    session: Session, *, id: str, input: str, input_digest: str, given: Any, shown: Any
+) -> tuple[Opened, Session]:
     """A run inside this one: the same request finds the same child."""
     opened = await OpenChild(
         uid=session.new_id("run"),
@@ -128,22 +143,23 @@ async def open_child(session: Session, *, id: str, input: str, input_digest: str
     )
     run = opened.run
     if opened.how == "conflict":
-        raise _conflict(run, given)
+        raise _conflict(run, shown)
     if opened.how == "refused":
         raise _refused(run)
     resumed = opened.how == "resumed"
-    inner = session.child(run.uid, run.id, generation=run.generation, resumed=resumed, state=run.state)
+    inner = session.child(run.uid, run.id, generation=run.generation, resumed=resumed, state=run.state, given=given)
     if resumed:
         run = await go_on(inner, run)
         if run.state == "rolled_back":
-            return await open_child(session, id=id, input=input, input_digest=input_digest, given=given)
+            return await open_child(session, id=id, input=input, input_digest=input_digest, given=given, shown=shown)
         inner.state = run.state
     return opened, inner
 
 
 def _conflict(run: RunRow, given: Any) -> RunConflict:
     gone = lost_at(run.input) is not None
-    recorded = decode(run.input) if run.input and not gone else None
+    unread = run.input.startswith(SEALED)
+    recorded = UNREADABLE if unread else decode(run.input) if run.input and not gone else None
     since = ", which gc has removed since" if gone else ""
     return RunConflict(
         f"run {run.id} was opened before with another input{since}; nothing was started",

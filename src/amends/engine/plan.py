@@ -251,13 +251,13 @@ async def run_plan(
             flights[:] = [ask.flight for ask in asks]
         ends = await _side_by_side(session, asks)
         failed: Exception | None = None
-        for call, end in zip(group, ends, strict=True):
+        for call, ask, end in zip(group, asks, ends, strict=True):
             if isinstance(end, Exception):
-                answers.append(answer_error(call.spec.name, end))
+                answers.append(answer_error(session, call.spec.name, end))
                 if not _goes_on(call.spec, end):
                     failed = failed or end
                 continue
-            answers.append(answer_done(call.spec, end))
+            answers.append(answer_done(session, ask, end))
             results[call.id] = results[str(call.place)] = end.value
         if failed is not None:
             raise failed

@@ -7,7 +7,8 @@ from datetime import datetime
 
 from amends.approvalrows import Need, Terms
 from amends.canonical import digest
-from amends.engine.session import Ask, Session, decode_args, describe_error, error_text, moment, request_of
+from amends.engine.session import Ask, Session, describe_error, error_text, moment, request_of
+from amends.engine.veiling import body_args
 from amends.ledger import ReadRun
 from amends.model import Request
 from amends.ops import ReadClocks
@@ -95,6 +96,7 @@ async def need_of(session: Session, spec: Spec, request: Request, *, undeclared:
     found = rule_on(session.rules, spec, request, at, undeclared=undeclared)
     if found is None:
         return None
+    why = session.veil.scrub(found.why, session.known)  # it may quote what a rule raised
     return Need(
         id=session.new_id("apr"),
         nonce=session.new_id("nonce"),
@@ -103,8 +105,8 @@ async def need_of(session: Session, spec: Spec, request: Request, *, undeclared:
         roles=found.roles,
         reasons=found.reasons,
         expires_s=found.expires_s,
-        why=found.why,
-        policy=digest("policy", found.needed, *sorted(found.roles), found.why),
+        why=why,
+        policy=digest("policy", found.needed, *sorted(found.roles), why),
         first_use=found.first_use,
         residue=found.residue,
     )
@@ -122,7 +124,7 @@ async def terms_for(session: Session, row: CallRow, ask: Ask | None = None) -> T
         return None
     if not (row.approval or session.rules or spec.needs_approval):
         return None
-    args = decode_args(row, spec) if ask is None else ask.args
+    args = body_args(session, spec, row) if ask is None else ask.args
     undeclared = ask is not None and ask.undeclared
     need = await need_of(session, spec, request_of(session, spec, args), undeclared=undeclared)
     return Terms(spec.version, need, spec.after)

@@ -27,6 +27,7 @@ from amends.errors import (
 )
 from amends.ledger import Admission
 from amends.rows import CallRow, lost_at
+from amends.secret import SEALED
 from amends.tool import Spec
 
 
@@ -109,14 +110,17 @@ def refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
 
 def _conflict(session: Session, ask: Ask, row: CallRow) -> KeyConflict:
     changed, shown = {}, "gc has removed them since"
-    if lost_at(row.args) is None:
-        changed = diff(decode_args(row, session.spec(row.tool)), ask.args)
+    given = ask.args if ask.shown is None else ask.shown
+    if row.args.startswith(SEALED):
+        shown = "they are encrypted, and this process has no key for them"
+    elif lost_at(row.args) is None:
+        changed = diff(decode_args(row, session.spec(row.tool)), given)
         shown = ", ".join(f"{name}: {was!r} then, {now!r} now" for name, (was, now) in changed.items())
     return KeyConflict(
         f"{row.tool} was already asked for under this identity with other arguments ({shown}); nothing was started",
         tool=row.tool,
         call=call_of(row, session.spec(row.tool)),
-        given=dict(ask.args),
+        given=dict(given),
         diff=changed,
         run_id=session.id,
     )

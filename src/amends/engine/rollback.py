@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from amends.engine.doubt import (
@@ -16,7 +17,8 @@ from amends.engine.doubt import (
 from amends.engine.giving import give_back
 from amends.engine.judge import judge
 from amends.engine.leftover import leftovers
-from amends.engine.session import Session, call_of, decode_args, describe_error
+from amends.engine.session import Session, call_of, describe_error
+from amends.engine.veiling import call_given, lacking, said_of, twin_given
 from amends.engine.waiting import POLL_S_MAX, POLL_S_MIN
 from amends.flow import Flow
 from amends.ledger import (
@@ -36,7 +38,7 @@ from amends.ops import Ended, Invoke, LiveCalls, Luck, ReadClocks, Sleep, Togeth
 from amends.record import dataclass
 from amends.rows import CallRow, RunRow
 from amends.states import LIVE
-from amends.tool import Spec, Twin, twin_kwargs
+from amends.tool import Spec, Twin
 
 PASSES_MAX: Final = 1_000
 """A rollback that is still finding work after this many passes is a bug of ours, not progress."""
@@ -149,18 +151,18 @@ async def settle_all(session: Session, tree: Tree, *, back: bool) -> float | Non
             continue
         spec = session.spec(row.tool)
         after = await settle_doubt(session, spec, row, back=back)
-        if after.state == "in_doubt" and spec is not None and await _asked_again(spec, after, back=back):
+        if after.state == "in_doubt" and spec is not None and await _asked_again(session, spec, after, back=back):
             clocks = await ReadClocks()
             waits.append(max(POLL_S_MAX, (after.probe_at or clocks.wall) - clocks.wall))
     return min(waits, default=None)
 
 
-async def _asked_again(spec: Spec, row: CallRow, *, back: bool) -> bool:
+async def _asked_again(session: Session, spec: Spec, row: CallRow, *, back: bool) -> bool:
     """Whether time brings more: another probe, or another start of an idempotent call."""
     if spec.probe is not None:
         return True
     blind = back and may_compensate_in_doubt(spec)
-    return row.probe_at is not None and not blind and await is_repeatable(spec, row)
+    return row.probe_at is not None and not blind and await is_repeatable(session, spec, row)
 
 
 # ---- compensations ------------------------------------------------------------------------
@@ -285,17 +287,22 @@ async def _not_before(session: Session, spec: Spec, twin: Twin, row: CallRow) ->
 
 
 async def _attempt(session: Session, spec: Spec, twin: Twin, row: CallRow) -> CallRow:
+    guard = () if spec.guard is None else spec.guard.params
+    if gone := lacking(session, row, (*twin.params, *guard)):
+        # Passed over and named, so that what was done before it is still taken back.
+        why = json.dumps(["Redacted", f"it asks for {', '.join(gone)}, which is redacted and not kept"])
+        return await _settle(session, row, Ended(), spec, twin, refused=why)
     if spec.guard is not None:
         held = await _guard(session, spec, row)
         if held is not None:
-            return await _settle(session, row, held, spec, twin, guarded=True)
-    call = call_of(row, spec)
+            return await _settle(session, row, held, spec, twin, refused=GUARDED)
+    call = call_given(session, spec, row)
     ended = await Invoke(
         fn=twin.fn,
-        kwargs=twin_kwargs(twin.params, args=call.args, result=call.result, call=call),
+        kwargs=twin_given(session, spec, twin.params, row, call=call),
         is_async=twin.is_async,
         timeout=twin.timeout,
-        call=call_of(row, spec, phase="compensate"),
+        call=call_of(row, spec, phase="compensate", args=call.args),
         lease=session.lease,
         phase="compensate",
         run=session.run,
@@ -306,10 +313,10 @@ async def _attempt(session: Session, spec: Spec, twin: Twin, row: CallRow) -> Ca
 async def _guard(session: Session, spec: Spec, row: CallRow) -> Ended | None:
     """None: nobody changed the thing since. Otherwise why it must not be overwritten."""
     assert spec.guard is not None, "only a guarded tool is guarded"
-    call = call_of(row, spec)
+    call = call_given(session, spec, row)
     ended = await Invoke(
         fn=spec.guard.fn,
-        kwargs=twin_kwargs(spec.guard.params, args=decode_args(row, spec), result=call.result, call=call),
+        kwargs=twin_given(session, spec, spec.guard.params, row, call=call),
         is_async=spec.guard.is_async,
         timeout=None,
         call=call,
@@ -323,7 +330,7 @@ async def _guard(session: Session, spec: Spec, row: CallRow) -> Ended | None:
 
 
 async def _settle(
-    session: Session, row: CallRow, ended: Ended, spec: Spec, twin: Twin, *, guarded: bool = False
+    session: Session, row: CallRow, ended: Ended, spec: Spec, twin: Twin, *, refused: str = ""
 ) -> CallRow:
     clocks = await ReadClocks()
     settle = SettleCompensation(
@@ -331,14 +338,14 @@ async def _settle(
         boot=clocks.boot, mono=clocks.mono, seen=row,
     )  # fmt: skip
     tried = row.comp_attempt - row.comp_from
-    if guarded and ended.error is None:
-        settle.to, settle.error, settle.gave_up = "compensation_failed", GUARDED, True
+    if refused and ended.error is None:
+        settle.to, settle.error, settle.gave_up = "compensation_failed", refused, True
     elif ended.in_flight:
         settle.to, settle.mono = "compensation_in_doubt", None
         settle.error = describe_error(TimeoutError(f"no answer within {twin.timeout} s"))
     elif ended.error is not None:
-        settle.error = describe_error(ended.error)
-        doubtful = judge(spec, ended.error) == "doubt" and not guarded  # a guard that broke has started nothing
+        settle.error = said_of(session, row, ended.error)
+        doubtful = judge(spec, ended.error) == "doubt" and not refused  # a guard that broke has started nothing
         settle.to = "compensation_in_doubt" if doubtful else "compensation_failed"
         settle.gave_up = tried >= twin.retry.attempts
         if not settle.gave_up:

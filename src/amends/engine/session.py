@@ -15,6 +15,7 @@ from amends.budgetrows import FREE, Bill, Want
 from amends.canonical import ARGS_BYTES_MAX, canonical, check_size, decode, digest, encode, load_result
 from amends.charges import read_charge
 from amends.check import lock_names
+from amends.engine.hidden import Memory, hidden_locks, hide_args
 from amends.engine.recall import Recall
 from amends.engine.spending import bill_for, unreserved
 from amends.errors import BadArguments
@@ -25,7 +26,9 @@ from amends.plain import digest_of, head, plain_texts
 from amends.record import dataclass, field
 from amends.rows import CallRow, lost_at
 from amends.rules import Rule
+from amends.secret import MARK, MASK, SEALED, UNREADABLE, Secret
 from amends.tool import Spec
+from amends.veil import NO_SECRETS, Known, Veil
 
 MESSAGE_CHARS_MAX: Final = 2_000
 
@@ -65,6 +68,20 @@ class Session:
     """Staged calls that somebody was asked about here."""
     tell: Callable[[ApprovalRow], Flow[None]] | None = None
     """Tells people that they are asked, if this process has a way to."""
+    veil: Veil = field(default_factory=Veil)
+    given: Any = None
+    """The run's input as its caller gave it, where this process has it."""
+    memory: Memory = field(default_factory=Memory)
+
+    @property
+    def known(self) -> dict[str, Secret]:
+        """Spellings of what this process has hidden in this tree: no error of its block is recorded with them."""
+        return self.memory.known
+
+    @property
+    def live(self) -> dict[str, Ask]:
+        """Requests with hidden arguments that are not settled: only this process has their values."""
+        return self.memory.live
 
     def spec(self, tool: str) -> Spec | None:
         """The declaration of a recorded call's tool, if this process has it."""
@@ -76,10 +93,18 @@ class Session:
         declared = None if spec is None or spec.fn is None else (spec.fn, spec.is_async)
         return None if spec is None else self.handlers.get(row.id, declared)
 
-    def child(self, uid: str, id: str, *, generation: int, resumed: bool, state: str) -> Session:
+    def child(self, uid: str, id: str, *, generation: int, resumed: bool, state: str, given: object = None) -> Session:
         """The session of a run inside this one."""
         return replace(
-            self, uid=uid, id=id, generation=generation, resumed=resumed, state=state, run=None, above=self.lineage
+            self,
+            uid=uid,
+            id=id,
+            generation=generation,
+            resumed=resumed,
+            state=state,
+            run=None,
+            above=self.lineage,
+            given=given,
         )
 
     @property
@@ -115,6 +140,9 @@ class Ask:
     """Nobody has declared this tool: a person must allow it, unless a rule does."""
     flight: Flight = field(default_factory=Flight)
     recorded_digest: str = ""
+    shown: Mapping[str, Any] | None = None
+    """The arguments as they are written down, where that is not how they were given."""
+    known: Known = NO_SECRETS
 
     @property
     def digest(self) -> str:
@@ -138,13 +166,18 @@ def ask_for(
     """Write the request down. Raises ``NotStorable`` or ``TooLarge`` before anything is recorded."""
     body = fn or spec.fn
     assert body is not None, f"{spec.name} has a body or a handler"
-    plain = plain_texts(args)
-    text = encode(dict(args), path="args") if plain is None else plain[0]
+    shown, known = args, NO_SECRETS
+    if spec.redact is not None:
+        request = request_of(session, spec, args)
+        shown, known = hide_args(session.veil, session.memory, request, spec, places=spec.redact.places)
+        again = again and session.veil.scrub(again, known)
+    plain = plain_texts(shown)
+    text = encode(dict(shown), path="args") if plain is None else plain[0]
     check_size(text, path="args", limit=ARGS_BYTES_MAX)
-    whole = canonical(dict(args), path="args") if plain is None else plain[1]
+    whole = canonical(dict(shown), path="args") if plain is None else plain[1]
     meaning = named = whole
     if spec.key is not None or spec.ignore:
-        meaning, named = _meant(session, spec, args, whole)
+        meaning, named = _meant(session, spec, args, shown=shown, known=known, whole=whole)
     scope = "ledger" if spec.scope == "ledger" else session.root
     return Ask(
         spec=spec,
@@ -160,11 +193,18 @@ def ask_for(
         parent=parent,
         grp=grp,
         timeout=spec.timeout if timeout is None else timeout,
-        locks=() if spec.locks is None else lock_names(spec, request_of(session, spec, args)),
+        locks=_locks(session, spec, args, known) if spec.locks is not None else (),
+        shown=None if shown is args else shown,
+        known=known,
         costs=FREE
         if spec.cost is None and not session.budgets
         else bill_for(spec, request_of(session, spec, args), session.budgets, session.root),
     )
+
+
+def _locks(session: Session, spec: Spec, args: Mapping[str, Any], known: Known) -> tuple[str, ...]:
+    request = request_of(session, spec, args)
+    return lock_names(spec, request) if spec.redact is None else hidden_locks(session.veil, request, spec, known)
 
 
 def unforeseen(session: Session, ask: Ask, said: Mapping[str, int]) -> tuple[Want, ...]:
@@ -187,18 +227,26 @@ def request_of(session: Session, spec: Spec, args: Mapping[str, Any]) -> Request
     )
 
 
-def _meant(session: Session, spec: Spec, args: Mapping[str, Any], whole: str) -> tuple[str, str]:
+def _meant(
+    session: Session, spec: Spec, args: Mapping[str, Any], *, shown: Mapping[str, Any], known: Known, whole: str
+) -> tuple[str, str]:
     """What the request means, and what it is named by, where the tool says that this is not all its arguments."""
     meaning = whole
     if spec.ignore:
-        meant = spec.intent(args)
-        meaning = whole if len(meant) == len(args) else _meaning(meant, path="args")
+        meant = spec.intent(shown)
+        meaning = whole if len(meant) == len(shown) else _meaning(meant, path="args")
     identity: object | None
-    if isinstance(spec.key, tuple) and all(map(args.__contains__, spec.key)):
-        identity = {name: args[name] for name in spec.key}  # as the rule says it, without a request to ask it with
+    if isinstance(spec.key, tuple) and all(map(shown.__contains__, spec.key)):
+        identity = {name: shown[name] for name in spec.key}  # as the rule says it, without a request to ask it with
     else:
-        identity = spec.identity(request_of(session, spec, args))
-    return meaning, meaning if identity is None else _meaning(identity, path="key")
+        # A function is the user's own and sees the values; what it makes of them is hidden after.
+        identity = spec.identity(request_of(session, spec, args if callable(spec.key) else shown))
+    if identity is None:
+        return meaning, meaning
+    named = _meaning(identity, path="key")
+    if spec.redact is not None and callable(spec.key) and session.veil.holds(named, known):
+        named = session.veil.commit((session.tenant, spec.name), named)
+    return meaning, named
 
 
 def _meaning(value: object, *, path: str) -> str:
@@ -238,7 +286,7 @@ def call_of(
         attempt=row.comp_attempt if phase == "compensate" else row.attempt,
         phase=phase,
         digest=row.digest,
-        result=None if gone_at is not None else load_result(row.result, result_type),
+        result=None if gone_at is not None else _seen(row.result, result_type),
         loss=row.loss or None if gone_at is None else f"removed by gc on {gone_at:%Y-%m-%d}",
         error=error_text(row.error),
         why=row.why or None,
@@ -257,17 +305,40 @@ def call_of(
     )
 
 
+def _seen(text: str | None, result_type: Any) -> Any:
+    """A recorded result for people to see: what nobody here can read is only said to be there."""
+    return UNREADABLE if text is not None and text.startswith(SEALED) else load_result(text, result_type)
+
+
 def decode_args(row: CallRow, spec: Spec | None) -> Mapping[str, Any]:
-    """The recorded arguments, in the types that the tool's signature says; none where gc removed them."""
+    """The recorded arguments, in the types that the tool's signature says; none where gc removed them.
+
+    A hidden one is a ``Secret``, and so it is where the key to read them is not here.
+    """
     if lost_at(row.args) is not None:
         return {}
-    plain: dict[str, Any] = decode(row.args)
+    if row.args.startswith(SEALED):
+        return {MASK: UNREADABLE}
+    return args_of(row.args, spec)
+
+
+def args_of(text: str, spec: Spec | None) -> Mapping[str, Any]:
+    """The arguments of a stored text, in the types that the tool's signature says where none is hidden."""
+    plain: dict[str, Any] = decode(text)
     if spec is None:
         return plain
+    if MARK in text:
+        hints = {} if spec.signature is None else spec.signature.hints
+        return {name: _typed(value, hints.get(name, Any)) for name, value in plain.items()}
     try:
         return spec.bind((), plain)
     except BadArguments:
         return plain  # recorded by another version of the tool: its compensation still gets what was recorded
+
+
+def _typed(value: Any, hint: Any) -> Any:
+    text = encode(value, path="args")
+    return value if MARK in text else decode(text, hint)
 
 
 def _compensation_of(row: CallRow) -> Compensation | None:
@@ -288,14 +359,16 @@ def moment(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
-def describe_error(error: BaseException) -> str:
-    """An exception as the ledger keeps it."""
+def describe_error(error: BaseException, veil: Veil | None = None, known: Known = NO_SECRETS) -> str:
+    """An exception as the ledger keeps it: without what is hidden."""
     cls = type(error)
     name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
     try:
         message = str(error)
     except Exception:
         message = "(its message could not be read)"
+    if veil is not None:
+        message = veil.scrub(message, known)
     return json.dumps([name, message[:MESSAGE_CHARS_MAX]], ensure_ascii=True)
 
 
@@ -303,6 +376,8 @@ def error_parts(text: str) -> tuple[str, str]:
     """Type name and message of a recorded error."""
     if not text:
         return "", ""
+    if text.startswith(SEALED):
+        return "", f"({MASK} encrypted)"
     name, message = json.loads(text)
     return name, message
 
@@ -312,4 +387,4 @@ def error_text(text: str) -> str | None:
     if not text:
         return None
     name, message = error_parts(text)
-    return f"{name}: {message}" if message else name
+    return ": ".join(word for word in (name, message) if word)

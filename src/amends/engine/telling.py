@@ -9,7 +9,8 @@ from typing import Any
 from amends.canonical import decode
 from amends.engine.call import Done
 from amends.engine.leftover import leftovers, obstacles
-from amends.engine.session import Session, call_of, moment
+from amends.engine.session import Ask, Session, call_of, moment
+from amends.engine.veiling import scrubbed
 from amends.errors import (
     Busy,
     Error,
@@ -27,7 +28,7 @@ from amends.lockrows import LockRow
 from amends.model import Answer, Call, Event, Lock, Residue, RunInfo, Status
 from amends.report import Report
 from amends.rows import EventRow, RunRow, lost_at
-from amends.tool import Spec
+from amends.secret import SEALED, UNREADABLE
 
 
 def info_of(run: RunRow, parent: str = "") -> RunInfo:
@@ -56,6 +57,8 @@ def info_of(run: RunRow, parent: str = "") -> RunInfo:
 
 
 def _payload(text: str) -> Any:
+    if text.startswith(SEALED):
+        return UNREADABLE
     return decode(text) if text and lost_at(text) is None else None
 
 
@@ -150,16 +153,20 @@ def event_of(row: EventRow) -> Event:
 # ---- for models ---------------------------------------------------------------------------
 
 
-def answer_done(spec: Spec, done: Done) -> Answer:
+def answer_done(session: Session, ask: Ask, done: Done) -> Answer:
     """What a model is told of a call that was done, answered from the record, or accepted for later."""
+    spec = ask.spec
     call = call_of(done.row, spec)
     if done.staged and done.row.state != "succeeded":
         text = f"Accepted: {spec.name} will run once the task is committed. Do not call it again."
         return Answer("staged", text, call=call)
     value = call.result if done.value is None else done.value
+    told = _json(value)
+    if spec.redact is not None:  # as it was written down, where it was: there its hidden fields are masked
+        told = session.veil.scrub(told if call.result is None else _json(call.result), ask.known)
     if done.replayed:
-        return Answer("replayed", f"Already done in this task; the same result: {_json(value)}", value, call)
-    return Answer("done", _json(value), value, call)
+        return Answer("replayed", f"Already done in this task; the same result: {told}", value, call)
+    return Answer("done", told, value, call)
 
 
 def _json(value: Any) -> str:
@@ -175,12 +182,12 @@ def _json(value: Any) -> str:
         return str(value)
 
 
-def answer_error(tool: str, error: Exception) -> Answer:
+def answer_error(session: Session, tool: str, error: Exception) -> Answer:
     """What a model is told when it was not done."""
     call: Call | None = getattr(error, "call", None)
     if isinstance(error, Error):
         return Answer(_status(error), error.for_model(), call=call, error=error)
-    why = shown(str(error) or type(error).__name__)
+    why = shown(scrubbed(session, str(error) or type(error).__name__))
     text = f"{tool} failed and changed nothing: {why}. You may correct the arguments and call it again."
     return Answer("failed", text, call=call, error=error)
 

@@ -175,7 +175,7 @@ async def _answer_held(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow,
     twin = await FindCall(known.twin) if known.twin else None
     if known.state == "held":
         return Admission("held", known, twin, run)
-    closed = await takes_nothing(op, run, root, now)
+    closed = await takes_nothing(op, run, root, now, recorded=True)
     if closed is not None:
         return closed
     broken = None if op.advise else await broken_law(op, run, now)
@@ -194,7 +194,7 @@ async def _answer_requested(op: AdmitCall, run: RunRow, root: RunRow, known: Cal
         return replace(waiting, verdict="void", void=await why_replaced(approval))
     if is_record(root):
         return waiting
-    closed = await takes_nothing(op, run, root, now)
+    closed = await takes_nothing(op, run, root, now, recorded=known.state == "ready")
     if closed is not None:
         return closed
     need = await really(op.need, run, op.tool)

@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from amends import approvalops, budgetops, deskops, ledger, noticeops
+from amends import approvalops, budgetops, deskops, ledger, noticeops, sealops
 from amends.flow import Flow
-from amends.store import admission, approvals, desk, ending, notices, opening, reading, retention, settlement
+from amends.store import (
+    admission,
+    approvals,
+    desk,
+    ending,
+    notices,
+    opening,
+    reading,
+    retention,
+    sealing,
+    settlement,
+)
 
 INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     ledger.OpenRun: opening.open_run,
@@ -41,6 +52,8 @@ INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     deskops.AcceptCall: desk.accept_call,
     budgetops.ListBudgets: reading.list_budgets,
     ledger.CollectGarbage: retention.collect_garbage,
+    sealops.PinKey: sealing.pin_key,
+    sealops.RewriteTexts: sealing.rewrite_texts,
     approvalops.DecideApproval: approvals.decide_approval,
     approvalops.AskAgain: approvals.ask_again,
     approvalops.EditApproval: approvals.edit_approval,

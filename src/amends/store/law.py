@@ -22,8 +22,13 @@ def is_record(root: RunRow) -> bool:
     return root.closed_at is not None or (root.goal == "commit" and not root.owner)
 
 
-async def takes_nothing(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission | None:
-    """Whether the run takes nothing new; a deadline that has passed is found here."""
+async def takes_nothing(
+    op: AdmitCall, run: RunRow, root: RunRow, now: float, *, recorded: bool = False
+) -> Admission | None:
+    """Whether the run takes nothing new; a deadline that has passed is found here.
+
+    ``recorded``: it is not new, and a commit waits for it: its caller may bring what nobody else can start it with.
+    """
     late = root.deadline_at is not None and now > root.deadline_at
     if late and root.phase == "open" and not root.pivot and root.goal != "rollback":
         await note(root, "goal", at=now, by="deadline", epoch=root.epoch, to="rollback")
@@ -32,7 +37,7 @@ async def takes_nothing(op: AdmitCall, run: RunRow, root: RunRow, now: float) ->
     for one in (run, root):
         if one.state in RUN_FINAL or one.phase == "rolling_back" or (one.goal == "rollback" and one.phase == "open"):
             return Admission("ended", run=one)
-    if run.goal == "commit" and (op.kind != "read" or is_record(root)):
+    if run.goal == "commit" and not recorded and (op.kind != "read" or is_record(root)):
         return Admission("ended", run=run)
     return None
 

@@ -26,6 +26,7 @@ from amends.lockrows import (
     WaitsFor,
     WaitsOf,
 )
+from amends.markrows import AddMark, FindMark, MarkRow
 from amends.record import changed
 from amends.rows import (
     AddEvent,
@@ -72,6 +73,7 @@ class MemoryStore:
         self.events: list[EventRow] = []
         self.locks: dict[tuple[str, str], LockRow] = {}
         self.waits: dict[tuple[str, str], WaitRow] = {}
+        self.marks: dict[str, MarkRow] = {}
         self.slices: dict[str, SliceRow] = {}
         self.shelf = Shelf(self._undo)
         self._ids: dict[tuple[str, str], list[str]] = {}
@@ -277,6 +279,14 @@ class MemoryStore:
         gone = [key for key, row in self.waits.items() if row.root == op.root and (not names or row.name in names)]
         self._remove(self.waits, gone)
 
+    def _add_mark(self, op: AddMark) -> bool:
+        name = op.row.name
+        if name in self.marks:
+            return False
+        self.marks[name] = op.row
+        self._undo.append(lambda: self.marks.pop(name))
+        return True
+
     def _remove(self, rows: dict[tuple[str, str], Any], keys: list[tuple[str, str]]) -> int:
         for key in keys:
             self._undo.append(partial(rows.__setitem__, key, rows.pop(key)))
@@ -321,5 +331,7 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     WaitsOf: MemoryStore._waits_of,
     WaitsFor: MemoryStore._waits_for,
     DropWaits: MemoryStore._drop_waits,
+    FindMark: lambda store, op: store.marks.get(op.name),
+    AddMark: MemoryStore._add_mark,
     **BUDGET_ROWS,
 }

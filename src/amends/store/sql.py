@@ -22,6 +22,7 @@ from amends.store.approvalsql import APPROVAL_ROWS, ApprovalStatements
 from amends.store.budgetsql import BUDGET_ROWS, BudgetStatements
 from amends.store.dialect import Dialect
 from amends.store.locksql import LOCK_ROWS, LockStatements
+from amends.store.marksql import MARK_ROWS, MarkStatements
 from amends.store.statement import Execute as Execute
 from amends.store.statement import Result as Result
 
@@ -68,6 +69,7 @@ class Statements:
         self.locks = LockStatements(dialect)
         self.budgets = BudgetStatements(dialect)
         self.approvals = ApprovalStatements(dialect)
+        self.marks = MarkStatements(dialect)
         runs, calls, events = self._select("runs", RUN_COLUMNS), self._select("calls", CALL_COLUMNS), "from events"
         mark, lock = dialect.mark, dialect.lock
         key = dialect.name_of("key")
@@ -390,4 +392,5 @@ _ROWS: Final[dict[type[Any], Callable[[Desk, Any], Flow[Any]]]] = {
     **LOCK_ROWS,
     **BUDGET_ROWS,
     **APPROVAL_ROWS,
+    **MARK_ROWS,
 }

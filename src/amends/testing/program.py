@@ -147,7 +147,7 @@ class SimulatedRun:
     async def child(self, name: str) -> SimulatedRun:
         """A run inside this one."""
         opened, session = await opening.open_child(
-            self.session, id=f"{self.id}/{name}", input="", input_digest="", given=None
+            self.session, id=f"{self.id}/{name}", input="", input_digest="", given=None, shown=None
         )
         return SimulatedRun(self.inside, session, over=opened.how == "ended" or session.state == "committed")
 

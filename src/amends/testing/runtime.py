@@ -9,7 +9,7 @@ from amends.drive import Driver, Live
 from amends.flow import Op
 from amends.hub import Hub, View
 from amends.keeper import Keeper
-from amends.ledger import StoreOp
+from amends.ledger import Store, StoreOp
 from amends.ops import Await, Ended, Invoke, IsDead, Luck, ReadClocks, Sleep, Watch
 from amends.run import Run
 from amends.runtime import Runtime
@@ -40,7 +40,7 @@ class TestDriver(Driver):
 
     __test__ = False
 
-    def __init__(self, store: MemoryStore, live: Live, lease_s: float, clock: Clock, dead_owners: set[str]) -> None:
+    def __init__(self, store: Store, live: Live, lease_s: float, clock: Clock, dead_owners: set[str]) -> None:
         super().__init__(store, live, lease_s)
         self.clock, self.dead_owners = clock, dead_owners
         self.mono = lambda: clock.mono
@@ -129,6 +129,7 @@ class TestRuntime(Runtime):
         """
         self._test_driver.dead = True
         self._deaths.add(self._hub.owner)
+        self._hub.forget()
         for lease in self._hub.keeper.kept():
             self._hub.keeper.forget(lease)
         self._be_born()
@@ -140,7 +141,7 @@ class TestRuntime(Runtime):
         self._hub.be(f"test|boot|ns|{self._births}|0")
         self._hub.live = Live()
         self._driver = self._test_driver = TestDriver(
-            self._memory, self._hub.live, self._hub.lease_s, self.clock, self._deaths
+            self._hub.hiding.kept, self._hub.live, self._hub.lease_s, self.clock, self._deaths
         )
 
 

@@ -22,6 +22,7 @@ from amends.testing.conformance import (  # isort: skip
     approvals as approvals,
     notices as notices,
     retention as retention,
+    sealing as sealing,
     desk as desk,
 )
 from amends.testing.conformance.prove import COLOURS, Proof, check_store, prove_store

@@ -266,3 +266,10 @@ create table if not exists delegations (
     unique index delegations_id (id),
     index delegations_to (tenant, to_whom)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+-- What the ledger says of itself: who says it first has said it.
+create table if not exists marks (
+    name varbinary(255) not null primary key,
+    value longtext not null,
+    made_at double not null
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;

@@ -292,3 +292,10 @@ create table delegations (
 );
 
 create index delegations_to on delegations (tenant, to_whom);
+
+-- What the ledger says of itself: who says it first has said it.
+create table marks (
+    name text collate "C" not null primary key,
+    value text not null,
+    made_at double precision not null
+);

@@ -287,3 +287,10 @@ create table delegations (
 ) strict;
 
 create index delegations_to on delegations (tenant, to_whom);
+
+-- What the ledger says of itself: who says it first has said it.
+create table marks (
+    name text not null primary key,
+    value text not null,
+    made_at real not null
+) strict;

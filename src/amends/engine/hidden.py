@@ -1,0 +1,64 @@
+"""Hiding what a request brings, before anything of it is written down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from amends.check import lock_names
+from amends.errors import NotStorable
+from amends.model import Request
+from amends.secret import Secret
+from amends.tool import Spec
+from amends.veil import NO_SECRETS, Known, Veil
+
+KNOWN_MAX: Final = 10_000
+"""Spellings of hidden values that one tree remembers."""
+
+
+class Memory:
+    """What one process knows of the hidden values of one tree: shared by its sessions, and gone with the last."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Secret] = {}
+        self.live: dict[str, Any] = {}
+
+    def keep(self, known: Known) -> None:
+        """Remember how hidden values are spelled."""
+        self.known.update(known)
+        while len(self.known) > KNOWN_MAX:
+            del self.known[next(iter(self.known))]
+
+
+def hide_args(
+    veil: Veil, memory: Memory, request: Request, spec: Spec, *, places: tuple[str, ...]
+) -> tuple[Mapping[str, Any], Known]:
+    """The arguments as they are written down, and what no text may spell; refuses what could not be started later."""
+    given = dict(request.args)
+    shown, known = veil.hide(given, (request.tenant or "", spec.name), places=places, path="args")
+    if shown is given:
+        return request.args, NO_SECRETS
+    memory.keep(known)
+    if spec.is_staging and veil.vault is None:
+        name = next(name for name in given if shown.get(name) is not given[name])
+        raise NotStorable(
+            f"args.{name} of {spec.name} is redacted, and {spec.name} is accepted for later: a worker that starts it "
+            "would not have the value",
+            path=f"args.{name}",
+            hint="keep it encrypted with Runtime(encrypt=...), or pass a reference and look the value up in the body",
+        )
+    return shown, known
+
+
+def hidden_locks(veil: Veil, request: Request, spec: Spec, known: Known) -> tuple[str, ...]:
+    """The names of what the request must have to itself, in which a hidden value is a commitment."""
+    about = (request.tenant or "", "lock")  # not the tool's: two tools that lock the same thing must meet
+    return lock_names(spec, request, lambda name: veil.name(name, known, about))
+
+
+def hidden_effect(veil: Veil, tenant: str, spec: Spec, effect: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An effect of the world as the ledger would name it: its hidden arguments by what stands for them."""
+    if spec.redact is None:
+        return effect
+    shown: Mapping[str, Any] = veil.hide(dict(effect), (tenant, spec.name), places=spec.redact.places, path="effect")[0]
+    return shown

@@ -1,0 +1,41 @@
+"""What hiding and encryption ask of a ledger: one key for ever, and payloads written anew."""
+
+from __future__ import annotations
+
+from amends.sealops import PinKey, RewriteTexts
+from amends.testing.conformance.ledger import Ledger
+from amends.testing.conformance.racing import race
+from amends.testing.conformance.registry import check
+
+
+@check
+def the_first_fingerprint_is_the_ledgers_for_ever(ledger: Ledger) -> None:
+    assert ledger(PinKey("")) == "", "who only looks pins nothing"
+    assert ledger(PinKey("one")) == "one"
+    assert ledger(PinKey("two")) == "one"
+    assert ledger(PinKey("one", repeated=True)) == "one"
+    assert ledger(PinKey("")) == "one"
+
+
+@check
+def of_two_who_pin_at_once_one_is_right_for_both(ledger: Ledger) -> None:
+    first, second = race(ledger, PinKey("one"), PinKey("two"))
+    assert first == second
+    assert ledger(PinKey("")) == first
+
+
+@check
+def payloads_are_written_anew_only_where_they_are_as_they_were_read(ledger: Ledger) -> None:
+    run = ledger.run()
+    call = ledger.do(run, "charge")
+    was = {"args": call.args, "result": str(call.result)}
+    count = ledger(
+        RewriteTexts(call.id, True, {**was, "result": "another"}, {"args": "sealed:a", "result": "sealed:b"})
+    )
+    assert count == 1
+    now = ledger.look(call)
+    assert (now.args, now.result, now.state) == ("sealed:a", call.result, call.state)
+    before = len(ledger.events(run))
+    assert ledger(RewriteTexts(run.uid, False, {"tags": run.tags}, {"tags": '["x"]'})) == 1
+    assert ledger.read(run).tags == '["x"]'
+    assert len(ledger.events(run)) == before, "nothing happened"
