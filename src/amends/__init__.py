@@ -8,7 +8,7 @@ from amends.tool import Declaration, Tool, declare, tool
 
 if TYPE_CHECKING:
     from amends.aio import AsyncRuntime
-    from amends.aiorun import AsyncAttempt, AsyncRun
+    from amends.aiorun import AsyncRun
     from amends.attempts import AsyncAttempt, Attempt
     from amends.budget import Budget, BudgetState, Cost, CostLine
     from amends.context import current_call, current_run, spent
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from amends.reconciled import Mismatch, Reconciliation
     from amends.report import Report
     from amends.rules import Rule
-    from amends.run import Attempt, Run
+    from amends.run import Run
     from amends.runtime import Runtime
 
 __version__ = "0.1.0.dev0"
@@ -114,7 +114,7 @@ __all__ = [
 
 _WHERE: Final = {
     "aio": ("AsyncRuntime",),
-    "aiorun": ("AsyncAttempt", "AsyncRun"),
+    "aiorun": ("AsyncRun",),
     "attempts": ("AsyncAttempt", "Attempt"),
     "budget": ("Budget", "BudgetState", "Cost", "CostLine"),
     "context": ("current_call", "current_run", "spent"),
@@ -155,7 +155,7 @@ _WHERE: Final = {
     "reconciled": ("Mismatch", "Reconciliation"),
     "report": ("Report",),
     "rules": ("Rule",),
-    "run": ("Attempt", "Run"),
+    "run": ("Run",),
     "runtime": ("Runtime",),
 }
 """Where each name is. ``tool`` alone is there at once: its module has its name, and would take its place."""

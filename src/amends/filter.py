@@ -25,7 +25,19 @@ CALL_WORDS: Final = ("tool", "kind", "call", "key", "violation", "args", "cost")
 """What is said of calls; of a run they hold where one of its calls has them all."""
 RUN_FIELDS: Final = ("status", "run", "agent", "principal", "tag", "age", *CALL_WORDS)
 CALL_FIELDS: Final = ("status", "run", "agent", "principal", "tag", "age", *CALL_WORDS)
-APPROVAL_FIELDS: Final = ("status", "run", "agent", "principal", "age", "tool", "call", "by", "role")
+APPROVAL_FIELDS: Final = (
+    "status",
+    "approval",
+    "run",
+    "agent",
+    "principal",
+    "age",
+    "tool",
+    "call",
+    "args",
+    "by",
+    "role",
+)
 BUDGET_FIELDS: Final = ("unit", "per", "tool", "who", "period")
 OTHER_NAMES: Final = {"state": "status", "cost": "cost.usd"}
 BELOW: Final = ("args", "cost")
@@ -113,7 +125,7 @@ class Filter:
             "violation": row.violation,
         }
         if self.has("args"):
-            facts["args"] = {} if lost_at(row.args) is not None else decode(row.args)
+            facts["args"] = _args(row)
         if self.has("cost"):
             facts["cost"] = read_charge(row.cost).totals() if row.cost else {}
         return self.takes(facts)
@@ -124,6 +136,7 @@ class Filter:
         return self.takes(
             {
                 "status": row.state_at(found.now),
+                "approval": row.id,
                 "run": row.run_id,
                 "agent": row.agent,
                 "principal": row.principal,
@@ -132,6 +145,7 @@ class Filter:
                 "call": row.call,
                 "by": row.by_whom,
                 "role": json.loads(row.roles),
+                "args": _args(found.call) if self.has("args") else {},
             }
         )
 
@@ -239,6 +253,10 @@ def _number(value: Any) -> Decimal | None:
     except InvalidOperation:
         return None
     return number if number.is_finite() else None
+
+
+def _args(row: CallRow) -> Any:
+    return {} if lost_at(row.args) is not None else decode(row.args)
 
 
 def _tags(row: RunRow) -> tuple[str, ...]:
