@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from operator import ge, gt, le, lt
 from typing import Any, Final
@@ -115,8 +115,16 @@ class Filter:
             {"status": row.state, "run": row.run_id, "agent": row.agent, "principal": row.principal}
         ) and self.takes_words(row)
 
-    def takes_words(self, row: CallRow) -> bool:
-        """Whether this call has what is said of calls."""
+    def takes_cost(self, rows: Iterable[CallRow]) -> bool:
+        """Whether these calls together cost what is asked for."""
+        sums: dict[str, Decimal] = {}
+        for row in rows:
+            for unit, amount in read_charge(row.cost).totals().items() if row.cost else ():
+                sums[unit] = sums.get(unit, Decimal(0)) + Decimal(amount)
+        return self.takes({"cost": sums})
+
+    def takes_words(self, row: CallRow, *, cost: bool = True) -> bool:
+        """Whether this call has what is said of calls; ``cost``: what it costs alone, too."""
         facts: dict[str, Any] = {
             "tool": row.tool,
             "kind": row.kind,
@@ -126,7 +134,7 @@ class Filter:
         }
         if self.has("args"):
             facts["args"] = _args(row)
-        if self.has("cost"):
+        if cost and self.has("cost"):
             facts["cost"] = read_charge(row.cost).totals() if row.cost else {}
         return self.takes(facts)
 

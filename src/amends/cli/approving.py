@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from amends import Approval, Call, Runtime
-from amends.cli.access import approval_named, first, reading, who
+from amends.cli.access import approval_named, first, reading, who, working
 from amends.cli.codes import DONE, FAILED
 from amends.cli.reading import lasted, say_how_many, shown_args, time_of
 from amends.cli.show import BOLD, STYLES, agrees, has_person, must_ask, put, put_facts, put_json, put_table, say
@@ -52,10 +53,10 @@ def approve(
     digest: str | None,
     by: str | None,
     why: str,
-    roles: list[str] | None,
     behalf: str | None,
     bypass: bool,
     yes: bool,
+    app: str | None,
     url: str | None,
     tenant: str | None,
     as_json: bool,
@@ -66,7 +67,7 @@ def approve(
         raise UsageError("it is not said what is approved", hint="say --digest, as amends approvals show prints it")
     if bypass and not why:
         raise UsageError("a bypass needs a reason", hint="say it: --why")
-    with reading(url, tenant) as rt:
+    with working(app, url=url, tenant=tenant) as rt:  # who has which role, the program may say
         approval, person = rt.approval(approval_named(rt, approval_id)), who(by, rt)
         said = _digest(approval, digest)
         if asks:
@@ -76,13 +77,22 @@ def approve(
         if bypass:
             approval = rt.bypass(approval.id, digest=said, by=person, why=why)
         else:
-            approval = rt.approve(approval.id, digest=said, by=person, why=why, roles=tuple(roles or ()), behalf=behalf)
+            approval = rt.approve(approval.id, digest=said, by=person, why=why, behalf=behalf)
     return _put(approval, as_json)
 
 
-def reject(approval_id: str, *, by: str | None, reason: str, url: str | None, tenant: str | None, as_json: bool) -> int:
+def reject(
+    approval_id: str,
+    *,
+    by: str | None,
+    reason: str,
+    app: str | None,
+    url: str | None,
+    tenant: str | None,
+    as_json: bool,
+) -> int:
     """See ``amends approvals reject``."""
-    with reading(url, tenant) as rt:
+    with working(app, url=url, tenant=tenant) as rt:
         approval = rt.reject(approval_named(rt, approval_id), by=who(by, rt), reason=reason)
     return _put(approval, as_json)
 
@@ -157,9 +167,7 @@ def approval_facts(approval: Approval) -> dict[str, Any]:
         "needed": approval.needed,
         "roles": list(approval.roles),
         "reasons": list(approval.reasons),
-        "given": [
-            {"by": one.by, "at": time_of(one.at), "why": one.why, "behalf": one.behalf} for one in approval.given
-        ],
+        "given": [asdict(one) for one in approval.given],
         "by": approval.by,
         "reason": approval.reason,
         "requested_at": time_of(approval.requested_at),

@@ -61,12 +61,12 @@ def approvals_approve(
     ] = None,
     why: Annotated[str, typer.Option("--why", help="Why: it is kept with the decision.")] = "",
     by: By = None,
-    role: Annotated[list[str] | None, typer.Option("--role", help="A role that you have; may be said again.")] = None,
     behalf: Annotated[str | None, typer.Option("--behalf", help="For whom, who delegated it to you.")] = None,
     bypass: Annotated[
         bool, typer.Option("--bypass", help="Over roles and numbers, on the record; needs --why.")
     ] = False,
     yes: Yes = False,
+    app: App = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: Json = False,
@@ -75,7 +75,7 @@ def approvals_approve(
     from amends.cli.approving import approve
 
     return approve(
-        approval_id, digest=digest, by=by, why=why, roles=role, behalf=behalf, bypass=bypass, yes=yes, url=url,
+        approval_id, digest=digest, by=by, why=why, behalf=behalf, bypass=bypass, yes=yes, app=app, url=url,
         tenant=tenant, as_json=as_json,
     )  # fmt: skip
 
@@ -85,6 +85,7 @@ def approvals_reject(
     approval_id: ApprovalId,
     reason: Annotated[str, typer.Option("--reason", help="Why not: it reaches the model.")],
     by: By = None,
+    app: App = None,
     url: Url = None,
     tenant: Tenant = None,
     as_json: Json = False,
@@ -92,7 +93,7 @@ def approvals_reject(
     """Say no; the reason reaches the model."""
     from amends.cli.approving import reject
 
-    return reject(approval_id, by=by, reason=reason, url=url, tenant=tenant, as_json=as_json)
+    return reject(approval_id, by=by, reason=reason, app=app, url=url, tenant=tenant, as_json=as_json)
 
 
 @approvals.command("withdraw")
