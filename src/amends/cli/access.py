@@ -168,6 +168,18 @@ def call_named(rt: Runtime, text: str) -> str:
     )
 
 
+def approval_named(rt: Runtime, text: str) -> str:
+    """The id of a request for approval, the same way."""
+    return _named(
+        text,
+        "approval",
+        "amends approvals list status:*",
+        rt,
+        exact=rt.approval,
+        found=lambda: (one.id for one in rt.approvals(f"approval:{_quoted(text)}*")),
+    )
+
+
 def _named(
     text: str,
     what: str,
