@@ -22,7 +22,7 @@ from amends.engine.session import Ask, Session, call_of
 from amends.engine.telling import answer_done, answer_error, info_of, output_gone, report_of
 from amends.errors import LedgerError, TransactionOpen, UsageError
 from amends.flow import Flow
-from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask
+from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask, stranger_name
 from amends.joining import note_left_open, still_open, waits_for_itself
 from amends.ledger import Tree
 from amends.loop import shielded
@@ -229,6 +229,9 @@ class AsyncRun:
     async def _do(self, ask: Ask) -> Done:
         refuse_nowhere(ask.spec.name)
         await self._check_here()
+        if ask.undeclared:
+            async with self.child(stranger_name(ask)) as inner:
+                return await inner._watched(guarded_call(inner._session, ask), [ask.flight])
         done = await self._watched(guarded_call(self._session, ask), [ask.flight])
         if done.row.kind == "pivot" and done.row.state == "succeeded" and not done.replayed:
             self._session.state = "pivoted"
@@ -279,9 +282,8 @@ class AsyncRun:
         opened, session = await self._flow(
             opening.open_child(self._session, id=f"{self.id}/{name}", input=text, input_digest=digest_, given=input)
         )
-        return AsyncRun(
-            self._hub, self._driver, session, opened.run, over=is_over(opened) or session.state == "committed"
-        )
+        over = is_over(opened) or session.state == "committed"
+        return AsyncRun(self._hub, self._driver, session, opened.run, over=over)
 
     async def _go(self, error: BaseException | None) -> None:
         """Leave, unless that would wait for a transaction of this very task."""

@@ -59,6 +59,8 @@ class Session:
     wait_approval_s: float = 0.0
     asks: set[str] = field(default_factory=set)
     """Staged calls that somebody was asked about here."""
+    strangers: dict[str, CallRow] = field(default_factory=dict)
+    """Calls that wait for a person and whose body came with the request: only who asked can go on with them."""
 
     def spec(self, tool: str) -> Spec | None:
         """The declaration of a recorded call's tool, if this process has it."""
