@@ -324,6 +324,8 @@ def model_ask(
     again: str | None,
 ) -> Ask:
     """A tool asked for by a model: a name and JSON. ``again_because`` is the model's word for a deliberate repeat."""
+    if handler is not None and tool not in hub.specs:
+        return _undeclared_ask(session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
     spec = hub.named(tool)
     if handler is None and spec.fn is None:
         raise UsageError(f"{tool} is declared and has no body here", hint="pass handler= with the function to call")
@@ -335,6 +337,26 @@ def model_ask(
         session, spec, bound, fn=handler, is_async=is_async, again=again or because, call_ref=tool_call_id,
         parent=parent_call(),
     )  # fmt: skip
+
+
+def _undeclared_ask(
+    session: Session, tool: str, args: Mapping[str, Any] | str, *, handler: Callable[..., Any],
+    tool_call_id: str | None, again: str | None,
+) -> Ask:  # fmt: skip
+    """A tool that nobody declared: a pivot in a run of its own, which a person must allow unless a rule does."""
+    plain = dict(_json_object(tool, args))
+    because = plain.pop("again_because", None)
+    spec = adhoc_spec(tool, kind="pivot")
+    ask = ask_for(
+        session, spec, spec.bind_json(plain), fn=handler, is_async=_is_async(handler), again=again or because,
+        call_ref=tool_call_id, parent=parent_call(),
+    )  # fmt: skip
+    return replace(ask, undeclared=True)
+
+
+def stranger_name(ask: Ask) -> str:
+    """The child run of an undeclared call: the same request finds the same one."""
+    return f"{ask.spec.name}:{ask.key[:16]}"
 
 
 def _json_object(tool: str, args: Mapping[str, Any] | str) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from amends.engine.asking import Patience, held_for, raise_unapproved, raise_voi
 from amends.engine.doubt import LOST_STARTS_MAX, note_late, settle_doubt, stays_in_doubt
 from amends.engine.judge import judge, why_doubtful
 from amends.engine.locking import deadlocked, lock_wait_s, locked, start_waiting, wanted_by
-from amends.engine.policy import need_for, outbox_terms, terms_for
+from amends.engine.policy import accepted_by, need_for, outbox_terms, terms_for
 from amends.engine.refusing import busy, failure, in_doubt, refuse, row_of
 from amends.engine.refusing import ended as run_ended
 from amends.engine.session import (
@@ -88,9 +88,17 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
             case "held" if await people.decided(answer):
                 continue
             case "void":
+                _remember_stranger(session, ask, answer)
                 await raise_void(session, ask, answer)
             case _:
+                _remember_stranger(session, ask, answer)
                 refuse(session, ask, answer)
+
+
+def _remember_stranger(session: Session, ask: Ask, answer: Admission) -> None:
+    """A body that came with the request is known to nobody else: the run must be left so that its caller can come back."""
+    if answer.approval is not None and answer.call is not None and (ask.undeclared or ask.spec.fn is None):
+        session.strangers[answer.call.id] = answer.call
 
 
 async def guarded_admission(session: Session, ask: Ask) -> Done:
@@ -169,6 +177,7 @@ async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False) -
         locks=wanted_by(session, ask, wait),
         costs=replace(ask.costs, wide=True) if wide else ask.costs,
         need=need,
+        accepts=await accepted_by(session, ask) if ask.undeclared else "",
         outbox=await outbox_terms(session) if spec.kind == "pivot" else NO_TERMS,
         expected=expected,
     )

@@ -117,6 +117,15 @@ async def need_for(session: Session, ask: Ask) -> Need | None:
     return await need_of(session, ask.spec, request_of(session, ask.spec, ask.args), undeclared=ask.undeclared)
 
 
+async def accepted_by(session: Session, ask: Ask) -> str:
+    """The rule whose author takes what an undeclared tool leaves behind; empty: there is none."""
+    if not ask.undeclared or not any(rule.residue for rule in session.rules):
+        return ""
+    at = moment((await ReadClocks()).wall)
+    found = _first(session.rules, request_of(session, ask.spec, ask.args), at, undeclared=True)
+    return "" if found is None or found.residue != "accept" else found.why
+
+
 async def terms_for(session: Session, row: CallRow, ask: Ask | None = None) -> Terms | None:
     """Under what a recorded call may be started for the first time here; None: nothing is asked of it."""
     spec = session.spec(row.tool) if ask is None else ask.spec

@@ -66,6 +66,8 @@ class Session:
     wait_approval_s: float = 0.0
     asks: set[str] = field(default_factory=set)
     """Staged calls that somebody was asked about here."""
+    strangers: dict[str, CallRow] = field(default_factory=dict)
+    """Calls that wait for a person and whose body came with the request: only who asked can go on with them."""
     tell: Callable[[ApprovalRow], Flow[None]] | None = None
     """Tells people that they are asked, if this process has a way to."""
     veil: Veil = field(default_factory=Veil)

@@ -187,6 +187,8 @@ async def write_call(
     """Write the request down, started or held, with its event."""
     if need is not None:
         facts["approval"] = need.id
+    if op.accepts:
+        facts["accepts"] = op.accepts
     if op.locks.names:
         facts["locks"] = json.dumps(op.locks.names, ensure_ascii=False)
         await remember(root)
@@ -196,7 +198,7 @@ async def write_call(
     seq = await note(
         run, "call", at=now, by=op.owner, epoch=root.epoch, call=op.call_id, frm="(new)", to=state,
         tool=op.tool, reason=facts.get("reason"), violation=facts.get("violation"),
-        locks=op.locks.names, costs=costs,
+        locks=op.locks.names, costs=costs, accepts=op.accepts,
     )  # fmt: skip
     if state == "started":
         facts |= {"attempt": 1, "first_at": now, "started_at": now}

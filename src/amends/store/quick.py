@@ -60,6 +60,7 @@ def is_plain_admission(op: AdmitCall) -> bool:
         and not op.locks.names
         and not op.costs.costs
         and op.need is None
+        and not op.accepts
         and (op.epoch == 1 or op.declared or op.kind == "read")
     )
 

@@ -138,6 +138,7 @@ create table calls (
     comp_boot text not null default '',
     comp_mono real,
     approval text not null default '',
+    accepts text not null default '',
     check (
         state = 'held' or state = 'ready' or state = 'started' or state = 'succeeded' or state = 'failed'
         or state = 'backing_off' or state = 'in_doubt' or state = 'compensating' or state = 'compensated'
