@@ -15,6 +15,7 @@ from amends.testing.approvalcheckers import APPROVAL_CHECKERS
 from amends.testing.budgetcheckers import BUDGET_CHECKERS
 from amends.testing.deskcheckers import DESK_CHECKERS
 from amends.testing.lockcheckers import LOCK_CHECKERS
+from amends.testing.noticecheckers import NOTICE_CHECKERS
 from amends.testing.world import World, result_of
 
 
@@ -388,6 +389,7 @@ CHECKERS: Final[dict[str, Checker]] = {
         *DESK_CHECKERS,
         *APPROVAL_CHECKERS,
         *BUDGET_CHECKERS,
+        *NOTICE_CHECKERS,
     )
 }
 
