@@ -113,6 +113,8 @@ class Held(Waiting):
                 f"If it is the same, use its result: {shown(self.twin.result)}. "
                 'If it is another one, call again with "again_because".'
             )
+        if self.reason == "budget" and self.approval is not None:
+            return f"Not run yet: {self.approval.rule}; a person was asked. Go on with other work, or stop."
         needs = "decision" if self.approval is None else f"approval ({self.approval.id})"
         return (
             f"Not run yet: {tool} needs a person's {needs}. "

@@ -32,6 +32,7 @@ from amends.store import (
     law,
     locks,
     opening,
+    paying,
     requests,
     retention,
     settlement,
@@ -67,6 +68,7 @@ MODULES = (
     charging,
     notices,
     store_notices,
+    paying,
 )
 SCHEDULES_MAX = 4_000
 
@@ -471,7 +473,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((budgets, "_lacks", "free(home) < counter.need", "amount_in(home.cap) < counter.need")),
         ("sum_of_budgets",), ("F24p", "F24w")),
     Bug("B3", "staged calls start without what they cost",
-        lambda: rewritten((store_ending, "_take_staged", "over = await reserve_recorded(staged, root, now=now)", "over = None"), (settlement, "start_call", "if not call.attempt and (call.cost or root.charged):", "if False:")),
+        lambda: rewritten((store_ending, "_take_staged", "over = await pay_staged(run, root, staged, now=now, by=op.owner)", "over = None"), (settlement, "start_call", "if not call.attempt and (call.cost or root.charged):", "if False:")),
         ("paid_before_it_starts",), ("F24r", "F24s")),
     Bug("B4", "a failure keeps what it had reserved, and nobody knows",
         lambda: rewritten((charging, "moved_on", "await _shift(", "phase == FAILED or await _shift(")),
@@ -480,7 +482,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((charging, "_next_phase", 'case "compensated"', 'case "compensating" | "compensated"')),
         ("paid_before_it_starts",), ("F24t", "F24p")),
     Bug("B6", "a budget takes a run back over its pivot",
-        lambda: rewritten((budgets, "refused", 'or run.phase != "open" or run.pivot or', "or")),
+        lambda: rewritten((paying, "refused", 'or run.phase != "open" or run.pivot or', "or")),
         ("no_budget_on_the_way_back",), ("F24u",)),
     Bug("G1", "gc removes what evidence may have to be taken back with",
         lambda: rewritten((retention, "_open_question", 'if call.state == "compensated" and call.comp_blind:', "if False:")),

@@ -19,6 +19,7 @@ from amends.engine.refusing import ended as run_ended
 from amends.engine.session import (
     Ask,
     Session,
+    asking_bill,
     call_of,
     describe_error,
     moment,
@@ -175,7 +176,7 @@ async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False) -
         on_conflict=spec.on_conflict,
         advise=session.advises(spec),
         locks=wanted_by(session, ask, wait),
-        costs=replace(ask.costs, wide=True) if wide else ask.costs,
+        costs=asking_bill(session, ask, wide=wide) if session.budgets else ask.costs,
         need=need,
         accepts=await accepted_by(session, ask) if ask.undeclared else "",
         outbox=await outbox_terms(session) if spec.kind == "pivot" else NO_TERMS,

@@ -209,6 +209,14 @@ def _locks(session: Session, spec: Spec, args: Mapping[str, Any], known: Known) 
     return lock_names(spec, request) if spec.redact is None else hidden_locks(session.veil, request, spec, known)
 
 
+def asking_bill(session: Session, ask: Ask, *, wide: bool) -> Bill:
+    """What the request costs, with what a person would be asked by if a budget held it."""
+    pays_for_others = ask.spec.kind == "pivot" and any(budget.then == "hold" for budget in session.budgets)
+    holds = pays_for_others or any(want.holds for want in ask.costs.wants)
+    asks = (session.new_id("apr"), session.new_id("nonce")) if holds else ("", "")
+    return replace(ask.costs, wide=wide, ask=asks) if holds or wide else ask.costs
+
+
 def unforeseen(session: Session, ask: Ask, said: Mapping[str, int]) -> tuple[Want, ...]:
     """The budgets of what this request's body spent without having said so before."""
     if not session.budgets:

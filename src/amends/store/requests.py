@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from amends.approvalrows import (
+    BUDGET,
     ApprovalRow,
     ApprovalsOf,
     FindApproval,
@@ -75,7 +76,7 @@ async def ask_anew(
     """The same for a call that is in the ledger: it is held again if it was let go."""
     changes: dict[str, Any] = {"approval": need.id}
     if not call.is_staged:
-        changes["reason"] = "approval"
+        changes["reason"] = "budget" if need.policy.startswith(BUDGET) else "approval"
     if call.state == "ready" and not call.is_staged:
         call = await move_call(run, call, "held", at=at, by=by, epoch=epoch, facts={"approval": need.id}, **changes)
     else:
