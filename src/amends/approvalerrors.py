@@ -65,7 +65,7 @@ class ApprovalVoid(Refused):
         expired_at: datetime | None = None,
         run_id: str | None = None,
     ) -> None:
-        asked = getattr(approval, "state", "") == "pending" and why in ("changed", "expired")
+        asked = getattr(approval, "state", "") == "pending" and why in ("changed", "expired", "revived")
         super().__init__(
             f"the approval of {tool} is void: {WHY_VOID[why]}",
             hint="a new one was asked for" if asked else "ask for a new one, or look at it with rt.approval(id)",

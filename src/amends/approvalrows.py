@@ -63,6 +63,8 @@ class ApprovalRow:
     reason: str = ""
     decided_at: float | None = None
     used_at: float | None = None
+    used_seq: int = 0
+    """The place of the event that used it up."""
     told_at: float | None = None
     tell_at: float | None = None
     """When somebody is to tell people of it; None: they were told, it was given up, or need not be."""

@@ -14,13 +14,14 @@ from amends.approvalops import (
     EditApproval,
     ReadApproval,
     SearchApprovals,
+    VoidApproval,
 )
 from amends.approvalrows import APPROVAL_STATES, Need, Requested, Ruled
 from amends.engine.session import ask_for
 from amends.errors import ApprovalVoid, BadArguments, TransitionRefused, UsageError
 from amends.filter import APPROVAL_FIELDS, parse_filter
 from amends.hub import Hub, View
-from amends.ledger import AdmitCall, ReadRun, StoreOp
+from amends.ledger import AdmitCall, ReadEvents, ReadRun, StoreOp
 from amends.listing import PAGE, Pages
 from amends.model import Approval
 from amends.ops import ReadClocks
@@ -125,6 +126,23 @@ async def delegate(hub: Hub, view: View, *, by: str, to: str, until: datetime | 
     if ends <= now:
         raise UsageError("a delegation ends in the future")
     await Delegate(hub.new_id("dlg"), view.tenant or "", by, to, ends, why)
+
+
+async def reconcile_restore(hub: Hub, *, by: str, why: str) -> int:
+    """A person has looked at a ledger that was put back: what it still offered is void, and it starts things again."""
+    if not by.strip() or not why.strip():
+        raise UsageError("a person's word needs who said it (by=) and why (why=)")
+    voided, before = 0, None
+    while page := await SearchApprovals(None, ("pending", "approved"), before, PAGE):
+        for found in page:
+            await VoidApproval(found.approval.id, by, why)
+        voided, before = voided + len(page), page[-1].approval.seq
+    newest = 0
+    while events := await ReadEvents(None, None, newest, PAGE):
+        newest = events[-1].seq
+    if hub.anchor is not None:
+        hub.anchor.reset(newest)
+    return voided
 
 
 def _nobody(**_: Any) -> None:

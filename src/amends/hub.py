@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from amends import process
+from amends.anchor import anchor_of
 from amends.approvalrows import ApprovalRow, Requested
 from amends.budget import Budget, budget_from, checked_budgets
 from amends.context import parent_call
@@ -69,6 +70,7 @@ class Hub:
         self.wait_approval_s: float = self.value("wait_approval")
         self.rules: tuple[Rule, ...] = self.value("rules")
         self.approvers: Mapping[str, tuple[str, ...]] = self.value("approvers")
+        self.anchor = anchor_of(self.store.url, self.value("anchor"))
         self.tools: list[object] = list(tools)
         self.specs: dict[str, Spec] = self._checked(self.tools)
         self.live = Live(self.store)
@@ -172,6 +174,7 @@ class Hub:
             lease_s=self.lease_s,
             wait_s=self.wait_s if wait is None else float(wait),
             wait_approval_s=self.wait_approval_s if yes is None else float(yes),
+            anchor=self.anchor,
             input=said.text,
             input_digest=said.digest,
             given=said.shown,
@@ -216,6 +219,7 @@ class Hub:
             state=row.state,
             budgets=(*self.budgets, *map(budget_from, json.loads(row.budgets))) if row.budgets else self.budgets,
             rules=self.rules,
+            anchor=self.anchor,
             wait_approval_s=wait_approval_s,
             tell=None if self.hook is None else self.tell,
             veil=self.veil,

@@ -9,6 +9,7 @@ from typing import Any, Final
 from amends.approvalrows import TermsOf, Unapproved
 from amends.budgetrows import Overrun
 from amends.canonical import faithful
+from amends.engine.anchoring import anchor_use
 from amends.engine.asking import Patience, held_for, raise_unapproved, raise_void, request_of_call, tell_of
 from amends.engine.doubt import LOST_STARTS_MAX, note_late, settle_doubt, stays_in_doubt
 from amends.engine.judge import judge, why_doubtful
@@ -120,6 +121,7 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
             case "retry":
                 restarted = await _restart(session, ask, row_of(answer))
                 if restarted is not None:
+                    await anchor_use(session, restarted)
                     return Done(restarted)
             case "wait":
                 if not await wait.again(row_of(answer).root):
@@ -214,6 +216,8 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
     while True:
         assert row.state == "started", "an attempt runs only after its start is durable"
         ask.flight.call, ask.flight.sent, ask.flight.doubted = row, False, False
+        if row.approval:
+            await anchor_use(session, row)
         later = Later(row, partial(call_of, row, ask.spec, args=ask.args))
         ended = await Invoke(
             fn=ask.fn,

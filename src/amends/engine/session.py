@@ -63,6 +63,8 @@ class Session:
     asked: set[str] = field(default_factory=set)
     """Keys that were asked for here: asked for again, the record most likely answers."""
     rules: tuple[Rule, ...] = ()
+    anchor: Any = None
+    """Where it is kept, outside the ledger, up to where approvals were used up; None: nowhere."""
     wait_approval_s: float = 0.0
     asks: set[str] = field(default_factory=set)
     """Staged calls that somebody was asked about here."""

@@ -23,7 +23,7 @@ from amends.store.law import (
     write_call,
 )
 from amends.store.paying import asked_again, charge_for
-from amends.store.requests import PENDING, really, replace_request, why_not, why_replaced
+from amends.store.requests import PENDING, REVIVED, really, replace_request, why_not, why_replaced
 
 GENERATIONS_MAX: Final = 100
 """How often one key may fail or be taken back in one scope before amends says stop."""
@@ -208,7 +208,7 @@ async def _answer_requested(op: AdmitCall, run: RunRow, root: RunRow, known: Cal
         return await _ask_for_these(op, run, root, known, now)
     why = why_not(approval, known, Terms(op.version, need), now)
     need = need or asked_again(op, approval)
-    if why in ("expired", "changed") and need is not None:
+    if why in ("expired", "changed", REVIVED) and need is not None:
         call, made = await replace_request(run, known, approval, need, why, at=now, by=op.owner, epoch=root.epoch)
         return Admission("void", call, run=run, approval=made, void=why)
     if why not in ("", PENDING):

@@ -242,6 +242,7 @@ create table if not exists approvals (
     reason longtext not null default (''),
     decided_at double,
     used_at double,
+    used_seq bigint not null default 0,
     told_at double,
     tell_at double,
     tells bigint not null default 0,

@@ -259,6 +259,7 @@ create table approvals (
     reason text not null default '',
     decided_at double precision,
     used_at double precision,
+    used_seq bigint not null default 0,
     told_at double precision,
     tell_at double precision,
     tells bigint not null default 0,

@@ -256,6 +256,7 @@ create table approvals (
     reason text not null default '',
     decided_at real,
     used_at real,
+    used_seq integer not null default 0,
     told_at real,
     tell_at real,
     tells integer not null default 0,
