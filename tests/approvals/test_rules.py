@@ -117,6 +117,27 @@ def test_the_first_use_by_an_agent(shop: Shop) -> None:
         assert run.answer("charge", {"order": "3"}).status == "held"
 
 
+def test_a_rule_about_the_first_use_hides_no_rule_after_it(shop: Shop) -> None:
+    large = Rule("charge", args={"order": "big*"}, approvers=2, why="large")
+    rt = shop.runtime(rules=[Rule(first_use=True), large], agent="planner")
+    with pytest.raises(Held), rt.run("r") as run:
+        run.answer("charge", {"order": "1"})
+    yes(rt)
+    with rt.run("r") as run:
+        run.answer("charge", {"order": "1"})
+    with pytest.raises(Held) as held, rt.run("s") as run:
+        assert run.answer("charge", {"order": "big"}).status == "held"
+    assert (held.value.approval.rule, held.value.approval.needed) == ("large", 2)
+    rt = shop.runtime(rules=[Rule(first_use=True), Rule("charge", decision="allow")], agent="other")
+    with pytest.raises(Held), rt.run("t") as run:
+        assert run.answer("charge", {"order": "2"}).status == "held"
+    rt = shop.runtime(rules=[Rule(first_use=True), Rule("charge", decision="refuse")], agent="planner")
+    with rt.run("u") as run:
+        assert run.answer("charge", {"order": "3"}).status == "refused"
+    with pytest.raises(BadConfig, match="first use"):
+        shop.runtime(rules=[Rule(first_use=True, decision="refuse")])
+
+
 def test_rules_and_approvers_as_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shop: Shop) -> None:
     (tmp_path / "amends.toml").write_text(
         """

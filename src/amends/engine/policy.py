@@ -57,6 +57,8 @@ def rule_on(
 
 
 def _first(rules: Sequence[Rule], request: Request, at: datetime | None, *, undeclared: bool) -> Ruling | None:
+    """The first rule that matches. One about the first use only adds to what the rules after it say of every use."""
+    first_use: Ruling | None = None
     for rule in rules:
         why = rule.name
         decision: str = rule.decision
@@ -67,11 +69,19 @@ def _first(rules: Sequence[Rule], request: Request, at: datetime | None, *, unde
             decision = "approve" if decision == "allow" else decision
         if not matches or (decision == "allow" and undeclared and not rule.undeclared):
             continue
-        return Ruling(
+        found = Ruling(
             decision, why, rule.approvers, tuple(rule.roles), tuple(rule.reasons), float(rule.expires),
             rule.first_use, rule.residue,
         )  # fmt: skip
-    return None
+        if not found.first_use:
+            return found if first_use is None or found.decision == "refuse" else _with_first_use(first_use, found)
+        first_use = first_use or found
+    return first_use
+
+
+def _with_first_use(first_use: Ruling, every_use: Ruling) -> Ruling:
+    """Where every use needs a yes the first does too; where every use is allowed the first still needs its own."""
+    return first_use if every_use.decision == "allow" else every_use
 
 
 def _own(spec: Spec, request: Request) -> Ruling | None:
