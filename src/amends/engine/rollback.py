@@ -176,7 +176,8 @@ async def _one_pass(session: Session, tree: Tree) -> float | None:
         return None
     while todo:
         batch = [row for row in todo if row.grp == todo[0].grp] if todo[0].grp else todo[:1]
-        todo = [row for row in todo if row not in batch]
+        begun = {row.id for row in batch}
+        todo = [row for row in todo if row.id not in begun]
         again = await _compensate_together(session, batch)
         if again != 0.0:
             return max(again, 0.0)
