@@ -17,6 +17,7 @@ from amends.approvalops import (
     VoidApproval,
 )
 from amends.approvalrows import APPROVAL_STATES, Need, Requested, Ruled
+from amends.engine.asking import approval_of
 from amends.engine.session import ask_for
 from amends.errors import ApprovalVoid, BadArguments, TransitionRefused, UsageError
 from amends.filter import APPROVAL_FIELDS, parse_filter
@@ -32,7 +33,7 @@ Verb = Literal["approve", "bypass", "reject", "withdraw"]
 
 async def read(hub: Hub, view: View, id: str) -> Approval:
     """One request."""
-    return hub.shown(await _found(view, id))
+    return _told(hub, await _found(view, id))
 
 
 def pages(hub: Hub, view: View, text: str) -> Pages[Approval]:
@@ -46,7 +47,7 @@ def pages(hub: Hub, view: View, text: str) -> Pages[Approval]:
         return SearchApprovals(tenant, states, found.approval.seq, PAGE)
 
     first = SearchApprovals(tenant, states, None, PAGE)
-    return Pages(first, then, wanted.takes_approval, hub.shown)
+    return Pages(first, then, wanted.takes_approval, lambda found: _told(hub, found))
 
 
 async def decide(
@@ -166,7 +167,7 @@ async def _said(word: StoreOp[Ruled]) -> Ruled:
 
 
 def _ruled(hub: Hub, ruled: Ruled) -> Approval:
-    told = hub.shown(Requested(ruled.approval, ruled.call, ruled.now))
+    told = _told(hub, Requested(ruled.approval, ruled.call, ruled.now))
     if ruled.void:
         raise ApprovalVoid(told.call.tool, why=ruled.void, approval=told, call=told.call, run_id=told.call.run_id)
     return told
@@ -174,5 +175,9 @@ def _ruled(hub: Hub, ruled: Ruled) -> Approval:
 
 async def _tell(hub: Hub, ruled: Ruled) -> None:
     """A request that a person made anew is told like any other."""
-    if hub.hook is not None:
-        await hub.tell(ruled.approval)
+    if hub.notices.tell is not None:
+        await hub.notices.tell(ruled.approval)
+
+
+def _told(hub: Hub, found: Requested) -> Approval:
+    return approval_of(found.approval, found.call, hub.specs.get(found.call.tool), found.now)

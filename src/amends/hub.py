@@ -13,22 +13,19 @@ from typing import Any
 
 from amends import process
 from amends.anchor import anchor_of
-from amends.approvalrows import ApprovalRow, Requested
 from amends.budget import Budget, budget_from, checked_budgets
 from amends.context import parent_call
 from amends.drive import Live
-from amends.engine.asking import approval_of
 from amends.engine.hidden import Memory
 from amends.engine.opening import Opening
 from amends.engine.session import Ask, Session, ask_for
 from amends.errors import BadArguments, BadDeclaration, UnknownTool, UsageError
-from amends.flow import Flow
 from amends.hiding import Hiding, input_said
 from amends.keeper import Keeper
 from amends.ledger import Opened, Store
 from amends.links import Links
 from amends.model import Approval, Order
-from amends.notices import Notices, tell_now
+from amends.notices import Notices
 from amends.ops import Lease
 from amends.rows import RunRow
 from amends.rules import Rule
@@ -76,11 +73,11 @@ class Hub:
         self.live = Live(self.store)
         self.keeper = Keeper(self.store.perform, self.lease_s)
         self.new_id: Callable[[str], str] = process.new_id
-        self.links = Links(self.value("link_secret") or "", self.value("link_url") or "")
-        self.links.check()
-        if self.links.secret:
+        links = Links(self.value("link_secret") or "", self.value("link_url") or "")
+        # Asked when it is needed: tools may be added, and a simulation has ids of its own.
+        self.notices = Notices(hook, links, lambda: self.specs, lambda: self.new_id)
+        if links.secret:
             self.settings["link_secret"] = Setting(HIDDEN, self.settings["link_secret"].origin)
-        self.hook = hook
         self._opened = False
         self._pid = 0
         self._owner = ""
@@ -221,25 +218,11 @@ class Hub:
             rules=self.rules,
             anchor=self.anchor,
             wait_approval_s=wait_approval_s,
-            tell=None if self.hook is None else self.tell,
+            tell=self.notices.tell,
             veil=self.veil,
             given=given,
             memory=self._memories.setdefault(row.root, Memory()),
         )
-
-    @property
-    def notices(self) -> Notices | None:
-        """How people are told, if this runtime has a hook for it."""
-        return None if self.hook is None else Notices(self.hook, self.shown, self.new_id, self.links)
-
-    def tell(self, asked: ApprovalRow) -> Flow[None]:
-        """Tell people of this request, unless somebody has."""
-        assert self.notices is not None, "only a runtime with a hook tells"
-        return tell_now(self.notices, asked)
-
-    def shown(self, found: Requested) -> Approval:
-        """A request as users see it."""
-        return approval_of(found.approval, found.call, self.specs.get(found.call.tool), found.now)
 
     def roles_of(self, person: str) -> tuple[str, ...]:
         """The roles that this runtime knows somebody by."""

@@ -122,7 +122,7 @@ class Scenario:
         if self.hub is None:
             self.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0, "budgets": self.budgets}, self.tools)
             self.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0}, self.tools)
-        self.hub.hook = (lambda approval: Here.world.hear(approval)) if self.asks else None
+        self.hub.notices.hook = (lambda approval: Here.world.hear(approval)) if self.asks else None
         return self.hub
 
 
