@@ -26,6 +26,7 @@ from amends import Budget, errors, states
 from amends.engine import judge
 from amends.engine.telling import answer_error
 from amends.model import Answer
+from amends.phrases import limit_words
 from amends.testing.checkers import CHECKERS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -123,6 +124,8 @@ def _outcomes() -> Iterator[tuple[str, errors.Error | Exception]]:
     )
     yield "`InDoubt`", errors.InDoubt("", call=_CHARGE, why="timeout")
     yield "`Held` `duplicate`", errors.Held("", call=_CHARGE, reason="duplicate", twin=_CHARGE)
+    asked = SimpleNamespace(id="apr_7K2", rule=limit_words(Decimal(50), "usd", "run", None))
+    yield "`Held` `budget`", errors.Held("", call=_CHARGE, reason="budget", approval=asked)
     yield "`Held` `conflict`", errors.Held("", call=_CHARGE, reason="conflict")
     yield "`Busy`", errors.Busy("", owner="", retry_after=5.0)
     yield "`RunEnded`", errors.RunEnded("", state="rolled_back")
