@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,17 @@ import pytest
 from pydantic import BaseModel, SecretStr
 
 from amends import Happened, Runtime, Secret, Unknown, current_call, tool
-from amends.errors import BadArguments, BadConfig, BadDeclaration, InDoubt, KeyConflict, NotStorable, RunConflict
+from amends.errors import (
+    ApprovalVoid,
+    BadArguments,
+    BadConfig,
+    BadDeclaration,
+    Held,
+    InDoubt,
+    KeyConflict,
+    NotStorable,
+    RunConflict,
+)
 from amends.store.memory import MemoryStore
 from tests.behaviour.world import die, runtime, twin_of
 
@@ -446,3 +457,76 @@ def test_a_server_needs_the_key_to_be_given(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_pattern_that_makes_no_sense_is_refused(pattern: Any) -> None:
     with pytest.raises(BadConfig, match="redact"):
         runtime(redact=[pattern])
+
+
+# ---- approvals ----------------------------------------------------------------------------
+
+
+def test_an_approval_binds_the_value_that_nobody_sees() -> None:
+    seen: list[str] = []
+
+    @tool(kind="pivot", key="order", redact="card", needs_approval=True)
+    def wire(order: str, card: str) -> str:
+        seen.append(card)
+        return "w"
+
+    rt = runtime(wire)
+    with pytest.raises(Held), rt.run("r", recover="wait"):
+        wire(order="1", card=CARD)
+    [asked] = rt.approvals("state:pending")
+    assert isinstance(asked.call.args["card"], Secret)
+    assert CARD not in repr(asked)
+    rt.approve(asked.id, digest=asked.digest, by="anna")
+    with pytest.raises(Held), rt.run("r", recover="wait"):
+        with pytest.raises(ApprovalVoid) as void:
+            wire(order="1", card=OTHER)
+    assert (void.value.why, set(void.value.diff)) == ("changed", {"card"})
+    assert OTHER not in str(void.value) + repr(void.value.to_dict())
+    assert seen == []
+    for again in rt.approvals("state:pending"):
+        rt.approve(again.id, digest=again.digest, by="anna")
+    with rt.run("r", recover="wait"):
+        wire(order="1", card=OTHER)
+    assert seen == [OTHER]
+
+
+def test_what_was_approved_waits_for_the_caller_who_has_the_value() -> None:
+    seen: list[str] = []
+
+    @tool(redact="card", needs_approval=True)
+    def charge(card: str) -> str:
+        seen.append(card)
+        return "ch"
+
+    charge.compensate(lambda result: None)
+    store = MemoryStore()
+    rt = twin_of(store, charge)
+    with pytest.raises(Held), rt.run("r", recover="wait"):
+        with suppress(Held):  # the block goes on, and its commit waits
+            charge(card=CARD)
+    [asked] = rt.approvals("state:pending")
+    rt.approve(asked.id, digest=asked.digest, by="anna")
+    worker = twin_of(store, charge)
+    for _ in range(3):
+        worker.recover()
+    assert seen == []
+    with twin_of(store, charge).run("r", recover="wait"):
+        assert charge(card=CARD) == "ch"
+    assert seen == [CARD]
+    assert worker.report("r").state == "committed"
+
+
+def test_a_rule_that_raises_over_a_value_is_written_down_without_it() -> None:
+    def rule(call: Any) -> bool:
+        raise ValueError(f"cannot judge {call.args['card']}")
+
+    @tool(kind="pivot", redact="card", needs_approval=rule)
+    def wire(card: str) -> None: ...
+
+    rt = runtime(wire)
+    with pytest.raises(Held), rt.run("r", recover="wait"):
+        wire(card=CARD)
+    [asked] = rt.approvals()
+    assert "cannot judge •••" in asked.rule
+    assert CARD not in repr(rt._hub.store.__dict__)
+    assert CARD not in repr(rt._hub.store.shelf.__dict__)
