@@ -52,7 +52,7 @@ WHY_VOID: Final[dict[str, str]] = {
 
 
 class ApprovalVoid(Refused):
-    """An approval that counts for nothing: nothing was started by it."""
+    """An approval that counts for nothing: nothing was started by it. ``deciding``: it is told to who decides."""
 
     def __init__(
         self,
@@ -63,14 +63,18 @@ class ApprovalVoid(Refused):
         call: Any = None,
         diff: Mapping[str, tuple[Any, Any]] | None = None,
         expired_at: datetime | None = None,
+        deciding: bool = False,
         run_id: str | None = None,
     ) -> None:
-        asked = getattr(approval, "state", "") == "pending" and why in ("changed", "expired", "revived")
-        super().__init__(
-            f"the approval of {tool} is void: {WHY_VOID[why]}",
-            hint="a new one was asked for" if asked else "ask for a new one, or look at it with rt.approval(id)",
-            run_id=run_id,
+        asked = (
+            not deciding and getattr(approval, "state", "") == "pending" and why in ("changed", "expired", "revived")
         )
+        hint = "a new one was asked for" if asked else "ask for a new one, or look at it with rt.approval(id)"
+        words = WHY_VOID[why]
+        if deciding and why == "changed":
+            words = "the digest is not that of what is asked for"
+            hint = "look at it again with rt.approval(id), and decide about the digest that it shows"
+        super().__init__(f"the approval of {tool} is void: {words}", hint=hint, run_id=run_id)
         self.tool, self.why, self.approval, self.call = tool, why, approval, call
         self.diff, self.expired_at, self.asked = dict(diff or {}), expired_at, asked
 

@@ -169,7 +169,9 @@ async def _said(word: StoreOp[Ruled]) -> Ruled:
 def _ruled(hub: Hub, ruled: Ruled) -> Approval:
     told = _told(hub, Requested(ruled.approval, ruled.call, ruled.now))
     if ruled.void:
-        raise ApprovalVoid(told.call.tool, why=ruled.void, approval=told, call=told.call, run_id=told.call.run_id)
+        raise ApprovalVoid(
+            told.call.tool, why=ruled.void, approval=told, call=told.call, deciding=True, run_id=told.call.run_id
+        )
     return told
 
 

@@ -70,7 +70,9 @@ async def redeem(hub: Hub, view: View, token: str, *, by: str, why: str, reason:
         )
     shown = await deciding.read(hub, view, link.approval)
     if shown.digest != link.digest:
-        raise ApprovalVoid(shown.call.tool, why="changed", approval=shown, call=shown.call, run_id=shown.call.run_id)
+        raise ApprovalVoid(
+            shown.call.tool, why="changed", approval=shown, call=shown.call, deciding=True, run_id=shown.call.run_id
+        )
     return await deciding.decide(hub, view, link.approval, "reject", by=who, why=reason, roles=roles)
 
 

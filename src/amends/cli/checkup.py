@@ -172,14 +172,16 @@ def _waiting(rt: Runtime) -> Finding:
     """What only a person can move on."""
     blocked = sum(1 for _ in islice(rt.runs("status:blocked"), COUNT_MAX))
     doubts = sum(1 for _ in islice(rt.doubts(), COUNT_MAX))
-    if not blocked and not doubts:
+    asked = sum(1 for _ in islice(rt.approvals(), COUNT_MAX))
+    found = {
+        "amends runs list status:blocked": (blocked, "blocked run"),
+        "amends doubts list": (doubts, "doubt"),
+        "amends approvals list": (asked, "approval"),
+    }
+    waiting = {verb: _counted(count, what) for verb, (count, what) in found.items() if count}
+    if not waiting:
         return Finding("waiting", "ok", "nothing waits for a person")
-    return Finding(
-        "waiting",
-        "warning",
-        f"{_counted(blocked, 'blocked run')}, {_counted(doubts, 'doubt')}",
-        "amends runs list status:blocked",
-    )
+    return Finding("waiting", "warning", ", ".join(waiting.values()), "; ".join(waiting))
 
 
 def _counted(count: int, what: str) -> str:
