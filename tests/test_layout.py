@@ -81,6 +81,7 @@ ROWS: dict[str, Row] = {
             "doubtdesk",
             "listing",
             "deciding",
+            "requesting",
             "approvaldesk",
             "notices",
             "noticedesk",

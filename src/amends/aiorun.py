@@ -24,13 +24,14 @@ from amends.engine.telling import answer_done, answer_error, info_of, output_gon
 from amends.errors import LedgerError, TransactionOpen, UsageError
 from amends.flow import Flow
 from amends.hiding import given_to, output_of, output_said
-from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask, stranger_name
+from amends.hub import Hub, is_over
 from amends.joining import note_left_open, still_open, waits_for_itself
 from amends.ledger import Tree
 from amends.loop import shielded
 from amends.model import Answer, Staged
 from amends.ops import Flight
 from amends.report import Report
+from amends.requesting import direct_ask, model_ask, once_ask, stranger_name
 from amends.riding import Ride, joined_ask
 from amends.rows import RunRow
 from amends.states import RunState

@@ -16,7 +16,7 @@ from amends.engine.session import call_of, moment
 from amends.engine.veiling import kept_result, known_of
 from amends.errors import LedgerError, UsageError, shown
 from amends.filter import CALL_FIELDS, parse_filter
-from amends.hub import Hub, View, adhoc_spec
+from amends.hub import Hub, View
 from amends.ledger import HeldLock, ListLocks, NoteProbe, ReadRun, ResolveCall, RetryCall, SearchCalls, StoreOp, Tree
 from amends.listing import PAGE, Pages, narrowing
 from amends.model import Absent, Call, Happened, Probed, Unknown
@@ -24,6 +24,7 @@ from amends.ops import Lease, ReadClocks
 from amends.people import call_row, claim, one, patience, recover_tree, said, said_to_ledger
 from amends.planned import Next, Preview
 from amends.rehearsal import WHO, Around, Rehearsal, named
+from amends.requesting import adhoc_spec
 from amends.rows import CallRow
 from amends.tool import ProbeSpec, Spec, twin_kwargs
 

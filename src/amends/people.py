@@ -16,7 +16,7 @@ from amends.engine.veiling import scrubbed
 from amends.errors import LedgerError, NoRun, RunEnded, TransitionRefused, UsageError
 from amends.flow import Flow
 from amends.hiding import input_said
-from amends.hub import Hub, View, adhoc_spec
+from amends.hub import Hub, View
 from amends.ledger import (
     AbandonRun,
     BeginRollback,
@@ -31,6 +31,7 @@ from amends.ledger import (
 )
 from amends.model import Call, NoEffect
 from amends.ops import IsDead, Lease
+from amends.requesting import adhoc_spec
 from amends.rows import CallRow, RunRow, needs_tool
 from amends.spec import declaration_of
 from amends.tool import Declaration, Options

@@ -19,15 +19,16 @@ from amends.engine.session import Session
 from amends.engine.telling import report_of
 from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
-from amends.hub import Hub, View, is_settled, once_ask, refuse_nested
+from amends.hub import Hub, View, is_settled, refuse_nested
 from amends.ledger import Store
 from amends.model import Approval, Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
 from amends.noticedesk import NoticeDesk
 from amends.report import Report
+from amends.requesting import once_ask
 from amends.rows import RunRow
 from amends.rules import Rule
 from amends.run import Entered, Run
-from amends.settings import Setting
+from amends.settings import DEFAULTS, Setting
 from amends.tool import schemas
 
 log = logging.getLogger("amends")
@@ -68,26 +69,8 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk):
         encrypt: str | Sequence[str] | None = None,
         store: Store | None = None,
     ) -> None:
-        given = {
-            "url": url,
-            "order": order,
-            "lease": lease,
-            "wait": wait,
-            "wait_approval": wait_approval,
-            "rules": None if rules is None else tuple(rules),
-            "approvers": approvers,
-            "link_secret": link_secret,
-            "link_url": link_url,
-            "anchor": anchor,
-            "create": create,
-            "tenant": tenant,
-            "agent": agent,
-            "principal": principal,
-            "budgets": budgets,
-            "redact": redact,
-            "secret_key": secret_key,
-            "encrypt": encrypt,
-        }
+        given = {name: value for name, value in locals().items() if name in DEFAULTS}
+        given["rules"] = None if rules is None else tuple(rules)
         self._hub = Hub(given, tools, store=store, hook=on_approval_needed)
         self._driver: Driver = Driver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s)
         value = self._hub.value

@@ -32,6 +32,13 @@ def leftovers(session: Session, tree: Tree) -> list[Leftover]:
     return found
 
 
+def taken_by_rule(left: list[Leftover]) -> str:
+    """What stands, where who wrote a rule said beforehand that all of it may; empty: somebody must be asked."""
+    if not all(one.row.accepts and not one.doubtful for one in left):
+        return ""
+    return "; ".join(dict.fromkeys(f"{one.row.tool} stands: {one.row.accepts}" for one in left))
+
+
 def _leftover(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> Leftover | None:
     """``closing``: the run that goes back, whose end waits for a person's word on this call."""
     if row.kind == "read":

@@ -15,8 +15,9 @@ from amends.engine.doubt import (
     wait_settled,
 )
 from amends.engine.giving import give_back
+from amends.engine.giving import read_tree as read_tree
 from amends.engine.judge import judge
-from amends.engine.leftover import leftovers
+from amends.engine.leftover import leftovers, taken_by_rule
 from amends.engine.session import Session, call_of, describe_error
 from amends.engine.veiling import call_given, lacking, said_of, twin_given
 from amends.engine.waiting import POLL_S_MAX, POLL_S_MIN
@@ -28,7 +29,6 @@ from amends.ledger import (
     CloseRun,
     NoteProbe,
     ReadCall,
-    ReadRun,
     ResolveCall,
     SettleCall,
     SettleCompensation,
@@ -135,13 +135,6 @@ async def _settle_orphans(session: Session, seen: set[str]) -> None:
                 row.id, owner, epoch, row.comp_attempt, "compensation_in_doubt", error=STOPPED,
                 boot=clocks.boot, mono=clocks.mono,
             )  # fmt: skip
-
-
-async def read_tree(session: Session) -> Tree:
-    """This run, its descendants and their calls, as they are now."""
-    tree = await ReadRun(session.tenant, uid=session.uid)
-    assert tree is not None, "an open run is in the ledger"
-    return tree
 
 
 async def settle_all(session: Session, tree: Tree, *, back: bool) -> float | None:
@@ -380,12 +373,11 @@ async def _probe_compensation(session: Session, spec: Spec, twin: Twin, row: Cal
 
 async def _close(session: Session, tree: Tree) -> Back:
     left = leftovers(session, tree)
-    if left and session.uid == session.root and all(one.row.accepts and not one.doubtful for one in left):
-        # Who wrote the rule said beforehand that this stays: nobody else need be asked.
-        why = "; ".join(dict.fromkeys(f"{one.row.tool} stands: {one.row.accepts}" for one in left))
-        return Back(await AbandonRun(session.uid, "rule", why), await read_tree(session))
     if left:
-        return await _block(session, tree)
+        stays = taken_by_rule(left) if session.uid == session.root else ""
+        if not stays:
+            return await _block(session, tree)
+        return Back(await AbandonRun(session.uid, "rule", stays), await read_tree(session))
     run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "rolled_back")
     return Back(run, await read_tree(session))
 

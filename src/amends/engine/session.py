@@ -64,12 +64,10 @@ class Session:
     """Keys that were asked for here: asked for again, the record most likely answers."""
     rules: tuple[Rule, ...] = ()
     anchor: Any = None
-    """Where it is kept, outside the ledger, up to where approvals were used up; None: nowhere."""
     wait_approval_s: float = 0.0
-    asks: set[str] = field(default_factory=set)
-    """Staged calls that somebody was asked about here."""
+    asks: set[str] = field(default_factory=set)  # staged calls that somebody was asked about here
     strangers: dict[str, CallRow] = field(default_factory=dict)
-    """Calls that wait for a person and whose body came with the request: only who asked can go on with them."""
+    """Calls that wait for a person, and whose body came with the request."""
     tell: Callable[[ApprovalRow], Flow[None]] | None = None
     """Tells people that they are asked, if this process has a way to."""
     veil: Veil = field(default_factory=Veil)

@@ -11,10 +11,11 @@ from amends.engine.call import guarded_call
 from amends.engine.giving import give_back
 from amends.engine.session import Session
 from amends.errors import LedgerError
-from amends.hub import Hub, View, direct_ask
+from amends.hub import Hub, View
 from amends.model import Answer
 from amends.noticedesk import tell_all
 from amends.ops import Flight
+from amends.requesting import direct_ask
 from amends.rows import RunRow
 from amends.testing.simulation import Process, Simulation
 from amends.tool import Options
