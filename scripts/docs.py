@@ -26,6 +26,7 @@ from amends import Budget, errors, states
 from amends.engine import judge
 from amends.engine.telling import answer_error
 from amends.model import Answer
+from amends.phrases import limit_words
 from amends.testing.checkers import CHECKERS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -123,6 +124,8 @@ def _outcomes() -> Iterator[tuple[str, errors.Error | Exception]]:
     )
     yield "`InDoubt`", errors.InDoubt("", call=_CHARGE, why="timeout")
     yield "`Held` `duplicate`", errors.Held("", call=_CHARGE, reason="duplicate", twin=_CHARGE)
+    asked = SimpleNamespace(id="apr_7K2", rule=limit_words(Decimal(50), "usd", "run", None))
+    yield "`Held` `budget`", errors.Held("", call=_CHARGE, reason="budget", approval=asked)
     yield "`Held` `conflict`", errors.Held("", call=_CHARGE, reason="conflict")
     yield "`Busy`", errors.Busy("", owner="", retry_after=5.0)
     yield "`RunEnded`", errors.RunEnded("", state="rolled_back")
@@ -174,7 +177,11 @@ def _said_of(name: str) -> str:
 
 
 def _records() -> str:
-    kinds = (amends.Request, amends.Call, amends.Answer, amends.Report, amends.RunInfo, amends.Residue, amends.Event)
+    kinds = (
+        *(amends.Request, amends.Call, amends.Answer, amends.Report, amends.RunInfo, amends.Residue, amends.Event),
+        *(amends.Doubt, amends.Evidence, amends.Preview, amends.Next, amends.Planned, amends.RollbackPlan),
+        *(amends.Reconciliation, amends.Mismatch),
+    )
     return _table("record | fields", ((f"`{kind.__name__}`", _fields(kind)) for kind in kinds))
 
 
@@ -182,7 +189,7 @@ def _fields(kind: type[Any]) -> str:
     inherited = {field.name for base in kind.__mro__[1:] if is_dataclass(base) for field in fields(base)}
     own = [field.name for field in fields(kind) if field.name not in inherited]
     own += [name for name, value in vars(kind).items() if isinstance(value, property)]
-    more = "those of `Request`, and " if kind is amends.Call else ""
+    more = {amends.Call: "those of `Request`, and ", amends.Doubt: "those of `Call`, and "}.get(kind, "")
     return more + ", ".join(f"`{name}`" for name in own)
 
 

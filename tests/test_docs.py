@@ -212,7 +212,8 @@ def test_every_state_and_reason_is_documented(page: str) -> None:
 
 
 def verbs(typer_app: Any, before: str = "amends") -> set[str]:
-    found = {f"{before} {one.name or one.callback.__name__}" for one in typer_app.registered_commands}
+    shown = [one for one in typer_app.registered_commands if not one.hidden]
+    found = {f"{before} {one.name or one.callback.__name__}" for one in shown}
     for group in typer_app.registered_groups:
         found |= verbs(group.typer_instance, f"{before} {group.name}")
     return found

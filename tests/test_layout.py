@@ -85,6 +85,7 @@ ROWS: dict[str, Row] = {
             "notices",
             "noticedesk",
             "notify",
+            "anchor",
             "upkeep",
             "keeper",
             "riding",

@@ -4,11 +4,14 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import amends
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -143,3 +146,13 @@ def test_a_local_path_is_seen(text: str) -> None:
 @pytest.mark.parametrize("text", ["docs/work/page.md", "https://example.com/root/x", "/workers/1", "a/root"])
 def test_other_paths_are_not_taken_for_local_ones(text: str) -> None:
     assert not LOCAL_PATH.search(text)
+
+
+def test_every_public_name_is_where_the_package_says_and_is_loaded_only_when_asked_for() -> None:
+    assert set(amends.__all__) == {*amends._MODULE_OF, "Declaration", "Tool", "declare", "tool"}
+    for name in amends.__all__:
+        assert getattr(amends, name).__class__.__name__ != "module", name
+    assert set(amends.__all__) <= set(dir(amends))
+    code = "import amends, sys; print([name for name in sys.modules if name.startswith('amends.engine')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -2,57 +2,56 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from amends.attempts import Attempt
-from amends.budget import Budget, BudgetState, Cost, CostLine
-from amends.context import current_call, current_run, spent
-from amends.doubted import Doubt, Evidence
-from amends.errors import (
-    Error,
-    Held,
-    InDoubt,
-    LedgerError,
-    Refused,
-    RolledBack,
-    RunBlocked,
-    ToolError,
-    UsageError,
-    Waiting,
-)
-from amends.model import (
-    Absent,
-    Answer,
-    Approval,
-    Call,
-    Collected,
-    Event,
-    Happened,
-    Lock,
-    NoEffect,
-    Probed,
-    Request,
-    Residue,
-    Retry,
-    RunInfo,
-    Schema,
-    Staged,
-    Unknown,
-    Yes,
-)
-from amends.planned import Next, Planned, Preview, RollbackPlan
-from amends.reconciled import Mismatch, Reconciliation
-from amends.report import Report
-from amends.rules import Rule
-from amends.run import Run
-from amends.runtime import Runtime
-from amends.secret import Secret
 from amends.tool import Declaration, Tool, declare, tool
 
 if TYPE_CHECKING:
     from amends.aio import AsyncRuntime
     from amends.aiorun import AsyncRun
-    from amends.attempts import AsyncAttempt
+    from amends.attempts import AsyncAttempt, Attempt
+    from amends.budget import Budget, BudgetState, Cost, CostLine
+    from amends.context import current_call, current_run, spent
+    from amends.doubted import Doubt, Evidence
+    from amends.errors import (
+        Error,
+        Held,
+        InDoubt,
+        LedgerError,
+        Refused,
+        RolledBack,
+        RunBlocked,
+        ToolError,
+        UsageError,
+        Waiting,
+    )
+    from amends.model import (
+        Absent,
+        Answer,
+        Approval,
+        Call,
+        Collected,
+        Event,
+        Happened,
+        Lock,
+        NoEffect,
+        Probed,
+        Request,
+        Residue,
+        Retry,
+        RunInfo,
+        Schema,
+        Staged,
+        Unknown,
+        Yes,
+    )
+    from amends.planned import Next, Planned, Preview, RollbackPlan
+    from amends.reconciled import Mismatch, Reconciliation
+    from amends.report import Report
+    from amends.rules import Rule
+    from amends.run import Run
+    from amends.runtime import Runtime
+    from amends.secret import Secret
 
 __version__ = "0.1.0.dev0"
 
@@ -115,11 +114,67 @@ __all__ = [
     "tool",
 ]
 
+_WHERE: Final = {
+    "aio": ("AsyncRuntime",),
+    "aiorun": ("AsyncRun",),
+    "attempts": ("AsyncAttempt", "Attempt"),
+    "budget": ("Budget", "BudgetState", "Cost", "CostLine"),
+    "context": ("current_call", "current_run", "spent"),
+    "doubted": ("Doubt", "Evidence"),
+    "errors": (
+        "Error",
+        "Held",
+        "InDoubt",
+        "LedgerError",
+        "Refused",
+        "RolledBack",
+        "RunBlocked",
+        "ToolError",
+        "UsageError",
+        "Waiting",
+    ),
+    "model": (
+        "Absent",
+        "Answer",
+        "Approval",
+        "Call",
+        "Collected",
+        "Event",
+        "Happened",
+        "Lock",
+        "NoEffect",
+        "Probed",
+        "Request",
+        "Residue",
+        "Retry",
+        "RunInfo",
+        "Schema",
+        "Staged",
+        "Unknown",
+        "Yes",
+    ),
+    "planned": ("Next", "Planned", "Preview", "RollbackPlan"),
+    "reconciled": ("Mismatch", "Reconciliation"),
+    "report": ("Report",),
+    "rules": ("Rule",),
+    "run": ("Run",),
+    "runtime": ("Runtime",),
+    "secret": ("Secret",),
+}
+"""Where each name is. ``tool`` alone is there at once: its module has its name, and would take its place."""
+_MODULE_OF: Final = {name: module for module, names in _WHERE.items() for name in names}
+
 
 def __getattr__(name: str) -> Any:
-    # The async surface is loaded when it is asked for: a blocking program need not pay for it.
-    if name in ("AsyncRuntime", "AsyncRun", "AsyncAttempt"):
-        from amends import aio, aiorun, attempts
+    # Loaded when it is asked for: `amends --help` needs no engine, and a blocking program nothing async.
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'amends' has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr({"AsyncRuntime": aio, "AsyncRun": aiorun}.get(name, attempts), name)
-    raise AttributeError(f"module 'amends' has no attribute {name!r}")
+    found = getattr(import_module(f"amends.{_MODULE_OF[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULE_OF})

@@ -24,7 +24,7 @@ from amends.engine.telling import answer_done, answer_error, info_of, output_gon
 from amends.errors import LedgerError, TransactionOpen, UsageError
 from amends.flow import Flow
 from amends.hiding import given_to, output_of, output_said
-from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask
+from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask, stranger_name
 from amends.joining import note_left_open, still_open, waits_for_itself
 from amends.ledger import Tree
 from amends.loop import shielded
@@ -239,6 +239,9 @@ class AsyncRun:
     async def _do(self, ask: Ask) -> Done:
         refuse_nowhere(ask.spec.name)
         await self._check_here()
+        if ask.undeclared:
+            async with self.child(stranger_name(ask)) as inner:
+                return await inner._watched(guarded_call(inner._session, ask), [ask.flight])
         done = await self._watched(guarded_call(self._session, ask), [ask.flight])
         if done.row.kind == "pivot" and done.row.state == "succeeded" and not done.replayed:
             self._session.state = "pivoted"

@@ -77,6 +77,10 @@ class ApprovalDesk:
         """Let somebody decide for somebody else, for a while (``approve(..., behalf=)``)."""
         self._drive(deciding.delegate(self._hub, self._view, by=by, to=to, until=until, why=why))
 
+    def reconcile_restore(self, *, by: str, why: str) -> int:
+        """Let a ledger that was restored from a copy start things again; how many of its approvals are void now."""
+        return self._drive(deciding.reconcile_restore(self._hub, by=by, why=why))
+
 
 class AsyncApprovalDesk:
     """The same, awaited."""
@@ -141,3 +145,7 @@ class AsyncApprovalDesk:
     async def delegate(self, *, by: str, to: str, until: datetime | timedelta | float, why: str) -> None:
         """Let somebody decide for somebody else, for a while (``approve(..., behalf=)``)."""
         await self._drive(deciding.delegate(self._hub, self._view, by=by, to=to, until=until, why=why))
+
+    async def reconcile_restore(self, *, by: str, why: str) -> int:
+        """Let a ledger that was restored from a copy start things again; how many of its approvals are void now."""
+        return await self._drive(deciding.reconcile_restore(self._hub, by=by, why=why))

@@ -65,7 +65,7 @@ class ApprovalVoid(Refused):
         expired_at: datetime | None = None,
         run_id: str | None = None,
     ) -> None:
-        asked = getattr(approval, "state", "") == "pending" and why in ("changed", "expired")
+        asked = getattr(approval, "state", "") == "pending" and why in ("changed", "expired", "revived")
         super().__init__(
             f"the approval of {tool} is void: {WHY_VOID[why]}",
             hint="a new one was asked for" if asked else "ask for a new one, or look at it with rt.approval(id)",
@@ -113,6 +113,8 @@ class Held(Waiting):
                 f"If it is the same, use its result: {shown(self.twin.result)}. "
                 'If it is another one, call again with "again_because".'
             )
+        if self.reason == "budget" and self.approval is not None:
+            return f"Not run yet: {self.approval.rule}; a person was asked. Go on with other work, or stop."
         needs = "decision" if self.approval is None else f"approval ({self.approval.id})"
         return (
             f"Not run yet: {tool} needs a person's {needs}. "

@@ -57,6 +57,15 @@ class ExpireApprovals(StoreOp[RunRow]):
 
 
 @dataclass(slots=True)
+class VoidApproval(StoreOp[Ruled]):
+    """The ledger was put back: what was asked or given before counts no more."""
+
+    approval: str
+    by: str
+    why: str
+
+
+@dataclass(slots=True)
 class ReadApproval(StoreOp["Requested | None"]):
     """One request, with its call."""
 

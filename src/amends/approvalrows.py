@@ -17,6 +17,8 @@ from amends.record import dataclass
 from amends.rows import CallRow, Changes
 
 APPROVAL_STATES: Final[tuple[ApprovalState, ...]] = get_args(ApprovalState)
+BUDGET: Final = "budget:"
+"""How the policy of a request begins that was made because a call would pass a cap."""
 OPEN: Final = ("pending", "approved")
 """What a person may still decide, or a call may still use."""
 
@@ -61,6 +63,8 @@ class ApprovalRow:
     reason: str = ""
     decided_at: float | None = None
     used_at: float | None = None
+    used_seq: int = 0
+    """The place of the event that used it up."""
     told_at: float | None = None
     tell_at: float | None = None
     """When somebody is to tell people of it; None: they were told, it was given up, or need not be."""
@@ -68,6 +72,11 @@ class ApprovalRow:
     """How often that was begun."""
     teller: str = ""
     """Whose turn it is until then; empty: anybody's."""
+
+    @property
+    def is_about_money(self) -> bool:
+        """Whether it was made because the call would pass a budget; a yes lets it."""
+        return self.policy.startswith(BUDGET)
 
     def lives(self, now: float) -> bool:
         """Whether it may still be decided or used."""

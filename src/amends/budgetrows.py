@@ -51,6 +51,11 @@ class Want:
     passes: bool = False
     """A person let this call pass the cap."""
 
+    @property
+    def holds(self) -> bool:
+        """Whether a person is asked about what would pass the cap."""
+        return self.then == "hold"
+
 
 @dataclass(frozen=True, slots=True)
 class Bill:
@@ -60,6 +65,8 @@ class Bill:
     wants: tuple[Want, ...] = ()
     wide: bool = False
     """Look at every slice: the one that was asked first had not enough."""
+    ask: tuple[str, str] = ("", "")
+    """Id and nonce of the request that is made if a budget holds the call for a person."""
 
 
 FREE: Final = Bill()

@@ -30,6 +30,10 @@ class Charge:
     wants: tuple[Want, ...] = ()
     said: dict[str, int] = field(default_factory=dict)
     """What the body said that it spent, by unit."""
+    ask: tuple[str, str] = ("", "")
+    """See ``Bill.ask``."""
+    passed: str = ""
+    """The request by which a person let it pass a cap."""
 
     def actual(self, unit: str) -> int:
         """What it cost in the end: the body's word, else what was asked for."""
@@ -66,6 +70,8 @@ def read_charge(text: str) -> Charge:
         taken=[(name, unit, amount_in(amount)) for name, unit, amount in found.get("taken", ())],
         wants=tuple(Want(**one) for one in found.get("wants", ())),
         said={unit: amount_in(amount) for unit, amount in found.get("said", {}).items()},
+        ask=(found["ask"][0], found["ask"][1]) if "ask" in found else ("", ""),
+        passed=found.get("passed", ""),
     )
 
 
@@ -79,6 +85,10 @@ def written(charge: Charge) -> str:
         kept["taken"] = [[name, unit, text_of(amount)] for name, unit, amount in charge.taken]
     if charge.wants:
         kept["wants"] = [{name: getattr(want, name) for name in Want.__dataclass_fields__} for want in charge.wants]
+    if any(charge.ask) and charge.wants:
+        kept["ask"] = charge.ask
+    if charge.passed:
+        kept["passed"] = charge.passed
     if charge.said:
         kept["said"] = {unit: text_of(amount) for unit, amount in charge.said.items()}
     return json.dumps(kept, ensure_ascii=False)
@@ -86,4 +96,4 @@ def written(charge: Charge) -> str:
 
 def planned(bill: Bill) -> Charge:
     """What a call will take when it starts."""
-    return Charge(PLANNED, {unit: (amount, back) for unit, amount, back in bill.costs}, wants=bill.wants)
+    return Charge(PLANNED, {unit: (amount, back) for unit, amount, back in bill.costs}, wants=bill.wants, ask=bill.ask)

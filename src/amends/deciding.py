@@ -14,13 +14,15 @@ from amends.approvalops import (
     EditApproval,
     ReadApproval,
     SearchApprovals,
+    VoidApproval,
 )
 from amends.approvalrows import APPROVAL_STATES, Need, Requested, Ruled
+from amends.engine.asking import approval_of
 from amends.engine.session import ask_for
 from amends.errors import ApprovalVoid, BadArguments, TransitionRefused, UsageError
 from amends.filter import APPROVAL_FIELDS, parse_filter
 from amends.hub import Hub, View
-from amends.ledger import AdmitCall, ReadRun, StoreOp
+from amends.ledger import AdmitCall, ReadEvents, ReadRun, StoreOp
 from amends.listing import PAGE, Pages
 from amends.model import Approval
 from amends.ops import ReadClocks
@@ -31,7 +33,7 @@ Verb = Literal["approve", "bypass", "reject", "withdraw"]
 
 async def read(hub: Hub, view: View, id: str) -> Approval:
     """One request."""
-    return hub.shown(await _found(view, id))
+    return _told(hub, await _found(view, id))
 
 
 def pages(hub: Hub, view: View, text: str) -> Pages[Approval]:
@@ -45,7 +47,7 @@ def pages(hub: Hub, view: View, text: str) -> Pages[Approval]:
         return SearchApprovals(tenant, states, found.approval.seq, PAGE)
 
     first = SearchApprovals(tenant, states, None, PAGE)
-    return Pages(first, then, wanted.takes_approval, hub.shown)
+    return Pages(first, then, wanted.takes_approval, lambda found: _told(hub, found))
 
 
 async def decide(
@@ -127,6 +129,23 @@ async def delegate(hub: Hub, view: View, *, by: str, to: str, until: datetime | 
     await Delegate(hub.new_id("dlg"), view.tenant or "", by, to, ends, why)
 
 
+async def reconcile_restore(hub: Hub, *, by: str, why: str) -> int:
+    """A person has looked at a ledger that was put back: what it still offered is void, and it starts things again."""
+    if not by.strip() or not why.strip():
+        raise UsageError("a person's word needs who said it (by=) and why (why=)")
+    voided, before = 0, None
+    while page := await SearchApprovals(None, ("pending", "approved"), before, PAGE):
+        for found in page:
+            await VoidApproval(found.approval.id, by, why)
+        voided, before = voided + len(page), page[-1].approval.seq
+    newest = 0
+    while events := await ReadEvents(None, None, newest, PAGE):
+        newest = events[-1].seq
+    if hub.anchor is not None:
+        hub.anchor.reset(newest)
+    return voided
+
+
 def _nobody(**_: Any) -> None:
     raise AssertionError("a request that is only written down has no body that amends may run")
 
@@ -148,7 +167,7 @@ async def _said(word: StoreOp[Ruled]) -> Ruled:
 
 
 def _ruled(hub: Hub, ruled: Ruled) -> Approval:
-    told = hub.shown(Requested(ruled.approval, ruled.call, ruled.now))
+    told = _told(hub, Requested(ruled.approval, ruled.call, ruled.now))
     if ruled.void:
         raise ApprovalVoid(told.call.tool, why=ruled.void, approval=told, call=told.call, run_id=told.call.run_id)
     return told
@@ -156,5 +175,9 @@ def _ruled(hub: Hub, ruled: Ruled) -> Approval:
 
 async def _tell(hub: Hub, ruled: Ruled) -> None:
     """A request that a person made anew is told like any other."""
-    if hub.hook is not None:
-        await hub.tell(ruled.approval)
+    if hub.notices.tell is not None:
+        await hub.notices.tell(ruled.approval)
+
+
+def _told(hub: Hub, found: Requested) -> Approval:
+    return approval_of(found.approval, found.call, hub.specs.get(found.call.tool), found.now)

@@ -7,6 +7,8 @@ from collections.abc import Collection
 from dataclasses import fields, replace
 from typing import Any, Final
 
+from amends.budgetops import ListBudgets
+from amends.budgetrows import SliceRow
 from amends.deskops import AcceptCall
 from amends.doubted import Doubt, Evidence
 from amends.engine.doubt import ask_probe
@@ -15,17 +17,18 @@ from amends.engine.veiling import kept_result, known_of
 from amends.errors import LedgerError, UsageError, shown
 from amends.filter import CALL_FIELDS, parse_filter
 from amends.hub import Hub, View, adhoc_spec
-from amends.ledger import NoteProbe, ReadRun, ResolveCall, RetryCall, SearchCalls, StoreOp, Tree
+from amends.ledger import HeldLock, ListLocks, NoteProbe, ReadRun, ResolveCall, RetryCall, SearchCalls, StoreOp, Tree
 from amends.listing import PAGE, Pages, narrowing
 from amends.model import Absent, Call, Happened, Probed, Unknown
-from amends.ops import Clocks, Lease, ReadClocks
+from amends.ops import Lease, ReadClocks
 from amends.people import call_row, claim, one, patience, recover_tree, said, said_to_ledger
 from amends.planned import Next, Preview
-from amends.rehearsal import WHO, Rehearsal, named
+from amends.rehearsal import WHO, Around, Rehearsal, named
 from amends.rows import CallRow
 from amends.tool import ProbeSpec, Spec, twin_kwargs
 
 DOUBTFUL: Final = ("in_doubt", "compensation_in_doubt")
+AROUND_PAGE: Final = 500
 YOUR_WHY: Final = "..."
 """Stands in a preview where the person's own words will."""
 
@@ -170,16 +173,36 @@ async def preview(hub: Hub, view: View, call_id: str, agents: Collection[str]) -
     tree = await ReadRun(row.tenant, uid=row.root)
     assert tree is not None, "a call's run is in the ledger"
     clocks = await ReadClocks()
+    around = await _around(tree)
     answers: tuple[Probed[Any], ...] = (Happened(None), Absent(), Unknown())
-    ends = [_rehearsed(hub, view, tree, clocks, row, answer, agents) for answer in answers]
+    plays = [Rehearsal(hub, tree, clocks, probes_say=Unknown("assumed"), around=around) for _ in answers]
+    ends = [_rehearsed(hub, view, tree, row, answer, agents, play) for answer, play in zip(answers, plays, strict=True)]
     return Preview(call_of(row, hub.specs.get(row.tool)), *ends)
 
 
+async def _around(tree: Tree) -> Around:
+    """What its staged calls need of others when they start: looked at only where there are such calls."""
+    staged = [row for row in tree.calls if row.state in ("held", "ready")]
+    tenant = tree.run.tenant
+    locks: list[HeldLock] = []
+    slices: list[SliceRow] = []
+    if any(row.locks for row in staged):
+        page = await ListLocks(tenant, "", AROUND_PAGE)
+        while page:
+            locks += [held for held in page if held.root.uid != tree.run.root]
+            page = await ListLocks(tenant, page[-1].lock.name, AROUND_PAGE) if len(page) == AROUND_PAGE else []
+    for whose in {tenant, ""} if any(row.cost for row in staged) else ():
+        found, _ = await ListBudgets(whose, "", AROUND_PAGE)
+        while found:
+            slices += found
+            found = (await ListBudgets(whose, found[-1].name, AROUND_PAGE))[0] if len(found) == AROUND_PAGE else []
+    return Around(tuple(locks), tuple(slices))
+
+
 def _rehearsed(
-    hub: Hub, view: View, tree: Tree, clocks: Clocks, row: CallRow, answer: Probed[Any], agents: Collection[str]
+    hub: Hub, view: View, tree: Tree, row: CallRow, answer: Probed[Any], agents: Collection[str], play: Rehearsal
 ) -> Next:
     """As ``resolve`` does it: the word, then whatever this process may go on with."""
-    play = Rehearsal(hub, tree, clocks, probes_say=Unknown("assumed"))
     try:
         play.play(resolve(hub, view, row.id, answer, by=WHO, why=YOUR_WHY))
     except UsageError as no:

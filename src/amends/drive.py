@@ -20,7 +20,21 @@ from amends.context import inside
 from amends.errors import LedgerUnavailable
 from amends.flow import Flow, Op, run_flow
 from amends.ledger import NoteEvidence, SettleCall, SettleCompensation, Store, StoreOp
-from amends.ops import Await, Ended, Flight, Invoke, IsDead, LiveCalls, Luck, ReadClocks, Sleep, Together, Watch
+from amends.ops import (
+    Await,
+    Ended,
+    Flight,
+    Invoke,
+    IsDead,
+    KeepAnchor,
+    LiveCalls,
+    Luck,
+    ReadAnchor,
+    ReadClocks,
+    Sleep,
+    Together,
+    Watch,
+)
 
 if TYPE_CHECKING:
     from amends.loop import LoopThread
@@ -199,6 +213,8 @@ WORLD: Final[dict[type[Any], Callable[[Driver, Any], Any]]] = {
     Watch: lambda driver, op: driver.live.bell.watch(op.root),
     Await: lambda _, op: op.watcher.wait(op.seconds),
     IsDead: lambda _, op: process.is_dead(op.owner),
+    ReadAnchor: lambda _, op: op.anchor.read(),
+    KeepAnchor: lambda _, op: op.anchor.keep(op.seq, op.approval),
     LiveCalls: lambda driver, op: driver.live.count(op.run),
 }
 

@@ -70,6 +70,8 @@ from amends.error import UsageError as UsageError
 from amends.error import Waiting as Waiting
 from amends.noticeerrors import LinkVoid as LinkVoid
 from amends.noticeerrors import NotDelivered as NotDelivered
+from amends.overspent import BadCost as BadCost
+from amends.overspent import BudgetExceeded as BudgetExceeded
 from amends.phrases import listed, out_of_order
 from amends.phrases import shown as shown
 
@@ -422,8 +424,3 @@ class TransitionRefused(LedgerError):
     def __init__(self, message: str, *, frm: str, to: str) -> None:
         super().__init__(message)
         self.frm, self.to = frm, to
-
-
-# Below, since they are of the branches above: errors of one topic have a page of their own.
-from amends.overspent import BadCost as BadCost  # noqa: E402
-from amends.overspent import BudgetExceeded as BudgetExceeded  # noqa: E402

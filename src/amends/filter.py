@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from operator import ge, gt, le, lt
 from typing import Any, Final
@@ -25,7 +25,19 @@ CALL_WORDS: Final = ("tool", "kind", "call", "key", "violation", "args", "cost")
 """What is said of calls; of a run they hold where one of its calls has them all."""
 RUN_FIELDS: Final = ("status", "run", "agent", "principal", "tag", "age", *CALL_WORDS)
 CALL_FIELDS: Final = ("status", "run", "agent", "principal", "tag", "age", *CALL_WORDS)
-APPROVAL_FIELDS: Final = ("status", "run", "agent", "principal", "age", "tool", "call", "by", "role")
+APPROVAL_FIELDS: Final = (
+    "status",
+    "approval",
+    "run",
+    "agent",
+    "principal",
+    "age",
+    "tool",
+    "call",
+    "args",
+    "by",
+    "role",
+)
 BUDGET_FIELDS: Final = ("unit", "per", "tool", "who", "period")
 OTHER_NAMES: Final = {"state": "status", "cost": "cost.usd"}
 BELOW: Final = ("args", "cost")
@@ -103,8 +115,16 @@ class Filter:
             {"status": row.state, "run": row.run_id, "agent": row.agent, "principal": row.principal}
         ) and self.takes_words(row)
 
-    def takes_words(self, row: CallRow) -> bool:
-        """Whether this call has what is said of calls."""
+    def takes_cost(self, rows: Iterable[CallRow]) -> bool:
+        """Whether these calls together cost what is asked for."""
+        sums: dict[str, Decimal] = {}
+        for row in rows:
+            for unit, amount in read_charge(row.cost).totals().items() if row.cost else ():
+                sums[unit] = sums.get(unit, Decimal(0)) + Decimal(amount)
+        return self.takes({"cost": sums})
+
+    def takes_words(self, row: CallRow, *, cost: bool = True) -> bool:
+        """Whether this call has what is said of calls; ``cost``: what it costs alone, too."""
         facts: dict[str, Any] = {
             "tool": row.tool,
             "kind": row.kind,
@@ -113,8 +133,8 @@ class Filter:
             "violation": row.violation,
         }
         if self.has("args"):
-            facts["args"] = {} if lost_at(row.args) is not None else decode(row.args)
-        if self.has("cost"):
+            facts["args"] = _args(row)
+        if cost and self.has("cost"):
             facts["cost"] = read_charge(row.cost).totals() if row.cost else {}
         return self.takes(facts)
 
@@ -124,6 +144,7 @@ class Filter:
         return self.takes(
             {
                 "status": row.state_at(found.now),
+                "approval": row.id,
                 "run": row.run_id,
                 "agent": row.agent,
                 "principal": row.principal,
@@ -132,6 +153,7 @@ class Filter:
                 "call": row.call,
                 "by": row.by_whom,
                 "role": json.loads(row.roles),
+                "args": _args(found.call) if self.has("args") else {},
             }
         )
 
@@ -239,6 +261,10 @@ def _number(value: Any) -> Decimal | None:
     except InvalidOperation:
         return None
     return number if number.is_finite() else None
+
+
+def _args(row: CallRow) -> Any:
+    return {} if lost_at(row.args) is not None else decode(row.args)
 
 
 def _tags(row: RunRow) -> tuple[str, ...]:

@@ -12,22 +12,20 @@ from dataclasses import replace
 from typing import Any
 
 from amends import process
-from amends.approvalrows import ApprovalRow, Requested
+from amends.anchor import anchor_of
 from amends.budget import Budget, budget_from, checked_budgets
 from amends.context import parent_call
 from amends.drive import Live
-from amends.engine.asking import approval_of
 from amends.engine.hidden import Memory
 from amends.engine.opening import Opening
 from amends.engine.session import Ask, Session, ask_for
 from amends.errors import BadArguments, BadDeclaration, UnknownTool, UsageError
-from amends.flow import Flow
 from amends.hiding import Hiding, input_said
 from amends.keeper import Keeper
 from amends.ledger import Opened, Store
 from amends.links import Links
 from amends.model import Approval, Order
-from amends.notices import Notices, tell_now
+from amends.notices import Notices
 from amends.ops import Lease
 from amends.rows import RunRow
 from amends.rules import Rule
@@ -69,16 +67,17 @@ class Hub:
         self.wait_approval_s: float = self.value("wait_approval")
         self.rules: tuple[Rule, ...] = self.value("rules")
         self.approvers: Mapping[str, tuple[str, ...]] = self.value("approvers")
+        self.anchor = anchor_of(self.store.url, self.value("anchor"))
         self.tools: list[object] = list(tools)
         self.specs: dict[str, Spec] = self._checked(self.tools)
         self.live = Live(self.store)
         self.keeper = Keeper(self.store.perform, self.lease_s)
         self.new_id: Callable[[str], str] = process.new_id
-        self.links = Links(self.value("link_secret") or "", self.value("link_url") or "")
-        self.links.check()
-        if self.links.secret:
+        links = Links(self.value("link_secret") or "", self.value("link_url") or "")
+        # Asked when it is needed: tools may be added, and a simulation has ids of its own.
+        self.notices = Notices(hook, links, lambda: self.specs, lambda: self.new_id)
+        if links.secret:
             self.settings["link_secret"] = Setting(HIDDEN, self.settings["link_secret"].origin)
-        self.hook = hook
         self._opened = False
         self._pid = 0
         self._owner = ""
@@ -172,6 +171,7 @@ class Hub:
             lease_s=self.lease_s,
             wait_s=self.wait_s if wait is None else float(wait),
             wait_approval_s=self.wait_approval_s if yes is None else float(yes),
+            anchor=self.anchor,
             input=said.text,
             input_digest=said.digest,
             given=said.shown,
@@ -216,26 +216,13 @@ class Hub:
             state=row.state,
             budgets=(*self.budgets, *map(budget_from, json.loads(row.budgets))) if row.budgets else self.budgets,
             rules=self.rules,
+            anchor=self.anchor,
             wait_approval_s=wait_approval_s,
-            tell=None if self.hook is None else self.tell,
+            tell=self.notices.tell,
             veil=self.veil,
             given=given,
             memory=self._memories.setdefault(row.root, Memory()),
         )
-
-    @property
-    def notices(self) -> Notices | None:
-        """How people are told, if this runtime has a hook for it."""
-        return None if self.hook is None else Notices(self.hook, self.shown, self.new_id, self.links)
-
-    def tell(self, asked: ApprovalRow) -> Flow[None]:
-        """Tell people of this request, unless somebody has."""
-        assert self.notices is not None, "only a runtime with a hook tells"
-        return tell_now(self.notices, asked)
-
-    def shown(self, found: Requested) -> Approval:
-        """A request as users see it."""
-        return approval_of(found.approval, found.call, self.specs.get(found.call.tool), found.now)
 
     def roles_of(self, person: str) -> tuple[str, ...]:
         """The roles that this runtime knows somebody by."""
@@ -324,6 +311,8 @@ def model_ask(
     again: str | None,
 ) -> Ask:
     """A tool asked for by a model: a name and JSON. ``again_because`` is the model's word for a deliberate repeat."""
+    if handler is not None and tool not in hub.specs:
+        return _undeclared_ask(session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
     spec = hub.named(tool)
     if handler is None and spec.fn is None:
         raise UsageError(f"{tool} is declared and has no body here", hint="pass handler= with the function to call")
@@ -335,6 +324,26 @@ def model_ask(
         session, spec, bound, fn=handler, is_async=is_async, again=again or because, call_ref=tool_call_id,
         parent=parent_call(),
     )  # fmt: skip
+
+
+def _undeclared_ask(
+    session: Session, tool: str, args: Mapping[str, Any] | str, *, handler: Callable[..., Any],
+    tool_call_id: str | None, again: str | None,
+) -> Ask:  # fmt: skip
+    """A tool that nobody declared: a pivot in a run of its own, which a person must allow unless a rule does."""
+    plain = dict(_json_object(tool, args))
+    because = plain.pop("again_because", None)
+    spec = adhoc_spec(tool, kind="pivot")
+    ask = ask_for(
+        session, spec, spec.bind_json(plain), fn=handler, is_async=_is_async(handler), again=again or because,
+        call_ref=tool_call_id, parent=parent_call(),
+    )  # fmt: skip
+    return replace(ask, undeclared=True)
+
+
+def stranger_name(ask: Ask) -> str:
+    """The child run of an undeclared call: the same request finds the same one."""
+    return f"{ask.spec.name}:{ask.key[:16]}"
 
 
 def _json_object(tool: str, args: Mapping[str, Any] | str) -> Mapping[str, Any]:

@@ -156,6 +156,8 @@ class AdmitCall(StoreOp[Admission]):
     """What the rules say of it; None: it may start."""
     outbox: TermsOf = field(default_factory=dict)
     """With a pivot: under what the staged calls that need an approval may follow it."""
+    accepts: str = ""
+    """The rule whose author takes what it leaves behind."""
     expected: bool = False
     """The key was asked for before: a store may look for the answer before it takes its write lock."""
 

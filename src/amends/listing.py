@@ -81,7 +81,11 @@ class Narrow:
         if not self._wanted.has(*CALL_WORDS):
             return True
         tree = await ReadRun("", uid=row.uid)
-        return tree is not None and any(call.run == row.uid and self._wanted.takes_words(call) for call in tree.calls)
+        calls = [] if tree is None else [call for call in tree.calls if call.run == row.uid]
+        if self._wanted.has("cost") and not self._wanted.takes_cost(calls):
+            return False
+        words = [word for word in CALL_WORDS if word != "cost"]
+        return not self._wanted.has(*words) or any(self._wanted.takes_words(call, cost=False) for call in calls)
 
     async def _is_tagged(self, row: CallRow) -> bool:
         if row.run not in self._tagged:

@@ -154,8 +154,9 @@ class Call(Request):
 
     @property
     def seconds(self) -> float | None:
-        """How long the last attempt took."""
-        if self.started_at is None or self.settled_at is None:
+        """How long the last attempt took; None: it was lost, and nobody knows."""
+        lost = self.state == "in_doubt" and self.why == "lost"
+        if self.started_at is None or self.settled_at is None or lost:
             return None
         return (self.settled_at - self.started_at).total_seconds()
 

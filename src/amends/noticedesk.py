@@ -58,7 +58,7 @@ class AsyncNoticeDesk:
 async def redeem(hub: Hub, view: View, token: str, *, by: str, why: str, reason: str, roles: Sequence[str]) -> Approval:
     """What the link says, said by whoever has it."""
     clocks = await ReadClocks()
-    link = hub.links.read(token, datetime.fromtimestamp(clocks.wall, UTC))
+    link = hub.notices.links.read(token, datetime.fromtimestamp(clocks.wall, UTC))
     if link.by and by and _named(by) != _named(link.by):
         raise LinkVoid(f"the link to {link.verb} {link.approval} was made for somebody else", why="other_person")
     who = by or link.by
@@ -76,7 +76,7 @@ async def redeem(hub: Hub, view: View, token: str, *, by: str, why: str, reason:
 
 async def tell_all(hub: Hub, view: View, limit: int) -> int:
     """Tell of what nobody was told of; how many requests that were."""
-    return 0 if hub.notices is None else await tell_due(hub.notices, view.tenant or None, limit)
+    return await tell_due(hub.notices, view.tenant or None, limit)
 
 
 def _named(person: str) -> str:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from amends.approvalrows import ApprovalRow, Requested
+from amends.engine.asking import approval_of
 from amends.engine.session import call_of
 from amends.errors import LedgerError
+from amends.flow import Flow
 from amends.links import Links
 from amends.model import Approval
 from amends.noticeops import TELLS_MAX, ClaimNotice, DueNotices, NoteTold
 from amends.ops import Ended, Invoke, Later
-from amends.record import dataclass
+from amends.tool import Spec
 
 log = logging.getLogger("amends")
 
@@ -32,19 +34,40 @@ RETRY_S: Final = 5.0
 RETRY_S_MAX: Final = 3_600.0
 
 
-@dataclass(frozen=True, slots=True)
 class Notices:
-    """How one runtime tells people: its hook, how a request is shown to it, and how its links are made."""
+    """How one runtime tells people: its hook, if it has one, and the links that its hook gets."""
 
-    hook: Callable[[Approval], object]
-    show: Callable[[Requested], Approval]
-    new_id: Callable[[str], str]
-    links: Links
+    def __init__(
+        self,
+        hook: Callable[[Approval], object] | None,
+        links: Links,
+        specs: Callable[[], Mapping[str, Spec]],
+        new_id: Callable[[], Callable[[str], str]],
+    ) -> None:
+        links.check()
+        self.hook, self.links = hook, links
+        self._specs, self._new_id = specs, new_id
 
-    def shown(self, asked: Requested) -> Approval:
-        """The approval as the hook gets it: only here it has links."""
-        approval = self.show(asked)
-        return replace(approval, links=self.links.of(approval))
+    def new_teller(self) -> str:
+        """The name of one claim."""
+        return self._new_id()("tell")
+
+    @property
+    def tell(self) -> Callable[[ApprovalRow], Flow[None]] | None:
+        """What tells people of a request at once; None where there is no hook."""
+        return None if self.hook is None else partial(tell_now, self)
+
+    def call(self, asked: Requested) -> object:
+        """Call the hook with this request as users see it; only here it has links."""
+        assert self.hook is not None, "only a runtime with a hook tells"
+        row = asked.approval
+        approval = approval_of(row, asked.call, self._specs().get(row.tool), asked.now)
+        return self.hook(replace(approval, links=self.links.of(approval)))
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the hook is to be awaited."""
+        return inspect.iscoroutinefunction(self.hook) or inspect.iscoroutinefunction(type(self.hook).__call__)
 
 
 async def tell_now(notices: Notices, asked: ApprovalRow) -> None:
@@ -61,6 +84,8 @@ async def tell_now(notices: Notices, asked: ApprovalRow) -> None:
 async def tell_due(notices: Notices, tenant: str | None, limit: int) -> int:
     """Tell of what nobody was told of in time; how many that were."""
     told = 0
+    if notices.hook is None:
+        return told
     for approval in await DueNotices(tenant, limit):
         told += await tell(notices, approval)
     return told
@@ -68,7 +93,7 @@ async def tell_due(notices: Notices, tenant: str | None, limit: int) -> int:
 
 async def tell(notices: Notices, approval_id: str) -> bool:
     """Call the hook with this request, unless somebody else does; whether it was called and came back."""
-    teller = notices.new_id("tell")
+    teller = notices.new_teller()
     asked = await ClaimNotice(approval_id, teller, CLAIM_S)
     if asked is None:
         return False
@@ -88,18 +113,14 @@ async def tell(notices: Notices, approval_id: str) -> bool:
 
 async def _fire(notices: Notices, asked: Requested) -> Ended:
     def on_approval_needed() -> object:
-        return notices.hook(notices.shown(asked))
+        return notices.call(asked)
 
     return await Invoke(
         fn=on_approval_needed,
         kwargs={},
-        is_async=_is_async(notices.hook),
+        is_async=notices.is_async,
         timeout=HOOK_S_MAX,
         call=Later(asked.call, partial(call_of, asked.call, None)),
         lease=None,
         phase="notice",
     )
-
-
-def _is_async(hook: Callable[[Approval], object]) -> bool:
-    return inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(type(hook).__call__)

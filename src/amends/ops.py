@@ -110,6 +110,22 @@ class Await(Op[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadAnchor(Op[Any]):
+    """The mark that an anchor holds outside the ledger; None: there is none yet."""
+
+    anchor: Any
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAnchor(Op[None]):
+    """Up to here approvals were used up: on the disk, outside the ledger."""
+
+    anchor: Any
+    seq: int
+    approval: str
+
+
+@dataclass(frozen=True, slots=True)
 class IsDead(Op[bool]):
     """Whether this owner is certainly dead: same host and boot, process gone."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from amends.errors import Refused, UsageError
+from amends.error import Refused, UsageError
 from amends.phrases import over_budget
 
 

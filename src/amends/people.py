@@ -199,7 +199,9 @@ def abandoned(hub: Hub, view: View, limit: int, agents: Iterable[str]) -> Flow[l
 
 def claim(hub: Hub, found: Found, *, force: bool = False) -> Flow[tuple[RunRow, Lease] | None]:
     """Take one over."""
-    return recovery.claim(found, owner=hub.owner, lease_s=hub.lease_s, new_id=hub.new_id, force=force)
+    return recovery.claim(
+        found, owner=hub.owner, lease_s=hub.lease_s, new_id=hub.new_id, force=force, anchor=hub.anchor
+    )
 
 
 def patience(hub: Hub) -> float:

@@ -116,6 +116,12 @@ def amount_words(amount: Decimal, unit: str) -> str:
     return f"{whole}.{rest}" if rest else whole
 
 
+def limit_words(cap: Decimal, unit: str, per: str, every: str | None) -> str:
+    """What a person is asked about a call that a budget holds."""
+    of = "one call" if per == "call" else _WHOSE[per].removeprefix("for ") + _WHEN.get(every or "", "")
+    return f"it would pass the limit of {amount_words(cap, unit)} {unit} for {of}"
+
+
 def over_budget(no: OverBudget) -> str:
     """Why a budget refuses a call: what it needs, what is left of what, for whom."""
     budget = no.budget

@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+from amends.budgetrows import SliceRow
 from amends.engine.session import Session, call_of
 from amends.flow import Flow, Op, run_flow
 from amends.hub import Hub
-from amends.ledger import StoreOp, Tree
+from amends.ledger import HeldLock, StoreOp, Tree
 from amends.model import Absent, Call, Unknown
 from amends.ops import (
     Await,
@@ -43,12 +44,24 @@ OPERATIONS_MAX: Final = 1_000_000
 WHO: Final = "rehearsal"
 
 
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What of the ledger outside the tree its way forward may meet: what other runs hold, and how budgets stand."""
+
+    locks: tuple[HeldLock, ...] = ()
+    slices: tuple[SliceRow, ...] = ()
+
+
+NOTHING_AROUND: Final = Around()
+
+
 class Stage(MemoryStore):
     """One tree, copied: what happens to it happens to nobody."""
 
-    def __init__(self, tree: Tree, wall: float) -> None:
+    def __init__(self, tree: Tree, wall: float, around: Around) -> None:
         super().__init__(clock=lambda: self.wall)
         self.wall = wall
+        self.runs = {held.root.uid: held.root for held in around.locks}
         for run in tree.runs:
             self.runs[run.uid] = run
             self._ids.setdefault((run.tenant, run.id), []).append(run.uid)
@@ -57,7 +70,12 @@ class Stage(MemoryStore):
             self.calls[call.id] = call
             self._keys.setdefault(call.key, []).append(call.id)
             self._calls_of.setdefault(call.root, []).append(call.id)
-        self.locks = {(lock.tenant, lock.name): lock for lock in tree.locks}
+        locks = (*(held.lock for held in around.locks), *tree.locks)
+        self.locks = {(lock.tenant, lock.name): lock for lock in locks}
+        self.slices = {row.name: row for row in around.slices}
+        for asked in tree.approvals:
+            self.shelf.approvals[asked.id] = asked
+            self.shelf._of.setdefault(asked.root, []).append(asked.id)
         self._newest = max((max(call.seq, call.settled_seq) for call in tree.calls), default=0)
 
     def _row(self, op: Any) -> Any:
@@ -77,9 +95,11 @@ class Rehearsed:
 class Rehearsal:
     """A driver that starts nothing: bodies and compensations succeed, and what a probe says is assumed."""
 
-    def __init__(self, hub: Hub, tree: Tree, clocks: Clocks, *, probes_say: Absent | Unknown) -> None:
+    def __init__(
+        self, hub: Hub, tree: Tree, clocks: Clocks, *, probes_say: Absent | Unknown, around: Around = NOTHING_AROUND
+    ) -> None:
         self._hub, self._clocks, self._probes_say = hub, clocks, probes_say
-        self.stage = Stage(tree, max(clocks.wall, tree.now))
+        self.stage = Stage(tree, max(clocks.wall, tree.now), around)
         self.does: list[Planned] = []
         self._known = {call.id: call for call in tree.calls}
         self._count = 0

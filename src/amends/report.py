@@ -160,6 +160,8 @@ def _note(call: Call) -> str:
         parts.append(call.error or str(call.why))
     elif call.state in ("held", "residue", "refused") and call.why:
         parts.append(call.why)
+    elif call.state == "held" and call.reason in ("approval", "budget"):
+        parts.append("waits for a person's yes")
     if call.violation:
         parts.append(f"against the law: {call.violation}")
     text = "; ".join(parts).replace("\n", " ")

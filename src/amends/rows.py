@@ -153,6 +153,8 @@ class CallRow:
     comp_mono: float | None = None
     approval: str = ""
     """The newest request for a person's yes to it; empty: it needed none."""
+    accepts: str = ""
+    """Of a tool that nobody declared: the rule whose author takes what it leaves behind."""
 
     @property
     def in_question(self) -> int:

@@ -59,7 +59,7 @@ class Rule:
     agent: str = "*"
     """A pattern over the names of agents."""
     first_use: bool = False
-    """Only until this agent has used the tool once with somebody's yes."""
+    """Only until this agent has used the tool once with somebody's yes; the rules after it hold for every use."""
     undeclared: bool = False
     """Only tools that nobody declared; ``allow`` lifts their need only where this is said."""
     residue: Literal["", "accept"] = ""
@@ -185,6 +185,8 @@ def _problem(rule: Rule) -> str:
     when: Any = rule.when
     if when is not None and not callable(when):
         return "has a when= that is no function"
+    if rule.first_use and rule.decision != "approve":
+        return f"decides {rule.decision!r} of the first use only, so there would never be another; it is approve"
     if rule.residue not in ("", "accept"):
         return f"has residue={rule.residue!r}; it is accept, or left out"
     return _unreadable(rule)

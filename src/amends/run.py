@@ -22,7 +22,7 @@ from amends.engine.telling import answer_done, answer_error, info_of, output_gon
 from amends.errors import LedgerError, TransactionOpen, UsageError
 from amends.flow import Flow
 from amends.hiding import given_to, output_of, output_said
-from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask
+from amends.hub import Hub, direct_ask, is_over, model_ask, once_ask, stranger_name
 from amends.joining import note_left_open, refuse_waiting
 from amends.ledger import Tree
 from amends.model import Answer, Staged
@@ -227,7 +227,10 @@ class Run:
     def _do(self, ask: Ask) -> Done:
         refuse_nowhere(ask.spec.name)
         self._check_here()
-        return self._watched(guarded_call(self._session, ask), [ask.flight])
+        if not ask.undeclared:
+            return self._watched(guarded_call(self._session, ask), [ask.flight])
+        with self.child(stranger_name(ask)) as inner:
+            return inner._watched(guarded_call(inner._session, ask), [ask.flight])
 
     def _ride(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Done:
         """In the caller's own transaction: nothing of it is in flight, and stopped it never was."""

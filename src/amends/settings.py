@@ -25,6 +25,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "principal": None,
     "app": None,
     "by": None,
+    "anchor": None,
     "budgets": (),
     "rules": (),
     "approvers": {},

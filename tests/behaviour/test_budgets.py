@@ -11,7 +11,18 @@ from typing import Any
 import pytest
 
 from amends import Absent, AsyncRuntime, Budget, BudgetState, Cost, CostLine, Staged, spent, tool
-from amends.errors import BadConfig, BadCost, BadDeclaration, BudgetExceeded, InDoubt, NoRun, RolledBack, RunEnded
+from amends.errors import (
+    BadConfig,
+    BadCost,
+    BadDeclaration,
+    BudgetExceeded,
+    Held,
+    InDoubt,
+    NoRun,
+    Rejected,
+    RolledBack,
+    RunEnded,
+)
 from amends.store.memory import MemoryStore
 from tests.behaviour.world import FAST, World, die, runtime, states, twin_of
 
@@ -375,6 +386,56 @@ def test_after_the_pivot_nothing_goes_back_for_a_budget(world: World) -> None:
         with pytest.raises(BudgetExceeded):
             mail()
     assert (world.standing, rt.report("r").state) == (["wire:1"], "committed")
+
+
+def test_hold_asks_a_person_who_may_let_it_pass(world: World) -> None:
+    buy = buyer(world)
+    rt = runtime(buy, budgets=[Budget(50, then="hold")])
+    with pytest.raises(Held) as held, rt.run("r") as run:
+        buy(x="1", n=40)
+        answer = run.answer("buy", {"x": "2", "n": 20})
+        buy(x="2", n=20)
+    text = "Not run yet: it would pass the limit of 50.00 usd for this task; a person was asked. Go on with other work, or stop."
+    assert (answer.status, answer.text) == ("held", text)
+    assert (held.value.reason, held.value.call.reason, held.value.approval.rule) == (
+        "budget",
+        "budget",
+        "it would pass the limit of 50.00 usd for this task",
+    )
+    assert (world.log, books(rt)) == (["buy:1"], (0, 40))
+    [asked] = rt.approvals()
+    rt.approve(asked.id, digest=asked.digest, by="anna", why="it is worth it")
+    with rt.run("r"):
+        buy(x="1", n=40)
+        buy(x="2", n=20)
+        with pytest.raises(Held):
+            buy(x="3", n=1)
+        [other] = rt.approvals()
+        rt.reject(other.id, by="anna", reason="enough")
+        with pytest.raises(Rejected):
+            buy(x="3", n=1)
+    assert (world.log, books(rt)) == (["buy:1", "buy:2"], (0, 60))
+
+
+def test_a_commit_that_costs_too_much_waits_for_a_person(world: World) -> None:
+    buy, mail = buyer(world), world.retriable(cost=20)
+    rt = runtime(buy, mail, budgets=[Budget(50, then="hold")])
+    with pytest.raises(Held) as held, rt.run("r"):
+        buy(x="1", n=40)
+        mail()
+    assert (held.value.reason, held.value.call.tool, world.log) == ("budget", "mail", ["buy:1"])
+    [asked] = rt.approvals()
+    rt.approve(asked.id, digest=asked.digest, by="anna", why="send it")
+    rt.recover()
+    assert (world.log, rt.report("r").state, books(rt)) == (["buy:1", "mail:1"], "committed", (0, 60))
+
+
+def test_a_held_call_that_is_refused_by_another_budget_asks_nobody(world: World) -> None:
+    buy = buyer(world)
+    rt = runtime(buy, budgets=[Budget(50, then="hold"), Budget(55)])
+    with rt.run("r"), pytest.raises(BudgetExceeded, match=r"of 55\.00"):
+        buy(x="1", n=60)
+    assert list(rt.approvals()) == []
 
 
 # ---- staged -------------------------------------------------------------------------------

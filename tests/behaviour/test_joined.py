@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from amends import AsyncRuntime, Runtime, tool
-from amends.errors import CannotJoin, LedgerUnavailable, Locked, TransactionOpen, WrongColour
+from amends.errors import CannotJoin, Held, LedgerUnavailable, Locked, TransactionOpen, WrongColour
 from amends.keeper import Keeper
 from amends.ledger import Renewed
 from amends.ops import Lease
@@ -468,3 +468,41 @@ def test_a_lock_is_taken_with_the_callers_commit_or_not_at_all(shop: Shop, ends:
         first.commit()
         second.commit()
         assert list(runtime.locks()) == []
+
+
+# ---- approvals ----------------------------------------------------------------------------
+
+
+def test_a_yes_is_used_with_the_callers_commit_or_not_at_all(shop: Shop) -> None:
+    told: list[str] = []
+
+    @tool(name="place", needs_approval=True)
+    def place(id: str) -> str:
+        shop.execute("insert into orders values (?)", id)
+        return f"order {id}"
+
+    @place.compensate
+    def unplace(id: str) -> None:
+        raise AssertionError("nothing is taken back here")
+
+    with Runtime(url=shop.url, tools=[place], on_approval_needed=lambda one: told.append(one.id)) as runtime:
+        shop.make(runtime)
+        with pytest.raises(Held), runtime.run("r"):
+            conn = shop.begin()
+            try:
+                place.with_options(connection=conn)("1")
+            finally:
+                conn.rollback()
+        assert (list(runtime.approvals()), told) == ([], [])
+        with pytest.raises(Held), runtime.run("r"):
+            place("1")
+        [asked] = runtime.approvals()
+        assert told == [asked.id]
+        runtime.approve(asked.id, digest=asked.digest, by="anna")
+        with runtime.run("r"):
+            for ends, state in (("rollback", "approved"), ("commit", "used")):
+                conn = shop.begin()
+                assert place.with_options(connection=conn)("1") == "order 1"
+                getattr(conn, ends)()
+                assert runtime.approval(asked.id).state == state
+        assert shop.orders() == ["1"]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from amends import Absent, AsyncRuntime, InDoubt, RunBlocked, Unknown, UsageError, tool
+from amends import Absent, AsyncRuntime, InDoubt, Retry, RunBlocked, Unknown, UsageError, tool
 from amends.errors import RunEnded, StalePlan
 from amends.store.memory import MemoryStore
-from tests.behaviour.world import ONCE, World, die, runtime, twin_of
+from tests.behaviour.world import ONCE, World, die, runtime, twin_of, until
 
 
 def _undone(world: World) -> list[str]:
@@ -176,6 +176,26 @@ def test_a_doubt_is_named_with_what_is_done_about_it_first(probed: bool) -> None
     assert (doubt.what, doubt.call.tool) == ("probe" if probed else "ask", "pay")
     assert [p.call.tool for p in plan.compensations] == ["one"]
     assert not plan.complete
+
+
+def test_a_call_whose_result_is_learned_first_is_taken_back_first() -> None:
+    """It is settled last, whenever it was sent: by another start, since its destination deduplicates."""
+    world = World()
+    one, two = world.compensatable("one"), world.compensatable("two")
+    pay = world.compensatable("pay", idempotent=True, retry=Retry(attempts=9, delay=0.001, max_delay=0.001))
+    world.script["pay"] = [TimeoutError()] * 2
+    rt = runtime(one, two, pay, wait=0.0)
+    with pytest.raises(SystemExit), rt.run("r", recover="wait") as run:
+        run.call(one)
+        with pytest.raises(InDoubt):
+            run.call(pay)
+        run.call(two)
+        raise SystemExit
+    plan = rt.plan_rollback("r")
+    assert [(p.what, p.call.tool) for p in plan.doubts] == [("start", "pay")]
+    assert [p.call.tool for p in plan.compensations] == ["pay", "two", "one"]
+    until(lambda: rt.rollback("r", by="anna", why="stop").state == "rolled_back")
+    assert _undone(world) == ["undo pay:1", "undo two:1", "undo one:1"]
 
 
 def test_staged_calls_are_dropped_and_the_plan_says_so() -> None:

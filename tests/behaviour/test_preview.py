@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from amends import Absent, AsyncRuntime, Happened, InDoubt, Next, RunBlocked, Unknown, UsageError, Waiting, tool
+from amends import Absent, AsyncRuntime, Budget, Happened, InDoubt, Next, RunBlocked, Unknown, UsageError, Waiting, tool
 from amends.ops import Invoke
 from tests.behaviour.world import ONCE, World, runtime
 
@@ -309,3 +310,42 @@ def test_the_async_colour_previews() -> None:
         await rt.close()
 
     asyncio.run(main())
+
+
+# ---- what others have ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", list(ANSWERS))
+@pytest.mark.parametrize("meets", ["a lock", "a free lock", "a spent budget", "a budget", "a request", "a yes"])
+def test_what_staged_calls_meet_when_they_start_is_previewed(meets: str, answer: str) -> None:
+    world = World()
+    said: dict[str, dict[str, Any]] = {
+        "a lock": {"locks": lambda call: ["letters"]},
+        "a spent budget": {"cost": 5},
+        "a budget": {"cost": 5},
+        "a request": {"needs_approval": True},
+        "a yes": {"needs_approval": True},
+    }
+    pay = world.compensatable("pay")
+    mail = world.retriable("mail", **said.get(meets, {"locks": lambda call: ["letters"]}))
+    other = world.compensatable("other", locks=lambda call: ["letters"])
+    dear = world.compensatable("dear", cost=8)
+    rt = runtime(pay, mail, other, dear, wait=0.0, budgets=[Budget(10, unit="usd", per="tenant")])
+    if meets == "a lock":
+        rt.open("other").call(other)
+    if meets == "a spent budget":
+        with rt.run("before") as run:
+            run.call(dear)
+    world.script["pay"] = [(TimeoutError("lost"),)]
+    with suppress(RunBlocked, Waiting), rt.run("r") as run:
+        with suppress(Waiting):
+            run.call(mail)
+        _swallowed(run, pay)
+    if meets == "a yes":
+        (asked,) = rt.approvals()
+        rt.approve(asked.id, digest=asked.digest, by="bob", why="fine")
+    (doubt,) = rt.doubts()
+    told: Next = getattr(rt.preview(doubt.id), answer)
+    seen, report = _seen(rt, lambda: rt.resolve(doubt.id, ANSWERS[answer](), by="anna", why="looked"))
+    assert seen == _told(told)
+    assert (rt.call(doubt.id).state, report.state, _causes(report)) == (told.call_state, told.run_state, told.causes)

@@ -41,14 +41,18 @@ class Seen:
 
 def at_terminal(*args: str, cwd: Path, answers: Sequence[tuple[str, str]] = (), width: int = 80, **extra: str) -> Seen:
     """One command, to its end; each of ``answers`` is typed once its words are on the screen."""
+    env = environment(**{"TERM": "xterm-256color", **extra})
+    return in_terminal([sys.executable, "-m", "amends", *args], cwd=cwd, env=env, answers=answers, width=width)
+
+
+def in_terminal(
+    command: Sequence[str], *, cwd: Path, env: dict[str, str], answers: Sequence[tuple[str, str]] = (), width: int = 80
+) -> Seen:
+    """The same for any program."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
-    env = environment(**{"TERM": "xterm-256color", **extra})
-    for name in ("COLUMNS", "LINES"):
-        env.pop(name, None)
-    child = subprocess.Popen(
-        [sys.executable, "-m", "amends", *args], cwd=cwd, env=env, stdin=theirs, stdout=theirs, stderr=theirs
-    )
+    env = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")}
+    child = subprocess.Popen(command, cwd=cwd, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     try:
         raw = _talk(ours, list(answers))

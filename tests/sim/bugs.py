@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from amends import planmark, planning
+from amends import notices, planmark, planning
 from amends.budgetrows import UpdateSlice
 from amends.engine import call, doubt, ending, judge, recovery, rollback, session
 from amends.ledger import AdmitCall
@@ -32,11 +32,13 @@ from amends.store import (
     law,
     locks,
     opening,
+    paying,
     requests,
     retention,
     settlement,
 )
 from amends.store import ending as store_ending
+from amends.store import notices as store_notices
 from amends.store.memory import _ROWS, MemoryStore
 from amends.testing.simulation import Process, Simulation
 from tests.sim.scenarios import VARIANTS, Variant
@@ -64,6 +66,9 @@ MODULES = (
     requests,
     budgets,
     charging,
+    notices,
+    store_notices,
+    paying,
 )
 SCHEDULES_MAX = 4_000
 
@@ -416,6 +421,21 @@ BUGS: tuple[Bug, ...] = (
     Bug("L7", "what a child took back is still remembered as done",
         lambda: rewritten((rollback, "roll_back", "session.recall.close()", "pass")),
         ("answered_for_good",), ("F16c",)),
+    Bug("N1", "a notice is claimed although somebody else has it",
+        lambda: rewritten((store_notices, "claim_notice", "if row.tell_at is None or row.tell_at > now:", "if row.tell_at is None:")),
+        ("told_once",), ("F26",)),
+    Bug("N2", "people count as told before they are",
+        lambda: rewritten((notices, "tell", "ended = await _fire", "await NoteTold(approval_id, teller)\n    ended = await _fire")),
+        ("people_are_told",), ("F20", "F26")),
+    Bug("N3", "a hook that failed counts as one that told",
+        lambda: rewritten((notices, "tell", "if failed is None:", "if True:")),
+        ("people_are_told",), ("F20", "F26")),
+    Bug("N4", "a claim never runs out",
+        lambda: rewritten((store_notices, "claim_notice", '"tell_at": now + op.claim_s', '"tell_at": None')),
+        ("people_are_told",), ("F20", "F26")),
+    Bug("N5", "only who asked has the notice: it is not written with the request",
+        lambda: rewritten((requests, "ask", "tell_at=at,", "tell_at=None,")),
+        ("people_are_told",), ("F26",)),
     Bug("K1", "locks outlive their run",
         lambda: rewritten((change, "move_run", "if run.locked and run.uid == run.root:", "if False:")),
         ("locks_end_with_their_run",), ("F24",)),
@@ -453,7 +473,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((budgets, "_lacks", "free(home) < counter.need", "amount_in(home.cap) < counter.need")),
         ("sum_of_budgets",), ("F24p", "F24w")),
     Bug("B3", "staged calls start without what they cost",
-        lambda: rewritten((store_ending, "_take_staged", "over = await reserve_recorded(staged, root, now=now)", "over = None"), (settlement, "start_call", "if not call.attempt and (call.cost or root.charged):", "if False:")),
+        lambda: rewritten((store_ending, "_take_staged", "over = await pay_staged(run, root, staged, now=now, by=op.owner)", "over = None"), (settlement, "start_call", "if not call.attempt and (call.cost or root.charged):", "if False:")),
         ("paid_before_it_starts",), ("F24r", "F24s")),
     Bug("B4", "a failure keeps what it had reserved, and nobody knows",
         lambda: rewritten((charging, "moved_on", "await _shift(", "phase == FAILED or await _shift(")),
@@ -462,7 +482,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((charging, "_next_phase", 'case "compensated"', 'case "compensating" | "compensated"')),
         ("paid_before_it_starts",), ("F24t", "F24p")),
     Bug("B6", "a budget takes a run back over its pivot",
-        lambda: rewritten((budgets, "refused", 'or run.phase != "open" or run.pivot or', "or")),
+        lambda: rewritten((paying, "refused", 'or run.phase != "open" or run.pivot or', "or")),
         ("no_budget_on_the_way_back",), ("F24u",)),
     Bug("G1", "gc removes what evidence may have to be taken back with",
         lambda: rewritten((retention, "_open_question", 'if call.state == "compensated" and call.comp_blind:', "if False:")),

@@ -121,6 +121,8 @@ class Scenario:
     def prepared(self) -> Hub:
         if self.hub is None:
             self.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0, "budgets": self.budgets}, self.tools)
+            self.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0}, self.tools)
+        self.hub.notices.hook = (lambda approval: Here.world.hear(approval)) if self.asks else None
         return self.hub
 
 
@@ -632,6 +634,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.locking import lock_scenarios
     from tests.sim.spending import spending_scenarios
     from tests.sim.sweeping import sweeping_scenarios
+    from tests.sim.telling import telling_scenarios
 
     return [
         *(f1_call(v, policy) for policy in ("rollback", "resume", "wait")),
@@ -670,4 +673,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *sweeping_scenarios(v),
         *desk_scenarios(v),
         *approving_scenarios(v),
+        *telling_scenarios(v),
     ]

@@ -7,10 +7,14 @@ from contextlib import suppress
 from typing import Any
 
 from amends import spent
+from amends.approvalops import SearchApprovals
 from amends.budget import Budget, Cost
-from amends.errors import BudgetExceeded, InDoubt
+from amends.errors import BudgetExceeded, Error, InDoubt, Refused
+from amends.ledger import ReadRun
 from amends.ops import Sleep
+from amends.states import RUN_FINAL
 from amends.testing.program import Inside
+from tests.sim.approving import LOOKS_MAX, decide
 from tests.sim.locking import VARIANTS, worker
 from tests.sim.scenarios import MAIL, Fails, Scenario, Variant, do, make, traits
 
@@ -128,6 +132,33 @@ def children(v: Variant) -> Scenario:
     return _scenario("w budget of children", v, [a, m], first, _program("r2", (a, 3), catches=True))
 
 
+def asks(v: Variant, how: str, where: str) -> Scenario:
+    """A person decides whether the second call, or the outbox, may pass the cap: between any two operations."""
+    a, m = _tool("a", 60, v=v), _tool("m", 60, "retriable")
+    last = (m, 1) if where == "outbox" else (a, 2)
+
+    async def first(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            for a_tool, n in ((a, 1), last):
+                with suppress(Refused):
+                    await do(run, a_tool, n=n)
+
+    async def second(inside: Inside) -> None:
+        for _ in range(LOOKS_MAX):
+            await Sleep(7.0)
+            for found in await SearchApprovals(None, ("pending",), None, 10):
+                await decide(inside.hub, found, how)
+            tree = await ReadRun("", "r")
+            if tree is not None and tree.run.state in RUN_FINAL:
+                return
+            if tree is not None and not tree.run.owner:
+                with suppress(Error):
+                    await first(inside)
+
+    budgets = (Budget(100, then="hold"),)
+    return _scenario(f"x budget that asks, {how}, {where}", v, [a, m], first, second, budgets=budgets)
+
+
 def spending_scenarios(v: Variant) -> list[Scenario]:
     """Every flow with budgets, for the variants that are worth it."""
     if v not in VARIANTS:
@@ -141,4 +172,5 @@ def spending_scenarios(v: Variant) -> list[Scenario]:
         goes_back(v),
         says_what_it_cost(v),
         children(v),
+        *(asks(v, how, where) for how in ("approves", "rejects") for where in ("call", "outbox")),
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from amends import Absent, Happened, Probed, Run, current_call, tool
+from amends import Absent, Happened, Held, Probed, Rule, Run, current_call, tool
 from amends.errors import OutOfOrder
 from amends.testing import Crash, check_tool, runtime, simulate
 
@@ -165,3 +165,17 @@ def test_a_test_runtime_reads_no_environment(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("AMENDS_URL", "sqlite:////nowhere/at/all.db")
     monkeypatch.setenv("AMENDS_LEASE", "nonsense")
     assert runtime().settings["url"].value == "memory:"
+
+
+def test_everybody_who_is_asked_has_said_yes() -> None:
+    @tool(kind="pivot", needs_approval=True)
+    def wire(cents: int) -> str:
+        return f"w{cents}"
+
+    rt = runtime(tools=[wire], rules=[Rule("wire", approvers=3, roles=("finance",))], principal="agent")
+    with pytest.raises(Held), rt.run("r"):
+        wire(1)
+    assert [one.state for one in rt.approve_all()] == ["approved"]
+    assert rt.approve_all() == []
+    with rt.run("r"):
+        assert wire(1) == "w1"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, assert_type
 from amends import (
-    Absent, AsyncRuntime, Call, Happened, Probed, Retry, Runtime, Staged, Tool, Unknown, current_call, declare, tool,
+    Absent, AsyncRuntime, Budget, BudgetState, Call, Cost, CostLine, Happened, Probed, Retry, Runtime, Staged, Tool, Unknown, current_call, declare, spent, tool,
 )
 
 @dataclass
@@ -163,3 +163,16 @@ more = Runtime(tools=[pay, elsewhere, Payment])
 
 def generic(tools: list[Tool[..., Any]]) -> None: ...
 generic([pay, acharge])
+
+@tool(kind="read", cost=0.5)
+def priced(q: str) -> str: return q
+@tool(kind="read", cost=lambda call: {"usd": call.args["n"], "tokens": 5})
+def priced_by(n: int) -> int: return n
+@tool(kind="read", cost=lambda call: (Cost(1, refundable=0.5), Cost(2, "eur")))
+def priced_twice(n: int) -> int: return n
+paying = Runtime("memory:", tools=[priced], budgets=[Budget(5, per="agent", every="day", then="hold")])
+with paying.run("r", budgets=[Budget(1, unit="calls")]):
+    spent(0.1)
+    spent(5, "tokens")
+assert_type(paying.budgets("unit:usd"), list[BudgetState])
+assert_type(paying.costs(by="day", filter="tool:x"), list[CostLine])

@@ -168,6 +168,21 @@ def call_named(rt: Runtime, text: str) -> str:
     )
 
 
+def approval_named(rt: Runtime, text: str) -> str:
+    """The id of a request for approval, the same way; or of the one request of the run with this id that waits."""
+    of_run, _ = first(rt.approvals(f"state:pending run:{_quoted(text)}"), 2) if text else ([], False)
+    if len(of_run) == 1:
+        return str(of_run[0].id)
+    return _named(
+        text,
+        "approval",
+        "amends approvals list",
+        rt,
+        exact=rt.approval,
+        found=lambda: (one.id for one in rt.approvals(f"approval:{_quoted(text)}*")),
+    )
+
+
 def _named(
     text: str,
     what: str,

@@ -27,6 +27,9 @@ Filter = Annotated[
 ]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")]
 CallId = Annotated[str, typer.Argument(metavar="CALL", help="The call's id, or the beginning of it.")]
+ApprovalId = Annotated[
+    str, typer.Argument(metavar="APPROVAL", help="The request's id, the beginning of it, or the run that waits.")
+]
 By = Annotated[str | None, typer.Option("--by", help="Who says so; else AMENDS_BY, the files, or your login name.")]
 Why = Annotated[str, typer.Option("--why", help="Why: it is kept with the decision.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; must be said where nobody is at a terminal.")]

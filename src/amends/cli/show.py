@@ -89,12 +89,12 @@ def put_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, state: int 
         put(_aligned(cells, widths), style="" if state is None else STYLES.get(row[state].replace(" ", "_"), ""))
 
 
-def put_facts(facts: Mapping[str, object]) -> None:
+def put_facts(facts: Mapping[str, object], *, stream: TextIO | None = None) -> None:
     """Names and values, one per line; what is empty is left out."""
     shown = {name: str(value) for name, value in facts.items() if value not in (None, "", ())}
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
-        put(f"{name:<{width}}  {value}", style=STYLES.get(value, ""))
+        put(f"{name:<{width}}  {value}", style=STYLES.get(value, ""), stream=stream)
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -1,16 +1,17 @@
-"""Three tools and an agent's run: a place to begin. Every line is yours to change.
+"""Three tools and one order: a place to begin. Every line is yours to change.
 
-python app.py 1042 4200        pays order 1042, 42.00
+python app.py 1042 4200        pays 42.00 for order 1042
+python app.py 1043 250000      2,500.00 waits for a person: amends approvals list
 amends runs show order-1042    what happened, from the ledger
 amends worker                  goes on with what a killed process left
 """
 
 import sys
+from pathlib import Path
 
-from amends import Absent, Happened, Probed, Runtime, tool
+from amends import Absent, Happened, Held, Probed, Refused, Runtime, tool
 
-BANK: dict[str, str] = {}
-"""Stands for the outside world; a real one survives the process."""
+BANK = Path(__file__).with_name("bank.txt")  # stands for the outside world, which amends cannot roll back
 
 
 @tool(key="order")  # one reservation per order, however often it is asked for
@@ -23,29 +24,38 @@ def release(result: str) -> None:
     print("released", result)
 
 
-@tool(kind="pivot", after=["reserve"])  # cannot be taken back, so it comes last
+@tool(
+    kind="pivot",  # cannot be taken back, so it comes last
+    key="order",
+    after=["reserve"],
+    needs_approval=lambda call: call.args["cents"] > 1000_00,  # a person decides about more than 1,000.00
+)
 def pay(order: str, cents: int) -> str:
-    BANK[order] = f"ch_{order}"
-    print("paid", cents)
-    return BANK[order]
+    with BANK.open("a", encoding="utf-8") as bank:
+        print("paid", order, cents, file=bank)
+    return f"ch_{order}"
 
 
 @pay.probe  # did it happen? asked when the answer was lost
 def find_payment(order: str) -> Probed[str]:
-    return Happened(BANK[order]) if order in BANK else Absent()
+    found = BANK.exists() and f"paid {order} " in BANK.read_text(encoding="utf-8")
+    return Happened(f"ch_{order}") if found else Absent()
 
 
 @tool(kind="retriable", idempotent=True)  # after the payment, and then until it works
 def send_receipt(order: str) -> None:
-    print("receipt sent for", order)
+    print("receipt sent for order", order)
 
 
 rt = Runtime(tools=[reserve, pay, send_receipt])  # the ledger is the one that amends.toml names
 
 if __name__ == "__main__":
     order, cents = sys.argv[1], int(sys.argv[2])
-    with rt.run(f"order-{order}"):  # leaving commits; an exception takes everything back
-        reserve(order=order)
-        send_receipt(order=order)  # staged until the payment is made
-        pay(order=order, cents=cents)
+    try:
+        with rt.run(f"order-{order}"):  # leaving commits; an exception takes everything back
+            reserve(order=order)
+            send_receipt(order=order)  # staged until the payment is made
+            pay(order=order, cents=cents)
+    except (Held, Refused) as error:
+        print(f"not paid: {error}")
     print(rt.report(f"order-{order}"))

@@ -39,5 +39,5 @@ def begin(folder: Path, *, as_json: bool) -> int:
     for path in files:
         put(str(path))
     inside = "" if folder == Path() else f"cd {folder}; "
-    say(f"now: {inside}python {PROGRAM} 1042 4200, then amends runs list")
+    say(f"now: {inside}python {PROGRAM} 1042 4200")
     return DONE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Final, Literal, NoReturn
+from typing import Final, NoReturn
 
 from amends.approvalops import ReadApproval
 from amends.approvalrows import ApprovalRow, Unapproved
@@ -106,7 +106,9 @@ def _yes(said: dict[str, object]) -> Yes:
 
 def held_for(session: Session, row: CallRow, approval: ApprovalRow | None, twin: CallRow | None = None) -> Held:
     """The typed word for a call that waits for a person."""
-    reason: Literal["approval"] | str = "approval" if approval is not None else row.reason
+    reason = row.reason
+    if approval is not None:
+        reason = "budget" if approval.is_about_money else "approval"
     return Held(
         f"{row.tool} waits for a person's decision ({reason})",
         call=call_of(row, session.spec(row.tool)),

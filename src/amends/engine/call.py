@@ -9,16 +9,18 @@ from typing import Any, Final
 from amends.approvalrows import TermsOf, Unapproved
 from amends.budgetrows import Overrun
 from amends.canonical import faithful
+from amends.engine.anchoring import anchor_use
 from amends.engine.asking import Patience, held_for, raise_unapproved, raise_void, request_of_call, tell_of
 from amends.engine.doubt import LOST_STARTS_MAX, note_late, settle_doubt, stays_in_doubt
 from amends.engine.judge import judge, why_doubtful
 from amends.engine.locking import deadlocked, lock_wait_s, locked, start_waiting, wanted_by
-from amends.engine.policy import need_for, outbox_terms, terms_for
+from amends.engine.policy import accepted_by, need_for, outbox_terms, terms_for
 from amends.engine.refusing import busy, failure, in_doubt, refuse, row_of
 from amends.engine.refusing import ended as run_ended
 from amends.engine.session import (
     Ask,
     Session,
+    asking_bill,
     call_of,
     describe_error,
     moment,
@@ -88,9 +90,17 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
             case "held" if await people.decided(answer):
                 continue
             case "void":
+                _remember_stranger(session, ask, answer)
                 await raise_void(session, ask, answer)
             case _:
+                _remember_stranger(session, ask, answer)
                 refuse(session, ask, answer)
+
+
+def _remember_stranger(session: Session, ask: Ask, answer: Admission) -> None:
+    """A body that came with the request is known to nobody else: the run must be left so that its caller can come back."""
+    if answer.approval is not None and answer.call is not None and (ask.undeclared or ask.spec.fn is None):
+        session.strangers[answer.call.id] = answer.call
 
 
 async def guarded_admission(session: Session, ask: Ask) -> Done:
@@ -111,6 +121,7 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
             case "retry":
                 restarted = await _restart(session, ask, row_of(answer))
                 if restarted is not None:
+                    await anchor_use(session, restarted)
                     return Done(restarted)
             case "wait":
                 if not await wait.again(row_of(answer).root):
@@ -167,8 +178,9 @@ async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False) -
         on_conflict=spec.on_conflict,
         advise=session.advises(spec),
         locks=wanted_by(session, ask, wait),
-        costs=replace(ask.costs, wide=True) if wide else ask.costs,
+        costs=asking_bill(session, ask, wide=wide) if session.budgets else ask.costs,
         need=need,
+        accepts=await accepted_by(session, ask) if ask.undeclared else "",
         outbox=await outbox_terms(session) if spec.kind == "pivot" else NO_TERMS,
         expected=expected,
     )
@@ -204,6 +216,8 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
     while True:
         assert row.state == "started", "an attempt runs only after its start is durable"
         ask.flight.call, ask.flight.sent, ask.flight.doubted = row, False, False
+        if row.approval:
+            await anchor_use(session, row)
         later = Later(row, partial(call_of, row, ask.spec, args=ask.args))
         ended = await Invoke(
             fn=ask.fn,

@@ -9,7 +9,7 @@ from typing import Final
 from amends.engine.call import run_attempts
 from amends.engine.doubt import is_repeatable
 from amends.engine.giving import give_back
-from amends.engine.holding import asks_somebody, is_pending, let_go_held, recorded_ask, start_decided
+from amends.engine.holding import asks_somebody, is_pending, leave_to_caller, let_go_held, recorded_ask, start_decided
 from amends.engine.leftover import Leftover, leftovers, obstacles
 from amends.engine.locking import locked, start_waiting
 from amends.engine.policy import outbox_terms, terms_for
@@ -50,6 +50,7 @@ async def commit(session: Session, *, output: str | None = None) -> RunRow:
     if session.uid == session.root:
         session.recall.close()  # what a child has committed stands as before; of a root that has ended gc takes its share
     await let_land(session)
+    await leave_to_caller(session)
     await _need_body(session)
     try:
         return await _commit(session, output)

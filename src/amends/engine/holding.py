@@ -47,6 +47,14 @@ async def let_go_held(session: Session, row: CallRow, *, again_s: float | None =
     return held
 
 
+async def leave_to_caller(session: Session) -> None:
+    """Raise ``Held``, and decide nothing, where only the caller's own body can go on with what waits for a person."""
+    for known in session.strangers.values():
+        row = await ReadCall(known.id)
+        if row is not None and row.state in ("held", "ready") and not row.is_staged:
+            raise await let_go_held(session, row)
+
+
 async def start_decided(session: Session, row: CallRow) -> None:
     """A person let this call go on after its block had ended: it is done now, and its own error is no failure."""
     spec = session.spec(row.tool)

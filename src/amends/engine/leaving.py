@@ -89,7 +89,9 @@ async def take_back(session: Session, *, why: str) -> None:
     report = report_of(session, back.tree)
     undone = undone_in(back)
     words = f"run {session.id} was taken back ({why}): {undone} compensated"
-    if back.run.state != "rolled_back":
+    if back.run.state == "abandoned":
+        words = f"run {session.id} was taken back ({why}), but {back.run.goal_why}"
+    elif back.run.state != "rolled_back":
         words = f"run {session.id} is {back.run.state} ({why}); a worker goes on with it"
     raise RolledBack(words, report=report, run_id=session.id)
 
@@ -123,6 +125,8 @@ def note_of(session: Session, back: Back) -> str:
     match back.run.state:
         case "rolled_back":
             return f"amends: run {session.id} rolled back, {undone_in(back)} compensated"
+        case "abandoned":
+            return f"amends: run {session.id} was taken back, {undone_in(back)} compensated; {back.run.goal_why}"
         case "rolling_back":
             return f"amends: run {session.id} is rolling back; a worker goes on in {back.again_s or 0:.0f} s"
         case "pivoted":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from amends.canonical import decode
+from amends.engine.anchoring import check_anchor
 from amends.engine.ending import commit, raise_blocked
 from amends.engine.giving import give_back
 from amends.engine.rollback import read_tree, roll_back, settle_all
@@ -30,6 +31,7 @@ class Opening:
     lease_s: float
     wait_s: float
     wait_approval_s: float = 0.0
+    anchor: Any = None
     input: str = ""
     input_digest: str = ""
     given: Any = None
@@ -49,6 +51,7 @@ class Opening:
 
 async def take(opening: Opening) -> tuple[Opened, Lease]:
     """Own the run, waiting for a live owner up to a limit; raises ``Busy``, ``RunConflict``, ``RunEnded``."""
+    await check_anchor(opening.anchor)
     wait, dead = Wait(opening.wait_s), ""
     while True:
         clocks = await ReadClocks()

@@ -57,6 +57,8 @@ def rule_on(
 
 
 def _first(rules: Sequence[Rule], request: Request, at: datetime | None, *, undeclared: bool) -> Ruling | None:
+    """The first rule that matches. One about the first use only adds to what the rules after it say of every use."""
+    first_use: Ruling | None = None
     for rule in rules:
         why = rule.name
         decision: str = rule.decision
@@ -67,11 +69,19 @@ def _first(rules: Sequence[Rule], request: Request, at: datetime | None, *, unde
             decision = "approve" if decision == "allow" else decision
         if not matches or (decision == "allow" and undeclared and not rule.undeclared):
             continue
-        return Ruling(
+        found = Ruling(
             decision, why, rule.approvers, tuple(rule.roles), tuple(rule.reasons), float(rule.expires),
             rule.first_use, rule.residue,
         )  # fmt: skip
-    return None
+        if not found.first_use:
+            return found if first_use is None or found.decision == "refuse" else _with_first_use(first_use, found)
+        first_use = first_use or found
+    return first_use
+
+
+def _with_first_use(first_use: Ruling, every_use: Ruling) -> Ruling:
+    """Where every use needs a yes the first does too; where every use is allowed the first still needs its own."""
+    return first_use if every_use.decision == "allow" else every_use
 
 
 def _own(spec: Spec, request: Request) -> Ruling | None:
@@ -115,6 +125,15 @@ async def need_of(session: Session, spec: Spec, request: Request, *, undeclared:
 async def need_for(session: Session, ask: Ask) -> Need | None:
     """What the rules say of this request now."""
     return await need_of(session, ask.spec, request_of(session, ask.spec, ask.args), undeclared=ask.undeclared)
+
+
+async def accepted_by(session: Session, ask: Ask) -> str:
+    """The rule whose author takes what an undeclared tool leaves behind; empty: there is none."""
+    if not ask.undeclared or not any(rule.residue for rule in session.rules):
+        return ""
+    at = moment((await ReadClocks()).wall)
+    found = _first(session.rules, request_of(session, ask.spec, ask.args), at, undeclared=True)
+    return "" if found is None or found.residue != "accept" else found.why
 
 
 async def terms_for(session: Session, row: CallRow, ask: Ask | None = None) -> Terms | None:

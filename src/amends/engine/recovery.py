@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from amends.approvalops import ExpireApprovals
+from amends.engine.anchoring import check_anchor
 from amends.engine.ending import commit, interrupted
 from amends.engine.giving import give_back
 from amends.engine.leftover import obstacles
@@ -80,9 +81,10 @@ def _wants_agent(root: RunRow) -> bool:
 
 
 async def claim(
-    found: Found, *, owner: str, lease_s: float, new_id: Callable[[str], str], force: bool = False
+    found: Found, *, owner: str, lease_s: float, new_id: Callable[[str], str], force: bool = False, anchor: Any = None
 ) -> tuple[RunRow, Lease] | None:
     """Take the tree over; None when somebody was faster."""
+    await check_anchor(anchor)
     clocks = await ReadClocks()
     row = await ClaimRun(
         found.root.uid,

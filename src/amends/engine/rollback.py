@@ -22,6 +22,7 @@ from amends.engine.veiling import call_given, lacking, said_of, twin_given
 from amends.engine.waiting import POLL_S_MAX, POLL_S_MIN
 from amends.flow import Flow
 from amends.ledger import (
+    AbandonRun,
     BeginCompensation,
     BeginRollback,
     CloseRun,
@@ -175,7 +176,8 @@ async def _one_pass(session: Session, tree: Tree) -> float | None:
         return None
     while todo:
         batch = [row for row in todo if row.grp == todo[0].grp] if todo[0].grp else todo[:1]
-        todo = [row for row in todo if row not in batch]
+        begun = {row.id for row in batch}
+        todo = [row for row in todo if row.id not in begun]
         again = await _compensate_together(session, batch)
         if again != 0.0:
             return max(again, 0.0)
@@ -377,7 +379,12 @@ async def _probe_compensation(session: Session, spec: Spec, twin: Twin, row: Cal
 
 
 async def _close(session: Session, tree: Tree) -> Back:
-    if leftovers(session, tree):
+    left = leftovers(session, tree)
+    if left and session.uid == session.root and all(one.row.accepts and not one.doubtful for one in left):
+        # Who wrote the rule said beforehand that this stays: nobody else need be asked.
+        why = "; ".join(dict.fromkeys(f"{one.row.tool} stands: {one.row.accepts}" for one in left))
+        return Back(await AbandonRun(session.uid, "rule", why), await read_tree(session))
+    if left:
         return await _block(session, tree)
     run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "rolled_back")
     return Back(run, await read_tree(session))

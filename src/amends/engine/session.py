@@ -63,9 +63,13 @@ class Session:
     asked: set[str] = field(default_factory=set)
     """Keys that were asked for here: asked for again, the record most likely answers."""
     rules: tuple[Rule, ...] = ()
+    anchor: Any = None
+    """Where it is kept, outside the ledger, up to where approvals were used up; None: nowhere."""
     wait_approval_s: float = 0.0
     asks: set[str] = field(default_factory=set)
     """Staged calls that somebody was asked about here."""
+    strangers: dict[str, CallRow] = field(default_factory=dict)
+    """Calls that wait for a person and whose body came with the request: only who asked can go on with them."""
     tell: Callable[[ApprovalRow], Flow[None]] | None = None
     """Tells people that they are asked, if this process has a way to."""
     veil: Veil = field(default_factory=Veil)
@@ -205,6 +209,14 @@ def ask_for(
 def _locks(session: Session, spec: Spec, args: Mapping[str, Any], known: Known) -> tuple[str, ...]:
     request = request_of(session, spec, args)
     return lock_names(spec, request) if spec.redact is None else hidden_locks(session.veil, request, spec, known)
+
+
+def asking_bill(session: Session, ask: Ask, *, wide: bool) -> Bill:
+    """What the request costs, with what a person would be asked by if a budget held it."""
+    pays_for_others = ask.spec.kind == "pivot" and any(budget.then == "hold" for budget in session.budgets)
+    holds = pays_for_others or any(want.holds for want in ask.costs.wants)
+    asks = (session.new_id("apr"), session.new_id("nonce")) if holds else ("", "")
+    return replace(ask.costs, wide=wide, ask=asks) if holds or wide else ask.costs
 
 
 def unforeseen(session: Session, ask: Ask, said: Mapping[str, int]) -> tuple[Want, ...]:

@@ -6,14 +6,15 @@ from dataclasses import replace
 from typing import Final
 
 from amends.approvalrows import FindApproval, Terms
+from amends.budgetrows import Overrun
 from amends.ledger import Admission, AdmitCall
 from amends.rows import CallRow, FindCall, FindKey, ListCalls, ListGenerations, Now, RunRow, UpdateCall, UpdateRun
 from amends.states import FREES_KEY
-from amends.store.budgets import charge_for
 from amends.store.change import find_run, held, move_call
 from amends.store.law import (
     admit_by_law,
     broken_law,
+    hold_for_budget,
     hold_read,
     is_record,
     locked_out,
@@ -21,7 +22,8 @@ from amends.store.law import (
     takes_nothing,
     write_call,
 )
-from amends.store.requests import PENDING, really, replace_request, why_not, why_replaced
+from amends.store.paying import asked_again, charge_for
+from amends.store.requests import PENDING, REVIVED, really, replace_request, why_not, why_replaced
 
 GENERATIONS_MAX: Final = 100
 """How often one key may fail or be taken back in one scope before amends says stop."""
@@ -76,7 +78,7 @@ async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> A
         return Admission("replay", recorded[-1]) if recorded else closed
     if closed is not None:
         return closed
-    if op.need is not None:
+    if op.need is not None or any(op.costs.ask):
         asked = await _admit_asked_read(op, run, root, now)
         if asked is not None:
             return asked
@@ -84,6 +86,8 @@ async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> A
     if locked is not None:
         return locked
     paid = await charge_for(op, run, root, now)
+    if isinstance(paid, Overrun):
+        return await hold_for_budget(op, run, root, now, paid, {"generation": 1})
     if isinstance(paid, Admission):
         return paid
     op = replace(op, key=f"{op.key}:{op.call_id}")  # the request itself may be repeated: it stays as it is
@@ -203,7 +207,8 @@ async def _answer_requested(op: AdmitCall, run: RunRow, root: RunRow, known: Cal
     if op.digest != known.digest:
         return await _ask_for_these(op, run, root, known, now)
     why = why_not(approval, known, Terms(op.version, need), now)
-    if why in ("expired", "changed") and need is not None:
+    need = need or asked_again(op, approval)
+    if why in ("expired", "changed", REVIVED) and need is not None:
         call, made = await replace_request(run, known, approval, need, why, at=now, by=op.owner, epoch=root.epoch)
         return Admission("void", call, run=run, approval=made, void=why)
     if why not in ("", PENDING):
@@ -230,17 +235,17 @@ async def _ask_for_these(op: AdmitCall, run: RunRow, root: RunRow, known: CallRo
 async def _admit_asked_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission | None:
     """Reads are not deduplicated; one that waits for a person is found again by what it asks. None: it may start."""
     need = await really(op.need, run, op.tool)
-    if need is None:
-        return None
-    if need.decision == "refuse":
+    if need is not None and need.decision == "refuse":
         return await refused_by_rule(op, run, root, now)
+    if need is None and not any(op.costs.ask):
+        return None
     asked = [
         call
         for call in await ListCalls(root.uid, ("held", "ready", "refused"))
         if call.kind == "read" and call.approval and (call.run, call.digest) == (run.uid, op.digest)
     ]
     if not asked:
-        return await hold_read(op, run, root, need, now)
+        return None if need is None else await hold_read(op, run, root, need, now)
     if asked[-1].state == "refused":
         return Admission("rejected", asked[-1], run=run)
     return await _answer_requested(op, run, root, asked[-1], now)

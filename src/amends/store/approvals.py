@@ -14,6 +14,7 @@ from amends.approvalops import (
     ExpireApprovals,
     ReadApproval,
     SearchApprovals,
+    VoidApproval,
 )
 from amends.approvalrows import (
     OPEN,
@@ -34,7 +35,7 @@ from amends.rows import CallRow, FindCall, FindKey, ListCalls, Now, RunRow, Upda
 from amends.states import FREES_KEY
 from amends.store.change import find_run, move_approval, move_call, move_run, note, owned
 from amends.store.law import admit_by_law
-from amends.store.requests import ask_anew, binding, is_enough, is_requester, resting
+from amends.store.requests import REVIVED, ask_anew, binding, is_enough, is_requester, resting
 
 # ---- deciding -----------------------------------------------------------------------------
 
@@ -77,7 +78,7 @@ async def _why_void(approval: ApprovalRow, call: CallRow, op: DecideApproval, no
     if approval.state == "used":
         return "used"
     if approval.state_at(now) == "expired":
-        return "expired"
+        return REVIVED if approval.reason == REVIVED else "expired"
     if op.verb == "reject":
         return "" if _may_decide(approval, op) else "role"
     if approval.state == "cancelled" or op.digest != approval.digest or binding(approval, call) != approval.digest:
@@ -261,6 +262,20 @@ async def expire_approvals(op: ExpireApprovals) -> RunRow:
         if call.state == "ready" and not call.is_staged:
             await move_call(run, call, "held", at=now, by=op.owner, epoch=op.epoch, facts={"approval": row.id})
     return await find_run(root.uid)
+
+
+async def void_approval(op: VoidApproval) -> Ruled:
+    """See ``VoidApproval``."""
+    approval, call = await _found(op.approval)
+    now = await Now()
+    if approval.state not in OPEN:
+        return Ruled(approval, call, now)
+    run, root = await find_run(call.run), await find_run(call.root)
+    said = {"reason": REVIVED, "by_whom": op.by, "decided_at": now}
+    approval = await move_approval(run, approval, "expired", at=now, by=op.by, epoch=root.epoch, why=op.why, **said)
+    if call.state == "ready" and not call.is_staged:
+        call = await move_call(run, call, "held", at=now, by=op.by, epoch=root.epoch, facts={"approval": approval.id})
+    return Ruled(approval, call, now)
 
 
 # ---- delegating, reading ------------------------------------------------------------------

@@ -9,17 +9,14 @@ from __future__ import annotations
 import json
 import time
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
-from amends.budget import ONE, amount_in, text_of
+from amends.budget import amount_in, text_of
 from amends.budgetrows import AddSlice, FindSlice, Overrun, SliceRow, UpdateSlice, Want
-from amends.charges import PLANNED, RESERVED, Charge, planned, read_charge, written
-from amends.ledger import Admission, AdmitCall, SettleCall
 from amends.plain import digest
-from amends.rows import CallRow, ListCalls, RunRow, UpdateCall, UpdateRun
-from amends.store.change import note
+from amends.rows import RunRow
 from amends.store.charging import free, slice_names
 
 _PERIODS: Final = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m"}
@@ -35,8 +32,8 @@ class _Counter:
     names: list[str]
     home: str
     need: int = 0
-    is_bound: bool = False
-    """Whether the cap holds for any of what is wanted: a person may have let a call pass."""
+    bound: int = 0
+    """How much of it must fit under the cap: a person may have let a call pass."""
     rows: dict[str, SliceRow] = field(default_factory=dict)
 
     @property
@@ -76,7 +73,8 @@ async def reserve(wants: Sequence[Want], root: RunRow, *, now: float, wide: bool
             continue
         counter = _counter(want, root, now)
         counter = counters.setdefault(counter.home, counter)
-        counter.need, counter.is_bound = counter.need + want.amount, counter.is_bound or is_bound
+        counter.need += want.amount
+        counter.bound += want.amount if is_bound else 0
         homes.append(counter.home)
     looked_at = {name: one for one in counters.values() for name in (one.names if wide else [one.home])}
     for name in sorted(looked_at):  # in one order: others take them as well
@@ -88,7 +86,7 @@ async def reserve(wants: Sequence[Want], root: RunRow, *, now: float, wide: bool
     lacking = [one for one in counters.values() if _lacks(one)]
     if any(one.is_narrow for one in lacking):
         return Taken(again=True)
-    overs += [Overrun(one.want, one.spent, one.reserved, one.need, one.period) for one in lacking if one.is_bound]
+    overs += [Overrun(one.want, one.spent, one.reserved, one.bound, one.period) for one in lacking]
     if overs:
         return Taken(over=min(overs, key=lambda over: _GRAVEST.index(over.want.then)))
     for counter in counters.values():
@@ -139,7 +137,7 @@ def _lacks(counter: _Counter) -> bool:
     if counter.is_narrow:
         home = counter.rows[counter.home]
         return free(home) < counter.need or amount_in(home.cap) != counter.want.cap
-    return counter.spent + counter.reserved + counter.need > counter.want.cap
+    return counter.bound > 0 and counter.spent + counter.reserved + counter.bound > counter.want.cap
 
 
 async def _take(counter: _Counter) -> None:
@@ -163,103 +161,3 @@ async def _deal(counter: _Counter) -> None:
         changes = {"cap": text_of(cap), "allot": text_of(allot)}
         if any(getattr(row, column) != text for column, text in changes.items()):
             counter.rows[name] = await UpdateSlice(row, changes)
-
-
-# ---- calls --------------------------------------------------------------------------------
-
-
-async def charge_for(
-    op: AdmitCall, run: RunRow, root: RunRow, now: float, *, pivots: bool = False
-) -> dict[str, Any] | Admission:
-    """What a call that starts now costs is reserved, and with a pivot what its outbox will: its charge, or the answer."""
-    outbox = await outbox_of(run) if pivots and root.charged else []
-    if not op.costs.costs and not outbox:
-        return {}
-    staged = [(call, read_charge(call.cost)) for call in outbox]
-    staged = [(call, charge) for call, charge in staged if charge.phase == PLANNED]
-    wants = [*op.costs.wants, *(want for _, charge in staged for want in charge.wants)]
-    taken = await reserve(wants, root, now=now, wide=op.costs.wide or bool(staged))
-    if taken.again:
-        return Admission("again", run=run)
-    if taken.over is not None:
-        over = replace(taken.over, tool=_tools_of(taken.over, [(op.tool, op.costs.wants), *_named(staged)]))
-        return Admission("refused", run=await refused(over, run, root, now, by=op.owner), law="budget", over=over)
-    parts = list(taken.parts)
-    mine = [parts.pop(0) for want in op.costs.wants if want.per != "call"]
-    await _write_reserved(staged, parts)
-    return {"cost": written(_reserved(planned(op.costs), mine))} if op.costs.costs else {}
-
-
-async def refused(over: Overrun, run: RunRow, root: RunRow, now: float, *, by: str, at_end: bool = False) -> RunRow:
-    """The refusal is in the record. The run goes back where the budget says so, or where this was its end (``at_end``),
-    but never over a pivot.
-    """
-    words = {"unit": over.want.unit, "cap": text_of(over.want.cap), "per": over.want.per, "then": over.want.then}
-    amounts = {"spent": text_of(over.spent), "reserved": text_of(over.reserved), "asked": text_of(over.asked)}
-    await note(run, "refused", at=now, by=by, epoch=root.epoch, law="budget", tool=over.tool, **words, **amounts)
-    if not (over.want.then == "rollback" or at_end) or run.phase != "open" or run.pivot or run.goal == "rollback":
-        return run
-    why = f"{over.tool} would have passed a budget{'' if at_end else ' that takes the run back'}"
-    await note(run, "goal", at=now, by="budget", epoch=root.epoch, to="rollback", why=why)
-    return await UpdateRun(run, {"goal": "rollback", "goal_by": "budget", "goal_why": why})
-
-
-async def remember_cost(op: AdmitCall, root: RunRow, reserved: str) -> tuple[str, dict[str, str]]:
-    """The charge of a new call, reserved or planned, and what it is by unit."""
-    if not reserved and op.costs.wants and not root.charged:
-        await UpdateRun(root, {"charged": 1})
-    charge = planned(op.costs)
-    return reserved or written(charge), charge.totals(RESERVED)
-
-
-async def reserve_recorded(calls: Iterable[CallRow], root: RunRow, *, now: float) -> Overrun | None:
-    """What these calls will cost is reserved, once; or nothing, and the answer says for which it is missing."""
-    charges = [(call, read_charge(call.cost)) for call in calls if call.cost]
-    charges = [(call, charge) for call, charge in charges if charge.phase == PLANNED]
-    if not charges:
-        return None
-    wants = [want for _, charge in charges for want in charge.wants]
-    taken = await reserve(wants, root, now=now, wide=True)
-    if taken.over is not None:
-        return replace(taken.over, tool=_tools_of(taken.over, _named(charges)))
-    await _write_reserved(charges, list(taken.parts))
-    return None
-
-
-async def outbox_of(run: RunRow) -> list[CallRow]:
-    """The staged calls of this run that cost something."""
-    waiting = await ListCalls(run.root, ("held", "ready"))
-    return [call for call in waiting if call.run == run.uid and call.is_staged and call.cost]
-
-
-async def with_actuals(call: CallRow, op: SettleCall, root: RunRow, now: float) -> str:
-    """The call's charge with what its body said that it spent; what nobody reserved is taken now, cap or not."""
-    charge = read_charge(call.cost) if call.cost else Charge(RESERVED)
-    for unit, amount in op.spent:
-        charge.said[unit] = charge.said.get(unit, 0) + amount  # an earlier attempt may have spent as well
-        charge.costs.setdefault(unit, (0, ONE))
-    if op.wants:
-        taken = await reserve(op.wants, root, now=now, wide=True, forced=True)
-        charge.taken += taken.parts
-    return written(charge)
-
-
-def _reserved(charge: Charge, parts: Iterable[tuple[str, str, int]]) -> Charge:
-    return replace(charge, phase=RESERVED, taken=list(parts), wants=())
-
-
-async def _write_reserved(charges: Iterable[tuple[CallRow, Charge]], parts: list[tuple[str, str, int]]) -> None:
-    for call, charge in charges:
-        mine = [parts.pop(0) for want in charge.wants if want.per != "call"]
-        await UpdateCall(call, {"cost": written(_reserved(charge, mine))})
-
-
-def _named(charges: Iterable[tuple[CallRow, Charge]]) -> list[tuple[str, tuple[Want, ...]]]:
-    return [(call.tool, charge.wants) for call, charge in charges]
-
-
-def _tools_of(over: Overrun, asked: Iterable[tuple[str, tuple[Want, ...]]]) -> str:
-    """Who asked for it: the tools whose wants are of this budget."""
-    same = replace(over.want, amount=0)
-    names = [tool for tool, wants in asked if any(replace(want, amount=0) == same for want in wants)]
-    return ", ".join(dict.fromkeys(names))

@@ -113,9 +113,11 @@ async def move_approval(
         raise TransitionRefused(
             f"approval {row.id} ({row.tool}) is {row.state} and cannot become {to}", frm=row.state, to=to
         )
-    await note(
+    seq = await note(
         run, "approval", at=at, by=by, epoch=epoch, call=row.call, frm=row.state, to=to, approval=row.id, why=why
     )
+    if to == "used":
+        changes["used_seq"] = seq
     # What is decided, used or over need not be told any more.
     return await UpdateApproval(row, {"state": to, "tell_at": None, **changes})
 

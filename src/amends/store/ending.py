@@ -21,10 +21,10 @@ from amends.lockrows import Wanted
 from amends.planmark import tree_mark
 from amends.rows import CallRow, FindCall, FindRun, ListCalls, ListTree, Now, RunRow, UpdateCall, UpdateRun
 from amends.states import RUN_FINAL, STANDING, UNSETTLED
-from amends.store.budgets import refused, reserve_recorded
 from amends.store.change import count_replays, find_run, holds, move_call, move_run, note, owned, unblock
 from amends.store.law import not_done, promote, within
 from amends.store.locks import staged_names, take_locks
+from amends.store.paying import pay_staged, refused
 from amends.store.requests import ask_for_more, unready, use_staged
 
 # ---- backward -----------------------------------------------------------------------------
@@ -239,9 +239,11 @@ async def _take_staged(run: RunRow, staged: tuple[CallRow, ...], op: DecideCommi
             run = await find_run(run.uid)
             return Decision("rollback" if why_not.victim else "locked", run, staged, lock=why_not)
     root = await find_run(run.root)
-    over = await reserve_recorded(staged, root, now=now)
+    over = await pay_staged(run, root, staged, now=now, by=op.owner)
     if over is None:
         return None
+    if isinstance(over, list):
+        return Decision("unsettled", run, tuple(over))
     return Decision("over", await refused(over, run, root, now, by=op.owner, at_end=True), staged, over=over)
 
 

@@ -58,6 +58,7 @@ INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     approvalops.AskAgain: approvals.ask_again,
     approvalops.EditApproval: approvals.edit_approval,
     approvalops.ExpireApprovals: approvals.expire_approvals,
+    approvalops.VoidApproval: approvals.void_approval,
     approvalops.Delegate: approvals.delegate,
     approvalops.ReadApproval: approvals.read_approval,
     approvalops.SearchApprovals: approvals.search_approvals,

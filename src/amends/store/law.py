@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from amends.approvalrows import Need, TermsOf
+from amends.budgetrows import Overrun
 from amends.ledger import Admission, AdmitCall
 from amends.rows import CallRow, FindCall, InsertCall, ListCalls, ListTree, RunRow, UpdateRun
 from amends.states import RUN_FINAL, UNSETTLED
-from amends.store.budgets import charge_for, remember_cost
 from amends.store.change import find_run, move_call, note
 from amends.store.locks import merged, outbox_names, remember, take_locks
+from amends.store.paying import charge_for, need_for, remember_cost
 from amends.store.requests import ask, really, unready, use_staged
 
 
@@ -73,6 +74,8 @@ async def _start(op: AdmitCall, run: RunRow, root: RunRow, now: float, facts: di
     if locked is not None and op.kind != "retriable":
         return locked
     paid = await charge_for(op, run, root, now, pivots=pivots)
+    if isinstance(paid, Overrun):
+        return await hold_for_budget(op, run, root, now, paid, facts)
     if isinstance(paid, Admission):
         return paid
     if locked is not None:
@@ -102,6 +105,16 @@ async def _asked(
         return Admission(verdict, call, run=run)
     made = await ask(run, call, need, at=now, by=op.owner, epoch=root.epoch, follows=follows)
     return Admission("void" if follows else verdict, call, run=run, approval=made, void="changed" if follows else "")
+
+
+async def hold_for_budget(
+    op: AdmitCall, run: RunRow, root: RunRow, now: float, over: Overrun, facts: dict[str, Any]
+) -> Admission:
+    """A call that would pass a cap waits for a person, who may let it."""
+    need = need_for(over, op.costs.ask, None)
+    kept = replace(op, key=f"{op.key}:{op.call_id}") if op.kind == "read" else op
+    call = await write_call(kept, run, root, now, state="held", reason="budget", need=need, **facts)
+    return await _asked(op, run, root, call, need, now, follows="")
 
 
 async def hold_read(op: AdmitCall, run: RunRow, root: RunRow, need: Need, now: float) -> Admission:
@@ -187,6 +200,8 @@ async def write_call(
     """Write the request down, started or held, with its event."""
     if need is not None:
         facts["approval"] = need.id
+    if op.accepts:
+        facts["accepts"] = op.accepts
     if op.locks.names:
         facts["locks"] = json.dumps(op.locks.names, ensure_ascii=False)
         await remember(root)
@@ -196,7 +211,7 @@ async def write_call(
     seq = await note(
         run, "call", at=now, by=op.owner, epoch=root.epoch, call=op.call_id, frm="(new)", to=state,
         tool=op.tool, reason=facts.get("reason"), violation=facts.get("violation"),
-        locks=op.locks.names, costs=costs,
+        locks=op.locks.names, costs=costs, accepts=op.accepts,
     )  # fmt: skip
     if state == "started":
         facts |= {"attempt": 1, "first_at": now, "started_at": now}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq.abc import PGresult
 
 from amends.errors import BadConfig, LedgerUnavailable
 from amends.store.pgerrors import why_not_connected
 from amends.store.pgflow import clean, settings_of
+from amends.store.pglasting import Lasting
 from amends.store.pgurl import Place
 from amends.store.pgwatch import CHANNEL
 from amends.store.sql import Execute, Result
@@ -54,6 +56,12 @@ class Link:
     """A blocking connection. Its transactions are said: BEGIN and COMMIT are statements."""
 
     raw: psycopg.Connection[tuple[Any, ...]]
+    cursor: psycopg.Cursor[tuple[Any, ...]] = field(init=False)
+    """One for all statements: a link answers one request at a time, and making a cursor costs as much as a small one."""
+    lasting: Lasting = field(default_factory=Lasting)
+
+    def __post_init__(self) -> None:
+        self.cursor = self.raw.cursor()
 
     @property
     def closed(self) -> bool:
@@ -62,15 +70,16 @@ class Link:
 
     def execute(self, op: Execute) -> Result:
         """Answer one request of a flow."""
-        cursor = self.raw.cursor()
-        query = cast(Any, op.sql)
+        if op.lasting and self.lasting.is_due(op):
+            return self.raw.wait(self.lasting.said(self.raw.pgconn, op))
+        cursor, query = self.cursor, cast(Any, op.sql)
         try:
             cursor.execute(query, op.params)
         except (psycopg.DataError, UnicodeEncodeError) as error:
             if getattr(error, "sqlstate", None):
                 raise
             cursor.execute(query, clean(op.params))  # nothing had been sent
-        return (cursor.fetchall() if cursor.description else []), cursor.rowcount, 0
+        return (cursor.fetchall() if _has_rows(cursor.pgresult) else []), cursor.rowcount, 0
 
     def say(self, sql: str) -> str:
         """Run statements without parameters; what the server says it did."""
@@ -97,6 +106,11 @@ class AsyncLink:
     """The same, awaited."""
 
     raw: psycopg.AsyncConnection[tuple[Any, ...]]
+    cursor: psycopg.AsyncCursor[tuple[Any, ...]] = field(init=False)
+    lasting: Lasting = field(default_factory=Lasting)
+
+    def __post_init__(self) -> None:
+        self.cursor = self.raw.cursor()
 
     @property
     def closed(self) -> bool:
@@ -105,15 +119,16 @@ class AsyncLink:
 
     async def execute(self, op: Execute) -> Result:
         """Answer one request of a flow."""
-        cursor = self.raw.cursor()
-        query = cast(Any, op.sql)
+        if op.lasting and self.lasting.is_due(op):
+            return await self.raw.wait(self.lasting.said(self.raw.pgconn, op))
+        cursor, query = self.cursor, cast(Any, op.sql)
         try:
             await cursor.execute(query, op.params)
         except (psycopg.DataError, UnicodeEncodeError) as error:
             if getattr(error, "sqlstate", None):
                 raise
             await cursor.execute(query, clean(op.params))
-        return (await cursor.fetchall() if cursor.description else []), cursor.rowcount, 0
+        return (await cursor.fetchall() if _has_rows(cursor.pgresult) else []), cursor.rowcount, 0
 
     async def say(self, sql: str) -> str:
         """Run statements without parameters; what the server says it did."""
@@ -122,6 +137,11 @@ class AsyncLink:
     def end(self) -> None:
         """Disconnect without a word, from any thread: its loop may be closed."""
         self.raw.pgconn.finish()
+
+
+def _has_rows(result: PGresult | None) -> bool:
+    """Whether the statement has columns to fetch; ``description`` would make an object of each to say so."""
+    return result is not None and result.nfields > 0
 
 
 def connect(place: Place, *, opened: bool) -> Link:

@@ -156,6 +156,7 @@ async def admit(op: AdmitCall, clock: Clock) -> Admission | None:
             op.root, op.owner, op.epoch, _now(clock), values[6], op.call_id, op.owner, op.epoch, admission_facts(op),
             *values,
         ),
+        lasting=True,
     )  # fmt: skip
     if not told:
         return None
@@ -174,6 +175,7 @@ async def settle(op: SettleCall, clock: Clock) -> Settled | None:
             op.seen.root, op.owner, op.epoch, _now(clock), *settlement_values(op), op.retry_s, places(op), op.call_id,
             op.attempt, op.to, op.owner, op.epoch, settlement_facts(op),
         ),
+        lasting=True,
     )  # fmt: skip
     return settled(op, *told[0]) if told else None
 
@@ -188,6 +190,7 @@ async def begin(op: BeginCompensation, clock: Clock) -> CallRow | None:
             op.seen.root, op.owner, op.epoch, _now(clock), op.attempt, op.call_id, *free_values(op), op.owner,
             op.epoch, beginning_facts(op),
         ),
+        lasting=True,
     )  # fmt: skip
     return begun(op, told[0][1]) if told else None
 
@@ -202,6 +205,7 @@ async def end(op: SettleCompensation, clock: Clock) -> Settled | None:
             op.seen.root, op.owner, op.epoch, _now(clock), *undone_values(op), op.retry_s, op.call_id,
             *going_values(op), op.to, op.owner, op.epoch, undone_facts(op),
         ),
+        lasting=True,
     )  # fmt: skip
     return undone(op, told[0][1]) if told else None
 

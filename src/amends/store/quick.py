@@ -7,12 +7,12 @@ the conformance suite compares both ways. Each store says the statements in its 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
 
 from amends.ledger import Admission, AdmitCall, BeginCompensation, SettleCall, SettleCompensation, Settled
+from amends.plain import quoted
 from amends.rows import CALL_COLUMNS, CallRow
 from amends.store.dialect import Dialect
 from amends.store.sql import CALLS
@@ -60,6 +60,7 @@ def is_plain_admission(op: AdmitCall) -> bool:
         and not op.locks.names
         and not op.costs.costs
         and op.need is None
+        and not op.accepts
         and (op.epoch == 1 or op.declared or op.kind == "read")
     )
 
@@ -87,7 +88,7 @@ def admitted(values: tuple[Any, ...], seq: int, at: float, of_run: Sequence[str]
 
 def admission_facts(op: AdmitCall) -> str:
     """What the event of a plain admission says."""
-    return json.dumps({"tool": op.tool}, ensure_ascii=False)
+    return f'{{"tool": {quoted(op.tool)}}}'
 
 
 # ---- answering ---------------------------------------------------------------------------
@@ -155,8 +156,7 @@ def settled(op: SettleCall, seq: int, at: float) -> Settled:
 
 def settlement_facts(op: SettleCall) -> str:
     """What the event of a plain settlement says."""
-    kept = {"attempt": op.attempt, "why": op.why} if op.why else {"attempt": op.attempt}
-    return json.dumps(kept, ensure_ascii=False)
+    return f'{{"attempt": {op.attempt}, "why": {quoted(op.why)}}}' if op.why else f'{{"attempt": {op.attempt}}}'
 
 
 # ---- compensating -------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def begun(op: BeginCompensation, at: float) -> CallRow:
 
 def beginning_facts(op: BeginCompensation) -> str:
     """What the event of a plain beginning says."""
-    return json.dumps({"attempt": op.attempt})
+    return f'{{"attempt": {op.attempt}}}'
 
 
 UNDONE: Final = ("state", "comp_error", "comp_gave_up", "comp_boot", "comp_mono")
@@ -242,5 +242,4 @@ def undone(op: SettleCompensation, at: float) -> Settled:
 
 def undone_facts(op: SettleCompensation) -> str:
     """What the event of a plain end says."""
-    kept = {"attempt": op.attempt, "error": op.error} if op.error else {"attempt": op.attempt}
-    return json.dumps(kept, ensure_ascii=False)
+    return f'{{"attempt": {op.attempt}, "error": {quoted(op.error)}}}' if op.error else f'{{"attempt": {op.attempt}}}'

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from amends.approvalrows import (
+    BUDGET,
     ApprovalRow,
     ApprovalsOf,
     FindApproval,
@@ -24,6 +25,10 @@ from amends.store.change import move_approval, move_call, note
 
 PENDING: Final = "pending"
 """Why a call may not start, where nothing is wrong with its request: nobody has said yes yet."""
+
+
+REVIVED: Final = "revived"
+"""Why an approval is void, and the reason it has in the ledger, once that was put back to an earlier state."""
 
 
 def binding(approval: ApprovalRow, call: CallRow) -> str:
@@ -75,7 +80,7 @@ async def ask_anew(
     """The same for a call that is in the ledger: it is held again if it was let go."""
     changes: dict[str, Any] = {"approval": need.id}
     if not call.is_staged:
-        changes["reason"] = "approval"
+        changes["reason"] = "budget" if need.policy.startswith(BUDGET) else "approval"
     if call.state == "ready" and not call.is_staged:
         call = await move_call(run, call, "held", at=at, by=by, epoch=epoch, facts={"approval": need.id}, **changes)
     else:
@@ -95,7 +100,7 @@ def why_not(approval: ApprovalRow, call: CallRow, terms: Terms | None, now: floa
     if approval.state == "used":
         return "used"
     if approval.state_at(now) == "expired":
-        return "expired"
+        return REVIVED if approval.reason == REVIVED else "expired"
     version = call.version if terms is None else terms.version
     if approval.digest != binding(approval, call) or approval.version != version:
         return "changed"
@@ -164,7 +169,7 @@ async def may_start(
     if why == PENDING:
         return Unapproved(call, approval)
     other_version = terms is not None and terms.version != call.version  # of a process that may not be the last one
-    if why in ("expired", "changed") and need is not None and not other_version:
+    if why in ("expired", "changed", REVIVED) and need is not None and not other_version:
         call, made = await replace_request(run, call, approval, need, why, at=at, by=by, epoch=epoch)
         return Unapproved(call, made, why)
     return Unapproved(call, approval, why)
@@ -192,7 +197,9 @@ async def replace_request(
 async def why_replaced(approval: ApprovalRow) -> str:
     """Why this request was made; empty: it is the first."""
     old = await FindApproval(approval.follows) if approval.follows else None
-    return "" if old is None else "expired" if old.state == "expired" else "changed"
+    if old is None:
+        return ""
+    return "changed" if old.state != "expired" else REVIVED if old.reason == REVIVED else "expired"
 
 
 async def told_before(call: CallRow, terms: Terms | None) -> Unapproved | None:

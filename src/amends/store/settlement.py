@@ -21,11 +21,11 @@ from amends.ledger import (
 )
 from amends.lockrows import Contention, Wanted
 from amends.rows import CallRow, FindCall, Now, RunRow, UpdateCall, UpdateRun
-from amends.store.budgets import outbox_of, refused, reserve_recorded, with_actuals
 from amends.store.change import find_run, holds, move_call, move_run, note, owned, unblock
 from amends.store.law import early, promote
 from amends.store.learning import knows, learned
 from amends.store.locks import names_wanted, take_locks
+from amends.store.paying import pay_start, with_actuals
 from amends.store.requests import may_start, told_before, use, use_staged
 
 
@@ -57,11 +57,10 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
         if why_not is not None:
             return why_not
     if not call.attempt and (call.cost or root.charged):
-        outbox = await outbox_of(run) if call.kind == "pivot" and not call.violation and root.charged else []
-        over = await reserve_recorded({one.id: one for one in (call, *outbox)}.values(), root, now=now)
-        if over is not None:
-            await refused(over, run, root, now, by=op.owner)
-            return over
+        need = None if op.terms is None else op.terms.need
+        unpaid = await pay_start(run, root, call, approval, need, now=now, by=op.owner)
+        if unpaid is not None:
+            return unpaid if isinstance(unpaid, Overrun) else Unapproved(*unpaid)
         call = await _find(op.call_id)
     call = await promote(run, call, at=now, by=op.owner, epoch=op.epoch)
     if approval is not None:

@@ -18,3 +18,5 @@ class Execute(Op[Result]):
 
     sql: str
     params: Sequence[Any]
+    lasting: bool = False
+    """Said with nearly every call: worth being prepared by hand."""

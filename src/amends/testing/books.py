@@ -68,6 +68,8 @@ def overspent(store: MemoryStore, stands: Callable[[str], bool]) -> Iterator[str
     for call in store.calls.values():
         if call.cost and stands(call.id):
             charge = read_charge(call.cost)
+            if charge.passed:
+                continue  # a person let it
             for name, unit, _ in charge.taken:
                 used[name.partition("/")[0]] += charge.actual(unit)
     for row in {row.name.partition("/")[0]: row for row in store.slices.values()}.values():

@@ -11,10 +11,7 @@ from typing import Final
 from amends.rows import CallRow, EventRow
 from amends.states import RUN_FINAL, call_may, run_may
 from amends.store.memory import MemoryStore
-from amends.testing.approvalcheckers import APPROVAL_CHECKERS
-from amends.testing.budgetcheckers import BUDGET_CHECKERS
-from amends.testing.deskcheckers import DESK_CHECKERS
-from amends.testing.lockcheckers import LOCK_CHECKERS
+from amends.testing.topics import TOPIC_CHECKERS
 from amends.testing.world import World, result_of
 
 
@@ -384,10 +381,7 @@ CHECKERS: Final[dict[str, Checker]] = {
         goal_kept,
         answers_true,
         no_stale_body,
-        *LOCK_CHECKERS,
-        *DESK_CHECKERS,
-        *APPROVAL_CHECKERS,
-        *BUDGET_CHECKERS,
+        *TOPIC_CHECKERS,
     )
 }
 

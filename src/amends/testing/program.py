@@ -13,6 +13,7 @@ from amends.engine.session import Session
 from amends.errors import LedgerError
 from amends.hub import Hub, View, direct_ask
 from amends.model import Answer
+from amends.noticedesk import tell_all
 from amends.ops import Flight
 from amends.rows import RunRow
 from amends.testing.simulation import Process, Simulation
@@ -49,6 +50,7 @@ class Inside:
 
     async def recover(self, agents: dict[str, Agent] | None = None, *, limit: int = 100) -> int:
         """One pass of a worker; how many trees it took."""
+        await tell_all(self.hub, NOBODY, limit)
         found = await recovery.find_abandoned(frozenset(self.hub.specs), tenant=None, limit=limit)
         taken = 0
         for one in found:

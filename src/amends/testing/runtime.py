@@ -10,6 +10,7 @@ from amends.flow import Op
 from amends.hub import Hub, View
 from amends.keeper import Keeper
 from amends.ledger import Store, StoreOp
+from amends.model import Approval
 from amends.ops import Await, Ended, Invoke, IsDead, Luck, ReadClocks, Sleep, Watch
 from amends.run import Run
 from amends.runtime import Runtime
@@ -104,11 +105,12 @@ class TestRuntime(Runtime):
         agents: Mapping[str, Callable[[Run], object]] | None = None,
         store: MemoryStore | None = None,
         clock: TestClock | None = None,
+        on_approval_needed: Callable[[Approval], object] | None = None,
         **options: Any,
     ) -> None:
         self.clock = TestClock() if clock is None else clock
         memory = MemoryStore(clock=lambda: self.clock.wall) if store is None else store
-        self._hub = Hub({"url": "memory:", **options}, tools, store=memory, alone=True)
+        self._hub = Hub({"url": "memory:", **options}, tools, store=memory, alone=True, hook=on_approval_needed)
         self._hub.keeper = Keeper(memory.perform, self._hub.lease_s, mono=lambda: self.clock.mono, beats=False)
         self.clock._passing.append(self._renew)
         self._deaths: set[str] = set()
@@ -135,6 +137,11 @@ class TestRuntime(Runtime):
         self._be_born()
         if current_caller.get() is not None:
             raise Crash
+
+    def approve_all(self, by: str = "tester") -> list[Approval]:
+        """Everybody who is asked has said yes, however many it takes; what was approved."""
+        waiting = list(self.approvals())
+        return [self.bypass(one.id, digest=one.digest, by=by, why="a test") for one in waiting]
 
     def _be_born(self) -> None:
         self._births += 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from amends.canonical import decode, encode
 from amends.charges import RESERVED, read_charge
-from amends.model import Absent, Happened, NoEffect, Probed, Unknown
+from amends.model import Absent, Approval, Happened, NoEffect, Probed, Unknown
 from amends.ops import Invoke
 from amends.planned import RollbackPlan
 from amends.rows import CallRow
@@ -33,6 +33,16 @@ class Landing:
     at: float
     refused: bool = False
     """It arrived, and the destination turned it away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One time that people were told of a request, or were to be."""
+
+    approval: str
+    arrived: bool
+    failed: bool
+    """The hook said that it failed: whoever called it calls it again."""
 
 
 @dataclass(slots=True)
@@ -61,6 +71,7 @@ class World:
     unlocked: list[str] = field(default_factory=list)
     deadlocks: list[str] = field(default_factory=list)
     unapproved: list[str] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
     asks: frozenset[str] = frozenset()
     """Tools that never start without somebody's yes."""
     overspent: list[str] = field(default_factory=list)
@@ -108,6 +119,13 @@ class World:
             return Unknown("no answer")
         landed = any(one.key == op.call.key and one.phase == "compensate" for one in self.landings)
         return Happened(None) if landed else Absent()
+
+    def hear(self, approval: Approval) -> None:
+        """People are told of a request."""
+        lost, failed = self.sim.mode == "raise", self.sim.mode in ("raise", "answer lost")
+        self.notices.append(Notice(approval.id, arrived=not lost, failed=failed))
+        if failed:
+            raise Broke("nobody knows whether they heard")
 
     def _now(self) -> tuple[Process, Invoke]:
         assert self.sim.current is not None, "the world is touched by bodies only"
@@ -173,6 +191,12 @@ class World:
                 there = one.phase == "execute"
         return there
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether every process lived, stood still at no time, and was told the time as it was."""
+        upset = ("before", "after", "pause", "cancel", "slow", "clock forward")
+        return not any(kind.startswith(upset) for process in self.sim.processes for kind in process.faults.values())
+
     def landed_counts(self, phase: str) -> Counter[str]:
         """How often each call's effect, or its compensation, landed."""
         counts: Counter[str] = Counter()
@@ -206,7 +230,7 @@ class World:
             self.unpaid += _not_paid(row)
         if op.phase == "compensate" and (row is None or row.state != "compensating"):
             self.unwritten.append(f"the compensation of {op.call.tool} started before its start was durable")
-        if op.phase != "probe" and row is not None:
+        if op.phase in ("execute", "compensate") and row is not None:
             root = sim.store.runs[row.root]
             lease = process.leases.get(row.root)
             if lease is not None and root.epoch != lease.epoch and sim.clock.mono >= lease.until:

@@ -19,6 +19,7 @@ from amends.testing.conformance import (  # isort: skip
     racing as racing,
     locks as locks,
     budgets as budgets,
+    paying as paying,
     approvals as approvals,
     notices as notices,
     retention as retention,

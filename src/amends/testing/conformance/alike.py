@@ -58,8 +58,10 @@ def without_places(answer: Any) -> Any:
     match answer:
         case CallRow():
             return replace(answer, seq=0, settled_seq=0)
-        case EventRow() | ApprovalRow():
+        case EventRow():
             return replace(answer, seq=0)
+        case ApprovalRow():
+            return replace(answer, seq=0, used_seq=0)
         case list() | tuple():
             return [without_places(one) for one in answer]
         case _ if is_dataclass(answer) and not isinstance(answer, RunRow):

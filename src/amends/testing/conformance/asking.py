@@ -145,6 +145,11 @@ def expire(ledger: Ledger) -> ops.StoreOp[Any]:
     return approvalops.ExpireApprovals(run.uid, "a", 1)
 
 
+def void(ledger: Ledger) -> ops.StoreOp[Any]:
+    call = yes(ledger, held(ledger, ledger.run()))
+    return approvalops.VoidApproval(request_of(ledger, call).id, "ann", "restored")
+
+
 def delegate(ledger: Ledger) -> ops.StoreOp[Any]:
     ledger.run()
     return approvalops.Delegate(ledger.new("dlg"), "acme", "Ann", "bob", ledger.clock.now + 50, "away")
@@ -189,6 +194,6 @@ def note_not_told(ledger: Ledger) -> ops.StoreOp[Any]:
 ASKING: Final = (
     admit_asked, admit_asked_read, admit_asked_staged, admit_changed, admit_expired, admit_pivot_over_asked,
     start_approved, start_expired, approve, approve_first_of_two, reject, reject_pivot, withdraw, let_go_asked,
-    ask_again, edit, expire, delegate, commit_over_asked, roll_back_asked,
+    ask_again, edit, expire, void, delegate, commit_over_asked, roll_back_asked,
     claim_notice, claim_late, note_told, note_not_told,
 )  # fmt: skip

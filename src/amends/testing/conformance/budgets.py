@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Final
 
 from amends import ledger as ops
@@ -32,20 +33,20 @@ def admit(ledger: Ledger, run: RunRow, costs: Bill, tool: str = "charge", **give
     op = ledger.admit_op(run, tool, costs=costs, **given)
     answer = ledger(op)
     if answer.verdict == "again":
-        op.costs = Bill(costs.costs, costs.wants, wide=True)
+        op.costs = replace(costs, wide=True)
         answer = ledger(op)
     assert answer.verdict != "again", "with every slice in sight there is an answer"
     return answer
 
 
-def _start(ledger: Ledger, run: RunRow, costs: Bill, tool: str = "charge", **given: Any) -> CallRow:
+def start(ledger: Ledger, run: RunRow, costs: Bill, tool: str = "charge", **given: Any) -> CallRow:
     answer = admit(ledger, run, costs, tool, **given)
     assert answer.verdict == "start", answer
     call: CallRow = answer.call
     return call
 
 
-def _books(ledger: Ledger) -> tuple[str, str]:
+def books(ledger: Ledger) -> tuple[str, str]:
     """What is reserved and spent of all budgets together."""
     rows = ledger.slices()
     return tuple(text_of(sum(amount_in(getattr(row, name)) for row in rows)) for name in ("reserved", "spent"))  # type: ignore[return-value]
@@ -57,24 +58,24 @@ def _books(ledger: Ledger) -> tuple[str, str]:
 @check_each(ALL)
 def what_a_call_costs_is_reserved_with_its_start_and_spent_with_its_success(ledger: Ledger, per: str) -> None:
     run = ledger.run()
-    call = _start(ledger, run, bill(40, per=per))
-    assert _books(ledger) == ("40", "0")
+    call = start(ledger, run, bill(40, per=per))
+    assert books(ledger) == ("40", "0")
     ledger.settle(call)
-    assert _books(ledger) == ("0", "40")
+    assert books(ledger) == ("0", "40")
     assert [event.facts for event in ledger.events(run) if "costs" in event.facts]
 
 
 @check_each(ALL)
 def what_would_pass_the_cap_is_refused_with_the_facts_and_takes_no_key(ledger: Ledger, per: str) -> None:
     run = ledger.run()
-    ledger.settle(_start(ledger, run, bill(40, per=per), "one"))
-    _start(ledger, run, bill(50, per=per), "two")
+    ledger.settle(start(ledger, run, bill(40, per=per), "one"))
+    start(ledger, run, bill(50, per=per), "two")
     no = admit(ledger, run, bill(11, per=per), "three")
     assert (no.verdict, no.law, no.call) == ("refused", "budget", None)
     over: Overrun = no.over
     facts = (over.spent // ONE, over.reserved // ONE, over.asked // ONE, over.left // ONE, over.tool)
     assert facts == (40, 50, 11, 10, "three")
-    assert _books(ledger) == ("50", "40")
+    assert books(ledger) == ("50", "40")
     assert [event.facts for event in ledger.events(run)][-1].count("budget") == 1
     assert {call.tool for call in ledger.calls()} == {"one", "two"}
     assert admit(ledger, run, bill(10, per=per), "three").verdict == "start"
@@ -84,7 +85,7 @@ def what_would_pass_the_cap_is_refused_with_the_facts_and_takes_no_key(ledger: L
 def a_budget_per_call_looks_at_one_call_alone(ledger: Ledger) -> None:
     run = ledger.run()
     for tool in ("one", "two"):
-        _start(ledger, run, bill(100, per="call"), tool)
+        start(ledger, run, bill(100, per="call"), tool)
     no = admit(ledger, run, bill(101, per="call"), "three")
     assert (no.verdict, no.over.asked // ONE, no.over.left // ONE) == ("refused", 101, 100)
     assert ledger.slices() == []
@@ -97,7 +98,7 @@ def all_budgets_of_a_call_are_reserved_or_none(ledger: Ledger) -> None:
     both = Bill(wide.costs, wide.wants + narrow.wants)
     no = admit(ledger, run, both)
     assert (no.verdict, no.over.want.per) == ("refused", "run")
-    assert _books(ledger) == ("0", "0")
+    assert books(ledger) == ("0", "0")
 
 
 @check
@@ -138,23 +139,23 @@ def what_is_whose(ledger: Ledger) -> None:
 def a_new_period_begins_with_nothing_spent(ledger: Ledger, length: float) -> None:
     every = {3600.0: "hour", 86400.0: "day"}.get(length, "month")
     run = ledger.run()
-    call = _start(ledger, run, bill(80, every=every), "one")
+    call = start(ledger, run, bill(80, every=every), "one")
     assert admit(ledger, run, bill(80, every=every), "two").verdict == "refused"
     ledger.clock.now += length
     assert admit(ledger, run, bill(80, every=every), "two").verdict == "start"
     ledger.settle(call)
-    assert _books(ledger) == ("80", "80"), "each is settled where it was reserved"
+    assert books(ledger) == ("80", "80"), "each is settled where it was reserved"
     assert len({row.period for row in ledger.slices()}) == 2
 
 
 @check
 def a_cap_that_is_changed_counts_from_what_was_spent(ledger: Ledger) -> None:
     run = ledger.run()
-    ledger.settle(_start(ledger, run, bill(80), "one"))
+    ledger.settle(start(ledger, run, bill(80), "one"))
     assert admit(ledger, run, bill(50, cap=120), "two").verdict == "refused"
     assert admit(ledger, run, bill(40, cap=120), "two").verdict == "start"
     assert admit(ledger, run, bill(1, cap=100), "three").verdict == "refused"
-    assert _books(ledger) == ("40", "80")
+    assert books(ledger) == ("40", "80")
 
 
 @check
@@ -166,7 +167,7 @@ def allotments_go_where_they_are_needed(ledger: Ledger) -> None:
         started += admit(ledger, run, bill(7)).verdict == "start"
     assert started == 14
     assert admit(ledger, ledger.run("last"), bill(2)).verdict == "start"
-    assert _books(ledger) == ("100", "0")
+    assert books(ledger) == ("100", "0")
 
 
 @check
@@ -175,7 +176,7 @@ def fractions_add_up_exactly(ledger: Ledger) -> None:
     want = Want("usd", ONE, "tenant", "", "*", "refuse", "", tenth)
     for number in range(10):
         assert admit(ledger, run, Bill((("usd", tenth, ONE),), (want,)), f"tool {number}").verdict == "start"
-    assert _books(ledger) == ("1", "0")
+    assert books(ledger) == ("1", "0")
     assert admit(ledger, run, Bill((("usd", 1, ONE),), (Want("usd", ONE, "tenant", "", "*", "refuse", "", 1),))).over
 
 
@@ -185,9 +186,9 @@ def fractions_add_up_exactly(ledger: Ledger) -> None:
 @check_each({"less": 25, "more": 60})
 def what_the_body_says_is_what_it_cost(ledger: Ledger, said: int) -> None:
     run = ledger.run()
-    call = _start(ledger, run, bill(40))
+    call = start(ledger, run, bill(40))
     ledger.settle(call, spent=(("usd", said * ONE),))
-    assert _books(ledger) == ("0", str(said))
+    assert books(ledger) == ("0", str(said))
     assert admit(ledger, run, bill(100 - said), "two").verdict == "start"
     assert admit(ledger, run, bill(1), "three").verdict == "refused"
 
@@ -195,7 +196,7 @@ def what_the_body_says_is_what_it_cost(ledger: Ledger, said: int) -> None:
 @check
 def what_cost_more_than_the_cap_leaves_nothing_for_anybody(ledger: Ledger) -> None:
     run = ledger.run()
-    call = _start(ledger, run, bill(10))
+    call = start(ledger, run, bill(10))
     ledger.settle(call, spent=(("usd", 130 * ONE),))
     for number in range(16):
         assert admit(ledger, ledger.run(f"run {number}"), bill(1)).verdict == "refused"
@@ -206,147 +207,86 @@ def what_nobody_had_foreseen_is_charged_all_the_same(ledger: Ledger) -> None:
     run = ledger.run()
     call = ledger.start(run)
     ledger.settle(call, spent=(("usd", 30 * ONE),), wants=bill(0).wants)
-    assert _books(ledger) == ("0", "30")
+    assert books(ledger) == ("0", "30")
     assert admit(ledger, run, bill(71), "two").verdict == "refused"
 
 
 @check_each(("failed", "backing_off", "in_doubt"))
 def a_failure_gives_back_and_a_doubt_keeps(ledger: Ledger, to: str) -> None:
     run = ledger.run()
-    call = ledger.settle(_start(ledger, run, bill(80)), to).call
-    assert _books(ledger) == (("0" if to == "failed" else "80"), "0")
+    call = ledger.settle(start(ledger, run, bill(80)), to).call
+    assert books(ledger) == (("0" if to == "failed" else "80"), "0")
     if to == "in_doubt":
         ledger(ops.ResolveCall(call.id, "failed", "probe", "absent", owner="a", epoch=1))
-        assert _books(ledger) == ("0", "0")
+        assert books(ledger) == ("0", "0")
     if to == "backing_off":
         assert ledger(ops.StartCall(call.id, "a", 1, 2)).state == "started"
-        assert _books(ledger) == ("80", "0"), "later attempts cost nothing more"
+        assert books(ledger) == ("80", "0"), "later attempts cost nothing more"
 
 
 @check
 def what_was_spent_before_it_failed_stays_spent(ledger: Ledger) -> None:
     run = ledger.run()
-    ledger.settle(_start(ledger, run, bill(80)), "failed", spent=(("usd", 3 * ONE),))
-    assert _books(ledger) == ("0", "3")
+    ledger.settle(start(ledger, run, bill(80)), "failed", spent=(("usd", 3 * ONE),))
+    assert books(ledger) == ("0", "3")
 
 
 @check
 def a_takeover_keeps_what_may_be_spent(ledger: Ledger) -> None:
     run = ledger.run()
-    _start(ledger, run, bill(40), "charge")
-    _start(ledger, run, bill(20), "look", kind="read")
+    start(ledger, run, bill(40), "charge")
+    start(ledger, run, bill(20), "look", kind="read")
     ledger.take_over(run)
-    assert _books(ledger) == ("40", "20"), "a lost read may have been paid for"
+    assert books(ledger) == ("40", "20"), "a lost read may have been paid for"
 
 
 @check
 def residue_keeps_what_it_has(ledger: Ledger) -> None:
     run = ledger.run()
-    call = ledger.settle(_start(ledger, run, bill(40)), "in_doubt").call
+    call = ledger.settle(start(ledger, run, bill(40)), "in_doubt").call
     ledger(ops.ResolveCall(call.id, "residue", "anna", "nobody knows"))
-    assert _books(ledger) == ("40", "0")
-    ledger.settle(_start(ledger, run, bill(30), "ship"))
+    assert books(ledger) == ("40", "0")
+    ledger.settle(start(ledger, run, bill(30), "ship"))
     ledger(ops.AbandonRun(run.uid, "anna", "enough"))
-    assert _books(ledger) == ("40", "30")
+    assert books(ledger) == ("40", "30")
 
 
 @check_each({"all": ONE, "nothing": 0, "half": ONE // 2})
 def a_compensation_gives_back_what_is_refundable(ledger: Ledger, back: int) -> None:
     run = ledger.run()
-    call = ledger.settle(_start(ledger, run, bill(40, back=back)), spent=(("usd", 30 * ONE),)).call
+    call = ledger.settle(start(ledger, run, bill(40, back=back)), spent=(("usd", 30 * ONE),)).call
     ledger.roll_back(run)
     ledger.compensate(call)
-    assert _books(ledger) == ("0", text_of(30 * (ONE - back)))
+    assert books(ledger) == ("0", text_of(30 * (ONE - back)))
 
 
 @check
 def a_failed_compensation_gives_nothing_back(ledger: Ledger) -> None:
     run = ledger.run()
-    call = ledger.settle(_start(ledger, run, bill(40))).call
+    call = ledger.settle(start(ledger, run, bill(40))).call
     ledger.roll_back(run)
     begun = ledger(ledger.compensate_op(call))
     ledger.settle_compensation(begun, "compensation_in_doubt")
-    assert _books(ledger) == ("0", "40")
+    assert books(ledger) == ("0", "40")
 
 
 @check
 def late_evidence_spends_again(ledger: Ledger) -> None:
     run = ledger.run()
-    call = ledger.settle(_start(ledger, run, bill(40)), "in_doubt").call
+    call = ledger.settle(start(ledger, run, bill(40)), "in_doubt").call
     ledger.roll_back(run)
     ledger.compensate(call, from_doubt=True)
-    assert _books(ledger) == ("0", "0")
+    assert books(ledger) == ("0", "0")
     ledger(ops.NoteEvidence(call.id, 1, True, '"late"', "", "boot", 700.0, "late return"))
-    assert _books(ledger) == ("0", "40")
+    assert books(ledger) == ("0", "40")
 
 
 @check
 def a_replay_costs_nothing(ledger: Ledger) -> None:
     run = ledger.run()
-    ledger.settle(_start(ledger, run, bill(80)))
+    ledger.settle(start(ledger, run, bill(80)))
     assert admit(ledger, run, bill(80)).verdict == "replay"
-    assert _books(ledger) == ("0", "80")
-
-
-# ---- staged -------------------------------------------------------------------------------
-
-
-@check
-def what_is_staged_is_reserved_when_the_commit_is_decided(ledger: Ledger) -> None:
-    run, other = ledger.run(), ledger.run("other")
-    staged = admit(ledger, run, bill(60), "mail", kind="retriable")
-    assert (staged.verdict, ledger.slices()) == ("staged", [])
-    taken = _start(ledger, other, bill(50))
-    decision = ledger.commit(run)
-    assert (decision.how, decision.run.goal, decision.run.goal_by) == ("over", "rollback", "budget")
-    assert decision.over is not None
-    assert decision.over.tool == "mail"
-    assert ledger.commit(run).how == "rollback", "it was decided"
-    ledger.settle(taken, "failed")
-    run = ledger.run("again")
-    staged = admit(ledger, run, bill(60), "mail", kind="retriable")
-    assert ledger.commit(run).how == "forward"
-    assert _books(ledger) == ("60", "0")
-    assert ledger(ops.StartCall(staged.call.id, "a", 1, 1)).state == "started"
-    assert _books(ledger) == ("60", "0"), "it has what it needs"
-
-
-@check_each(("call", "commit"))
-def a_pivot_reserves_what_it_lets_go(ledger: Ledger, at: str) -> None:
-    run = ledger.run()
-    admit(ledger, run, bill(60), "mail", kind="retriable")
-    admit(ledger, run, bill(20), "post", kind="retriable")
-    if at == "commit":
-        assert admit(ledger, run, bill(30), "wire", kind="pivot", at_commit=True).verdict == "staged"
-        assert ledger.commit(run).how == "over"
-        assert ledger.read(run).pivot == ""
-        return
-    no = admit(ledger, run, bill(30), "wire", kind="pivot")
-    assert (no.verdict, no.over.asked // ONE, no.over.tool) == ("refused", 110, "wire, mail, post")
-    assert _start(ledger, run, bill(20), "wire", kind="pivot").state == "started"
-    assert _books(ledger) == ("100", "0")
-
-
-@check
-def what_is_dropped_has_taken_nothing(ledger: Ledger) -> None:
-    run = ledger.run()
-    admit(ledger, run, bill(60), "mail", kind="retriable")
-    ledger.roll_back(run)
-    assert (ledger.close(run, "rolled_back").state, ledger.slices()) == ("rolled_back", [])
-
-
-@check
-def what_was_held_is_reserved_when_it_starts(ledger: Ledger) -> None:
-    run = ledger.run()
-    ledger.settle(_start(ledger, run, bill(40), key="1", args="1"))
-    run = ledger.take_over(run)
-    held = admit(ledger, run, bill(70), key="2", args="2").call
-    assert held.state == "held"
-    ledger(ops.DecideCall(held.id, "run", "anna", "another one"))
-    over = ledger(ops.StartCall(held.id, "b", run.epoch, 1))
-    assert isinstance(over, Overrun)
-    assert (over.asked // ONE, over.left // ONE) == (70, 60)
-    assert ledger.look(held).state == "ready"
+    assert books(ledger) == ("0", "80")
 
 
 # ---- keeping ------------------------------------------------------------------------------
@@ -366,13 +306,13 @@ def a_run_keeps_the_budgets_that_it_was_opened_with(ledger: Ledger) -> None:
 def gc_takes_the_budgets_of_a_run_and_leaves_those_of_all(ledger: Ledger) -> None:
     run = ledger.run()
     one, all_ = bill(40, per="run", who=run.uid), bill(40)
-    ledger.settle(_start(ledger, run, Bill(one.costs, one.wants + all_.wants)))
+    ledger.settle(start(ledger, run, Bill(one.costs, one.wants + all_.wants)))
     ledger.commit(run)
     ledger.clock.now += 10
     assert ledger(ops.CollectGarbage(1.0)).runs == 1
     rows: list[SliceRow] = ledger.slices()
     assert {row.root for row in rows} == {""}
-    assert _books(ledger) == ("0", "40")
+    assert books(ledger) == ("0", "40")
 
 
 # ---- races --------------------------------------------------------------------------------
@@ -392,7 +332,7 @@ def of_many_who_race_no_more_start_than_the_cap_allows(ledger: Ledger, per: str)
         op, on = asked[number], handles[number % 2]
         answer = on(op)
         if answer.verdict == "again":
-            op.costs = Bill(op.costs.costs, op.costs.wants, wide=True)
+            op.costs = replace(op.costs, wide=True)
             answer = on(op)
         return str(answer.verdict)
 
@@ -400,4 +340,4 @@ def of_many_who_race_no_more_start_than_the_cap_allows(ledger: Ledger, per: str)
         verdicts = list(pool.map(one, range(RACERS)))
     assert (verdicts.count("start"), verdicts.count("refused")) == (14, RACERS - 14)
     assert list(overdrawn(ledger.slices())) == []
-    assert _books(ledger) == ("98", "0")
+    assert books(ledger) == ("98", "0")

@@ -137,6 +137,7 @@ create table if not exists calls (
     comp_boot longtext not null default (''),
     comp_mono double,
     approval longtext not null default (''),
+    accepts longtext not null default (''),
     attention tinyint generated always as (case when state in (
         'held', 'ready', 'backing_off', 'in_doubt', 'compensation_failed', 'compensation_in_doubt'
     ) then 1 end) stored,
@@ -241,6 +242,7 @@ create table if not exists approvals (
     reason longtext not null default (''),
     decided_at double,
     used_at double,
+    used_seq bigint not null default 0,
     told_at double,
     tell_at double,
     tells bigint not null default 0,

@@ -140,6 +140,7 @@ create table calls (
     comp_boot text not null default '',
     comp_mono double precision,
     approval text not null default '',
+    accepts text not null default '',
     attention smallint generated always as (case when
         state = 'held' or state = 'ready' or state = 'backing_off' or state = 'in_doubt'
         or state = 'compensation_failed' or state = 'compensation_in_doubt'
@@ -258,6 +259,7 @@ create table approvals (
     reason text not null default '',
     decided_at double precision,
     used_at double precision,
+    used_seq bigint not null default 0,
     told_at double precision,
     tell_at double precision,
     tells bigint not null default 0,

@@ -138,6 +138,7 @@ create table calls (
     comp_boot text not null default '',
     comp_mono real,
     approval text not null default '',
+    accepts text not null default '',
     check (
         state = 'held' or state = 'ready' or state = 'started' or state = 'succeeded' or state = 'failed'
         or state = 'backing_off' or state = 'in_doubt' or state = 'compensating' or state = 'compensated'
@@ -255,6 +256,7 @@ create table approvals (
     reason text not null default '',
     decided_at real,
     used_at real,
+    used_seq integer not null default 0,
     told_at real,
     tell_at real,
     tells integer not null default 0,

@@ -1,0 +1,103 @@
+"""A mark outside the ledger: the newest approval that was used up. A ledger that does not have it was put back.
+
+Without it a ledger restored from yesterday's copy would offer its approvals once more, for calls that have been made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from amends.errors import LedgerUnavailable
+from amends.record import dataclass
+
+BYTES_MAX: Final = 4_096
+"""A mark is a line; a larger file is not ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The place in the ledger's record up to which approvals were used up, and the approval that was."""
+
+    seq: int
+    approval: str = ""
+
+
+class Anchor:
+    """One file; written whole or not at all, and never backwards but by a person's word."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+
+    def read(self) -> Mark | None:
+        """The mark; None: nothing was ever used up."""
+        try:
+            with self.path.open("rb") as file:
+                said = json.loads(file.read(BYTES_MAX))
+            return Mark(int(said["seq"]), str(said["approval"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise LedgerUnavailable(
+                f"the ledger's anchor {self.path} cannot be read: {error}",
+                hint="put it back, or look at the ledger and call rt.reconcile_restore(by=..., why=...)",
+            ) from error
+
+    def keep(self, seq: int, approval: str) -> None:
+        """The mark is at least here when this returns, on the disk."""
+        with self._alone():
+            known = self.read()
+            if known is None or known.seq < seq:  # two who start at once may come here in either order
+                self._write(Mark(seq, approval))
+
+    def reset(self, seq: int) -> None:
+        """A person has looked: the ledger counts from here on."""
+        with self._alone():
+            self._write(Mark(seq))
+
+    def _write(self, mark: Mark) -> None:
+        beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
+        try:
+            with beside.open("wb") as file:
+                file.write(json.dumps({"seq": mark.seq, "approval": mark.approval}).encode())
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(self.path)
+            if hasattr(os, "O_DIRECTORY"):
+                folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
+        except OSError as error:
+            raise LedgerUnavailable(
+                f"the ledger's anchor {self.path} cannot be written, so nothing that was approved is started: {error}",
+                hint="make its folder writable, or name another file with anchor=",
+            ) from error
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Other processes write it too: one after another, where the system has locks for files."""
+        with self._lock, contextlib.ExitStack() as stack:
+            with contextlib.suppress(ImportError, OSError):
+                import fcntl
+
+                held: Any = stack.enter_context(self.path.with_name(f"{self.path.name}.lock").open("ab"))
+                fcntl.flock(held, fcntl.LOCK_EX)
+            yield
+
+
+def anchor_of(url: str, said: str | None) -> Anchor | None:
+    """The anchor of a ledger: beside a file, or where it is said; None: it has none."""
+    if said:
+        return Anchor(Path(said).absolute())
+    if not url.startswith("sqlite:///"):
+        return None
+    path = Path(url.removeprefix("sqlite:///").partition("?")[0]).absolute()
+    return Anchor(path.with_name(f"{path.name}.anchor"))

@@ -1,0 +1,59 @@
+"""``amends budget`` and ``amends cost``: what may still be spent, and what was."""
+
+from __future__ import annotations
+
+from amends import BudgetState, CostLine
+from amends.cli.access import reading, working
+from amends.cli.codes import BUDGET_REFUSED, DONE
+from amends.cli.show import put_json, put_table, say
+from amends.errors import UsageError
+
+BY = ("run", "tool", "agent", "day")
+
+
+def show_budgets(
+    filter: str, *, check: bool, app: str | None, url: str | None, tenant: str | None, as_json: bool
+) -> int:
+    """See ``amends budget``."""
+    with working(app, url=url, tenant=tenant) as rt:
+        found = rt.budgets(filter)
+        ledger = rt.settings["url"].value
+    if as_json:
+        for state in found:
+            put_json(state.to_dict())
+    else:
+        head = ("budget", "of", "period", "spent", "reserved", "left", "then")
+        put_table(head, [_budget_row(state) for state in found])
+    if not found:
+        say(f"no budget in {ledger}")
+    return BUDGET_REFUSED if check and any(state.left <= 0 for state in found) else DONE
+
+
+def show_costs(filter: str, *, by: str, limit: int, url: str | None, tenant: str | None, as_json: bool) -> int:
+    """See ``amends cost``."""
+    if by not in BY:
+        raise UsageError(f"costs are not told by {by!r}", hint=f"say one of {', '.join(BY)}")
+    with reading(url, tenant) as rt:
+        lines = rt.costs(by, filter)  # type: ignore[arg-type]
+        ledger = rt.settings["url"].value
+    found = lines[:limit]
+    if as_json:
+        for line in found:
+            put_json(line.to_dict())
+    else:
+        put_table((by, "calls", "spent", "reserved", "unit"), [_cost_row(line) for line in found])
+    if not found:
+        say(f"nothing cost anything in {ledger}")
+    elif len(lines) > limit:
+        say(f"the first {limit} of {len(lines)}; --limit shows more")
+    return DONE
+
+
+def _budget_row(state: BudgetState) -> tuple[str, ...]:
+    budget = state.budget
+    amounts = (f"{amount:f}" for amount in (state.spent, state.reserved, state.left))
+    return (str(budget), state.who or "", state.period or "", *amounts, budget.then)
+
+
+def _cost_row(line: CostLine) -> tuple[str, ...]:
+    return (line.what or "(none)", str(line.calls), f"{line.spent:f}", f"{line.reserved:f}", line.unit)

@@ -1,0 +1,127 @@
+"""A ledger that was put back from a copy revives nothing: it starts nothing until a person has looked."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from amends import Held, Runtime, people, tool
+from amends.anchor import Anchor, Mark
+from amends.errors import ApprovalVoid, LedgerBehind, LedgerUnavailable
+
+
+class Bank:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.sent = folder, list[int]()
+        self.folder.mkdir(exist_ok=True)
+
+    def runtime(self) -> Runtime:
+        @tool(kind="pivot", needs_approval=True)
+        def wire(cents: int) -> str:
+            self.sent.append(cents)
+            return f"w{cents}"
+
+        return Runtime(f"sqlite:///{self.folder / 'ledger.db'}", tools=[wire], principal="bot")
+
+    def copy(self, to: Path) -> None:
+        to.mkdir(exist_ok=True)
+        for path in self.folder.glob("ledger.db*"):
+            if "anchor" not in path.name:
+                shutil.copy(path, to / path.name)
+
+    def restore(self, frm: Path) -> None:
+        for path in self.folder.glob("ledger.db*"):
+            if "anchor" not in path.name:
+                path.unlink()
+        for path in frm.iterdir():
+            shutil.copy(path, self.folder / path.name)
+
+
+@pytest.fixture
+def bank(tmp_path: Path) -> Bank:
+    return Bank(tmp_path / "bank")
+
+
+def _approved_and_copied(bank: Bank, copy: Path) -> str:
+    rt = bank.runtime()
+    with pytest.raises(Held), rt.run("r") as run:
+        assert run.answer("wire", {"cents": 5}).status == "held"
+        raise run.answer("wire", {"cents": 5}).error  # type: ignore[misc]
+    [waits] = rt.approvals()
+    rt.approve(waits.id, digest=waits.digest, by="anna")
+    rt.close()
+    bank.copy(copy)
+    rt = bank.runtime()
+    with rt.run("r") as run:
+        assert run.answer("wire", {"cents": 5}).status == "done"
+    rt.close()
+    assert bank.sent == [5]
+    return waits.id
+
+
+def test_a_ledger_that_was_put_back_starts_nothing(bank: Bank, tmp_path: Path) -> None:
+    id = _approved_and_copied(bank, tmp_path / "copy")
+    bank.restore(tmp_path / "copy")
+    rt = bank.runtime()
+    for wanted in ("r", "another"):
+        with pytest.raises(LedgerBehind), rt.run(wanted):
+            pass
+    assert rt.approval(id).state == "approved", "the copy still says so"
+    assert rt.reconcile_restore(by="anna", why="the disk broke; I looked at the bank") == 1
+    with pytest.raises(ApprovalVoid) as void:
+        rt.approve(id, digest=rt.approval(id).digest, by="anna")
+    assert void.value.why == "revived"
+    with pytest.raises(Held), rt.run("r") as run:
+        answer = run.answer("wire", {"cents": 5})
+        assert isinstance(answer.error, ApprovalVoid)
+        assert answer.error.why == "revived"
+        raise Held("a person decides", call=answer.call, reason="approval")
+    assert bank.sent == [5], "nothing was sent twice"
+    [new] = rt.approvals()
+    assert new.follows == id
+    rt.close()
+
+
+def test_a_ledger_that_goes_on_is_not_behind(bank: Bank, tmp_path: Path) -> None:
+    _approved_and_copied(bank, tmp_path / "copy")
+    rt = bank.runtime()
+    with rt.run("next"):
+        pass
+    rt.close()
+
+
+def test_a_worker_starts_nothing_in_it_either(bank: Bank, tmp_path: Path) -> None:
+    _approved_and_copied(bank, tmp_path / "copy")
+    bank.restore(tmp_path / "copy")
+    rt = bank.runtime()
+    found = rt._drive(people.one(rt._hub, _root(rt)))
+    assert found is not None
+    with pytest.raises(LedgerBehind):
+        rt._recover_one(found, force=True)
+    rt.close()
+
+
+def _root(rt: Runtime) -> str:
+    from amends.ledger import ReadRun
+
+    tree = rt._hub.store.perform(ReadRun("", "r"))
+    assert tree is not None
+    return tree.run.root
+
+
+def test_the_mark_never_goes_back_and_a_broken_one_is_said(tmp_path: Path) -> None:
+    anchor = Anchor(tmp_path / "a")
+    assert anchor.read() is None
+    anchor.keep(5, "apr_5")
+    anchor.keep(3, "apr_3")
+    assert anchor.read() == Mark(5, "apr_5")
+    anchor.reset(2)
+    assert anchor.read() == Mark(2)
+    anchor.path.write_text("nonsense", encoding="utf-8")
+    with pytest.raises(LedgerUnavailable, match="cannot be read"):
+        anchor.read()
+    missing = Anchor(tmp_path / "no folder" / "a")
+    with pytest.raises(LedgerUnavailable, match="nothing that was approved is started"):
+        missing.keep(1, "x")
