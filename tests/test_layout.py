@@ -117,7 +117,6 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "store.pgschema": frozenset({"psycopg"}),
     "store.pgerrors": frozenset({"psycopg"}),
     "store.mysql": frozenset({"pymysql"}),
-    "vault": frozenset({"cryptography"}),
     "cli": frozenset({"typer", "click", "rich"}),
 }
 

@@ -7,6 +7,7 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from hashlib import sha256
+from importlib import import_module
 from typing import Any, Final
 
 from amends.errors import BadConfig, LedgerCorrupt, LedgerSealed
@@ -79,10 +80,9 @@ def _key_of(given: str) -> tuple[str, bytes]:
 
 def _cipher() -> Any:
     try:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        return import_module("cryptography.hazmat.primitives.ciphers.aead").AESGCM
     except ImportError as error:
         raise _bad("encrypt needs the package cryptography", hint="pip install 'amends[crypto]'") from error
-    return AESGCM
 
 
 def _bad(
