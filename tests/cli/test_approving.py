@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -35,9 +36,9 @@ def pays(shop: Path) -> Pays:
     def pays(order: str, cents: int, **extra: str) -> bool:
         command = [sys.executable, "app.py", order, str(cents)]
         done = subprocess.run(command, cwd=shop, env=environment(**extra), capture_output=True, text=True, check=False)
-        assert done.returncode == 0 or any(name in done.stderr for name in ("Held", "BudgetExceeded", "Rejected")), (
-            done.stderr
-        )
+        assert done.returncode == 0 or any(
+            name in done.stderr for name in ("Held", "BudgetExceeded", "Rejected", "LedgerBehind")
+        ), done.stderr
         return done.returncode == 0
 
     return pays
@@ -162,6 +163,36 @@ def test_a_run_that_waits_for_a_person_is_watched_until_there(shop: Path, pays: 
     assert watched.returncode == 12
     seen = at_terminal("runs", "watch", "order-1", cwd=shop)
     assert (seen.code, seen.lines[-1]) == (12, "= open, waits for a person")
+
+
+def test_a_ledger_that_was_put_back_starts_nothing_until_a_person_has_looked(shop: Path, pays: Pays) -> None:
+    pays("1", 50_000)
+    with sqlite3.connect(shop / "shop.db") as old, sqlite3.connect(shop / "copy.db") as copy:
+        old.backup(copy)
+    old.close()
+    copy.close()
+    asked = waiting(shop)
+    here("approvals", "approve", asked["approval"], "--digest", asked["digest"], "--yes", cwd=shop)
+    assert pays("1", 50_000)
+    for name in ("shop.db-wal", "shop.db-shm"):
+        (shop / name).unlink(missing_ok=True)
+    (shop / "copy.db").replace(shop / "shop.db")
+    assert not pays("2", 100)
+    assert_refused(here("db", "restored", "--why", "looked", cwd=shop), "--yes")
+    assert_refused(here("db", "restored", "--yes", cwd=shop), "--why")
+    assert_refused(here("db", "restored", "--why", "x", "--yes", "--url", "sqlite:///none.db", cwd=shop), "no ledger")
+    no = at_terminal("db", "restored", "--why", "looked", cwd=shop, answers=[("[y/N]", "n\n")])
+    assert (no.code, "nothing was done" in no.text) == (1, True)
+    (done,) = lines("db", "restored", "--why", "looked", "--yes", cwd=shop)
+    assert done == {"voided": 1}
+    assert pays("2", 100)
+
+
+def test_reencrypting_needs_a_key_and_says_so(shop: Path, pays: Pays) -> None:
+    pays("1", 100)
+    assert_refused(here("db", "reencrypt", cwd=shop), "encrypt")
+    assert_refused(here("db", "reencrypt", "--url", "sqlite:///none.db", cwd=shop), "no ledger")
+    assert_refused(here("db", "reencrypt", "now", cwd=shop), "now")
 
 
 WRONG: list[tuple[tuple[str, ...], tuple[str, ...]]] = [

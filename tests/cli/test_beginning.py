@@ -110,7 +110,7 @@ def test_a_doctor_tells_of_a_clock_that_was_set_back_and_of_who_waits(shop: Path
         raw.execute("update events set at = at + 3600 where seq = (select max(seq) from events)")
     raw.close()
     found = findings(shop, "--url", "sqlite:///shop.db")
-    assert found["waiting"] == ("warning", "1 blocked run, 1 doubt")
+    assert found["waiting"] == ("warning", "0 approvals, 1 blocked run, 1 doubt")
     assert (found["clock"][0], "in the future" in found["clock"][1]) == ("warning", True)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from amends import Runtime
 from tests.cli.command import assert_refused, run
+from tests.cli.terminal import at_terminal
 
 FILES = {".amends-demo.json", "ledger.db", "payments.jsonl", "stock.jsonl", "shipping.jsonl", "mail.jsonl", "shop.py"}
 
@@ -14,7 +15,7 @@ def entries(folder: Path, book: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in (folder / f"{book}.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def test_four_orders_end_as_the_shops_own_files_say(tmp_path: Path) -> None:
+def test_five_orders_end_as_the_shops_own_files_say(tmp_path: Path) -> None:
     done = run(
         "demo", cwd=tmp_path, HOME=str(tmp_path / "home"), AMENDS_URL="sqlite:///elsewhere.db", AMENDS_CREATE="0"
     )
@@ -25,14 +26,16 @@ def test_four_orders_end_as_the_shops_own_files_say(tmp_path: Path) -> None:
 
     payments = entries(folder, "payments")
     charged = [entry["order"] for entry in payments if "charge" in entry]
-    assert charged == ["order-1", "order-2", "order-3", "order-4"]
+    assert charged == ["order-1", "order-2", "order-3", "order-4", "order-5"]
     assert [entry["refund"] for entry in payments if "refund" in entry] == ["ch_2"]
     assert sum(int(str(entry["change"])) for entry in entries(folder, "stock")) == -1
-    assert [entry["order"] for entry in entries(folder, "shipping")] == ["order-1", "order-3", "order-4"]
+    assert [entry["order"] for entry in entries(folder, "shipping")] == ["order-1", "order-3", "order-4", "order-5"]
     assert [entry["order"] for entry in entries(folder, "mail")] == ["order-1"]
     with Runtime(f"sqlite:///{folder / 'ledger.db'}", create=False) as rt:
         states = {report.id: report.state for report in rt.runs()}
-    assert states == dict.fromkeys(["order-1", "order-3", "order-4"], "committed") | {"order-2": "rolled_back"}
+    assert states == dict.fromkeys(["order-1", "order-3", "order-4", "order-5"], "committed") | {
+        "order-2": "rolled_back"
+    }
 
 
 def test_it_is_told_from_the_ledger_in_the_words_a_model_sees_and_says_what_to_type(tmp_path: Path) -> None:
@@ -42,21 +45,28 @@ def test_it_is_told_from_the_ledger_in_the_words_a_model_sees_and_says_what_to_t
         "Not run: ship cannot be undone, so it comes last, and charge has not been done. "
         "Call charge first, then ship again with the same arguments." in flat
     )
-    assert "bank: 3 charges kept, 1 given back, 0 double" in told
+    assert "bank: 4 charges kept, 1 given back, 0 double" in told
     assert "killed by SIGKILL" in told
     assert "probe: Happened ch_3" in told
     for line in re.findall(r"python -m amends (.*)", told):
         shown = run(*line.split(), cwd=tmp_path)
         assert (shown.returncode, "order-3" in shown.stdout) == (0, True), shown.stderr
+    assert "… held" in told
     assert "\x1b" not in told
+
+
+def test_it_is_played_at_a_terminal_in_colour(tmp_path: Path) -> None:
+    seen = at_terminal("demo", cwd=tmp_path, width=120)
+    assert (seen.code, "\x1b[" in seen.raw) == (0, True)
+    assert all(len(line) <= 120 for line in seen.lines), seen.text
 
 
 def test_a_fresh_one_begins_anew_and_a_kept_one_goes_on_counting(tmp_path: Path) -> None:
     assert run("demo", cwd=tmp_path).returncode == 0
-    assert "bank: 3 charges kept" in run("demo", cwd=tmp_path).stdout
+    assert "bank: 4 charges kept" in run("demo", cwd=tmp_path).stdout
     kept = run("demo", "--keep", cwd=tmp_path)
-    assert (kept.returncode, "run order-8" in kept.stdout) == (0, True), kept.stderr
-    assert "bank: 6 charges kept, 2 given back, 0 double" in kept.stdout
+    assert (kept.returncode, "run order-10" in kept.stdout) == (0, True), kept.stderr
+    assert "bank: 8 charges kept, 2 given back, 0 double" in kept.stdout
 
 
 def test_it_never_deletes_what_it_did_not_make(tmp_path: Path) -> None:

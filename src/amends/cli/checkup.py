@@ -65,7 +65,7 @@ def _findings(app: str | None, url: str | None) -> Iterator[Finding]:
         yield Finding("settings", "failed", str(error), error.hint)
         return
     setting = rt.settings["url"]
-    set_here = [name for name, one in rt.settings.items() if one.origin != "default"]
+    set_here = [name for name, one in rt.settings.items() if one.origin not in ("default", "argument")]
     yield Finding("settings", "ok", f"set: {', '.join(set_here) or 'none'}; amends config show --origin says where")
     place = str(setting.value)
     if place.startswith("sqlite:///"):
@@ -170,18 +170,14 @@ def _clock(rt: Runtime) -> Finding:
 
 def _waiting(rt: Runtime) -> Finding:
     """What only a person can move on."""
-    blocked = sum(1 for _ in islice(rt.runs("status:blocked"), COUNT_MAX))
-    doubts = sum(1 for _ in islice(rt.doubts(), COUNT_MAX))
-    asked = sum(1 for _ in islice(rt.approvals(), COUNT_MAX))
-    found = {
-        "amends runs list status:blocked": (blocked, "blocked run"),
-        "amends doubts list": (doubts, "doubt"),
-        "amends approvals list": (asked, "approval"),
-    }
-    waiting = {verb: _counted(count, what) for verb, (count, what) in found.items() if count}
-    if not waiting:
+    blocked, doubts, asked = (
+        sum(1 for _ in islice(found, COUNT_MAX)) for found in (rt.runs("status:blocked"), rt.doubts(), rt.approvals())
+    )
+    if not blocked and not doubts and not asked:
         return Finding("waiting", "ok", "nothing waits for a person")
-    return Finding("waiting", "warning", ", ".join(waiting.values()), "; ".join(waiting))
+    words = f"{_counted(asked, 'approval')}, {_counted(blocked, 'blocked run')}, {_counted(doubts, 'doubt')}"
+    where = "amends approvals list" if asked and not blocked else "amends runs list status:blocked"
+    return Finding("waiting", "warning" if blocked or doubts else "ok", words, where)
 
 
 def _counted(count: int, what: str) -> str:

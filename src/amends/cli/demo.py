@@ -1,4 +1,4 @@
-"""``amends demo``: four orders in a shop of its own, each told from the ledger and the shop's own files."""
+"""``amends demo``: five orders in a shop of its own, each told from the ledger and the shop's own files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Final
 
 import amends
-from amends import Report, Runtime
+from amends import Held, Report, Runtime
 from amends.cli import accounts, place
 from amends.cli.load import load_module
 from amends.cli.show import BOLD, DIM, GREEN, RED, put, put_error
@@ -41,7 +41,7 @@ def play(folder: Path, *, fresh: bool) -> int:
         style=BOLD,
     )
     put(f"ledger        {_shown(folder / 'ledger.db')}      the shop: {_shown(file)}", style=DIM)
-    orders = (_works, _courier_fails, _killed, _ships_first)
+    orders = (_works, _courier_fails, _killed, _ships_first, _asks)
     with rt:
         first = sum(1 for _ in rt.runs()) + 1
         try:
@@ -64,7 +64,7 @@ def play(folder: Path, *, fresh: bool) -> int:
     return 0
 
 
-# ---- the four orders ----------------------------------------------------------------------
+# ---- the five orders ----------------------------------------------------------------------
 
 
 def _works(shop: ModuleType, rt: Runtime, order: str, number: int) -> None:
@@ -143,6 +143,26 @@ def _ships_first(_shop: ModuleType, rt: Runtime, order: str, number: int) -> Non
                 put_told(f"told to the model: {answer.text}", indent=5)
     report = rt.report(order)
     put_rows(report, {})
+    put_end(report)
+    _expect(report, "committed")
+
+
+def _asks(shop: ModuleType, rt: Runtime, order: str, number: int) -> None:
+    put_head(number, "A large order waits for a person", order)
+    with suppress(Held), rt.run(order):
+        shop.charge(order=order, cents=250_000)
+        raise Failed(f"{order} charged 2,500.00 EUR and asked nobody")
+    (asked,) = rt.approvals(f"state:pending run:{order}")
+    if _receipts(shop, order):
+        raise Failed(f"the bank has charged {order} before anybody said yes")
+    put_rows(rt.report(order), {"charge": "2,500.00 EUR, nothing charged yet"})
+    put_told(f"you approve exactly this call, once: digest {asked.digest[:12]}…")
+    rt.approve(asked.id, digest=asked.digest, by="you", why="it is a demonstration")
+    with rt.run(order):  # goes on where it stood
+        shop.charge(order=order, cents=250_000)
+        shop.ship(order=order, town="Leiden")
+    report = rt.report(order)
+    put_rows(report, {"charge": "approved, then charged once"}, untimed="charge")
     put_end(report)
     _expect(report, "committed")
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from amends.cli.options import App, Json, Tenant, Url, Yes, group
+from amends.cli.options import App, By, Json, Tenant, Url, Why, Yes, group
 
 config = group("Look at the settings.")
 db = group("Look at the ledger's schema, or bring it up to date.")
@@ -48,6 +48,14 @@ def db_migrate(url: Url = None, as_json: Json = False) -> int:
     from amends.cli.upkeep import migrate
 
     return migrate(url=url, as_json=as_json)
+
+
+@db.command("restored")
+def db_restored(why: Why, by: By = None, yes: Yes = False, url: Url = None, as_json: Json = False) -> int:
+    """Let a ledger that was put back from a copy start things again; its unused approvals are void."""
+    from amends.cli.upkeep import restored
+
+    return restored(by=by, why=why, yes=yes, url=url, as_json=as_json)
 
 
 @db.command("reencrypt")

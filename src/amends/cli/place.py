@@ -14,6 +14,7 @@ MARK: Final = ".amends-demo.json"
 SHOP: Final = "shop.py"
 MADE: Final = (
     *("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-journal"),
+    *("ledger.db.anchor", "ledger.db.anchor.lock"),
     *("payments.jsonl", "stock.jsonl", "shipping.jsonl", "mail.jsonl"),
     SHOP,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -14,6 +14,8 @@ from amends.cli.watching import event_facts, event_line
 from amends.errors import shown
 
 ARGS_CHARS_MAX: Final = 200
+SETTING_CHARS_MAX: Final = 60
+"""Of a value in a table; --json has all of it."""
 EVENTS_MAX: Final = 1_000
 """Of one call; a call that is retried for weeks has more, and the record has them."""
 
@@ -85,7 +87,7 @@ def show_config(*, origin: bool, url: str | None, as_json: bool) -> None:
     settings = Runtime(url).settings  # does no IO
     if as_json:
         for name, setting in settings.items():
-            put_json({"name": name, "value": setting.value} | ({"origin": setting.origin} if origin else {}))
+            put_json({"name": name, "value": _plain(setting.value)} | ({"origin": setting.origin} if origin else {}))
         return
     rows = [(name, _shown(setting.value), setting.origin) for name, setting in settings.items()]
     if origin:
@@ -202,9 +204,30 @@ def shown_args(args: Mapping[str, Any], chars: int = ARGS_CHARS_MAX) -> str:
 
 
 def _shown(value: Any) -> str:
+    """A setting in one line; a table of a file as what it says besides the defaults."""
     if isinstance(value, bool):
         return str(value).lower()
-    return "" if value is None else str(value)
+    if value is None or value == () or value == {}:
+        return ""
+    if isinstance(value, tuple | list):
+        return _cut("; ".join(_shown(one) for one in value))
+    if isinstance(value, Mapping):
+        return _cut("; ".join(f"{name}: {_shown(one)}" for name, one in value.items()))
+    if is_dataclass(value) and not isinstance(value, type):
+        said = {one.name: getattr(value, one.name) for one in fields(value)}
+        mine = {one.name: said[one.name] for one in fields(value) if said[one.name] not in (one.default, (), {})}
+        return ", ".join(f"{name} {one}" for name, one in mine.items())
+    return str(value)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SETTING_CHARS_MAX else text[: SETTING_CHARS_MAX - 1] + "…"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def say_how_many(found: list[Any], more: bool, what: str, ledger: Any) -> None:

@@ -40,10 +40,10 @@ def add_to(app: typer.Typer) -> None:
 def demo(
     dir: Annotated[Path, typer.Option("--dir", help="Where the shop and its ledger are made.")] = Path("amends-demo"),
     fresh: Annotated[
-        bool, typer.Option("--fresh/--keep", help="Begin anew, or keep the shop of the last time and add four orders.")
+        bool, typer.Option("--fresh/--keep", help="Begin anew, or keep the shop of the last time and add five orders.")
     ] = True,
 ) -> int:
-    """Play four orders in a little shop: one commits, one is taken back, one is killed, one is refused."""
+    """Play five orders: one commits, one is taken back, one is killed, one refused, one asks a person."""
     from amends.cli.demo import play
 
     return play(dir, fresh=fresh)

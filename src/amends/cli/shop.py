@@ -47,7 +47,7 @@ def put_back(order: str, item: str) -> None:
     append("stock", order=order, item=item, change=+1)
 
 
-@tool(key="order")
+@tool(key="order", needs_approval=lambda call: call.args["cents"] > 1000_00)  # a person decides about more
 def charge(order: str, cents: int) -> str:
     receipt = f"ch_{sum('charge' in entry for entry in entries('payments')) + 1}"
     append("payments", charge=receipt, order=order, cents=cents, key=current_call().key)

@@ -16,6 +16,7 @@ GLYPHS: Final = {
     "in_doubt": "?",
     "compensated": "↩",
     "dropped": "–",
+    "held": "…",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from amends import Runtime, Schema
-from amends.cli.access import reading
+from amends.cli.access import reading, who
 from amends.cli.codes import DONE, FAILED
 from amends.cli.show import agrees, must_ask, progress, put_json, put_table, say
 
@@ -58,6 +58,27 @@ def _put(rt: Runtime, schema: Schema, as_json: bool) -> None:
         return
     shown = facts | {"ledger": schema.ledger or "(none)", "pending": ", ".join(schema.pending) or "(none)"}
     put_table(("ledger's", "value"), [(name, str(value)) for name, value in shown.items()])
+
+
+def restored(*, by: str | None, why: str, yes: bool, url: str | None, as_json: bool) -> int:
+    """See ``amends db restored``."""
+    asks = must_ask(yes, "letting a restored ledger start things")
+    with reading(url, None) as rt:
+        person = who(by, rt)
+        if asks:
+            say(
+                "What was done since the copy was made is not in this ledger: compare it with the world first, for each"
+            )
+            say("tool with amends reconcile TOOL. Its approvals that were not used by then become void.")
+            if not agrees(f"{person} has looked. Start things again?"):
+                return FAILED
+        voided = rt.reconcile_restore(by=person, why=why)
+        ledger = rt.settings["url"].value
+    if as_json:
+        put_json({"voided": voided})
+    else:
+        put_table(("ledger", "approvals void now"), [(str(ledger), str(voided))])
+    return DONE
 
 
 def reencrypt(*, url: str | None, as_json: bool) -> int:

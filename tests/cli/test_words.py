@@ -1,0 +1,114 @@
+"""The rarer words of a person, each at a terminal and by JSON, on runs that really are stuck."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.command import environment, run
+from tests.cli.terminal import at_terminal
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from amends import Error, Runtime, tool
+
+@tool(key="order")
+def pay(order: str) -> str:
+    return f"ch_{order}"
+
+@pay.compensate(retry=1)
+def refund(result: str) -> None:
+    if not Path("open").exists():
+        raise RuntimeError("the bank is closed")
+
+@tool(key="order", on_conflict="hold")
+def order_cake(order: str, candles: int) -> str:
+    return f"cake_{candles}"
+
+@order_cake.compensate
+def cancel_cake(result: str) -> None: ...
+
+@tool(kind="pivot")
+def ship(order: str) -> str:
+    return f"p_{order}"
+
+rt = Runtime(tools=[pay, order_cake, ship])
+
+if __name__ == "__main__":
+    for name in ("1", "2"):
+        try:
+            with rt.run(f"closed-{name}"):
+                pay(order=name)
+                raise ValueError("wrong order")
+        except (Error, ValueError): pass
+        try:
+            with rt.run(f"party-{name}", recover="wait"):
+                order_cake(order=name, candles=7)
+                order_cake(order=name, candles=8)
+        except Error: pass
+        try:
+            with rt.run(f"shipped-{name}"):
+                ship(order=name)
+                raise ValueError("dropped it")
+        except (Error, ValueError): pass
+"""
+
+
+@pytest.fixture
+def stuck(tmp_path: Path) -> Path:
+    (tmp_path / "app.py").write_text(PROGRAM, encoding="utf-8")
+    (tmp_path / "amends.toml").write_text('app = "app.py:rt"\nby = "ada"\n', encoding="utf-8")
+    subprocess.run([sys.executable, "app.py"], cwd=tmp_path, env=environment(), check=True, capture_output=True)
+    return tmp_path
+
+
+def said(*args: str, cwd: Path, code: int = 0) -> Any:
+    done = run(*args, "--json", cwd=cwd)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+def call_of(stuck: Path, run_id: str, state: str) -> str:
+    calls = said("runs", "show", run_id, cwd=stuck)["calls"]
+    return str(next(call["id"] for call in calls if call["state"] == state))
+
+
+def test_a_compensation_that_gave_up_is_tried_again(stuck: Path) -> None:
+    first, second = (call_of(stuck, f"closed-{name}", "compensation_failed") for name in "12")
+    assert said("call", "retry", first, "--why", "it is Monday", cwd=stuck, code=3)["run"]["state"] == "blocked"
+    (stuck / "open").touch()
+    assert said("call", "retry", first, "--why", "it is Tuesday", cwd=stuck)["run"]["state"] == "rolled_back"
+    seen = at_terminal("call", "retry", second, "--why", "it is Tuesday", cwd=stuck)
+    assert (seen.code, "= rolled back" in seen.text) == (0, True)
+
+
+def test_a_held_call_is_decided(stuck: Path) -> None:
+    first, second = (call_of(stuck, f"party-{name}", "held") for name in "12")
+    done = said("call", "decide", first, "run", "--why", "two cakes", cwd=stuck)
+    assert [call["state"] for call in done["calls"] if call["id"] == first] == ["ready"]
+    seen = at_terminal("call", "decide", second, "refuse", "--why", "one cake is enough", cwd=stuck)
+    assert (seen.code, "⊘ refused" in seen.text) == (0, True)
+
+
+def test_an_interrupted_run_is_finished_by_a_person(stuck: Path) -> None:
+    assert said("runs", "show", "shipped-1", cwd=stuck)["run"]["state"] == "blocked"
+    done = said("runs", "finish", "shipped-1", "--why", "all there", "--yes", cwd=stuck)
+    assert done["run"]["state"] == "committed"
+    seen = at_terminal("runs", "finish", "shipped-2", "--why", "all there", cwd=stuck, answers=[("[y/N]", "y\n")])
+    assert (seen.code, "= committed" in seen.text) == (0, True)
+
+
+def test_what_stands_is_accepted_at_a_terminal_and_the_run_abandoned_by_json(stuck: Path) -> None:
+    first = call_of(stuck, "closed-1", "compensation_failed")
+    no = at_terminal("call", "accept", first, "--why", "theirs", cwd=stuck, answers=[("says that it stays", "n\n")])
+    assert (no.code, "nothing was done" in no.text) == (1, True)
+    yes = at_terminal("call", "accept", first, "--why", "theirs", cwd=stuck, answers=[("says that it stays", "y\n")])
+    assert (yes.code, "! residue" in yes.text) == (3, True)
+    done = said("runs", "abandon", "closed-1", "--why", "theirs", "--yes", cwd=stuck)
+    assert (done["run"]["state"], done["residue"][0]["call"]) == ("abandoned", first)
