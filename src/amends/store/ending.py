@@ -16,6 +16,7 @@ from amends.ledger import (
     Rollback,
     SettleCompensation,
     Settled,
+    Tree,
 )
 from amends.lockrows import Wanted
 from amends.planmark import tree_mark
@@ -25,6 +26,7 @@ from amends.store.change import count_replays, find_run, holds, move_call, move_
 from amends.store.law import not_done, promote, within
 from amends.store.locks import staged_names, take_locks
 from amends.store.paying import pay_staged, refused
+from amends.store.reading import tree_of
 from amends.store.requests import ask_for_more, unready, use_staged
 
 # ---- backward -----------------------------------------------------------------------------
@@ -55,7 +57,8 @@ async def begin_rollback(op: BeginRollback) -> Rollback:
         return Rollback("deferred", await find_run(op.run))
     if run.pivot:
         return Rollback("deferred", run)
-    return Rollback("rolling", await _turn_back(run, op, root.epoch, now))
+    tree = await _turn_back(run, op, root.epoch, now)
+    return Rollback("rolling", tree.run, tree)
 
 
 async def _mark(run: RunRow) -> str:
@@ -64,11 +67,12 @@ async def _mark(run: RunRow) -> str:
     return tree_mark(subtree, [call for call in await ListCalls(run.root) if call.run in inside])
 
 
-async def _turn_back(run: RunRow, op: BeginRollback, epoch: int, now: float) -> RunRow:
-    """Close the subtree: nothing held starts any more, nothing that backs off is tried again."""
-    turning = await _subtree(run)
+async def _turn_back(run: RunRow, op: BeginRollback, epoch: int, now: float) -> Tree:
+    """Close the subtree: nothing held starts any more, nothing that backs off is tried again. As it is then."""
+    below: dict[str, RunRow] = {}
     back: set[str] = set()
-    for one in turning:
+    for one in await _subtree(run):
+        below[one.uid] = one
         if one.uid != run.uid and (one.phase == "pivoted" or one.pivot or one.parent not in back):
             continue  # a child's pivot stands, or may: it is residue, or a doubt to settle first
         if one.state == "blocked" and one.came_from in ("open", "rolling_back"):
@@ -77,12 +81,15 @@ async def _turn_back(run: RunRow, op: BeginRollback, epoch: int, now: float) -> 
             one = await move_run(one, "rolling_back", at=now, by=op.by, epoch=epoch, goal="rollback", closed_at=None)
         if one.state in ("rolling_back", "rolled_back"):
             back.add(one.uid)
-    for call in await ListCalls(run.root, ("held", "ready", "backing_off")):
-        if call.run in back:
+        below[one.uid] = one
+    calls: list[CallRow] = []
+    for call in await ListCalls(run.root):
+        if call.run in back and call.state in ("held", "ready", "backing_off"):
             to = "failed" if call.state == "backing_off" else "dropped"
-            owner_run = await find_run(call.run)
-            await move_call(owner_run, call, to, at=now, by=op.by, epoch=epoch, settled_at=now)
-    return await find_run(run.uid)
+            call = await move_call(below[call.run], call, to, at=now, by=op.by, epoch=epoch, settled_at=now)
+        if call.run in below:
+            calls.append(call)
+    return await tree_of(below[run.uid], [*below.values()], calls, now)
 
 
 async def _subtree(run: RunRow) -> list[RunRow]:
