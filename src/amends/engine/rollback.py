@@ -125,7 +125,7 @@ async def _one_pass(session: Session, tree: Tree, done: dict[str, CallRow]) -> f
         return None
     while todo:
         batch = [row for row in todo if row.grp == todo[0].grp] if todo[0].grp else todo[:1]
-        todo = [row for row in todo if row not in batch]
+        todo = todo[len(batch) :] if len(batch) == 1 else [row for row in todo if row.grp != batch[0].grp]
         again = await _compensate_together(session, batch, done)
         if again != 0.0:
             return max(again, 0.0)

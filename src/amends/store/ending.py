@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from amends.errors import TransitionRefused
 from amends.ledger import (
@@ -48,16 +50,18 @@ async def begin_rollback(op: BeginRollback) -> Rollback:
             return Rollback("stale", run)
         await note(run, "rollback planned", at=now, by=op.by, epoch=root.epoch, plan=op.plan, why=op.why)
         run = await UpdateRun(run, {"plan": op.plan})
+    changes: dict[str, str] = {}
     if run.goal != "rollback":
         await note(run, "goal", at=now, by=op.by, epoch=root.epoch, to="rollback", why=op.why)
         changes = {"goal": "rollback", "goal_by": "person" if op.person else "self", "goal_why": op.why}
-        run = await UpdateRun(run, changes)
+    if changes and (op.epoch is None or run.pivot or run.state != "open"):
+        run, changes = await UpdateRun(run, changes), {}  # else it is written with its new state
     if op.epoch is None:
         await unblock(run, at=now, by=op.by, epoch=root.epoch)
         return Rollback("deferred", await find_run(op.run))
     if run.pivot:
         return Rollback("deferred", run)
-    tree = await _turn_back(run, op, root.epoch, now)
+    tree = await _turn_back(run, op, root.epoch, now, changes)
     return Rollback("rolling", tree.run, tree)
 
 
@@ -67,7 +71,7 @@ async def _mark(run: RunRow) -> str:
     return tree_mark(subtree, [call for call in await ListCalls(run.root) if call.run in inside])
 
 
-async def _turn_back(run: RunRow, op: BeginRollback, epoch: int, now: float) -> Tree:
+async def _turn_back(run: RunRow, op: BeginRollback, epoch: int, now: float, changes: Mapping[str, str]) -> Tree:
     """Close the subtree: nothing held starts any more, nothing that backs off is tried again. As it is then."""
     below: dict[str, RunRow] = {}
     back: set[str] = set()
@@ -78,7 +82,9 @@ async def _turn_back(run: RunRow, op: BeginRollback, epoch: int, now: float) -> 
         if one.state == "blocked" and one.came_from in ("open", "rolling_back"):
             one = await move_run(one, one.came_from, at=now, by=op.by, epoch=epoch, came_from="", causes="[]")
         if one.state in ("open", "committed"):
-            one = await move_run(one, "rolling_back", at=now, by=op.by, epoch=epoch, goal="rollback", closed_at=None)
+            why = changes if one.uid == run.uid else {}
+            said: dict[str, Any] = {"goal": "rollback", "closed_at": None, **why}
+            one = await move_run(one, "rolling_back", at=now, by=op.by, epoch=epoch, **said)
         if one.state in ("rolling_back", "rolled_back"):
             back.add(one.uid)
         below[one.uid] = one
