@@ -113,6 +113,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "declare": frozenset({"pydantic", "pydantic_core"}),
     "store.postgres": frozenset({"psycopg"}),
     "store.pglink": frozenset({"psycopg"}),
+    "store.pglasting": frozenset({"psycopg"}),
     "store.pgjoin": frozenset({"psycopg"}),
     "store.pgschema": frozenset({"psycopg"}),
     "store.pgerrors": frozenset({"psycopg"}),

@@ -74,6 +74,8 @@ class Rollback:
 
     how: Literal["rolling", "deferred", "refused", "ended", "stale"]
     run: RunRow
+    tree: Tree | None = None
+    """Where it is rolling: the run and what is inside it, as this transaction left them."""
 
 
 @dataclass(frozen=True, slots=True)

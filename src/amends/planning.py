@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from amends.engine.giving import read_tree
 from amends.engine.leftover import leftovers
-from amends.engine.rollback import read_tree, roll_back
+from amends.engine.rollback import roll_back
 from amends.engine.session import call_of
 from amends.errors import RunEnded, StalePlan, UsageError
 from amends.hub import Hub, View

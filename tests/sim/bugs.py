@@ -18,7 +18,7 @@ from unittest import mock
 
 from amends import notices, planmark, planning
 from amends.budgetrows import UpdateSlice
-from amends.engine import call, doubt, ending, judge, recovery, rollback, session
+from amends.engine import call, doubt, ending, judge, landing, recovery, rollback, session
 from amends.ledger import AdmitCall
 from amends.lockrows import TakeLock, Wanted
 from amends.ops import Lease
@@ -50,6 +50,7 @@ MODULES = (
     doubt,
     ending,
     judge,
+    landing,
     recovery,
     rollback,
     session,
@@ -374,7 +375,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((rollback, "_reversed", "row.settled_seq", "row.seq"), (store_ending, "_comes_first", "return later and", "return False and")),
         ("compensation_order", "world_order"), ("F8b",)),
     Bug("18b", "compensation begun while a sibling is live",
-        lambda: rewritten((rollback, "wait_for_live", "if not await LiveCalls(session.uid):\n            return await _settle_orphans(session, seen)", "return None"), (store_ending, "_comes_first", 'if other.state == "started":\n        return True', "if False:\n        return True")),
+        lambda: rewritten((landing, "wait_for_live", "if not await LiveCalls(session.uid):\n            return await _settle_orphans(session, seen)", "return None"), (store_ending, "_comes_first", 'if other.state == "started":\n        return True', "if False:\n        return True")),
         ("compensation_order",), ("F8c",)),
     Bug("19a", "a failed compensation stops the others",
         lambda: rewritten((rollback, "_one_pass", "if not todo:", "if not todo or any(row.comp_gave_up for row in tree.calls):")),

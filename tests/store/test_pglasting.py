@@ -61,6 +61,18 @@ def test_an_error_is_the_same_and_the_connection_goes_on(link: Link) -> None:
         assert link.execute(Execute("select 1 / %s::bigint", (1,), lasting=True))[0] == [(1,)]
 
 
+@pytest.mark.parametrize("how", ["rollback", "deallocate all"])
+def test_what_was_deallocated_is_prepared_anew(link: Link, how: str) -> None:
+    """psycopg does it after every rollback; a pooler or a person may at any time."""
+    for turn in range(USES * 3):
+        assert link.execute(Execute("select %s::bigint", (turn,), lasting=True))[0] == [(turn,)]
+        if turn % USES == 0:
+            link.say("begin")
+            link.say(how)
+            if how != "rollback":
+                link.say("commit")
+
+
 def test_a_lost_connection_is_the_same_error(link: Link) -> None:
     for _ in range(USES):
         link.execute(Execute("select %s::text", ("x",), lasting=True))

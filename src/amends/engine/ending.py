@@ -8,12 +8,13 @@ from typing import Final
 
 from amends.engine.call import run_attempts
 from amends.engine.doubt import is_repeatable
-from amends.engine.giving import give_back
+from amends.engine.giving import give_back, read_tree
 from amends.engine.holding import asks_somebody, is_pending, leave_to_caller, let_go_held, recorded_ask, start_decided
+from amends.engine.landing import STOPPED, let_land, wait_for_live
 from amends.engine.leftover import Leftover, leftovers, obstacles
 from amends.engine.locking import locked, start_waiting
 from amends.engine.policy import outbox_terms, terms_for
-from amends.engine.rollback import STOPPED, Back, let_land, read_tree, roll_back, settle_all, wait_for_live
+from amends.engine.rollback import Back, roll_back, settle_all
 from amends.engine.session import Session, call_of
 from amends.engine.spending import exceeded
 from amends.engine.veiling import cause_of, lacking, lacks

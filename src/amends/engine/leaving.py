@@ -5,8 +5,10 @@ from __future__ import annotations
 from amends.engine.asking import rejected
 from amends.engine.call import Done, conclude, guarded_admission
 from amends.engine.ending import commit, go_back, let_go, raise_blocked
+from amends.engine.giving import read_tree
 from amends.engine.holding import let_go_held
-from amends.engine.rollback import Back, let_land, read_tree, wait_for_live
+from amends.engine.landing import let_land, wait_for_live
+from amends.engine.rollback import Back
 from amends.engine.session import Ask, Session
 from amends.engine.telling import report_of
 from amends.engine.veiling import scrubbed

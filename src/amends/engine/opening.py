@@ -7,8 +7,8 @@ from typing import Any, Literal
 from amends.canonical import decode
 from amends.engine.anchoring import check_anchor
 from amends.engine.ending import commit, raise_blocked
-from amends.engine.giving import give_back
-from amends.engine.rollback import read_tree, roll_back, settle_all
+from amends.engine.giving import give_back, read_tree
+from amends.engine.rollback import roll_back, settle_all
 from amends.engine.session import Session
 from amends.engine.veiling import lacking
 from amends.engine.waiting import Wait

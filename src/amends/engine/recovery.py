@@ -8,9 +8,9 @@ from typing import Any, Final, Literal
 from amends.approvalops import ExpireApprovals
 from amends.engine.anchoring import check_anchor
 from amends.engine.ending import commit, interrupted
-from amends.engine.giving import give_back
+from amends.engine.giving import give_back, read_tree
 from amends.engine.leftover import obstacles
-from amends.engine.rollback import read_tree, roll_back, settle_all
+from amends.engine.rollback import roll_back, settle_all
 from amends.engine.session import Session
 from amends.errors import BudgetExceeded, Locked, RunBlocked, Waiting
 from amends.flow import Flow

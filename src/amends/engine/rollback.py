@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Final
 
 from amends.engine.doubt import (
@@ -14,13 +15,14 @@ from amends.engine.doubt import (
     settle_left,
     wait_settled,
 )
-from amends.engine.giving import give_back
-from amends.engine.giving import read_tree as read_tree
+from amends.engine.giving import give_back, read_tree
 from amends.engine.judge import judge
+from amends.engine.landing import let_land, wait_for_live
 from amends.engine.leftover import leftovers, taken_by_rule
 from amends.engine.session import Session, call_of, describe_error
 from amends.engine.veiling import call_given, lacking, said_of, twin_given
 from amends.engine.waiting import POLL_S_MAX, POLL_S_MIN
+from amends.errors import TransitionRefused
 from amends.flow import Flow
 from amends.ledger import (
     AbandonRun,
@@ -30,12 +32,11 @@ from amends.ledger import (
     NoteProbe,
     ReadCall,
     ResolveCall,
-    SettleCall,
     SettleCompensation,
     Tree,
 )
 from amends.model import Absent, Happened, Unknown
-from amends.ops import Ended, Invoke, LiveCalls, Luck, ReadClocks, Sleep, Together
+from amends.ops import Ended, Invoke, Luck, ReadClocks, Sleep, Together
 from amends.record import dataclass
 from amends.rows import CallRow, RunRow
 from amends.states import LIVE
@@ -44,7 +45,6 @@ from amends.tool import Spec, Twin
 PASSES_MAX: Final = 1_000
 """A rollback that is still finding work after this many passes is a bug of ours, not progress."""
 LOOK_AGAIN: Final = -1.0
-STOPPED: Final = '["Cancelled", "its flow was stopped"]'
 GUARDED: Final = '["Guard", "somebody else changed it since; it was left as it is"]'
 
 
@@ -63,7 +63,7 @@ async def roll_back(session: Session, *, by: str, why: str, person: bool = False
     await let_land(session)
     for _ in range(PASSES_MAX):
         began = await BeginRollback(session.uid, by, why, person, session.lease.owner, session.lease.epoch)
-        tree = await read_tree(session)
+        tree = began.tree or await read_tree(session)
         if any(row.state in LIVE for row in tree.calls):
             await wait_for_live(session)
             tree = await read_tree(session)
@@ -78,63 +78,16 @@ async def roll_back(session: Session, *, by: str, why: str, person: bool = False
             if tree.run.pivot and tree.run.phase == "open":
                 return await _block(session, tree)  # the pivot's doubt is a person's matter
             continue
-        again = await _one_pass(session, tree)
+        done: dict[str, CallRow] = {}
+        again = await _one_pass(session, tree, done)
         if again is None:
             return await _close(session, tree)
         if again > 0:
             return await _stop(session, tree, again)
+        closed = await _close_at_once(session, tree, done)
+        if closed is not None:
+            return closed
     raise AssertionError(f"the rollback of run {session.id} does not end")
-
-
-async def let_land(session: Session, *, patient: bool = False) -> None:
-    """What other threads and tasks of this process still run lands first.
-
-    Calls that nobody is behind stay as they are: whoever comes here meets them in what it reads next.
-    """
-    if await LiveCalls(session.uid):
-        await wait_for_live(session, patient=patient)
-
-
-async def wait_for_live(session: Session, *, patient: bool = False) -> None:
-    """Let the calls that other threads and tasks of this process still run land first.
-
-    ``patient``: however long they take, as leaving a block does. A body that must not is given a timeout.
-    """
-    waited, pause = 0.0, POLL_S_MIN
-    while True:
-        seen = {row.id for row in (await read_tree(session)).calls if row.state in LIVE}
-        if not await LiveCalls(session.uid):
-            return await _settle_orphans(session, seen)
-        if not patient and waited >= session.wait_s:
-            return None
-        await Sleep(pause)
-        waited, pause = waited + pause, min(pause * 2, POLL_S_MAX)
-
-
-async def _settle_orphans(session: Session, seen: set[str]) -> None:
-    """Nobody is behind these: a flow was stopped (an interrupt, a cancellation) and could not settle its call.
-
-    They were seen before the last flow ended and are still there after it: a call that another thread has begun
-    since then is not among them.
-    """
-    if not seen:
-        return
-    clocks = await ReadClocks()
-    owner, epoch = session.lease.owner, session.lease.epoch
-    for row in (await read_tree(session)).calls:
-        if row.id not in seen:
-            continue
-        if row.state == "started":
-            to = "failed" if row.kind == "read" else "in_doubt"
-            await SettleCall(
-                row.id, owner, epoch, row.attempt, to, why="cancelled", error=STOPPED,
-                boot=clocks.boot, mono=clocks.mono,
-            )  # fmt: skip
-        elif row.state == "compensating":
-            await SettleCompensation(
-                row.id, owner, epoch, row.comp_attempt, "compensation_in_doubt", error=STOPPED,
-                boot=clocks.boot, mono=clocks.mono,
-            )  # fmt: skip
 
 
 async def settle_all(session: Session, tree: Tree, *, back: bool) -> float | None:
@@ -162,8 +115,11 @@ async def _asked_again(session: Session, spec: Spec, row: CallRow, *, back: bool
 # ---- compensations ------------------------------------------------------------------------
 
 
-async def _one_pass(session: Session, tree: Tree) -> float | None:
-    """Compensate what is there. None: nothing left to do; 0: look again; more: not before so many seconds."""
+async def _one_pass(session: Session, tree: Tree, done: dict[str, CallRow]) -> float | None:
+    """Compensate what is there. None: nothing left to do; 0: look again; more: not before so many seconds.
+
+    ``done`` gets the calls as they were left.
+    """
     todo = _in_turn(session, tree)
     if not todo:
         return None
@@ -171,16 +127,16 @@ async def _one_pass(session: Session, tree: Tree) -> float | None:
         batch = [row for row in todo if row.grp == todo[0].grp] if todo[0].grp else todo[:1]
         begun = {row.id for row in batch}
         todo = [row for row in todo if row.id not in begun]
-        again = await _compensate_together(session, batch)
+        again = await _compensate_together(session, batch, done)
         if again != 0.0:
             return max(again, 0.0)
     return 0.0
 
 
-async def _compensate_together(session: Session, batch: list[CallRow]) -> float:
+async def _compensate_together(session: Session, batch: list[CallRow], done: dict[str, CallRow]) -> float:
     if len(batch) == 1:
-        return await compensate(session, batch[0])
-    flows: list[Flow[float]] = [compensate(session, row) for row in batch]
+        return await compensate(session, batch[0], done)
+    flows: list[Flow[float]] = [compensate(session, row, done) for row in batch]
     ends = await Together(flows)
     for end in ends:
         if isinstance(end, BaseException):
@@ -237,7 +193,7 @@ def _is_open(session: Session, row: CallRow) -> bool:
     return False
 
 
-async def compensate(session: Session, row: CallRow) -> float:
+async def compensate(session: Session, row: CallRow, done: dict[str, CallRow]) -> float:
     """Take one call back, at most once per attempt. 0: settled or passed over; less: it is not its turn, look again;
     more: not before so many seconds.
     """
@@ -263,7 +219,7 @@ async def compensate(session: Session, row: CallRow) -> float:
             await Sleep(POLL_S_MIN)
             await wait_for_live(session)
             return LOOK_AGAIN
-        row = await _attempt(session, spec, twin, started)
+        row = done[row.id] = await _attempt(session, spec, twin, started)
     return 0.0
 
 
@@ -380,6 +336,22 @@ async def _close(session: Session, tree: Tree) -> Back:
         return Back(await AbandonRun(session.uid, "rule", stays), await read_tree(session))
     run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "rolled_back")
     return Back(run, await read_tree(session))
+
+
+async def _close_at_once(session: Session, tree: Tree, done: dict[str, CallRow]) -> Back | None:
+    """Close a run without children of which all was taken back in one pass; None: look again.
+
+    Whether that is all is the ledger's to say, in the transaction that closes it: nobody need look for it before.
+    """
+    calls = tuple(done.get(row.id, row) for row in tree.calls)
+    left = replace(tree, calls=calls, locks=())
+    if len(tree.runs) > 1 or any(row.state != "compensated" for row in done.values()) or leftovers(session, left):
+        return None
+    try:
+        run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "rolled_back")
+    except TransitionRefused:
+        return None
+    return Back(run, replace(left, run=run, runs=(run,)))
 
 
 async def _block(session: Session, tree: Tree) -> Back:

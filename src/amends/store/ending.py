@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from amends.errors import TransitionRefused
 from amends.ledger import (
@@ -16,6 +18,7 @@ from amends.ledger import (
     Rollback,
     SettleCompensation,
     Settled,
+    Tree,
 )
 from amends.lockrows import Wanted
 from amends.planmark import tree_mark
@@ -25,6 +28,7 @@ from amends.store.change import count_replays, find_run, holds, move_call, move_
 from amends.store.law import not_done, promote, within
 from amends.store.locks import staged_names, take_locks
 from amends.store.paying import pay_staged, refused
+from amends.store.reading import tree_of
 from amends.store.requests import ask_for_more, unready, use_staged
 
 # ---- backward -----------------------------------------------------------------------------
@@ -46,16 +50,19 @@ async def begin_rollback(op: BeginRollback) -> Rollback:
             return Rollback("stale", run)
         await note(run, "rollback planned", at=now, by=op.by, epoch=root.epoch, plan=op.plan, why=op.why)
         run = await UpdateRun(run, {"plan": op.plan})
+    changes: dict[str, str] = {}
     if run.goal != "rollback":
         await note(run, "goal", at=now, by=op.by, epoch=root.epoch, to="rollback", why=op.why)
         changes = {"goal": "rollback", "goal_by": "person" if op.person else "self", "goal_why": op.why}
-        run = await UpdateRun(run, changes)
+    if changes and (op.epoch is None or run.pivot or run.state != "open"):
+        run, changes = await UpdateRun(run, changes), {}  # else it is written with its new state
     if op.epoch is None:
         await unblock(run, at=now, by=op.by, epoch=root.epoch)
         return Rollback("deferred", await find_run(op.run))
     if run.pivot:
         return Rollback("deferred", run)
-    return Rollback("rolling", await _turn_back(run, op, root.epoch, now))
+    tree = await _turn_back(run, op, root.epoch, now, changes)
+    return Rollback("rolling", tree.run, tree)
 
 
 async def _mark(run: RunRow) -> str:
@@ -64,25 +71,31 @@ async def _mark(run: RunRow) -> str:
     return tree_mark(subtree, [call for call in await ListCalls(run.root) if call.run in inside])
 
 
-async def _turn_back(run: RunRow, op: BeginRollback, epoch: int, now: float) -> RunRow:
-    """Close the subtree: nothing held starts any more, nothing that backs off is tried again."""
-    turning = await _subtree(run)
+async def _turn_back(run: RunRow, op: BeginRollback, epoch: int, now: float, changes: Mapping[str, str]) -> Tree:
+    """Close the subtree: nothing held starts any more, nothing that backs off is tried again. As it is then."""
+    below: dict[str, RunRow] = {}
     back: set[str] = set()
-    for one in turning:
+    for one in await _subtree(run):
+        below[one.uid] = one
         if one.uid != run.uid and (one.phase == "pivoted" or one.pivot or one.parent not in back):
             continue  # a child's pivot stands, or may: it is residue, or a doubt to settle first
         if one.state == "blocked" and one.came_from in ("open", "rolling_back"):
             one = await move_run(one, one.came_from, at=now, by=op.by, epoch=epoch, came_from="", causes="[]")
         if one.state in ("open", "committed"):
-            one = await move_run(one, "rolling_back", at=now, by=op.by, epoch=epoch, goal="rollback", closed_at=None)
+            why = changes if one.uid == run.uid else {}
+            said: dict[str, Any] = {"goal": "rollback", "closed_at": None, **why}
+            one = await move_run(one, "rolling_back", at=now, by=op.by, epoch=epoch, **said)
         if one.state in ("rolling_back", "rolled_back"):
             back.add(one.uid)
-    for call in await ListCalls(run.root, ("held", "ready", "backing_off")):
-        if call.run in back:
+        below[one.uid] = one
+    calls: list[CallRow] = []
+    for call in await ListCalls(run.root):
+        if call.run in back and call.state in ("held", "ready", "backing_off"):
             to = "failed" if call.state == "backing_off" else "dropped"
-            owner_run = await find_run(call.run)
-            await move_call(owner_run, call, to, at=now, by=op.by, epoch=epoch, settled_at=now)
-    return await find_run(run.uid)
+            call = await move_call(below[call.run], call, to, at=now, by=op.by, epoch=epoch, settled_at=now)
+        if call.run in below:
+            calls.append(call)
+    return await tree_of(below[run.uid], [*below.values()], calls, now)
 
 
 async def _subtree(run: RunRow) -> list[RunRow]:

@@ -79,7 +79,9 @@ class Link:
 
     def _text(self, op: Execute, first: tuple[str, ...]) -> str:
         escape, self.last = self.raw.escape, op
-        text = "; ".join((*first, op.sql % tuple([escape(value) for value in op.params])))
+        # The driver looks at the type, the converters and the server's state for each.
+        literals = [f"'{value}'" if type(value) is str and _is_plain(value) else escape(value) for value in op.params]
+        text = "; ".join((*first, op.sql % tuple(literals)))
         if len(text) * 4 > self.packet_max and len(text.encode()) >= self.packet_max:
             raise LedgerUnavailable(
                 f"a statement of {len(text):,} characters is more than the ledger's server takes; nothing was written",
@@ -159,6 +161,11 @@ def _dialled(address: Address) -> socket.socket:
     except OSError as error:
         raise myerrors.unreachable(error, address.shown) from error
     return dialled
+
+
+def _is_plain(text: str) -> bool:
+    """Whether nothing in it needs escaping, in any mode of a server that is spoken to in UTF-8."""
+    return "'" not in text and "\\" not in text and text.isprintable()
 
 
 def _text(value: bytes | str) -> str:

@@ -18,7 +18,7 @@ from amends.store.dialect import POSTGRES
 from amends.store.intents import READS, intent
 from amends.store.pgquick import QUICK
 from amends.store.pgurl import Place
-from amends.store.pgwatch import notify_sql, topics_of
+from amends.store.pgwatch import notify_said, notify_sql, topics_of
 from amends.store.sql import Desk, Execute, Statements, transaction
 
 T = TypeVar("T")
@@ -145,10 +145,11 @@ async def _once(op: StoreOp[T], preamble: Preamble, clock: Callable[[], float] |
     await Say(preamble.writing)
     answer: T = await transaction(intent(op), Desk(WRITING, clock))
     topics = topics_of(op, answer)
-    if topics:
+    ring = notify_said(topics)
+    if topics and not ring:
         await Execute(notify_sql(len(topics)), topics)
     stage.committing = True
-    said = await Say("commit")
+    said = await Say(f"{ring}commit")
     assert said == "COMMIT", f"a commit was answered with {said}"
     return answer
 

@@ -38,11 +38,12 @@ _READERS: Final[dict[int, Callable[[bytes], Any]]] = {20: int, 21: int, 23: int,
 class Lasting:
     """What one connection has prepared."""
 
-    __slots__ = ("_names", "_uses")
+    __slots__ = ("_made", "_names", "_uses")
 
     def __init__(self) -> None:
         self._uses: dict[str, int] = {}
         self._names: dict[str, bytes] = {}
+        self._made = 0
 
     def is_due(self, op: Execute) -> bool:
         """Whether this statement is said often enough here."""
@@ -51,12 +52,23 @@ class Lasting:
         self._uses[op.sql] = uses = self._uses.get(op.sql, 0) + 1
         return uses > FIRST_USES
 
+    def forget(self) -> None:
+        """Nothing is prepared any more: psycopg deallocates all that its connection has, ours too, after a rollback."""
+        self._names.clear()
+
+    def heard(self, status: str) -> str:
+        """What the server says it did, again."""
+        if status == "ROLLBACK":
+            self.forget()
+        return status
+
     def said(self, pgconn: PGconn, op: Execute) -> PQGen[Result]:
         """Send it and read the answer, as a generator for ``Connection.wait`` of either colour."""
         params = written(op.params)
         name = self._names.get(op.sql)
         if name is None:
-            name = b"amends_%d" % len(self._names)
+            self._made += 1  # a name is never used twice: an old statement of that name might still be there
+            name = b"amends_%d" % self._made
             pgconn.send_prepare(name, numbered(op.sql))
             yield from _result(pgconn)
             self._names[op.sql] = name

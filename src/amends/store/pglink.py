@@ -71,7 +71,10 @@ class Link:
     def execute(self, op: Execute) -> Result:
         """Answer one request of a flow."""
         if op.lasting and self.lasting.is_due(op):
-            return self.raw.wait(self.lasting.said(self.raw.pgconn, op))
+            try:
+                return self.raw.wait(self.lasting.said(self.raw.pgconn, op))
+            except psycopg.errors.InvalidSqlStatementName:
+                self.lasting.forget()  # it was never begun
         cursor, query = self.cursor, cast(Any, op.sql)
         try:
             cursor.execute(query, op.params)
@@ -83,7 +86,10 @@ class Link:
 
     def say(self, sql: str) -> str:
         """Run statements without parameters; what the server says it did."""
-        return self.raw.execute(cast(Any, sql), prepare=False).statusmessage or ""
+        cursor = self.cursor.execute(cast(Any, sql), prepare=False)
+        while cursor.nextset():  # what it did last counts
+            pass
+        return self.lasting.heard(cursor.statusmessage or "")
 
     def listen(self) -> None:
         """From now on the ledger's notices are kept for us."""
@@ -120,7 +126,10 @@ class AsyncLink:
     async def execute(self, op: Execute) -> Result:
         """Answer one request of a flow."""
         if op.lasting and self.lasting.is_due(op):
-            return await self.raw.wait(self.lasting.said(self.raw.pgconn, op))
+            try:
+                return await self.raw.wait(self.lasting.said(self.raw.pgconn, op))
+            except psycopg.errors.InvalidSqlStatementName:
+                self.lasting.forget()
         cursor, query = self.cursor, cast(Any, op.sql)
         try:
             await cursor.execute(query, op.params)
@@ -132,7 +141,10 @@ class AsyncLink:
 
     async def say(self, sql: str) -> str:
         """Run statements without parameters; what the server says it did."""
-        return (await self.raw.execute(cast(Any, sql), prepare=False)).statusmessage or ""
+        cursor = await self.cursor.execute(cast(Any, sql), prepare=False)
+        while cursor.nextset():
+            pass
+        return self.lasting.heard(cursor.statusmessage or "")
 
     def end(self) -> None:
         """Disconnect without a word, from any thread: its loop may be closed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from amends import approvalops, ledger
@@ -59,6 +59,18 @@ def topics_of(op: StoreOp[Any], answer: Any) -> tuple[str, ...]:
 def notify_sql(count: int) -> str:
     """The statement that rings so many topics when the transaction is committed."""
     return f"select {', '.join([f'pg_notify({CHANNEL}, %s)'] * count)}"
+
+
+def notify_said(topics: Sequence[str]) -> str:
+    """The same in words, to be said together with the commit; empty: none, or a topic that would have to be quoted."""
+    if not topics or not all(_is_word(topic) for topic in topics):
+        return ""
+    rings = [f"pg_notify({CHANNEL}, '{topic}')" for topic in topics]
+    return f"select {', '.join(rings)}; "
+
+
+def _is_word(topic: str) -> bool:
+    return topic.isascii() and topic.replace("_", "").isalnum()
 
 
 class Listening(Protocol):

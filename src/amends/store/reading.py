@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from amends.approvalrows import ApprovalsOf
 from amends.budgetops import ListBudgets
 from amends.budgetrows import PageSlices, SliceRow
@@ -37,11 +39,16 @@ async def read_run(op: ReadRun) -> Tree | None:
             inside.add(row.uid)
             runs.append(row)
     calls = [call for call in await ListCalls(run.root) if call.run in inside]
+    return await tree_of(run, runs, calls, await Now())
+
+
+async def tree_of(run: RunRow, runs: Sequence[RunRow], calls: Sequence[CallRow], now: float) -> Tree:
+    """The tree of these rows, with what it holds and what was asked about its calls."""
     locks = await LocksOf(run.uid) if run.locked else []
     asked = await ApprovalsOf(run.root) if any(call.approval for call in calls) else []
     mine = {call.id for call in calls} if asked else set()
     approvals = tuple(row for row in asked if row.call in mine)
-    return Tree(run, tuple(runs), tuple(calls), await Now(), tuple(locks), approvals)
+    return Tree(run, tuple(runs), tuple(calls), now, tuple(locks), approvals)
 
 
 async def read_call(op: ReadCall) -> CallRow | None:
