@@ -496,8 +496,8 @@ BUGS: tuple[Bug, ...] = (
 
 def killed_by(bug: Bug, *, seconds: float = 25.0, seed: int = 7) -> tuple[str, int]:
     """Which of its own checkers killed it, after how many schedules; "" when it survived."""
+    clean_traces()  # of every flow, once in a process: not part of the hunt's time
     tally, end = Tally(), time.monotonic() + seconds
-    clean_traces()
     with bug.seeded():
         for variant, index, schedule in _candidates(bug, seed):
             if tally.schedules >= SCHEDULES_MAX or time.monotonic() > end:
