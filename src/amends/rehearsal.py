@@ -22,10 +22,12 @@ from amends.ops import (
     Ended,
     Invoke,
     IsDead,
+    KeepAnchor,
     Later,
     Lease,
     LiveCalls,
     Luck,
+    ReadAnchor,
     ReadClocks,
     Sleep,
     Together,
@@ -137,8 +139,8 @@ class Rehearsal:
                 return 0
             case IsDead():
                 return False
-            case Watch():
-                return None
+            case Watch() | ReadAnchor() | KeepAnchor():
+                return None  # nothing is used up here, and so no anchor is asked
             case Together(flows=flows):
                 return self._in_turn(flows)
             case _:

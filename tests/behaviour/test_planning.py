@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from amends import Absent, AsyncRuntime, InDoubt, Retry, RunBlocked, Unknown, UsageError, tool
+from amends import Absent, AsyncRuntime, InDoubt, Retry, RunBlocked, Runtime, Unknown, UsageError, tool
 from amends.errors import RunEnded, StalePlan
 from amends.store.memory import MemoryStore
 from tests.behaviour.world import ONCE, World, die, runtime, twin_of, until
@@ -293,3 +294,12 @@ def test_a_doubt_resolved_after_the_plan_makes_it_stale() -> None:
     rt.resolve(doubt.id, Absent(), by="anna", why="looked")
     with pytest.raises((StalePlan, RunEnded)):
         rt.rollback("r", plan=plan.hash, by="bob", why="stop")
+
+
+def test_a_plan_is_made_on_a_ledger_that_has_an_anchor(tmp_path: Path) -> None:
+    reserve = World().compensatable()
+    with Runtime(f"sqlite:///{tmp_path}/l.db", tools=[reserve]) as rt:
+        run = rt.open("r")
+        run.call(reserve, x="a")
+        assert [one.call.tool for one in rt.plan_rollback("r").compensations] == ["reserve"]
+        run.commit()
