@@ -7,11 +7,11 @@ A request is asked for with a call, decided by people, and used up in the transa
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from amends.flow import Op
+from amends.flow import Flow, Op
 from amends.model import ApprovalState
 from amends.record import dataclass
 from amends.rows import CallRow, Changes
@@ -92,6 +92,9 @@ class ApprovalRow:
         said: list[dict[str, Any]] = json.loads(self.given)
         return said
 
+
+Tell: TypeAlias = Callable[[ApprovalRow], Flow[None]]
+"""Tells people that they are asked, where a process has a way to."""
 
 APPROVAL_COLUMNS: Final = tuple(field.name for field in fields(ApprovalRow))
 

@@ -21,9 +21,8 @@ from amends.errors import BadDeclaration, UnknownTool, UsageError
 from amends.hiding import Hiding, input_said
 from amends.keeper import Keeper
 from amends.ledger import Opened, Store
-from amends.links import Links
-from amends.model import Approval, Order
-from amends.notices import Notices
+from amends.model import Order
+from amends.notices import Hook, Notices
 from amends.ops import Lease
 from amends.rows import RunRow
 from amends.rules import Rule
@@ -33,22 +32,14 @@ from amends.tool import Declaration, Spec, current_caller, specs_of
 
 log = logging.getLogger("amends")
 
-HIDDEN = "(set)"
-"""Stands for a setting that is a secret."""
-
 
 class Hub:
     """Tools, settings and the ledger of one runtime and of all its views."""
 
     def __init__(
-        self,
-        given: Mapping[str, Any],
-        tools: Iterable[object],
-        *,
-        store: Store | None = None,
-        alone: bool = False,
-        hook: Callable[[Approval], object] | None = None,
-    ) -> None:
+        self, given: Mapping[str, Any], tools: Iterable[object], *, store: Store | None = None, alone: bool = False,
+        hook: Hook | None = None,
+    ) -> None:  # fmt: skip
         self.settings: dict[str, Setting] = settle_settings(given, alone=alone)
         self.store: Store = store_for(str(self.value("url"))) if store is None else store
         if store is None and not self.store.url.startswith(("sqlite:", "memory:")):
@@ -70,11 +61,8 @@ class Hub:
         self.live = Live(self.store)
         self.keeper = Keeper(self.store.perform, self.lease_s)
         self.new_id: Callable[[str], str] = process.new_id
-        links = Links(self.value("link_secret") or "", self.value("link_url") or "")
         # Asked when it is needed: tools may be added, and a simulation has ids of its own.
-        self.notices = Notices(hook, links, lambda: self.specs, lambda: self.new_id)
-        if links.secret:
-            self.settings["link_secret"] = Setting(HIDDEN, self.settings["link_secret"].origin)
+        self.notices = Notices(hook, self.settings, lambda: self.specs, lambda: self.new_id)
         self._opened = False
         self._pid = 0
         self._owner = ""

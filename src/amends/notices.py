@@ -11,20 +11,21 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
-from amends.approvalrows import ApprovalRow, Requested
+from amends.approvalrows import ApprovalRow, Requested, Tell
 from amends.engine.asking import approval_of
 from amends.engine.session import call_of
 from amends.errors import LedgerError
-from amends.flow import Flow
 from amends.links import Links
 from amends.model import Approval
 from amends.noticeops import TELLS_MAX, ClaimNotice, DueNotices, NoteTold
 from amends.ops import Ended, Invoke, Later
+from amends.settings import Setting
 from amends.tool import Spec
 
 log = logging.getLogger("amends")
+Hook: TypeAlias = Callable[[Approval], object]
 
 HOOK_S_MAX: Final = 20.0
 """A hook is not waited for longer: whoever asked stands still meanwhile."""
@@ -39,13 +40,16 @@ class Notices:
 
     def __init__(
         self,
-        hook: Callable[[Approval], object] | None,
-        links: Links,
+        hook: Hook | None,
+        settings: dict[str, Setting],
         specs: Callable[[], Mapping[str, Spec]],
         new_id: Callable[[], Callable[[str], str]],
     ) -> None:
-        links.check()
-        self.hook, self.links = hook, links
+        secret = settings["link_secret"]
+        self.hook, self.links = hook, Links(secret.value or "", settings["link_url"].value or "")
+        self.links.check()
+        if secret.value:  # settings are printed: of a secret is said that there is one
+            settings["link_secret"] = Setting("(set)", secret.origin)
         self._specs, self._new_id = specs, new_id
 
     def new_teller(self) -> str:
@@ -53,7 +57,7 @@ class Notices:
         return self._new_id()("tell")
 
     @property
-    def tell(self) -> Callable[[ApprovalRow], Flow[None]] | None:
+    def tell(self) -> Tell | None:
         """What tells people of a request at once; None where there is no hook."""
         return None if self.hook is None else partial(tell_now, self)
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from amends import notices
+from amends import AsyncRuntime, Runtime, notices
 from amends.errors import LedgerUnavailable, NoRun
 from amends.noticeops import TELLS_MAX, ClaimNotice, DueNotices, NoteTold
-from tests.notices.office import COLOURS, HOOKS, Office
+from amends.notify import payload, slack_payload
+from amends.store.sqlite import SqliteStore
+from amends.worker import work
+from tests.notices.office import COLOURS, HOOKS, Desk, Office
 
 
 @pytest.fixture(params=COLOURS)
@@ -203,3 +210,31 @@ def test_links_are_in_what_the_hook_gets_and_nowhere_else(colour: str) -> None:
     with office(colour) as here:
         here.held()
         assert dict(here.desk.told[0].links) == {}
+
+
+@pytest.mark.parametrize("encrypt", [False, True])
+def test_what_is_hidden_is_told_to_nobody(colour: str, encrypt: bool) -> None:
+    if encrypt:
+        pytest.importorskip("cryptography")
+    hidden: dict[str, Any] = {"redact": ["cents"], "secret_key": "k" * 40}
+    keys = {"encrypt": base64.urlsafe_b64encode(bytes(range(32))).decode()} if encrypt else {}
+    with office(colour, **hidden, **keys) as here:
+        here.held(cents=918_273)
+        (told,) = here.desk.told
+        said = json.dumps([payload(told), slack_payload(told)], default=str, ensure_ascii=False)
+        assert "918273" not in said
+        assert "•••" in said
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_worker_tells(colour: str, hook: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    store = SqliteStore(tmp_path / "ledger.db", "NORMAL", time.time)
+    with office(colour, None, store=store) as here:
+        approval = here.held()
+    desk = Desk()
+    told = desk.hear if hook == "def" else desk.hear_async
+    kind: Any = Runtime if colour == "blocking" else AsyncRuntime
+    for _ in range(2):
+        work(kind(url, on_approval_needed=told), once=True)
+        assert desk.ids == [approval]

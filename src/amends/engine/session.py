@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final
 
-from amends.approvalrows import ApprovalRow
+from amends.approvalrows import Tell
 from amends.budget import Budget
 from amends.budgetrows import FREE, Bill, Want
 from amends.canonical import ARGS_BYTES_MAX, canonical, check_size, decode, digest, encode, load_result
@@ -19,7 +19,6 @@ from amends.engine.hidden import Memory, hidden_locks, hide_args
 from amends.engine.recall import Recall
 from amends.engine.spending import bill_for, unreserved
 from amends.errors import BadArguments
-from amends.flow import Flow
 from amends.model import Call, Compensation, Order, Phase, Request
 from amends.ops import Flight, Lease
 from amends.plain import digest_of, head, plain_texts
@@ -68,8 +67,7 @@ class Session:
     asks: set[str] = field(default_factory=set)  # staged calls that somebody was asked about here
     strangers: dict[str, CallRow] = field(default_factory=dict)
     """Calls that wait for a person, and whose body came with the request."""
-    tell: Callable[[ApprovalRow], Flow[None]] | None = None
-    """Tells people that they are asked, if this process has a way to."""
+    tell: Tell | None = None
     veil: Veil = field(default_factory=Veil)
     given: Any = None
     """The run's input as its caller gave it, where this process has it."""
