@@ -113,7 +113,16 @@ def _refusals() -> Iterator[tuple[str, errors.Error]]:
     amounts = {"spent": Decimal("41.5"), "reserved": Decimal(0), "asked": Decimal(42), "left": Decimal("8.5")}
     yield "`BudgetExceeded`", errors.BudgetExceeded("charge", budget=budget, **amounts)
     yield "`Deadlocked`", errors.Deadlocked("reserve", why="deadlock", run_id="order-2")
+    yield "`RuleRefused`", errors.RuleRefused("send_wire", why="too much for an agent")
     yield "`Rejected`", errors.Rejected("send_wire", by="ada", reason="wrong payee")
+    asked: Any = SimpleNamespace(id="apr_7K2", state="pending")
+    yield "`ApprovalVoid` `changed`", errors.ApprovalVoid("send_wire", why="changed", approval=asked, diff=diff)
+    ran_out = datetime(2024, 1, 1, 17, tzinfo=UTC)
+    yield (
+        "`ApprovalVoid` `expired`",
+        errors.ApprovalVoid("send_wire", why="expired", approval=asked, expired_at=ran_out),
+    )
+    yield "`ApprovalVoid` `used`", errors.ApprovalVoid("send_wire", why="used")
 
 
 def _outcomes() -> Iterator[tuple[str, errors.Error | Exception]]:
@@ -124,6 +133,8 @@ def _outcomes() -> Iterator[tuple[str, errors.Error | Exception]]:
     )
     yield "`InDoubt`", errors.InDoubt("", call=_CHARGE, why="timeout")
     yield "`Held` `duplicate`", errors.Held("", call=_CHARGE, reason="duplicate", twin=_CHARGE)
+    yes = SimpleNamespace(id="apr_7K2", rule="")
+    yield "`Held` `approval`", errors.Held("", call=_CHARGE, reason="approval", approval=yes)
     asked = SimpleNamespace(id="apr_7K2", rule=limit_words(Decimal(50), "usd", "run", None))
     yield "`Held` `budget`", errors.Held("", call=_CHARGE, reason="budget", approval=asked)
     yield "`Held` `conflict`", errors.Held("", call=_CHARGE, reason="conflict")

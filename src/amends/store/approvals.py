@@ -44,8 +44,9 @@ async def decide_approval(op: DecideApproval) -> Ruled:
     """See ``DecideApproval``."""
     approval, call = await _found(op.approval)
     now = await Now()
-    if op.repeated and _is_said(approval, op):
-        return Ruled(approval, call, now)
+    again = approval.state == "approved" and op.verb == "approve" and op.digest == approval.digest
+    if (op.repeated or again) and _is_said(approval, op, again=again):
+        return Ruled(approval, call, now)  # said before, and the answer was lost; or a button pressed twice
     run = await find_run(call.run)
     epoch = (await find_run(call.root)).epoch
     void = await _why_void(approval, call, op, now)
@@ -100,11 +101,11 @@ async def _is_delegated(approval: ApprovalRow, op: DecideApproval, now: float) -
     return any(word.by_whom == op.behalf.strip().casefold() and word.until_at > now for word in words)
 
 
-def _is_said(approval: ApprovalRow, op: DecideApproval) -> bool:
-    """Whether this very word was heard before, and its answer lost."""
+def _is_said(approval: ApprovalRow, op: DecideApproval, *, again: bool = False) -> bool:
+    """Whether this very word was heard before; ``again``: in whatever words."""
     match op.verb:
         case "approve" | "bypass":
-            return any((said["by"], said["why"]) == (op.by, op.why) for said in approval.yeses)
+            return any(said["by"] == op.by and (again or said["why"] == op.why) for said in approval.yeses)
         case "reject":
             return (approval.state, approval.by_whom, approval.reason) == ("rejected", op.by, op.why)
     return approval.state == "cancelled"
