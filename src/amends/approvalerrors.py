@@ -76,7 +76,7 @@ class ApprovalVoid(Refused):
             hint = "look at it again with rt.approval(id), and decide about the digest that it shows"
         super().__init__(f"the approval of {tool} is void: {words}", hint=hint, run_id=run_id)
         self.tool, self.why, self.approval, self.call = tool, why, approval, call
-        self.diff, self.expired_at, self.asked = dict(diff or {}), expired_at, asked
+        self.diff, self.expired_at, self.asked, self.deciding = dict(diff or {}), expired_at, asked, deciding
 
     def for_model(self) -> str:
         if self.why == "changed" and self.diff:

@@ -24,7 +24,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     BudgetExceeded               .tool .budget .period .spent .reserved .asked .left
     RuleRefused                  .tool .why
     Rejected                     .tool .by .reason .approval .call
-    ApprovalVoid                 .tool .why .approval .call .diff .expired_at .asked
+    ApprovalVoid                 .tool .why .approval .call .diff .expired_at .asked .deciding
     ResultGone                   .what .call .gone_at
     StalePlan                    .plan .now
     LinkVoid                     .why
