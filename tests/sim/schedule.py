@@ -20,7 +20,7 @@ from amends.testing.simulation import Endless, Fault, Process, Simulation
 from amends.testing.world import World, result_of
 from tests.sim.scenarios import Here, Scenario
 
-ROUNDS_MAX = 80
+ROUNDS_MAX = 200  # a run that waits for another one out of a clock that was set back an hour looks once a lease
 
 
 @dataclass(frozen=True, slots=True)
