@@ -1,4 +1,4 @@
-"""F26: people are told by who asked, or, where that cannot tell them, by one of two workers that find it at once."""
+"""F28: people are told by who asked, or, where that cannot tell them, by one of two workers that find it at once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def telling(v: Variant, who: str) -> Scenario:
                     run.session.tell = run.session.tell if who == "asker" else None
                     await do(run, w, n=1)
 
-    scenario = Scenario(f"F26 {who} tells", program, [w], {"w": traits(v)}, policy="wait", asks=("w",))
+    scenario = Scenario(f"F28 {who} tells", program, [w], {"w": traits(v)}, policy="wait", asks=("w",))
     if who == "worker":
         scenario.second = scenario.third = worker
     scenario.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0, "rules": RULES}, [w])

@@ -43,3 +43,5 @@ tool(mail, kind="read", scope="everywhere")  # E no such scope
 charge.with_options(agian="second box")  # E no such option
 charge.compensate(mail, idempotent="yes")  # E not a bool
 charge.probe(settle="long")  # E not seconds
+def deaf() -> None: ...
+Runtime("memory:", on_approval_needed=deaf)  # E a hook gets the approval

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, assert_type
 from amends import (
-    Absent, AsyncRuntime, Budget, BudgetState, Call, Cost, CostLine, Happened, Probed, Retry, Runtime, Staged, Tool, Unknown, current_call, declare, spent, tool,
+    Absent, Approval, AsyncRuntime, Budget, BudgetState, Call, Cost, CostLine, Happened, Probed, Retry, Runtime, Staged, Tool, Unknown, current_call, declare, spent, tool,
 )
+from amends.links import Verb, sign, verify
+from amends.notify import Webhook, slack_payload
 
 @dataclass
 class Receipt:
@@ -176,3 +178,13 @@ with paying.run("r", budgets=[Budget(1, unit="calls")]):
     spent(5, "tokens")
 assert_type(paying.budgets("unit:usd"), list[BudgetState])
 assert_type(paying.costs(by="day", filter="tool:x"), list[CostLine])
+
+def hear(approval: Approval) -> None: ...
+async def ahear(approval: Approval) -> str: return approval.links.get("approve", approval.id)
+hook = Webhook("https://ops.example", secret="s", body=slack_payload)
+told = Runtime("memory:", on_approval_needed=hear, link_secret="a-long-secret-of-yours")
+Runtime("memory:", on_approval_needed=ahear)
+AsyncRuntime("memory:", on_approval_needed=hook)
+assert_type(sign(told.approval("a"), "approve", secret="s", by="anna"), str)
+assert_type(verify("t", secret=["s"]).verb, Verb)
+assert_type(told.redeem("t", by="anna"), Approval)
