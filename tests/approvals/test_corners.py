@@ -134,3 +134,99 @@ def test_a_rule_that_became_stricter_asks_for_more(shop: Shop) -> None:
         assert isinstance(answer.error, ApprovalVoid)
         assert (answer.error.why, answer.error.approval.needed) == ("changed", 2)
     assert shop.sent == []
+
+
+def test_a_decided_conflict_still_needs_its_yes(shop: Shop) -> None:
+    sent: list[int] = []
+
+    @tool(key="order", on_conflict="hold", needs_approval=True)
+    def pay(order: str, cents: int) -> int:
+        sent.append(cents)
+        return cents
+
+    @pay.compensate
+    def back(order: str) -> None: ...
+
+    rt = TestRuntime(tools=[pay], store=shop.store, clock=shop.clock)
+
+    def ask(cents: int) -> Held | None:
+        try:
+            with rt.run("r") as run:
+                run.call(pay, order="1", cents=cents)
+                raise Held("stay open", call=None, reason="")
+        except Held as held:
+            return held if held.reason else None
+
+    assert ask(100) is not None
+    yes(rt)
+    assert ask(100) is None
+    conflict = ask(200)
+    assert conflict is not None
+    assert conflict.reason == "conflict"
+    rt.decide(conflict.call.id, "run", by="anna", why="a second one is meant")
+    asked = ask(200)
+    assert asked is not None
+    assert asked.reason == "approval", "a word on a conflict is no yes to the payment"
+    assert sent == [100]
+    yes(rt)
+    assert ask(200) is None
+    assert sent == [100, 200]
+
+
+def test_a_reworded_request_does_not_pass_beside_the_one_that_waits(shop: Shop) -> None:
+    rt = shop.runtime(asks={"reserve": True})
+    with pytest.raises(Held), rt.run("r") as run:
+        raise run.answer("reserve", {"item": "lamp"}).error  # type: ignore[misc]
+    yes(rt)
+    with pytest.raises(Held), rt.run("r") as run:
+        answer = run.answer("reserve", {"item": "a lamp"})
+        assert answer.call is not None
+        assert answer.call.reason == "duplicate"
+        raise answer.error  # type: ignore[misc]
+    assert shop.sent == []
+
+
+@pytest.mark.parametrize("ends", ["raises", "commits"])
+def test_past_the_pivot_what_was_approved_goes_out_whatever_became_of_the_block(shop: Shop, ends: str) -> None:
+    rt = shop.runtime(asks={"mail": True})
+    with pytest.raises((Held, ValueError)), rt.run("r") as run:
+        run.answer("wire", {"to": "bob"})
+        assert run.answer("mail", {"to": "ann"}).status == "held"
+        if ends == "raises":
+            raise ValueError("after the pivot")
+    assert rt.report("r").state == ("blocked" if ends == "raises" else "pivoted")
+    yes(rt)
+    [report] = rt.recover()
+    assert shop.sent == ["wire bob 100", "mail ann"]
+    assert report.state == ("blocked" if ends == "raises" else "committed")
+    if ends == "raises":
+        assert rt.finish("r", by="anna", why="all there").state == "committed"
+
+
+def test_past_the_pivot_nobodys_answer_blocks_and_is_asked_for_again(shop: Shop) -> None:
+    rt = shop.runtime(asks={"mail": True})
+    with pytest.raises(Held), rt.run("r") as run:
+        run.answer("wire", {"to": "bob"})
+        run.answer("mail", {"to": "ann"})
+    shop.clock.advance(86_401)
+    [report] = rt.recover()
+    assert report.state == "blocked"
+    assert "rt.ask_again" in report.run.causes[0]
+    [lapsed] = rt.approvals("state:expired")
+    yes(rt, rt.ask_again(lapsed.id, by="anna", why="late"))
+    [report] = rt.recover()
+    assert (report.state, shop.sent) == ("committed", ["wire bob 100", "mail ann"])
+
+
+def test_past_the_pivot_one_may_go_on_without_it(shop: Shop) -> None:
+    rt = shop.runtime(asks={"mail": True})
+    with pytest.raises(Held), rt.run("r") as run:
+        run.answer("wire", {"to": "bob"})
+        run.answer("mail", {"to": "ann"})
+    shop.clock.advance(86_401)
+    [report] = rt.recover()
+    assert "rt.withdraw" in report.run.causes[0]
+    [lapsed] = rt.approvals("state:expired")
+    rt.withdraw(lapsed.id, by="anna", why="no longer needed")
+    [report] = rt.recover()
+    assert (report.state, shop.sent) == ("committed", ["wire bob 100"])

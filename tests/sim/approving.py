@@ -82,7 +82,9 @@ def person(program: Program, how: str) -> Program:
 
 
 def f20(v: Variant, how: str, where: str, policy: str = "rollback") -> Scenario:
-    kind = {"pivot": "pivot", "at commit": "pivot", "outbox": "retriable", "read": "read"}.get(where, "compensatable")
+    kind = {"pivot": "pivot", "at commit": "pivot", "outbox": "retriable", "after": "retriable", "read": "read"}.get(
+        where, "compensatable"
+    )
     options: dict[str, Any] = {"at": "commit"} if where == "at commit" else {}
     if where == "alone":
         options["key"] = "n"
@@ -112,11 +114,15 @@ def f20(v: Variant, how: str, where: str, policy: str = "rollback") -> Scenario:
                     await run.call(w, n=1)
                     await run.call(m, n=1)
                     await told(run.call(p, n=1))
+                case "after":
+                    await do(run, p, n=1)
+                    await told(run.call(w, n=1))
+                    await run.call(m, n=1)
                 case _:
                     await told(do(run, w, n=1, word=word))
                     if how == "edits":
                         await told(do(run, w, n=1, word="edited"))
-            if where not in ("pivot", "outbox"):
+            if where not in ("pivot", "outbox", "after"):
                 await do(run, b, n=1)
 
     async def start(inside: Inside) -> None:
@@ -176,6 +182,7 @@ def approving_scenarios(v: Variant) -> list[Scenario]:
         *(f20(v, how, "group") for how in ("approves", "rejects", "expires")),
         *(f20(v, how, "pivot") for how in ("approves", "rejects", "expires", "stricter")),
         *(f20(v, how, "outbox") for how in ("approves", "rejects", "expires", "stricter")),
+        *(f20(v, how, "after") for how in ("approves", "rejects", "expires", "withdraws")),
         *(f20(v, how, "at commit") for how in ("approves", "rejects", "expires")),
         *(f20(v, how, "read") for how in ("approves", "rejects")),
         f20_too_late(v),

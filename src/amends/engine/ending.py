@@ -153,7 +153,8 @@ async def _drain(session: Session, staged: tuple[CallRow, ...]) -> tuple[CallRow
 
 
 def _pending(row: CallRow) -> bool:
-    return row.is_staged or row.state in ("in_doubt", "backing_off", "started")
+    let_go = row.state == "ready" and row.kind == "retriable"  # past the pivot somebody has said yes to it
+    return row.is_staged or let_go or row.state in ("in_doubt", "backing_off", "started")
 
 
 async def drive_forward(session: Session, row: CallRow) -> None:
@@ -180,7 +181,7 @@ async def _pause_forward(session: Session, left: tuple[CallRow, ...]) -> RunRow:
     clocks = await ReadClocks()
     due = [row.retry_at - clocks.wall for row in left if row.retry_at is not None]
     due += [row.probe_at - clocks.wall for row in left if row.state == "in_doubt" and row.probe_at is not None]
-    unknown = [row for row in left if row.is_staged]
+    unknown = [row for row in left if row.is_staged or row.state == "ready"]
     if blocking and not due and len(blocking) == len(left):
         return await _block(session, blocking)
     wake = max(0.0, min(due)) if due else (session.lease.lease_s if unknown else 0.0)

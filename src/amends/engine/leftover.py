@@ -115,7 +115,10 @@ def obstacles(session: Session, tree: Tree) -> list[Leftover]:
     expired = {row.id for row in tree.approvals if row.state_at(tree.now) == "expired"}
     for row in tree.calls:
         if row.approval in expired and row.state in ("held", "ready") and not row.attempt:
-            verb = f"rt.ask_again({row.approval!r}, by=..., why=...), or rt.rollback({tree.run.id!r}, by=..., why=...)"
+            back = f"rt.rollback({tree.run.id!r}, by=..., why=...)"
+            if tree.run.phase == "pivoted":  # which only goes forward, with it or without
+                back = f"rt.withdraw({row.approval!r}, by=..., why=...)"
+            verb = f"rt.ask_again({row.approval!r}, by=..., why=...), or {back}"
             found.append(
                 Leftover(row, "nobody decided in time", f"{row.tool} ({row.id}): nobody decided in time: {verb}")
             )

@@ -54,7 +54,10 @@ async def decide_approval(op: DecideApproval) -> Ruled:
         if void == "expired" and approval.state in OPEN:
             approval = await move_approval(run, approval, "expired", at=now, by=op.by, epoch=epoch)
         return Ruled(approval, call, now, void)
-    if approval.state not in OPEN or (approval.state == "approved" and op.verb in ("approve", "bypass")):
+    # What expired can still be withdrawn, as long as its call waits.
+    waits = op.verb == "withdraw" and call.approval == approval.id and call.state in ("held", "ready")
+    decided = approval.state not in OPEN or (approval.state == "approved" and op.verb in ("approve", "bypass"))
+    if decided and not waits:
         raise TransitionRefused(
             f"approval {approval.id} ({approval.tool}) is {approval.state} already", frm=approval.state, to=op.verb
         )
