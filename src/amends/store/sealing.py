@@ -24,20 +24,13 @@ async def pin_key(op: PinKey) -> str:
 
 async def rewrite_texts(op: RewriteTexts) -> int:
     """See ``RewriteTexts``. No state changes, and so nothing happened that an event could tell."""
-    if op.is_call:
-        call = await FindCall(op.row)
-        assert call is not None, "calls are never deleted"
-        fresh = _unchanged(call, op)
-        if fresh:
-            await UpdateCall(call, fresh)
-        return len(fresh)
-    run = await FindRun(op.row)
-    assert run is not None, "runs are never deleted"
-    fresh = _unchanged(run, op)
-    if fresh:
-        await UpdateRun(run, fresh)
-    return len(fresh)
-
-
-def _unchanged(row: CallRow | RunRow, op: RewriteTexts) -> dict[str, str]:
-    return {name: text for name, text in op.now.items() if getattr(row, name) == op.was[name]}
+    row = await (FindCall(op.row) if op.is_call else FindRun(op.row))
+    assert row is not None, "calls and runs are never deleted"
+    fresh = {name: text for name, text in op.now.items() if getattr(row, name) == op.was[name]}
+    # Written before, and the answer was lost: they count as they did then.
+    written = [name for name, text in op.now.items() if op.repeated and getattr(row, name) == text]
+    if fresh and isinstance(row, CallRow):
+        await UpdateCall(row, fresh)
+    elif fresh and isinstance(row, RunRow):
+        await UpdateRun(row, fresh)
+    return len({*fresh, *written})

@@ -10,6 +10,7 @@ from amends.budget import ONE
 from amends.budgetrows import Bill, Want
 from amends.deskops import AcceptCall
 from amends.rows import CallRow, RunRow
+from amends.sealops import PinKey, RewriteTexts
 from amends.testing.conformance.asking import ASKING
 from amends.testing.conformance.desk import planned
 from amends.testing.conformance.ledger import LEASE_S, Ledger
@@ -311,6 +312,15 @@ def commit_costly(ledger: Ledger) -> ops.StoreOp[Any]:
     return ops.DecideCommit(run.uid, "a", 1)
 
 
+def pin_key(ledger: Ledger) -> ops.StoreOp[Any]:
+    return PinKey("fingerprint")
+
+
+def rewrite(ledger: Ledger) -> ops.StoreOp[Any]:
+    call = ledger.do(ledger.run(), args='{"a": 1}')
+    return RewriteTexts(call.id, True, {"args": call.args}, {"args": "sealed:a"})
+
+
 SCENARIOS: Final[dict[str, Scenario]] = {
     scenario.__name__: scenario
     for scenario in (
@@ -321,5 +331,6 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         roll_back_planned, compensate,
         settle_compensation, commit, commit_forward, commit_pivot, commit_child, close_rolled_back, close_blocked,
         abandon, finish, collect, *ASKING, admit_costly, settle_costly, settle_costly_compensation, commit_costly,
+        pin_key, rewrite,
     )
 }  # fmt: skip
