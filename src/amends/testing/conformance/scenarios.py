@@ -313,7 +313,7 @@ def commit_costly(ledger: Ledger) -> ops.StoreOp[Any]:
 
 
 def pin_key(ledger: Ledger) -> ops.StoreOp[Any]:
-    return PinKey("fingerprint")
+    return PinKey(ledger.new("fingerprint"))
 
 
 def rewrite(ledger: Ledger) -> ops.StoreOp[Any]:
