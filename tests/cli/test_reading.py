@@ -49,7 +49,7 @@ def test_doubts_are_listed_with_what_was_asked_for(shop: Path, play: Play) -> No
     assert run("recover", "app:rt", cwd=shop).returncode == 3
     (line,) = run("doubts", "list", *URL, "--json", cwd=shop).stdout.splitlines()
     doubt = json.loads(line)
-    assert (doubt["run"], doubt["tool"], doubt["args"]) == ("order-1", "pay_blindly", {"order": "order-1"})
+    assert (doubt["run"], doubt["tool"], doubt["sent"]) == ("order-1", "pay_blindly", {"order": "order-1"})
     assert doubt["call"] in run("doubts", "list", *URL, cwd=shop).stdout
 
 
