@@ -240,6 +240,9 @@ def test_recover_and_worker_work_at_a_terminal(shop: Path, play: Play) -> None:
     assert (seen.code, "= rolled back" in seen.text) == (0, True)
     once = at_terminal("worker", "app:rt", "--once", cwd=shop)
     assert once.code == 0
+    play("pay", "order-2", dies="order-2")
+    told = [json.loads(line) for line in run("worker", "app:rt", "--once", "--json", cwd=shop).stdout.splitlines()]
+    assert [(line["level"], line["message"]) for line in told] == [("info", "run order-2 is rolled_back")]
     made = at_terminal("db", "migrate", "--url", "sqlite:///other.db", cwd=shop)
     assert (made.code, "applied" in made.text) == (0, True)
 

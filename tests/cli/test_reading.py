@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from amends import Runtime
-from tests.cli.command import assert_refused, run
+from tests.cli.command import assert_refused, here, run
 from tests.cli.conftest import Play
 
 URL = ("--url", "sqlite:///shop.db")
@@ -49,7 +49,7 @@ def test_doubts_are_listed_with_what_was_asked_for(shop: Path, play: Play) -> No
     assert run("recover", "app:rt", cwd=shop).returncode == 3
     (line,) = run("doubts", "list", *URL, "--json", cwd=shop).stdout.splitlines()
     doubt = json.loads(line)
-    assert (doubt["run"], doubt["tool"], doubt["args"]) == ("order-1", "pay_blindly", {"order": "order-1"})
+    assert (doubt["run"], doubt["tool"], doubt["sent"]) == ("order-1", "pay_blindly", {"order": "order-1"})
     assert doubt["call"] in run("doubts", "list", *URL, cwd=shop).stdout
 
 
@@ -103,7 +103,7 @@ def test_another_tenants_runs_are_not_shown(tmp_path: Path) -> None:
 def test_wrong_use_is_an_error_with_a_hint_and_makes_no_ledger(
     tmp_path: Path, args: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
-    done = run(*args, cwd=tmp_path)
+    done = here(*args, cwd=tmp_path)
     assert_refused(done, *words)
     assert "hint: " in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -112,7 +112,7 @@ def test_wrong_use_is_an_error_with_a_hint_and_makes_no_ledger(
 @pytest.mark.parametrize("filter", ["nonsense", "colour:red", "status:happy"])
 def test_a_filter_that_is_not_understood_names_what_there_is(shop: Path, play: Play, filter: str) -> None:
     play("pay", "order-1")
-    assert_refused(run("runs", "list", filter, *URL, cwd=shop), "hint: ")
+    assert_refused(here("runs", "list", filter, *URL, cwd=shop), "hint: ")
 
 
 @pytest.mark.parametrize("setting", ["AMENDS_LEASE", "AMENDS_ORDER", "AMENDS_CREATE"])

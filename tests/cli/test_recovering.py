@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import assert_refused, environment, run
+from tests.cli.command import assert_refused, environment, here, run
 from tests.cli.conftest import Play
 from tests.scenarios.processes import wait_until
 
@@ -121,12 +121,12 @@ def test_a_runtime_that_cannot_be_loaded_is_explained(shop: Path, verb: str, pla
     (shop / "hungry.py").write_text("import no_such_module\n", encoding="utf-8")
     (shop / "crooked.py").write_text("def (\n", encoding="utf-8")
     (shop / "quitter.py").write_text("raise SystemExit('no')\n", encoding="utf-8")
-    assert_refused(run(verb, place, cwd=shop), word)
+    assert_refused(here(verb, place, cwd=shop), word)
 
 
 @pytest.mark.parametrize("args", [("--every", "0"), ("--every", "soon"), ("--once", "--nonsense")])
 def test_a_worker_refuses_options_that_make_no_sense(shop: Path, args: tuple[str, ...]) -> None:
-    assert_refused(run("worker", "app:rt", *args, cwd=shop))
+    assert_refused(here("worker", "app:rt", *args, cwd=shop))
 
 
 def _worker(shop: Path, rt: str, **extra: str) -> "subprocess.Popen[str]":

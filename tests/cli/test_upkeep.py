@@ -78,7 +78,7 @@ def test_gc_keeps_what_is_open_or_in_doubt(shop: Path, play: Play) -> None:
     done = run("gc", "--older-than", "0s", "--json", "--yes", *URL, cwd=shop)
     assert json.loads(done.stdout)["runs"] == 0
     (line,) = run("doubts", "list", *URL, "--json", cwd=shop).stdout.splitlines()
-    assert json.loads(line)["args"] == {"order": "order-1"}
+    assert json.loads(line)["sent"] == {"order": "order-1"}
 
 
 def test_gc_says_what_is_wrong_with_an_age_and_makes_no_ledger(tmp_path: Path, shop: Path, play: Play) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from datetime import UTC, datetime
 
 from amends import Report
 from amends.cli.access import app_named
@@ -14,11 +15,22 @@ from amends.cli.show import progress, put, put_json, say
 from amends.worker import work
 
 
-def run_worker(place: str | None, *, once: bool, every: float) -> int:
+class _Lines(logging.Handler):
+    """What the worker says, as lines of JSON on stdout."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        put_json({"at": at, "level": record.levelname.lower(), "message": record.getMessage()})
+
+
+def run_worker(place: str | None, *, once: bool, every: float, as_json: bool) -> int:
     """See ``amends worker``."""
     named, folder = app_named(place)
     rt = load_runtime(named, folder=folder)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    if as_json:
+        logging.basicConfig(level=logging.INFO, handlers=[_Lines()])
+    else:
+        logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     reports = work(rt, once=once, every=every)
     if once:
         return _code(reports)

@@ -63,11 +63,12 @@ def worker(
     place: Place = None,
     once: Annotated[bool, typer.Option("--once", help="Look once and leave.")] = False,
     every: Annotated[float, typer.Option("--every", help="Seconds between two looks; up to 5 when idle.")] = 1.0,
+    as_json: Json = False,
 ) -> int:
     """Finish or take back what other processes left, until SIGTERM or Ctrl-C."""
     from amends.cli.recovering import run_worker
 
-    return run_worker(place, once=once, every=every)
+    return run_worker(place, once=once, every=every, as_json=as_json)
 
 
 def recover(
