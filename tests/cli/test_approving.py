@@ -146,6 +146,10 @@ def test_what_expired_is_refused_and_asked_for_again(shop: Path, pays: Pays) -> 
     assert_refused(late, "ran out", code=17)
     (new,) = lines("approvals", "again", old["approval"], "--why", "still wanted", cwd=shop)
     assert (new["state"], new["follows"]) == ("pending", old["approval"])
+    while not lines("approvals", "list", "status:expired run:order-1", cwd=shop)[0]["follows"]:
+        pass
+    seen = at_terminal("approvals", "again", new["approval"], "--why", "still wanted", cwd=shop)
+    assert (seen.code, "pending" in seen.text) == (0, True)
 
 
 def test_a_request_is_withdrawn(shop: Path, pays: Pays) -> None:
@@ -155,6 +159,9 @@ def test_a_request_is_withdrawn(shop: Path, pays: Pays) -> None:
     assert lines("approvals", "list", cwd=shop) == []
     seen = at_terminal("approvals", "list", cwd=shop)
     assert "no approval in" in seen.text
+    pays("2", 50_000)
+    seen = at_terminal("approvals", "withdraw", waiting(shop, "2")["approval"], "--why", "by card", cwd=shop)
+    assert (seen.code, "cancelled" in seen.text) == (0, True)
 
 
 def test_a_run_that_waits_for_a_person_is_watched_until_there(shop: Path, pays: Pays) -> None:

@@ -15,6 +15,18 @@ def entries(folder: Path, book: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in (folder / f"{book}.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
+def test_the_demo_as_data(tmp_path: Path) -> None:
+    done = run("demo", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert sorted((report["run"]["id"], report["run"]["state"]) for report in reports)[:2] == [
+        ("order-1", "committed"),
+        ("order-2", "rolled_back"),
+    ]
+    assert len(reports) == 5
+    assert "An order that works" in done.stderr
+
+
 def test_five_orders_end_as_the_shops_own_files_say(tmp_path: Path) -> None:
     done = run(
         "demo", cwd=tmp_path, HOME=str(tmp_path / "home"), AMENDS_URL="sqlite:///elsewhere.db", AMENDS_CREATE="0"

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -16,7 +16,7 @@ import amends
 from amends import Held, Report, Runtime
 from amends.cli import accounts, place
 from amends.cli.load import load_module
-from amends.cli.show import BOLD, DIM, GREEN, RED, put, put_error
+from amends.cli.show import BOLD, DIM, GREEN, RED, put, put_error, put_json
 from amends.cli.story import put_doubt, put_end, put_head, put_rows, put_told
 
 PATIENCE_S: Final = 50
@@ -62,6 +62,16 @@ def play(folder: Path, *, fresh: bool) -> int:
     put("checked: the shop's own files and the ledger say the same, order by order", style=GREEN)
     _put_next(folder, f"order-{first + 2}")
     return 0
+
+
+def play_json(folder: Path, *, fresh: bool) -> int:
+    """The same as data: the story to stderr, and each order's report, newest first, as one object per line."""
+    with redirect_stdout(sys.stderr):
+        code = play(folder, fresh=fresh)
+    with Runtime(f"sqlite:///{folder / 'ledger.db'}", create=False) as rt:
+        for info in rt.runs():
+            put_json(rt.report(info.id).to_dict())
+    return code
 
 
 # ---- the five orders ----------------------------------------------------------------------

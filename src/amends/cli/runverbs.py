@@ -42,11 +42,12 @@ def demo(
     fresh: Annotated[
         bool, typer.Option("--fresh/--keep", help="Begin anew, or keep the shop of the last time and add five orders.")
     ] = True,
+    as_json: Json = False,
 ) -> int:
     """Play five orders: one commits, one is taken back, one is killed, one refused, one asks a person."""
-    from amends.cli.demo import play
+    from amends.cli.demo import play, play_json
 
-    return play(dir, fresh=fresh)
+    return play_json(dir, fresh=fresh) if as_json else play(dir, fresh=fresh)
 
 
 def init(
