@@ -121,7 +121,6 @@ class Scenario:
     def prepared(self) -> Hub:
         if self.hub is None:
             self.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0, "budgets": self.budgets}, self.tools)
-            self.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0}, self.tools)
         self.hub.notices.hook = (lambda approval: Here.world.hear(approval)) if self.asks else None
         return self.hub
 

@@ -122,7 +122,8 @@ def test_a_server_that_is_new_enough_is_used(said: str) -> None:
 def test_a_vanished_ledger_is_not_made_again(mysql_url: str) -> None:
     store = MysqlStore(mysql_url)
     Ledger(store).run()
-    databases.execute(mysql_url, ["drop table runs, calls, events, locks, waits, marks, amends_schema"])
+    tables = [str(name) for (name,) in databases.execute(mysql_url, ["show tables"])]
+    databases.execute(mysql_url, [f"drop table {', '.join(tables)}"])
     with pytest.raises(LedgerUnavailable, match="lacks a part of its tables"):
         Ledger(store).run("other")
     assert databases.execute(mysql_url, ["show tables"]) == []

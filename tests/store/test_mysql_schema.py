@@ -37,6 +37,7 @@ COMPARED = {
     "approvals": {"id", "call", "run", "root", "run_id", "tenant", "use_key"},
     "delegations": {"id", "tenant", "to_whom"},
     "marks": {"name"},
+    "budgets": {"name", "tenant", "root"},
 }
 
 
