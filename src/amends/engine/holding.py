@@ -57,8 +57,7 @@ async def leave_to_caller(session: Session) -> None:
 
 async def start_decided(session: Session, row: CallRow) -> None:
     """A person let this call go on after its block had ended: it is done now, and its own error is no failure."""
-    spec = session.spec(row.tool)
-    if spec is None or spec.fn is None:
+    if session.body(row) is None:
         raise await let_go_held(session, row, again_s=session.lease.lease_s)
     if lacking(session, row):
         raise await let_go_held(session, row)  # whoever asked for it has what it hides, and comes back for it

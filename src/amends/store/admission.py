@@ -54,6 +54,8 @@ async def admit_call(op: AdmitCall) -> Admission:
         await _let_the_suspicion_go(op, root, now)
     if known is None and root.epoch > 1 and not root.history and not op.declared and not op.again:
         twin = await _suspected_twin(op, root)
+        if twin is not None and op.need is not None and op.need.decision == "refuse":
+            return await refused_by_rule(op, run, root, now)  # nobody is asked about what may not be
         if twin is not None:
             call = await write_call(op, run, root, now, state="held", generation=1, reason="duplicate", twin=twin.id)
             return Admission("held", call, twin, run)
@@ -135,9 +137,18 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
             return Admission("rejected", known, run=run)
     newest = known if not asked_now else await FindKey(op.key)
     assert newest is not None, "a key that is known has a newest generation"
-    if newest.generation >= GENERATIONS_MAX:
-        return Admission("spent", newest, run=run)
-    return None
+    return await _no_further(op, run, root, newest)
+
+
+async def _no_further(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow) -> Admission | None:
+    """Why there is no next generation; None: there may be.
+
+    A person's no to exactly this stays a no, whatever other arguments were asked for since.
+    """
+    same = [call for call in await ListGenerations(op.key) if call.root == root.uid and call.ident == op.ident]
+    if same and same[-1].state == "refused":
+        return Admission("rejected", same[-1], run=run)
+    return Admission("spent", newest, run=run) if newest.generation >= GENERATIONS_MAX else None
 
 
 async def _next_unasked(op: AdmitCall, root: RunRow) -> CallRow:
@@ -221,8 +232,9 @@ async def _answer_requested(op: AdmitCall, run: RunRow, root: RunRow, known: Cal
 
 async def _ask_for_these(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
     """Other arguments under the same key: nobody has said yes to those, and what was asked is asked no more."""
-    if known.generation >= GENERATIONS_MAX:
-        return Admission("spent", known, run=run)
+    no = await _no_further(op, run, root, known)
+    if no is not None:
+        return no
     home = await find_run(known.run)
     why = "asked for with other arguments"
     await move_call(home, known, "dropped", at=now, by=op.owner, epoch=root.epoch, why=why, settled_at=now)
@@ -257,6 +269,8 @@ async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, no
     closed = await takes_nothing(op, run, root, now)
     if closed is not None:
         return closed
+    if op.need is not None and op.need.decision == "refuse":
+        return await refused_by_rule(op, run, root, now)
     # The person decides about exactly these arguments, so the held call has a key of its own.
     op = replace(op, key=f"{op.key}:{op.ident}")
     mine = await FindKey(op.key)
