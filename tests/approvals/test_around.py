@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -262,3 +263,104 @@ def test_a_yes_to_pass_a_budget_is_no_yes_for_those_whom_a_rule_names() -> None:
     [report] = rt.recover()
     assert (report.state, sent) == ("committed", ["ann"])
     assert [one.state for one in rt.approvals("")] == ["used", "cancelled"]
+
+
+def test_a_no_is_not_got_around_by_calling_it_another_one(shop: Shop) -> None:
+    rt = shop.runtime(asks={"charge": True})
+    run = rt.open("r", recover="wait")
+    run.answer("reserve", {"item": "a"})
+    run.answer("charge", {"order": "1"})
+    [asked] = rt.approvals()
+    rt.reject(asked.id, by="anna", reason="no")
+    assert isinstance(run.answer("charge", {"order": "1", "again_because": "please"}).error, Rejected)
+    rt.crash()
+    rt.clock.advance(100)
+    run = rt.open("r", recover="wait")
+    suspected = run.answer("reserve", {"item": "b"})
+    assert suspected.call is not None
+    rt.decide(suspected.call.id, "refuse", by="anna", why="one is enough")
+    assert isinstance(run.answer("reserve", {"item": "b", "again_because": "another"}).error, Rejected)
+    assert run.answer("reserve", {"item": "a", "again_because": "another"}).status == "done"
+    assert shop.sent == ["reserve a", "reserve a"]
+    run.commit()
+
+
+def test_a_no_to_a_read_holds_in_every_run_inside(shop: Shop) -> None:
+    rt = shop.runtime(asks={"look": True})
+    with rt.run("r", recover="wait") as run:
+        run.answer("look", {"what": "x"})
+        [asked] = rt.approvals()
+        rt.reject(asked.id, by="anna", reason="private")
+        with run.child("inner") as inner:
+            assert isinstance(inner.answer("look", {"what": "x"}).error, Rejected)
+    assert (run.state, shop.sent) == ("committed", [])
+
+
+def test_a_read_of_another_version_is_asked_for_in_place_of_the_old_one(shop: Shop) -> None:
+    def runtime(version: str) -> TestRuntime:
+        @tool(kind="read", version=version, needs_approval=True)
+        def peek(what: str) -> str:
+            shop.sent.append(f"{version} {what}")
+            return what
+
+        return TestRuntime(store=shop.store, clock=shop.clock, tools=[peek], principal="bot")
+
+    for version in ("1", "2"):
+        rt = runtime(version)
+        with pytest.raises(Held), rt.run("r", recover="wait") as run:
+            raise run.answer("peek", {"what": "x"}).error  # type: ignore[misc]
+        yes(rt)
+    with rt.run("r", recover="wait") as run:
+        assert run.answer("peek", {"what": "x"}).status == "done"
+    assert (run.state, shop.sent) == ("committed", ["2 x"])
+
+
+def test_a_run_is_not_taken_back_while_somebody_is_asked_anew(shop: Shop) -> None:
+    charge, reserve, *_ = shop.tools(charge=True)
+    rt = TestRuntime(store=shop.store, clock=shop.clock, tools=[charge, reserve], principal="bot")
+
+    def book() -> None:
+        with rt.run("r"):
+            reserve(item="x")
+            charge(order="1")
+
+    with pytest.raises(Held):
+        book()
+    rt.clock.advance(90_000)
+    with pytest.raises(ApprovalVoid) as void:
+        book()
+    assert (void.value.why, void.value.asked, shop.undone) == ("expired", True, [])
+    yes(rt)
+    book()
+    assert (rt.report("r").state, shop.sent) == ("committed", ["reserve x", "charge 1 100"])
+
+
+def test_what_is_done_by_hand_waits_for_its_caller(shop: Shop) -> None:
+    rt = shop.runtime(rules=[Rule("xfer"), Rule("charge")])
+
+    def moved(name: str, args: dict[str, Any], kind: Any) -> None:
+        with rt.run(name) as run, suppress(Held), run.begin(name, args, kind=kind) as attempt:
+            attempt.succeed("done")
+
+    for name, args, kind in (("xfer", {"to": "x"}, "pivot"), ("charge", {"order": "1"}, None)):
+        with pytest.raises(Held):
+            moved(name, args, kind)
+        yes(rt)
+        assert rt.recover() == []
+        moved(name, args, kind)
+        assert rt.report(name).state == "committed"
+    assert shop.sent == []
+
+
+def test_a_yes_that_a_rule_forbids_by_now_blocks_and_says_what_to_do(shop: Shop) -> None:
+    rt = shop.runtime(asks={"charge": True})
+    with pytest.raises(Held), rt.run("r") as run:
+        run.answer("charge", {"order": "1"})
+    asked = yes(rt)
+    rt = shop.runtime(asks={"charge": True}, rules=[Rule("charge", decision="refuse")])
+    [report] = rt.recover()
+    assert (report.state, shop.sent) == ("blocked", [])
+    assert "a rule refuses it by now: rt.withdraw('apr_" in report.run.causes[0]
+    rt.withdraw(asked.id, by="anna", why="the rule is right")
+    [report] = rt.recover()
+    assert (report.state, shop.sent) == ("committed", [])

@@ -97,7 +97,7 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
                 refuse(session, ask, answer)
 
 
-def _remember_held(session: Session, ask: Ask, answer: Admission) -> None:
+def _remember_held(session: Session, ask: Ask, answer: Admission, *, by_hand: bool = False) -> None:
     """What somebody is asked about is looked at again when the run is left.
 
     A body that came with the request is known to nobody else: the run must be left so that its caller can come back.
@@ -106,7 +106,7 @@ def _remember_held(session: Session, ask: Ask, answer: Admission) -> None:
     if held is None:
         return
     session.asks.add(held.id)  # let go by a person it may be staged: then the rules look at it again
-    if ask.undeclared or ask.spec.fn is None:
+    if by_hand or ask.undeclared or ask.spec.fn is None:
         session.strangers[held.id] = held
 
 
@@ -140,8 +140,10 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
             case "held" if await people.decided(answer):
                 continue
             case "void":
+                _remember_held(session, ask, answer, by_hand=True)
                 await raise_void(session, ask, answer)
             case _:
+                _remember_held(session, ask, answer, by_hand=True)
                 refuse(session, ask, answer)
 
 
