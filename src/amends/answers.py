@@ -14,9 +14,9 @@ from amends.rows import CallRow, RunRow
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """``how``: fresh, resumed, ended, busy, conflict, refused."""
+    """``how``: fresh, resumed, ended, busy, conflict, foreign, refused."""
 
-    how: Literal["fresh", "resumed", "ended", "busy", "conflict", "refused"]
+    how: Literal["fresh", "resumed", "ended", "busy", "conflict", "foreign", "refused"]
     run: RunRow
     now: float = 0.0
 

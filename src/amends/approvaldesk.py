@@ -69,9 +69,11 @@ class ApprovalDesk:
         """Ask anew for a call whose request expired."""
         return self._drive(deciding.ask_again(self._hub, self._view, approval_id, by=by, why=why))
 
-    def edit(self, approval_id: str, args: Mapping[str, Any], *, by: str, why: str) -> Approval:
+    def edit(
+        self, approval_id: str, args: Mapping[str, Any], *, by: str, why: str, roles: Sequence[str] = ()
+    ) -> Approval:
         """Refuse a request and make one for these arguments instead, which is then decided like any other."""
-        return self._drive(deciding.edit(self._hub, self._view, approval_id, args, by=by, why=why))
+        return self._drive(deciding.edit(self._hub, self._view, approval_id, args, by=by, why=why, roles=roles))
 
     def delegate(self, *, by: str, to: str, until: datetime | timedelta | float, why: str) -> None:
         """Let somebody decide for somebody else, for a while (``approve(..., behalf=)``)."""
@@ -138,9 +140,11 @@ class AsyncApprovalDesk:
         """Ask anew for a call whose request expired."""
         return await self._drive(deciding.ask_again(self._hub, self._view, approval_id, by=by, why=why))
 
-    async def edit(self, approval_id: str, args: Mapping[str, Any], *, by: str, why: str) -> Approval:
+    async def edit(
+        self, approval_id: str, args: Mapping[str, Any], *, by: str, why: str, roles: Sequence[str] = ()
+    ) -> Approval:
         """Refuse a request and make one for these arguments instead, which is then decided like any other."""
-        return await self._drive(deciding.edit(self._hub, self._view, approval_id, args, by=by, why=why))
+        return await self._drive(deciding.edit(self._hub, self._view, approval_id, args, by=by, why=why, roles=roles))
 
     async def delegate(self, *, by: str, to: str, until: datetime | timedelta | float, why: str) -> None:
         """Let somebody decide for somebody else, for a while (``approve(..., behalf=)``)."""

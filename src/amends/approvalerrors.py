@@ -87,7 +87,7 @@ class ApprovalVoid(Refused):
             what = f"the approval ran out at {self.expired_at:%Y-%m-%d %H:%M} UTC"
         else:
             what = f"the approval of {self.tool} does not count ({WHY_VOID[self.why]})"
-        new = "for the new arguments " if self.why == "changed" else ""
+        new = "for the new arguments " if self.why == "changed" and self.diff else ""
         then = f"Approval {new}was requested; do not call it again." if self.asked else "Stop and tell the user."
         return f"Not run: {what}. {then}"
 
@@ -124,6 +124,11 @@ class Held(Waiting):
             f"Not run yet: {tool} needs a person's {needs}. "
             "Do not call it again or look for another way; go on with other work, or stop."
         )
+
+
+def only_waits(error: BaseException) -> bool:
+    """Whether a run that it comes out of waits: for what a ``Waiting`` says, or for a person who was asked anew."""
+    return isinstance(error, Waiting) or (isinstance(error, ApprovalVoid) and error.asked)
 
 
 class LedgerBehind(LedgerError):

@@ -45,6 +45,8 @@ class EditApproval(StoreOp[Ruled]):
     by: str
     why: str
     instead: AdmitCall
+    roles: tuple[str, ...] = ()
+    """Of the person who says so: it is a no, too."""
 
 
 @dataclass(slots=True)

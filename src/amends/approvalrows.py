@@ -139,6 +139,8 @@ class Terms:
     version: str
     need: Need | None = None
     after: tuple[str, ...] = ()
+    advise: bool = False
+    """The ordering law is only advice here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -16,10 +17,11 @@ from amends.approvalops import (
     SearchApprovals,
     VoidApproval,
 )
-from amends.approvalrows import APPROVAL_STATES, Need, Requested, Ruled
+from amends.approvalrows import APPROVAL_STATES, ApprovalRow, Need, Requested, Ruled
 from amends.engine.asking import approval_of
-from amends.engine.session import ask_for
-from amends.errors import ApprovalVoid, BadArguments, TransitionRefused, UsageError
+from amends.engine.policy import need_of
+from amends.engine.session import Session, ask_for, request_of
+from amends.errors import ApprovalVoid, BadArguments, RuleRefused, TransitionRefused, UsageError
 from amends.filter import APPROVAL_FIELDS, parse_filter
 from amends.hub import Hub, View
 from amends.ledger import AdmitCall, ReadEvents, ReadRun, StoreOp
@@ -27,6 +29,7 @@ from amends.listing import PAGE, Pages
 from amends.model import Approval
 from amends.ops import ReadClocks
 from amends.rows import lost_at
+from amends.tool import Spec
 
 Verb = Literal["approve", "bypass", "reject", "withdraw"]
 
@@ -78,7 +81,9 @@ async def ask_again(hub: Hub, view: View, id: str, *, by: str, why: str) -> Appr
     return _ruled(hub, ruled)
 
 
-async def edit(hub: Hub, view: View, id: str, args: Mapping[str, Any], *, by: str, why: str) -> Approval:
+async def edit(
+    hub: Hub, view: View, id: str, args: Mapping[str, Any], *, by: str, why: str, roles: Sequence[str] = ()
+) -> Approval:
     """Refuse a request and make one for these arguments instead."""
     if not by.strip() or not why.strip():
         raise UsageError("a person's word needs who said it (by=) and why (why=)")
@@ -98,17 +103,31 @@ async def edit(hub: Hub, view: View, id: str, args: Mapping[str, Any], *, by: st
     if lost_at(call.args) is not None:
         raise UsageError(f"gc has removed the arguments of {spec.name}")
     ask = ask_for(session, spec, bound, fn=spec.fn or _nobody, again=call.again or None, parent=call.parent)
-    need = Need(hub.new_id("apr"), hub.new_id("nonce"), reasons=tuple(json.loads(row.reasons)), why=row.rule,
-                policy=row.policy, expires_s=row.expires_at - row.requested_at, residue=row.residue)  # fmt: skip
+    need = await _need_instead(session, spec, bound, row)
     instead = AdmitCall(
         call_id=hub.new_id("call"), run=call.run, root=call.root, owner=by, epoch=root.epoch, tool=spec.name,
         version=spec.version, kind=spec.kind, key=ask.key, ident=ask.ident, digest=ask.digest, args=ask.text,
         scope=spec.scope, declared=spec.declared_key, again=ask.again, parent=ask.parent,
         at_commit=spec.at == "commit", after=spec.after, undoable=spec.compensate is not None, need=need,
     )  # fmt: skip
-    ruled = await _said(EditApproval(id, by, why, instead))
+    theirs = tuple(dict.fromkeys((*hub.roles_of(by), *roles)))
+    ruled = await _said(EditApproval(id, by, why, instead, theirs))
     await _tell(hub, ruled)
     return _ruled(hub, ruled)
+
+
+async def _need_instead(session: Session, spec: Spec, args: Mapping[str, Any], row: ApprovalRow) -> Need:
+    """What is asked for with other arguments: what was asked before, and what the rules here say of these."""
+    ruled = await need_of(session, spec, request_of(session, spec, args))
+    if ruled is not None and ruled.decision == "refuse":
+        raise RuleRefused(spec.name, why=ruled.why, run_id=row.run_id)
+    need = Need(session.new_id("apr"), session.new_id("nonce"), needed=row.needed, roles=tuple(json.loads(row.roles)),
+                reasons=tuple(json.loads(row.reasons)), why=row.rule, policy=row.policy,
+                expires_s=row.expires_at - row.requested_at, residue=row.residue)  # fmt: skip
+    if ruled is None:
+        return need
+    policy, why = (row.policy, row.rule) if row.is_about_money else (ruled.policy, ruled.why)
+    return replace(need, needed=max(need.needed, ruled.needed), roles=ruled.roles or need.roles, policy=policy, why=why)
 
 
 async def delegate(hub: Hub, view: View, *, by: str, to: str, until: datetime | timedelta | float, why: str) -> None:

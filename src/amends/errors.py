@@ -131,12 +131,14 @@ class RunEnded(UsageError):
 
 
 class RunConflict(UsageError):
-    """This run id was opened before with another input."""
+    """This run id was opened before with another input, or for another principal."""
 
-    def __init__(self, message: str, *, recorded: object, given: object, run_id: str | None = None) -> None:
-        super().__init__(
-            message, run_id=run_id, hint="give this work its own run id, or open it with the recorded input"
-        )
+    default_hint = "give this work its own run id, or open it with the recorded input"
+
+    def __init__(
+        self, message: str, *, recorded: object, given: object, run_id: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, run_id=run_id, hint=hint)
         self.recorded, self.given = recorded, given
 
 

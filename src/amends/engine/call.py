@@ -90,17 +90,24 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
             case "held" if await people.decided(answer):
                 continue
             case "void":
-                _remember_stranger(session, ask, answer)
+                _remember_held(session, ask, answer)
                 await raise_void(session, ask, answer)
             case _:
-                _remember_stranger(session, ask, answer)
+                _remember_held(session, ask, answer)
                 refuse(session, ask, answer)
 
 
-def _remember_stranger(session: Session, ask: Ask, answer: Admission) -> None:
-    """A body that came with the request is known to nobody else: the run must be left so that its caller can come back."""
-    if answer.approval is not None and answer.call is not None and (ask.undeclared or ask.spec.fn is None):
-        session.strangers[answer.call.id] = answer.call
+def _remember_held(session: Session, ask: Ask, answer: Admission, *, by_hand: bool = False) -> None:
+    """What somebody is asked about is looked at again when the run is left.
+
+    A body that came with the request is known to nobody else: the run must be left so that its caller can come back.
+    """
+    held = answer.call if answer.approval is not None or answer.verdict == "held" else None
+    if held is None:
+        return
+    session.asks.add(held.id)  # let go by a person it may be staged: then the rules look at it again
+    if by_hand or ask.undeclared or ask.spec.fn is None:
+        session.strangers[held.id] = held
 
 
 async def guarded_admission(session: Session, ask: Ask) -> Done:
@@ -133,8 +140,10 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
             case "held" if await people.decided(answer):
                 continue
             case "void":
+                _remember_held(session, ask, answer, by_hand=True)
                 await raise_void(session, ask, answer)
             case _:
+                _remember_held(session, ask, answer, by_hand=True)
                 refuse(session, ask, answer)
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from amends.approvalrows import Unapproved
 from amends.budgetrows import Overrun
 from amends.engine.asking import held_for, request_of_call, tell_of
 from amends.engine.call import run_attempts
-from amends.engine.giving import give_back
+from amends.engine.giving import give_back, read_tree
 from amends.engine.locking import locked, start_waiting
 from amends.engine.policy import outbox_terms, terms_for
 from amends.engine.session import Ask, Session
 from amends.engine.spending import exceeded
 from amends.engine.veiling import body_args, known_of, lacking
-from amends.errors import Held, LedgerError, Waiting
-from amends.ledger import ReadCall, Tree
+from amends.errors import Held, LedgerError, RunBlocked, Waiting
+from amends.ledger import CloseRun, ReadCall, Tree
 from amends.lockrows import Contention
 from amends.ops import Flight
 from amends.rows import CallRow
@@ -57,8 +59,7 @@ async def leave_to_caller(session: Session) -> None:
 
 async def start_decided(session: Session, row: CallRow) -> None:
     """A person let this call go on after its block had ended: it is done now, and its own error is no failure."""
-    spec = session.spec(row.tool)
-    if spec is None or spec.fn is None:
+    if session.body(row) is None:
         raise await let_go_held(session, row, again_s=session.lease.lease_s)
     if lacking(session, row):
         raise await let_go_held(session, row)  # whoever asked for it has what it hides, and comes back for it
@@ -70,6 +71,8 @@ async def start_decided(session: Session, row: CallRow) -> None:
         raise exceeded(row.tool, started, session.id)
     if isinstance(started, Unapproved):
         await tell_of(session, started.approval)
+    if isinstance(started, Unapproved) and started.why == "refused" and session.uid == session.root:
+        await _block_refused(session, started)
     if isinstance(started, Unapproved) and started.why not in ("", "expired"):
         raise await let_go_held(session, started.call, again_s=session.lease.lease_s)
     if not isinstance(started, CallRow):
@@ -80,6 +83,16 @@ async def start_decided(session: Session, row: CallRow) -> None:
         raise
     except Exception:  # settled as failed, or in doubt for the next round; a tool's error is not its run's
         return
+
+
+async def _block_refused(session: Session, no: Unapproved) -> NoReturn:
+    """Somebody has said yes, and a rule says no by now: more asking changes nothing, so a person must end it."""
+    row, tree = no.call, await read_tree(session)
+    withdraw = "" if no.approval is None else f"rt.withdraw({no.approval.id!r}, by=..., why=...), or "
+    end = "rollback" if tree.run.phase == "open" else "abandon"
+    cause = f"{row.tool} ({row.id}): a rule refuses it by now: {withdraw}rt.{end}({session.id!r}, by=..., why=...)"
+    await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=(cause,))
+    raise RunBlocked(f"run {session.id} is blocked: {cause}", run_id=session.id, causes=[cause])
 
 
 def recorded_ask(session: Session, row: CallRow) -> Ask:

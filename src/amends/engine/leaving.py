@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from amends.approvalerrors import only_waits
 from amends.engine.asking import rejected
 from amends.engine.call import Done, conclude, guarded_admission
 from amends.engine.ending import commit, go_back, let_go, raise_blocked
@@ -13,7 +14,7 @@ from amends.engine.session import Ask, Session
 from amends.engine.telling import report_of
 from amends.engine.veiling import scrubbed
 from amends.engine.waiting import POLL_S_MAX, POLL_S_MIN
-from amends.errors import LedgerError, RolledBack, RunEnded, Waiting
+from amends.errors import LedgerError, RolledBack, RunEnded
 from amends.ledger import ReadCall
 from amends.ops import Ended, LiveCalls, Sleep
 from amends.rows import CallRow, RunRow
@@ -27,7 +28,7 @@ async def leave(session: Session, error: BaseException | None, output: str | Non
     if isinstance(error, LedgerError) or (isinstance(error, RolledBack) and error.run_id == session.id):
         return ""  # nothing can be written down here; or nothing is left to do
     try:
-        if isinstance(error, Waiting):
+        if only_waits(error):
             if session.uid == session.root:
                 await leave_waiting(session)
             return ""

@@ -81,6 +81,8 @@ async def take(opening: Opening) -> tuple[Opened, Lease]:
         match opened.how:
             case "conflict":
                 raise _conflict(run, opening.given)
+            case "foreign":
+                raise _foreign(run, opening.principal)
             case "refused":
                 raise _refused(run)
             case "busy":
@@ -169,6 +171,16 @@ def _conflict(run: RunRow, given: Any) -> RunConflict:
         recorded=recorded,
         given=given,
         run_id=run.id,
+    )
+
+
+def _foreign(run: RunRow, principal: str) -> RunConflict:
+    return RunConflict(
+        f"run {run.id} is {run.principal}'s and was opened for {principal}; nothing was started",
+        recorded=run.principal,
+        given=principal,
+        run_id=run.id,
+        hint="open it for the principal that it is recorded with, or give this work its own run id",
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from amends.approvalerrors import only_waits
 from amends.engine.call import Done, guarded_call
 from amends.engine.session import Session, ask_for
 from amends.engine.telling import answer_done, answer_error
-from amends.errors import BadArguments, LedgerError, OutOfOrder, Refused, UnknownTool, UsageError, Waiting
+from amends.errors import BadArguments, LedgerError, OutOfOrder, Refused, UnknownTool, UsageError
 from amends.model import Answer
 from amends.ops import Flight, Together
 from amends.record import dataclass
@@ -275,7 +276,7 @@ async def _side_by_side(session: Session, asks: Sequence[Any]) -> list[Any]:
 
 
 def _goes_on(spec: Spec, error: Exception) -> bool:
-    return spec.on_failure == "continue" and not isinstance(error, Waiting | LedgerError | UsageError)
+    return spec.on_failure == "continue" and not (only_waits(error) or isinstance(error, LedgerError | UsageError))
 
 
 def _all_of(problems: Sequence[Refused]) -> Refused:

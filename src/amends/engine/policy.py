@@ -98,7 +98,7 @@ def _own(spec: Spec, request: Request) -> Ruling | None:
 
 async def need_of(session: Session, spec: Spec, request: Request, *, undeclared: bool = False) -> Need | None:
     """What the ledger is told to ask for; None: nothing."""
-    if not (session.rules or spec.needs_approval or undeclared) or spec.name.startswith(ONCE):
+    if not (session.rules or spec.needs_approval or undeclared) or (not undeclared and _is_once(session, spec)):
         return None
     at = None
     if any(rule.tells_time for rule in session.rules):
@@ -122,6 +122,11 @@ async def need_of(session: Session, spec: Spec, request: Request, *, undeclared:
     )
 
 
+def _is_once(session: Session, spec: Spec) -> bool:
+    """Whether it is ``run.once``: not a tool that somebody declared, or a model named, in the same manner."""
+    return spec.name.startswith(ONCE) and spec.name not in session.specs
+
+
 async def need_for(session: Session, ask: Ask) -> Need | None:
     """What the rules say of this request now."""
     return await need_of(session, ask.spec, request_of(session, ask.spec, ask.args), undeclared=ask.undeclared)
@@ -139,18 +144,26 @@ async def accepted_by(session: Session, ask: Ask) -> str:
 async def terms_for(session: Session, row: CallRow, ask: Ask | None = None) -> Terms | None:
     """Under what a recorded call may be started for the first time here; None: nothing is asked of it."""
     spec = session.spec(row.tool) if ask is None else ask.spec
-    if row.attempt or spec is None or (row.is_staged and not row.approval):
+    if row.attempt or spec is None or (row.is_staged and not _is_ruled(row)):
         return None
-    if not (row.approval or session.rules or spec.needs_approval):
+    undeclared = ask is not None and ask.undeclared
+    if not (row.approval or session.rules or spec.needs_approval or undeclared or spec.kind == "pivot"):
         return None
     args = body_args(session, spec, row) if ask is None else ask.args
-    undeclared = ask is not None and ask.undeclared
     need = await need_of(session, spec, request_of(session, spec, args), undeclared=undeclared)
-    return Terms(spec.version, need, spec.after)
+    return Terms(spec.version, need, spec.after, advise=session.advises(spec))
+
+
+def _is_ruled(row: CallRow) -> bool:
+    """Whether the rules are asked about a staged call again: not where they let it pass when it was accepted.
+
+    One that is ``ready`` was held as a suspected repeat or a conflict: that was lifted, and no rule looked at it yet.
+    """
+    return bool(row.approval) or row.state == "ready"
 
 
 async def outbox_terms(session: Session) -> dict[str, Terms]:
-    """The same for what is staged here and somebody was asked about."""
+    """The same for what is staged here and somebody was, or is to be, asked about."""
     governed = session.rules or any(spec.needs_approval for spec in session.specs.values())
     if not session.asks and not (session.resumed and governed):
         return {}
@@ -158,7 +171,7 @@ async def outbox_terms(session: Session) -> dict[str, Terms]:
     assert tree is not None, "an open run is in the ledger"
     found: dict[str, Terms] = {}
     for row in tree.calls:
-        if row.run == session.uid and row.is_staged and row.approval:
+        if row.run == session.uid and row.is_staged and _is_ruled(row):
             terms = await terms_for(session, row)
             if terms is not None:
                 found[row.id] = terms

@@ -64,7 +64,7 @@ class Session:
     rules: tuple[Rule, ...] = ()
     anchor: Any = None
     wait_approval_s: float = 0.0
-    asks: set[str] = field(default_factory=set)  # staged calls that somebody was asked about here
+    asks: set[str] = field(default_factory=set)  # calls that are, or may become, staged and somebody is asked about
     strangers: dict[str, CallRow] = field(default_factory=dict)
     """Calls that wait for a person, and whose body came with the request."""
     tell: Tell | None = None

@@ -51,9 +51,14 @@ async def admit_call(op: AdmitCall) -> Admission:
     if closed is not None:
         return closed
     if op.again:
+        no = await _no_to_a_repeat(op, root)
+        if no is not None:
+            return Admission("rejected", no, run=run)
         await _let_the_suspicion_go(op, root, now)
     if known is None and root.epoch > 1 and not root.history and not op.declared and not op.again:
         twin = await _suspected_twin(op, root)
+        if twin is not None and op.need is not None and op.need.decision == "refuse":
+            return await refused_by_rule(op, run, root, now)  # nobody is asked about what may not be
         if twin is not None:
             call = await write_call(op, run, root, now, state="held", generation=1, reason="duplicate", twin=twin.id)
             return Admission("held", call, twin, run)
@@ -135,9 +140,18 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
             return Admission("rejected", known, run=run)
     newest = known if not asked_now else await FindKey(op.key)
     assert newest is not None, "a key that is known has a newest generation"
-    if newest.generation >= GENERATIONS_MAX:
-        return Admission("spent", newest, run=run)
-    return None
+    return await _no_further(op, run, root, newest)
+
+
+async def _no_further(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow) -> Admission | None:
+    """Why there is no next generation; None: there may be.
+
+    A person's no to exactly this stays a no, whatever other arguments were asked for since.
+    """
+    same = [call for call in await ListGenerations(op.key) if call.root == root.uid and call.ident == op.ident]
+    if same and same[-1].state == "refused":
+        return Admission("rejected", same[-1], run=run)
+    return Admission("spent", newest, run=run) if newest.generation >= GENERATIONS_MAX else None
 
 
 async def _next_unasked(op: AdmitCall, root: RunRow) -> CallRow:
@@ -221,8 +235,9 @@ async def _answer_requested(op: AdmitCall, run: RunRow, root: RunRow, known: Cal
 
 async def _ask_for_these(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
     """Other arguments under the same key: nobody has said yes to those, and what was asked is asked no more."""
-    if known.generation >= GENERATIONS_MAX:
-        return Admission("spent", known, run=run)
+    no = await _no_further(op, run, root, known)
+    if no is not None:
+        return no
     home = await find_run(known.run)
     why = "asked for with other arguments"
     await move_call(home, known, "dropped", at=now, by=op.owner, epoch=root.epoch, why=why, settled_at=now)
@@ -239,16 +254,21 @@ async def _admit_asked_read(op: AdmitCall, run: RunRow, root: RunRow, now: float
         return await refused_by_rule(op, run, root, now)
     if need is None and not any(op.costs.ask):
         return None
-    asked = [
+    same = [
         call
         for call in await ListCalls(root.uid, ("held", "ready", "refused"))
-        if call.kind == "read" and call.approval and (call.run, call.digest) == (run.uid, op.digest)
+        if call.kind == "read" and call.approval and call.key.startswith(f"{op.key}:")
     ]
-    if not asked:
-        return None if need is None else await hold_read(op, run, root, need, now)
-    if asked[-1].state == "refused":
-        return Admission("rejected", asked[-1], run=run)
-    return await _answer_requested(op, run, root, asked[-1], now)
+    mine = [call for call in same if call.run == run.uid]
+    told = mine or [call for call in same if call.state == "refused"]  # a no is one for the whole tree
+    if told and told[-1].state == "refused":
+        return Admission("rejected", told[-1], run=run)
+    if mine and mine[-1].digest == op.digest:
+        return await _answer_requested(op, run, root, mine[-1], now)
+    if mine:  # of another version, or worded anew: nobody has said yes to this one, and what was asked is asked no more
+        why = "asked for with other arguments"
+        await move_call(run, mine[-1], "dropped", at=now, by=op.owner, epoch=root.epoch, why=why, settled_at=now)
+    return None if need is None else await hold_read(op, run, root, need, now)
 
 
 async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
@@ -257,6 +277,8 @@ async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, no
     closed = await takes_nothing(op, run, root, now)
     if closed is not None:
         return closed
+    if op.need is not None and op.need.decision == "refuse":
+        return await refused_by_rule(op, run, root, now)
     # The person decides about exactly these arguments, so the held call has a key of its own.
     op = replace(op, key=f"{op.key}:{op.ident}")
     mine = await FindKey(op.key)
@@ -268,6 +290,12 @@ async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, no
         return Admission("held", mine, known, run)
     answer = await _answer_known(op, run, root, mine, now)
     return answer or Admission("conflict", known, run=run)
+
+
+async def _no_to_a_repeat(op: AdmitCall, root: RunRow) -> CallRow | None:
+    """A person's no to these arguments, which a request does not get around by calling itself another one."""
+    same = [call for call in await ListCalls(root.uid) if (call.tool, call.ident) == (op.tool, op.ident)]
+    return same[-1] if same and same[-1].state == "refused" else None
 
 
 async def _let_the_suspicion_go(op: AdmitCall, root: RunRow, now: float) -> None:

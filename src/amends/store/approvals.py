@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,6 @@ from amends.approvalrows import (
     DelegationRow,
     DelegationsTo,
     FindApproval,
-    Need,
     PageApprovals,
     Requested,
     Ruled,
@@ -35,7 +35,7 @@ from amends.rows import CallRow, FindCall, FindKey, ListCalls, Now, RunRow, Upda
 from amends.states import FREES_KEY
 from amends.store.change import find_run, move_approval, move_call, move_run, note, owned
 from amends.store.law import admit_by_law
-from amends.store.requests import REVIVED, ask_anew, binding, is_enough, is_requester, resting
+from amends.store.requests import REVIVED, as_before, ask_anew, binding, is_enough, is_requester, resting
 
 # ---- deciding -----------------------------------------------------------------------------
 
@@ -84,19 +84,19 @@ async def _why_void(approval: ApprovalRow, call: CallRow, op: DecideApproval, no
     if approval.state_at(now) == "expired":
         return REVIVED if approval.reason == REVIVED else "expired"
     if op.verb == "reject":
-        return "" if _may_decide(approval, op) else "role"
+        return "" if _may_decide(approval, op.roles) else "role"
     if approval.state == "cancelled" or op.digest != approval.digest or binding(approval, call) != approval.digest:
         return "changed"
     if is_requester(approval, op.by) or is_requester(approval, op.behalf):
         return "self"
     if op.behalf and not await _is_delegated(approval, op, now):
         return "role"
-    return "" if op.verb == "bypass" or _may_decide(approval, op) else "role"
+    return "" if op.verb == "bypass" or _may_decide(approval, op.roles) else "role"
 
 
-def _may_decide(approval: ApprovalRow, op: DecideApproval) -> bool:
+def _may_decide(approval: ApprovalRow, roles: Iterable[str]) -> bool:
     wanted = set(json.loads(approval.roles))
-    return not wanted or bool(wanted & set(op.roles))
+    return not wanted or bool(wanted & set(roles))
 
 
 async def _is_delegated(approval: ApprovalRow, op: DecideApproval, now: float) -> bool:
@@ -192,24 +192,10 @@ async def ask_again(op: AskAgain) -> Ruled:
         )
     if approval.state in OPEN:
         await move_approval(run, approval, "expired", at=now, by=op.by, epoch=epoch)
-    need = _as_before(approval, op.id, op.nonce)
+    need = as_before(approval, op.id, op.nonce)
     call, made = await ask_anew(run, call, need, at=now, by=op.by, epoch=epoch, follows=approval.id, why=op.why)
     await let_go_on(call, made, at=now, by=op.by)
     return Ruled(made, await _look(call), now)
-
-
-def _as_before(approval: ApprovalRow, id: str, nonce: str) -> Need:
-    return Need(
-        id,
-        nonce,
-        needed=approval.needed,
-        roles=tuple(json.loads(approval.roles)),
-        reasons=tuple(json.loads(approval.reasons)),
-        expires_s=approval.expires_at - approval.requested_at,
-        why=approval.rule,
-        policy=approval.policy,
-        residue=approval.residue,
-    )
 
 
 async def edit_approval(op: EditApproval) -> Ruled:
@@ -225,8 +211,10 @@ async def edit_approval(op: EditApproval) -> Ruled:
             frm=approval.state,
             to="rejected",
         )
+    if not _may_decide(approval, op.roles):
+        return Ruled(approval, call, now, "role")
     run, root = await find_run(call.run), await find_run(call.root)
-    assert op.instead.need is not None, "other arguments are asked for under the same conditions"
+    assert op.instead.need is not None, "other arguments are asked for under conditions at least as strict"
     reason = f"{op.why}; ask for it with {op.instead.args} instead"
     staged = run.staged_pivot == call.id
     if staged:
@@ -241,8 +229,7 @@ async def edit_approval(op: EditApproval) -> Ruled:
         raise TransitionRefused(
             f"{known.tool} with these arguments is {known.state} already ({known.id})", frm=known.state, to="held"
         )
-    terms = replace(op.instead.need, needed=approval.needed, roles=tuple(json.loads(approval.roles)))
-    instead = replace(op.instead, run=run.uid, root=root.uid, need=terms, repeated=False)
+    instead = replace(op.instead, run=run.uid, root=root.uid, repeated=False)
     answer = await admit_by_law(instead, run, root, now, 1 if known is None else known.generation + 1)
     if answer.call is None or answer.approval is None:
         raise TransitionRefused(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from amends.approvalrows import FindApproval
 from amends.errors import TransitionRefused
 from amends.ledger import (
     AbandonRun,
@@ -226,8 +227,7 @@ async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCo
         return Decision("pivot", run, (pivot,))
     if run.phase == "open" and staged and run.parent:
         for call in staged:  # the parent may still take the child back: its outbox becomes the parent's
-            await note(run, "passed to parent", at=now, by=op.owner, epoch=op.epoch, call=call.id)
-            await UpdateCall(call, {"run": run.parent})
+            await _pass_on(run, call, op, now)
         staged = ()
     if staged:
         why_not = await _take_staged(run, staged, op, now) if run.phase == "open" else None
@@ -238,6 +238,19 @@ async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCo
             run = await move_run(run, "pivoted", at=now, by=op.owner, epoch=op.epoch, facts={"pivot": "commit"})
         return Decision("forward", run, staged)
     return Decision("committed", await move_run(run, "committed", at=now, by=op.owner, epoch=op.epoch))
+
+
+async def _pass_on(run: RunRow, call: CallRow, op: DecideCommit, now: float) -> None:
+    """A child's staged call becomes its parent's. Over a pivot that has passed nothing decides it: it waits by itself."""
+    parent = await find_run(run.parent)
+    await note(run, "passed to parent", at=now, by=op.owner, epoch=op.epoch, call=call.id)
+    call = await UpdateCall(call, {"run": parent.uid})
+    asked = await FindApproval(call.approval) if call.approval and parent.phase == "pivoted" else None
+    if asked is None or asked.state == "used":
+        return
+    call = await UpdateCall(call, {"reason": "approval"})
+    if asked.state == "approved":
+        await promote(parent, call, at=now, by=op.owner, epoch=op.epoch)
 
 
 async def _take_staged(run: RunRow, staged: tuple[CallRow, ...], op: DecideCommit, now: float) -> Decision | None:

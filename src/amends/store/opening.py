@@ -43,6 +43,9 @@ async def open_run(op: OpenRun) -> Opened:
         return Opened("refused", row, now)
     if row.state == "committed":
         return Opened("ended", row, now)
+    if op.principal and row.principal and op.principal != row.principal:
+        # Its calls would be asked for in the other's name, and who opens it could say yes to them.
+        return Opened("foreign", row, now)
     if row.owner and row.owner != op.dead_owner and row.lease_until > now:
         return Opened("busy", row, now)
     row = await _take_over(row, op, now, history=int(op.history))

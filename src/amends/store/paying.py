@@ -19,7 +19,7 @@ from amends.plain import digest
 from amends.rows import CallRow, ListCalls, RunRow, UpdateCall, UpdateRun
 from amends.store.budgets import reserve
 from amends.store.change import note
-from amends.store.requests import ask_anew, replace_request
+from amends.store.requests import as_before, ask_anew, replace_request
 
 # ---- a new call ---------------------------------------------------------------------------
 
@@ -116,9 +116,18 @@ async def pay_staged(
     asked: list[CallRow] = []
     for call, charge in await _unpaid(calls):
         if call.id not in passing and _is_of(over, charge.wants):
-            held, _ = await ask_anew(run, call, need_for(over, charge.ask, None), at=now, by=by, epoch=root.epoch)
-            asked.append(held)
+            asked.append(await _ask_about_money(run, call, need_for(over, charge.ask, None), at=now, by=by, root=root))
     return asked
+
+
+async def _ask_about_money(run: RunRow, call: CallRow, need: Need, *, at: float, by: str, root: RunRow) -> CallRow:
+    """A staged call waits for a person; where somebody was asked about it before, the same people are asked anew."""
+    old = await FindApproval(call.approval) if call.approval else None
+    if old is None:
+        return (await ask_anew(run, call, need, at=at, by=by, epoch=root.epoch))[0]
+    before = as_before(old)
+    need = replace(need, needed=before.needed, roles=before.roles, reasons=before.reasons, expires_s=before.expires_s)
+    return (await replace_request(run, call, old, need, "changed", at=at, by=by, epoch=root.epoch))[0]
 
 
 async def _reserve_recorded(

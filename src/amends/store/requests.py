@@ -88,6 +88,21 @@ async def ask_anew(
     return call, await ask(run, call, need, at=at, by=by, epoch=epoch, follows=follows, **facts)
 
 
+def as_before(approval: ApprovalRow, id: str = "", nonce: str = "") -> Need:
+    """What this request asked for, to ask for it anew."""
+    return Need(
+        id,
+        nonce,
+        needed=approval.needed,
+        roles=tuple(json.loads(approval.roles)),
+        reasons=tuple(json.loads(approval.reasons)),
+        expires_s=approval.expires_at - approval.requested_at,
+        why=approval.rule,
+        policy=approval.policy,
+        residue=approval.residue,
+    )
+
+
 # ---- using --------------------------------------------------------------------------------
 
 
@@ -134,7 +149,7 @@ def is_enough(yeses: Iterable[Mapping[str, Any]], needed: int, roles: Iterable[s
         if said.get("bypass"):
             return True
         if not wanted or wanted & set(said.get("roles", ())):
-            people.add(str(said["by"]).strip().casefold())
+            people.add(str(said.get("for") or said["by"]).strip().casefold())  # whose word it is, whoever says it
     return len(people) >= needed
 
 
@@ -152,10 +167,10 @@ async def may_start(
 
     What has expired, or no longer suffices, is asked for anew where the rules are known.
     """
-    if call.attempt or call.is_staged:
-        return await _used_before(call)
-    need = None if terms is None else await really(terms.need, run, call.tool)
     approval = await FindApproval(call.approval) if call.approval else None
+    if call.attempt or (call.is_staged and (approval is None or approval.state == "used")):
+        return None  # a later attempt needs nothing more; what was staged was decided with the pivot or the commit
+    need = None if terms is None else await really(terms.need, run, call.tool)
     if need is not None and need.decision == "refuse":
         return Unapproved(call, approval, "refused")
     if approval is None:
@@ -175,19 +190,12 @@ async def may_start(
     return Unapproved(call, approval, why)
 
 
-async def _used_before(call: CallRow) -> Unapproved | None:
-    """A later attempt needs nothing more; what was staged was decided with the pivot or the commit."""
-    if call.attempt or not call.approval:
-        return None
-    approval = await FindApproval(call.approval)
-    assert approval is not None, "a call names a request of this ledger"
-    return None if approval.state == "used" else Unapproved(call, approval, "changed")
-
-
 async def replace_request(
     run: RunRow, call: CallRow, old: ApprovalRow, need: Need, why: str, *, at: float, by: str, epoch: int
 ) -> tuple[CallRow, ApprovalRow]:
-    """End a request that is void, and ask anew."""
+    """End a request that is void, and ask anew. One about money stays that: what the rules say is added to it."""
+    if old.is_about_money and not need.policy.startswith(BUDGET):
+        need = replace(need, policy=old.policy, why=f"{need.why}; {old.rule}")
     if old.state in ("pending", "approved"):
         to = "expired" if why == "expired" else "cancelled"
         await move_approval(run, old, to, at=at, by=by, epoch=epoch, why=why)
@@ -221,16 +229,20 @@ async def use(run: RunRow, approval: ApprovalRow, *, at: float, by: str, epoch: 
 
 async def unready(run: RunRow, calls: Iterable[CallRow], outbox: TermsOf, now: float) -> list[CallRow]:
     """The staged calls of this run that nobody has said yes to, or not so that they may start now."""
-    asked = [call for call in calls if call.run == run.uid and call.is_staged and call.approval and not call.attempt]
-    if not asked:
+    staged = [call for call in calls if call.run == run.uid and call.is_staged and not call.attempt]
+    if not any(call.approval or call.id in outbox for call in staged):
         return []
     requests = {row.id: row for row in await ApprovalsOf(run.root)}
-    return [
-        call
-        for call in asked
-        if requests[call.approval].state != "used"
-        and why_not(requests[call.approval], call, outbox.get(call.id), now) != ""
-    ]
+    found: list[CallRow] = []
+    for call in staged:
+        terms, asked = outbox.get(call.id), requests.get(call.approval)
+        if asked is None:
+            waits = terms is not None and await really(terms.need, run, call.tool) is not None
+        else:
+            waits = asked.state != "used" and why_not(asked, call, terms, now) != ""
+        if waits:
+            found.append(call)
+    return found
 
 
 async def ask_for_more(
@@ -240,19 +252,25 @@ async def ask_for_more(
     found: list[CallRow] = []
     for call in calls:
         terms = outbox.get(call.id)
-        approval = await FindApproval(call.approval)
-        assert approval is not None, "a call names a request of this ledger"
-        need = None if terms is None or terms.version != call.version else terms.need
-        if need is not None and why_not(approval, call, terms, at) == "changed":
+        approval = await FindApproval(call.approval) if call.approval else None
+        need = None if terms is None else terms.need
+        if need is not None and approval is None:
+            call, _ = await ask_anew(run, call, need, at=at, by=by, epoch=epoch)
+        elif need is not None and approval is not None and _asks_more(approval, call, terms, at):
             call, _ = await replace_request(run, call, approval, need, "changed", at=at, by=by, epoch=epoch)
         found.append(call)
     return found
 
 
+def _asks_more(approval: ApprovalRow, call: CallRow, terms: Terms | None, at: float) -> bool:
+    """Whether the rules changed, and not only the tool's version: a process with the one that was approved may come."""
+    return terms is not None and terms.version == call.version and why_not(approval, call, terms, at) == "changed"
+
+
 async def use_staged(run: RunRow, *, at: float, by: str, epoch: int) -> None:
     """What is staged will be started: its requests are used up by what decides that."""
     for row in await ApprovalsOf(run.root):
-        call = await FindCall(row.call) if row.state == "approved" else None
+        call = await FindCall(row.call) if row.state == "approved" and row.lives(at) else None
         if call is not None and call.approval == row.id and call.run == run.uid and call.is_staged:
             await use(run, row, at=at, by=by, epoch=epoch)
 

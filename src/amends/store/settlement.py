@@ -47,7 +47,8 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
     if isinstance(approval, Unapproved):
         return approval
     pivots = call.kind == "pivot" and not call.violation
-    if pivots and asks and not call.is_staged and await _is_early(run, call, op, now):
+    lawful = asks or op.terms is None or not op.terms.advise
+    if pivots and lawful and not call.attempt and not call.is_staged and await _is_early(run, call, op, now):
         return None
     # Later attempts need nothing: what the first one took is held until the tree has ended.
     names = await names_wanted(call, run, root) if root.locked and not call.attempt else ()
@@ -78,9 +79,10 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
 
 async def _is_early(run: RunRow, call: CallRow, op: StartCall, now: float) -> bool:
     """Whether something has come between the yes to a pivot and its start."""
-    if run.pivot or run.staged_pivot or run.phase != "open" or op.terms is None:
-        return bool(run.pivot or run.staged_pivot) or run.phase != "open"
-    return await early(run, call.key, op.terms.after, op.outbox, now) is not None
+    if run.pivot or run.staged_pivot or run.phase != "open":
+        return True
+    after = () if op.terms is None else op.terms.after
+    return await early(run, call.key, after, op.outbox, now) is not None
 
 
 def _startable(run: RunRow, call: CallRow) -> bool:
