@@ -151,13 +151,17 @@ async def _take(counter: _Counter) -> None:
 
 
 async def _deal(counter: _Counter) -> None:
-    """The cap is dealt out anew: to each slice what it has used and an equal part of the rest, in whole requests."""
+    """The cap is dealt out anew: to each slice what it has used and an equal part of the rest, in whole requests.
+
+    Is it passed already, every slice lacks all that is lacking: what one of them gives back is nobody's to take.
+    """
     cap, need = counter.want.cap, counter.need
     left = cap - counter.spent - counter.reserved - need
-    part = left // need // len(counter.rows) * need if need and left > 0 else 0
+    part = left // need // len(counter.rows) * need if left > 0 else left
+    rest = left - part * (len(counter.rows) - 1) if left > 0 else left
     for name, row in counter.rows.items():
         used = amount_in(row.reserved) + amount_in(row.spent)
-        allot = used + (left - part * (len(counter.rows) - 1) + need if name == counter.home else part)
+        allot = used + (rest + need if name == counter.home else part)
         changes = {"cap": text_of(cap), "allot": text_of(allot)}
         if any(getattr(row, column) != text for column, text in changes.items()):
             counter.rows[name] = await UpdateSlice(row, changes)

@@ -150,11 +150,15 @@ async def outbox_of(run: RunRow) -> list[CallRow]:
 async def with_actuals(call: CallRow, op: SettleCall, root: RunRow, now: float) -> str:
     """The call's charge with what its body said that it spent; what nobody reserved is taken now, cap or not."""
     charge = read_charge(call.cost) if call.cost else Charge(RESERVED)
+    said = {unit for unit, _ in op.spent}
+    charge.silent = tuple(unit for unit in charge.said if unit not in said)
     for unit, amount in op.spent:
         charge.said[unit] = charge.said.get(unit, 0) + amount  # an earlier attempt may have spent as well
         charge.costs.setdefault(unit, (0, ONE))
-    if op.wants:
-        taken = await reserve(op.wants, root, now=now, wide=True, forced=True)
+    known = {unit for _, unit, _ in charge.taken}
+    wants = [want for want in op.wants if want.unit not in known]  # an earlier attempt may have said it, too
+    if wants:
+        taken = await reserve(wants, root, now=now, wide=True, forced=True)
         charge.taken += taken.parts
     return written(charge)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from amends.approvalrows import Unapproved
 from amends.budgetrows import Overrun
+from amends.charges import begun_again
 from amends.errors import TransitionRefused
 from amends.ledger import (
     DecideCall,
@@ -69,8 +70,9 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
         if not call.attempt:
             await use_staged(run, at=now, by=op.owner, epoch=op.epoch)
         run = await UpdateRun(run, {"pivot": call.id})
+    paid = {"cost": begun_again(call.cost)} if '"said"' in call.cost else {}
     return await move_call(
-        run, call, "started", at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt},
+        run, call, "started", at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt}, **paid,
         attempt=op.attempt, first_at=call.first_at or now, started_at=now, settled_at=None, retry_at=None,
         quiet_boot="", quiet_mono=None, quiet_left=None, why="", evidence="", probe_at=None,
     )  # fmt: skip
@@ -108,7 +110,8 @@ async def settle_call(op: SettleCall) -> Settled:
         return Settled(kept, fenced=True)
     now = await Now()
     run = root if call.run == call.root else await find_run(call.run)
-    paid = {"cost": await with_actuals(call, op, root, now)} if op.spent else {}
+    tells = op.spent or '"said"' in call.cost
+    paid = {"cost": await with_actuals(call, op, root, now)} if tells else {}
     settled = await move_call(
         run, call, op.to, at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt, "why": op.why}, **paid,
         result=op.result, loss=op.loss, error=op.error, why=op.why, settled_at=now,
