@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from amends import Budget, Retry, spent, tool
+from amends import Budget, Retry, Rule, spent, tool
 from amends.budget import billionths
-from amends.errors import BadCost, BudgetExceeded
+from amends.errors import ApprovalVoid, BadCost, BudgetExceeded, Held
+from amends.store.memory import MemoryStore
 from tests.behaviour.test_budgets import books
-from tests.behaviour.world import runtime
+from tests.behaviour.world import World, runtime, twin_of
 
 
 @pytest.mark.parametrize(
@@ -151,3 +153,111 @@ def test_a_cost_that_fails_over_a_hidden_value_does_not_tell_it() -> None:
         look(card=card)
     assert card not in f"{bad.value} {bad.value.why} {bad.value.__cause__!r}"
     assert "•••" in bad.value.why
+
+
+# ---- asking a person ----------------------------------------------------------------------
+
+
+def say_yes(rt: Any, by: str = "anna", **options: Any) -> str:
+    [asked] = [one for one in rt.approvals() if one.state == "pending"]
+    rt.approve(asked.id, digest=asked.digest, by=by, why="a large customer", **options)
+    return str(asked.rule)
+
+
+def outbox() -> tuple[Any, Any, list[str]]:
+    sent: list[str] = []
+
+    @tool(kind="pivot", key="order")
+    def wire(order: str) -> str:
+        return order
+
+    @tool(kind="retriable", key="to", idempotent=True, cost=5)
+    def mail(to: str) -> None:
+        sent.append(to)
+
+    return wire, mail, sent
+
+
+def test_a_yes_to_a_pivot_is_for_the_outbox_that_was_asked_about() -> None:
+    wire, mail, sent = outbox()
+    rt = runtime(wire, mail, budgets=[Budget(3, then="hold")])
+    with pytest.raises(Held), rt.run("r"):
+        mail(to="a")
+        wire(order="1")
+    say_yes(rt)
+    with pytest.raises(Held), rt.run("r"):
+        for to in ("a", "b", "c"):
+            mail(to=to)
+        wire(order="1")
+    assert (sent, books(rt)) == ([], (0, 0))
+    say_yes(rt)
+    with rt.run("r"):
+        for to in ("a", "b", "c"):
+            mail(to=to)
+        wire(order="1")
+    assert (sorted(sent), books(rt)) == (["a", "b", "c"], (0, 15))
+
+
+def test_who_says_yes_is_told_of_every_limit_that_is_passed() -> None:
+    pay = World().pivot("pay", cost=50)
+    limits = [Budget(40, per="call", then="hold"), Budget(10, per="tenant", every="day", then="hold")]
+    rt = runtime(pay, budgets=limits)
+    with pytest.raises(Held), rt.run("r"):
+        pay()
+    told = say_yes(rt)
+    assert told == "it would pass the limit of 40.00 usd for one call and of 10.00 usd for this customer today"
+    with rt.run("r"):
+        pay()
+
+
+def test_a_limit_that_came_after_the_yes_is_asked_about_too() -> None:
+    store, pay = MemoryStore(), World().pivot("pay", cost=50)
+    rt = runtime(pay, store=store, budgets=[Budget(40, per="call", then="hold")])
+    with pytest.raises(Held), rt.run("r"):
+        pay()
+    say_yes(rt)
+    later = twin_of(store, pay, budgets=[Budget(40, per="call", then="hold"), Budget(45, then="hold")])
+    with pytest.raises(Held), later.run("r"):
+        pay()
+    assert "40.00 usd for one call and of 45.00 usd for this task" in say_yes(later)
+    with later.run("r"):
+        pay()
+
+
+def test_a_staged_call_over_a_limit_is_asked_about_by_those_who_a_rule_names() -> None:
+    _, mail, sent = outbox()
+    rt = runtime(mail, budgets=[Budget(3, then="hold")], rules=[Rule(tool="mail", roles=["finance"])])
+    with pytest.raises(Held), rt.run("r"):
+        mail(to="a")
+    assert say_yes(rt, roles=["finance"]) == "approve mail"
+    rt.recover()
+    with pytest.raises(ApprovalVoid, match="roles"):
+        say_yes(rt, by="bob")
+    assert "3.00 usd" in say_yes(rt, roles=["finance"])
+    rt.recover()
+    assert (sent, rt.report("r").state) == (["a"], "committed")
+
+
+@pytest.mark.parametrize("cap, started", [(10, False), (60, True)])
+def test_what_is_asked_for_again_is_judged_by_the_cap_of_today(cap: int, started: bool) -> None:
+    store, world = MemoryStore(), World()
+    pay = world.pivot("pay", cost=50, needs_approval=True)
+    with pytest.raises(Held), runtime(pay, store=store, budgets=[Budget(55, per="tenant")]).run("r"):
+        pay()
+    rt = twin_of(store, pay, budgets=[Budget(cap, per="tenant")])
+    say_yes(rt)
+    with nullcontext() if started else pytest.raises(BudgetExceeded, match=r"of 10\.00"), rt.run("r"):
+        pay()
+    assert bool(world.log) is started
+
+
+def test_nobody_is_asked_any_more_about_a_read_of_a_run_that_was_abandoned() -> None:
+    @tool(kind="read", cost=5)
+    def look() -> None: ...
+
+    rt = runtime(look, budgets=[Budget(3, then="hold")])
+    with pytest.raises(Held), rt.run("r"):
+        look()
+    rt.abandon("r", by="anna", why="not needed")
+    assert list(rt.approvals()) == []
+    assert [call.state for call in rt.report("r").calls] == ["dropped"]

@@ -30,14 +30,19 @@ async def rewrite_texts(op: RewriteTexts) -> int:
         fresh = _unchanged(call, op)
         if fresh:
             await UpdateCall(call, fresh)
-        return len(fresh)
+        return len(fresh) + _done_before(call, op)
     run = await FindRun(op.row)
     assert run is not None, "runs are never deleted"
     fresh = _unchanged(run, op)
     if fresh:
         await UpdateRun(run, fresh)
-    return len(fresh)
+    return len(fresh) + _done_before(run, op)
 
 
 def _unchanged(row: CallRow | RunRow, op: RewriteTexts) -> dict[str, str]:
     return {name: text for name, text in op.now.items() if getattr(row, name) == op.was[name]}
+
+
+def _done_before(row: CallRow | RunRow, op: RewriteTexts) -> int:
+    """How many were written the first time, if this was asked before and the answer lost."""
+    return sum(getattr(row, name) == text for name, text in op.now.items()) if op.repeated else 0

@@ -26,7 +26,7 @@ from amends.store.change import find_run, holds, move_call, move_run, note, owne
 from amends.store.law import early, promote
 from amends.store.learning import knows, learned
 from amends.store.locks import names_wanted, take_locks
-from amends.store.paying import pay_start, with_actuals
+from amends.store.paying import pay_start, refused_before, with_actuals
 from amends.store.requests import may_start, told_before, use, use_staged
 
 
@@ -41,7 +41,7 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
     if before is not None:
         return before
     if call.attempt != op.attempt - 1 or not _startable(run, call):
-        return None
+        return await refused_before(run, call.id) if op.repeated else None
     now = await Now()
     asks = (call.approval or (op.terms is not None and op.terms.need is not None)) and not call.attempt
     approval = await may_start(run, call, op.terms, at=now, by=op.owner, epoch=op.epoch) if asks else None
