@@ -83,12 +83,16 @@ Costs: TypeAlias = Number | Cost | Mapping[str, Number | Cost] | Sequence[Cost]
 
 def billionths(value: Any) -> int:
     """An amount in billionths, never less than it says; raises ValueError for what is none."""
-    is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or not 0 <= value <= AMOUNT_MAX:
+    is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+    # An int is never asked whether it is finite: a large one has no float to ask.
+    is_finite = is_number and (isinstance(value, int) or math.isfinite(value))
+    if not is_finite or not 0 <= value <= AMOUNT_MAX:
         raise ValueError(f"an amount is a number from 0 to {AMOUNT_MAX:.0e}, not {str(value)[:40]!r}")
     if isinstance(value, int):
-        return value * ONE
+        return int(value) * ONE
     _, digits, exponent = (value if isinstance(value, Decimal) else Decimal(repr(float(value)))).as_tuple()
+    if not value or int(exponent) + len(digits) < -PLACES:
+        return 1 if value else 0  # a model may write 1E-999999999: what has so many places is not multiplied out
     whole = int("".join(map(str, digits)))
     shift = int(exponent) + PLACES
     return int(whole * 10**shift if shift >= 0 else -(-whole // 10**-shift))  # up: what is spent is never too little
@@ -153,7 +157,7 @@ def _checked(given: object, origin: str) -> Budget:
     try:
         billionths(given.cap)
     except ValueError as error:
-        raise _bad(f"cap is {given.cap!r}: {error}", origin) from error
+        raise _bad(f"cap: {error}", origin) from error
     for name, literal in (("per", Per), ("then", Then)):
         if getattr(given, name) not in get_args(literal):
             raise _bad(f"{name} is {getattr(given, name)!r}; it is one of {', '.join(get_args(literal))}", origin)

@@ -82,6 +82,8 @@ class Overrun:
     asked: int
     period: str = ""
     tool: str = ""
+    also: tuple[Overrun, ...] = ()
+    """The others that it would have passed."""
 
     @property
     def left(self) -> int:

@@ -29,7 +29,9 @@ class Charge:
     """Slice, unit and amount of every reservation."""
     wants: tuple[Want, ...] = ()
     said: dict[str, int] = field(default_factory=dict)
-    """What the body said that it spent, by unit."""
+    """What the bodies of all attempts said that they spent, by unit."""
+    silent: tuple[str, ...] = ()
+    """Units that an earlier attempt said something of and the last one nothing: that one costs what was asked for."""
     ask: tuple[str, str] = ("", "")
     """See ``Bill.ask``."""
     passed: str = ""
@@ -37,7 +39,8 @@ class Charge:
 
     def actual(self, unit: str) -> int:
         """What it cost in the end: the body's word, else what was asked for."""
-        return self.said[unit] if unit in self.said else self.costs.get(unit, (0, 0))[0]
+        asked = 0 if unit in self.said and unit not in self.silent else self.costs.get(unit, (0, 0))[0]
+        return self.said.get(unit, 0) + asked
 
     def standing(self, unit: str, asked: int, phase: str) -> tuple[int, int]:
         """What a reservation of so much holds in this phase: reserved, spent."""
@@ -70,6 +73,7 @@ def read_charge(text: str) -> Charge:
         taken=[(name, unit, amount_in(amount)) for name, unit, amount in found.get("taken", ())],
         wants=tuple(Want(**one) for one in found.get("wants", ())),
         said={unit: amount_in(amount) for unit, amount in found.get("said", {}).items()},
+        silent=tuple(found.get("silent", ())),
         ask=(found["ask"][0], found["ask"][1]) if "ask" in found else ("", ""),
         passed=found.get("passed", ""),
     )
@@ -91,7 +95,16 @@ def written(charge: Charge) -> str:
         kept["passed"] = charge.passed
     if charge.said:
         kept["said"] = {unit: text_of(amount) for unit, amount in charge.said.items()}
+    if charge.silent:
+        kept["silent"] = charge.silent
     return json.dumps(kept, ensure_ascii=False)
+
+
+def begun_again(text: str) -> str:
+    """The charge of a call that is started once more: of this attempt nothing is said yet."""
+    charge = read_charge(text)
+    charge.silent = tuple(charge.said)
+    return written(charge)
 
 
 def planned(bill: Bill) -> Charge:

@@ -62,7 +62,7 @@ class Hub:
         self.keeper = Keeper(self.store.perform, self.lease_s)
         self.new_id: Callable[[str], str] = process.new_id
         # Asked when it is needed: tools may be added, and a simulation has ids of its own.
-        self.notices = Notices(hook, self.settings, lambda: self.specs, lambda: self.new_id)
+        self.notices = Notices(hook, self.settings, lambda: self.specs, lambda: self.new_id, self.veil)
         self._opened = False
         self._pid = 0
         self._owner = ""

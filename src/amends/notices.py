@@ -23,6 +23,7 @@ from amends.noticeops import TELLS_MAX, ClaimNotice, DueNotices, NoteTold
 from amends.ops import Ended, Invoke, Later
 from amends.settings import Setting
 from amends.tool import Spec
+from amends.veil import Veil
 
 log = logging.getLogger("amends")
 Hook: TypeAlias = Callable[[Approval], object]
@@ -44,13 +45,14 @@ class Notices:
         settings: dict[str, Setting],
         specs: Callable[[], Mapping[str, Spec]],
         new_id: Callable[[], Callable[[str], str]],
+        veil: Veil,
     ) -> None:
         secret = settings["link_secret"]
         self.hook, self.links = hook, Links(secret.value or "", settings["link_url"].value or "")
         self.links.check()
         if secret.value:  # settings are printed: of a secret is said that there is one
             settings["link_secret"] = Setting("(set)", secret.origin)
-        self._specs, self._new_id = specs, new_id
+        self._specs, self._new_id, self._veil = specs, new_id, veil
 
     def new_teller(self) -> str:
         """The name of one claim."""
@@ -67,6 +69,17 @@ class Notices:
         row = asked.approval
         approval = approval_of(row, asked.call, self._specs().get(row.tool), asked.now)
         return self.hook(replace(approval, links=self.links.of(approval)))
+
+    def log_failed(self, asked: Requested, error: BaseException, then: str) -> None:
+        """The log says how the hook failed, without what the runtime's patterns hide."""
+        words = f"on_approval_needed failed for {asked.approval.id} ({asked.call.tool}); {then}"
+        if not self._veil.is_wide:
+            log.warning("%s", words, exc_info=error)
+            return
+        import traceback
+
+        # No exc_info: whoever handles the record would have the exception itself, and all that it says.
+        log.warning("%s\n%s", words, self._veil.scrub("".join(traceback.format_exception(error))))
 
     @property
     def is_async(self) -> bool:
@@ -109,7 +122,7 @@ async def tell(notices: Notices, approval_id: str) -> bool:
     tells = asked.approval.tells
     retry_s = None if tells >= TELLS_MAX else min(RETRY_S * 2.0 ** (tells - 1), RETRY_S_MAX)
     then = "it is not called again" if retry_s is None else f"it is called again in {retry_s:.0f} s"
-    log.warning("on_approval_needed failed for %s (%s); %s", approval_id, asked.call.tool, then, exc_info=failed)
+    notices.log_failed(asked, failed, then)
     # Its type only: what a hook's error says may hold the address of a service, which is a secret for many of them.
     await NoteTold(approval_id, teller, error=type(failed).__qualname__, retry_s=retry_s)
     return False

@@ -116,10 +116,13 @@ def amount_words(amount: Decimal, unit: str) -> str:
     return f"{whole}.{rest}" if rest else whole
 
 
-def limit_words(cap: Decimal, unit: str, per: str, every: str | None) -> str:
-    """What a person is asked about a call that a budget holds."""
-    of = "one call" if per == "call" else _WHOSE[per].removeprefix("for ") + _WHEN.get(every or "", "")
-    return f"it would pass the limit of {amount_words(cap, unit)} {unit} for {of}"
+def limit_words(limits: Iterable[tuple[Decimal, str, str, str | None]]) -> str:
+    """What a person is asked about a call that budgets hold; of each its cap, unit, ``per`` and ``every``."""
+    said = []
+    for cap, unit, per, every in limits:
+        of = "one call" if per == "call" else _WHOSE[per].removeprefix("for ") + _WHEN.get(every or "", "")
+        said.append(f"{amount_words(cap, unit)} {unit} for {of}")
+    return f"it would pass the limit of {' and of '.join(said)}"
 
 
 def over_budget(no: OverBudget) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from amends.llm.assembling import assembler
+from amends.llm.prices import Prices
 from amends.llm.replaying import events_of
 from amends.llm.wire import (
     ATTACHMENT_TOKENS,
@@ -103,3 +104,15 @@ def test_what_is_written_down_is_plain_and_bounded() -> None:
     assert "nested deeper" in str(written(nested).data)
     assert written("half of \ud83d").data == "half of ?"
     assert written({"prose": "plain words " * 1_000}).attachments == 0
+
+
+@pytest.mark.parametrize("count", [float("inf"), 10**40, 1e300])
+def test_a_count_that_cannot_be_is_a_count_all_the_same(count: Any) -> None:
+    tokens = tokens_of("chat.completions", {"usage": {"prompt_tokens": count, "completion_tokens": 1}})
+    assert tokens is not None
+    assert tokens.total == 10**12 + 1
+
+
+def test_more_that_was_cached_than_was_sent_gives_nothing_back() -> None:
+    prices = Prices({"*": {"input": 10, "output": 0, "cache_read": 1}}, provider="openai", url="http://localhost")
+    assert prices.of(["m"], Tokens(input=1, output=0, cache_read=1_000_000)).usd == 1

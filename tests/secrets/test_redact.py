@@ -530,3 +530,18 @@ def test_a_rule_that_raises_over_a_value_is_written_down_without_it() -> None:
     assert "cannot judge •••" in asked.rule
     assert CARD not in repr(rt._hub.store.__dict__)
     assert CARD not in repr(rt._hub.store.shelf.__dict__)
+
+
+def test_a_hook_that_fails_is_logged_without_what_a_pattern_hides(caplog: pytest.LogCaptureFixture) -> None:
+    def hook(_: Any) -> None:
+        raise ValueError("no answer from https://hooks.example/T0-0123456789")
+
+    @tool(kind="pivot", needs_approval=True)
+    def wire() -> None: ...
+
+    rt = runtime(wire, on_approval_needed=hook, redact=[r"re:T0-\d+"])
+    with pytest.raises(Held), rt.run("r"):
+        wire()
+    assert "on_approval_needed failed" in caplog.text
+    assert "no answer from https://hooks.example/•••" in caplog.text
+    assert not any("T0-0123456789" in f"{record.msg}{record.args}{record.exc_info}" for record in caplog.records)

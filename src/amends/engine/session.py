@@ -196,10 +196,13 @@ def ask_for(
         locks=_locks(session, spec, args, known) if spec.locks is not None else (),
         shown=None if shown is args else shown,
         known=known,
-        costs=FREE
-        if spec.cost is None and not session.budgets
-        else bill_for(spec, request_of(session, spec, args), session.budgets, session.root),
+        costs=FREE if spec.cost is None and not session.budgets else _bill(session, spec, args, known),
     )
+
+
+def _bill(session: Session, spec: Spec, args: Mapping[str, Any], known: Known) -> Bill:
+    request, veil = request_of(session, spec, args), session.veil
+    return bill_for(spec, request, session.budgets, session.root, scrub=lambda text: veil.scrub(text, known))
 
 
 def _locks(session: Session, spec: Spec, args: Mapping[str, Any], known: Known) -> tuple[str, ...]:
@@ -217,8 +220,6 @@ def asking_bill(session: Session, ask: Ask, *, wide: bool) -> Bill:
 
 def unforeseen(session: Session, ask: Ask, said: Mapping[str, int]) -> tuple[Want, ...]:
     """The budgets of what this request's body spent without having said so before."""
-    if not session.budgets:
-        return ()
     return unreserved(said, ask.costs, session.budgets, request_of(session, ask.spec, ask.args), session.root)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from amends.budget import CALLS, ONE, Budget, billionths, costs_in, decimal_of
@@ -12,9 +12,14 @@ from amends.model import Request
 from amends.tool import Spec
 
 
-def bill_for(spec: Spec, request: Request, budgets: Sequence[Budget], root: str) -> Bill:
-    """What this request costs and what it must be reserved of; raises ``BadCost`` before anything runs."""
-    costs = () if spec.cost is None else _said(spec, request)
+def bill_for(
+    spec: Spec, request: Request, budgets: Sequence[Budget], root: str, *, scrub: Callable[[str], str] = str
+) -> Bill:
+    """What this request costs and what it must be reserved of; raises ``BadCost`` before anything runs.
+
+    ``scrub``: takes out of a text what is hidden of the request; the function of ``cost=`` sees it.
+    """
+    costs = () if spec.cost is None else _said(spec, request, scrub)
     mine = [budget for budget in budgets if fnmatchcase(spec.name, budget.tool)]
     if any(budget.unit == CALLS for budget in mine) and not any(unit == CALLS for unit, _, _ in costs):
         costs = (*costs, (CALLS, ONE, 0))
@@ -23,12 +28,14 @@ def bill_for(spec: Spec, request: Request, budgets: Sequence[Budget], root: str)
     return Bill(costs, wants_of(mine, {unit: amount for unit, amount, _ in costs}, request, root))
 
 
-def _said(spec: Spec, request: Request) -> tuple[tuple[str, int, int], ...]:
+def _said(spec: Spec, request: Request, scrub: Callable[[str], str]) -> tuple[tuple[str, int, int], ...]:
     try:
         return costs_in(spec.cost(request) if callable(spec.cost) else spec.cost)
     except Exception as error:
-        why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        raise BadCost(spec.name, why=why[:500], run_id=request.run_id) from error
+        said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        why = scrub(said)
+        # A traceback shows what an error comes from, with what it says: not where that tells what is hidden.
+        raise BadCost(spec.name, why=why[:500], run_id=request.run_id) from (error if why == said else None)
 
 
 def wants_of(budgets: Sequence[Budget], amounts: Mapping[str, int], request: Request, root: str) -> tuple[Want, ...]:

@@ -116,7 +116,7 @@ def _context(response: Mapping[str, Any] | None) -> dict[str, str] | None:
 
 
 def _by_table(price: Mapping[str, Decimal], tokens: Tokens) -> Decimal:
-    fresh = tokens.input - tokens.cache_read - tokens.cache_write
+    fresh = max(0, tokens.input - tokens.cache_read - tokens.cache_write)  # some proxies report more cached than all
     parts = (
         fresh * price["input"],
         tokens.cache_read * price.get("cache_read", price["input"]),

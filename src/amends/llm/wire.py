@@ -31,6 +31,8 @@ DEPTH_MAX: Final = 80
 """Below the ledger's own limit of a hundred levels."""
 TEXT_CHARS_MAX: Final = 2_000
 """What stays of each text in a request or answer that is too large to keep whole."""
+COUNT_MAX: Final = 10**12
+"""A server that reports more tokens has a fault; the answer is paid for all the same, and is recorded."""
 _ENCODED: Final = re.compile(r"[A-Za-z0-9+/=_-]{1024}")
 
 
@@ -103,7 +105,9 @@ def _part(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _count(usage: Mapping[str, Any], name: str) -> int | None:
     found = usage.get(name)
-    return int(found) if isinstance(found, int | float) and not isinstance(found, bool) and found >= 0 else None
+    if not isinstance(found, int | float) or isinstance(found, bool) or not found >= 0:
+        return None
+    return int(min(found, COUNT_MAX))
 
 
 # ---- before it is sent --------------------------------------------------------------------

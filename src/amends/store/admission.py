@@ -22,7 +22,7 @@ from amends.store.law import (
     takes_nothing,
     write_call,
 )
-from amends.store.paying import asked_again, charge_for
+from amends.store.paying import asked_again, charge_for, refused_before, replanned
 from amends.store.requests import PENDING, REVIVED, really, replace_request, why_not, why_replaced
 
 GENERATIONS_MAX: Final = 100
@@ -40,11 +40,14 @@ async def admit_call(op: AdmitCall) -> Admission:
         mine = await FindCall(op.call_id)
         if mine is not None:
             return await _first_answer(mine, run)
+        over = await refused_before(run, op.call_id)
+        if over is not None:
+            return Admission("refused", run=run, law="budget", over=over)
     if op.kind == "read":
         return await _admit_read(op, run, root, now)
     known = await FindKey(op.key)
     if known is not None:
-        answer = await _answer_known(op, run, root, known, now)
+        answer = await _answer_known(op, run, root, await replanned(known, op), now)
         if answer is not None:
             return answer
     closed = await takes_nothing(op, run, root, now)
@@ -264,7 +267,7 @@ async def _admit_asked_read(op: AdmitCall, run: RunRow, root: RunRow, now: float
     if told and told[-1].state == "refused":
         return Admission("rejected", told[-1], run=run)
     if mine and mine[-1].digest == op.digest:
-        return await _answer_requested(op, run, root, mine[-1], now)
+        return await _answer_requested(op, run, root, await replanned(mine[-1], op), now)
     if mine:  # of another version, or worded anew: nobody has said yes to this one, and what was asked is asked no more
         why = "asked for with other arguments"
         await move_call(run, mine[-1], "dropped", at=now, by=op.owner, epoch=root.epoch, why=why, settled_at=now)

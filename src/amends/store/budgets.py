@@ -10,7 +10,7 @@ import json
 import time
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from amends.budget import amount_in, text_of
@@ -73,6 +73,8 @@ async def reserve(wants: Sequence[Want], root: RunRow, *, now: float, wide: bool
             continue
         counter = _counter(want, root, now)
         counter = counters.setdefault(counter.home, counter)
+        if want.cap < counter.want.cap:
+            counter.want = want  # what was staged under another cap: the lower one is both
         counter.need += want.amount
         counter.bound += want.amount if is_bound else 0
         homes.append(counter.home)
@@ -88,7 +90,8 @@ async def reserve(wants: Sequence[Want], root: RunRow, *, now: float, wide: bool
         return Taken(again=True)
     overs += [Overrun(one.want, one.spent, one.reserved, one.bound, one.period) for one in lacking]
     if overs:
-        return Taken(over=min(overs, key=lambda over: _GRAVEST.index(over.want.then)))
+        gravest, *others = sorted(overs, key=lambda over: _GRAVEST.index(over.want.then))
+        return Taken(over=replace(gravest, also=tuple(others)))
     for counter in counters.values():
         await _take(counter)
     return Taken(tuple((name, want.unit, want.amount) for name, want in zip(homes, wants, strict=True) if name))
@@ -151,13 +154,17 @@ async def _take(counter: _Counter) -> None:
 
 
 async def _deal(counter: _Counter) -> None:
-    """The cap is dealt out anew: to each slice what it has used and an equal part of the rest, in whole requests."""
+    """The cap is dealt out anew: to each slice what it has used and an equal part of the rest, in whole requests.
+
+    Is it passed already, every slice lacks all that is lacking: what one of them gives back is nobody's to take.
+    """
     cap, need = counter.want.cap, counter.need
     left = cap - counter.spent - counter.reserved - need
-    part = left // need // len(counter.rows) * need if need and left > 0 else 0
+    part = left // need // len(counter.rows) * need if left > 0 else left
+    rest = left - part * (len(counter.rows) - 1) if left > 0 else left
     for name, row in counter.rows.items():
         used = amount_in(row.reserved) + amount_in(row.spent)
-        allot = used + (left - part * (len(counter.rows) - 1) + need if name == counter.home else part)
+        allot = used + (rest + need if name == counter.home else part)
         changes = {"cap": text_of(cap), "allot": text_of(allot)}
         if any(getattr(row, column) != text for column, text in changes.items()):
             counter.rows[name] = await UpdateSlice(row, changes)

@@ -64,12 +64,19 @@ async def _shift(shifts: dict[str, tuple[int, int]]) -> None:
 
 
 async def _cover(name: str, rows: dict[str, SliceRow]) -> None:
-    for sibling in slice_names(name):
+    siblings = [sibling for sibling in slice_names(name) if sibling in rows]
+    for sibling in siblings:
         lack = -free(rows[name]) if name in rows else 0
-        given = min(lack, free(rows[sibling])) if sibling in rows and sibling != name else 0
+        given = min(lack, free(rows[sibling])) if sibling != name else 0
         if given > 0:
             for one, more in ((sibling, -given), (name, given)):
                 rows[one] = await UpdateSlice(rows[one], {"allot": text_of(amount_in(rows[one].allot) + more)})
+    if name in rows and free(rows[name]) < 0:
+        # The cap is passed. What a sibling gives back is not free before that is made up for, so all of them lack it.
+        left = amount_in(rows[name].cap) - sum(_used(rows[sibling]) for sibling in siblings)
+        for sibling in siblings:
+            if free(rows[sibling]) > left:
+                rows[sibling] = await UpdateSlice(rows[sibling], {"allot": text_of(_used(rows[sibling]) + left)})
 
 
 def slice_names(name: str) -> list[str]:
@@ -80,4 +87,8 @@ def slice_names(name: str) -> list[str]:
 
 def free(row: SliceRow) -> int:
     """What this slice still has; less than nothing where something cost more than was said before."""
-    return amount_in(row.allot) - amount_in(row.reserved) - amount_in(row.spent)
+    return amount_in(row.allot) - _used(row)
+
+
+def _used(row: SliceRow) -> int:
+    return amount_in(row.reserved) + amount_in(row.spent)

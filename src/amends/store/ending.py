@@ -28,7 +28,7 @@ from amends.states import RUN_FINAL, STANDING, UNSETTLED
 from amends.store.change import count_replays, find_run, holds, move_call, move_run, note, owned, unblock
 from amends.store.law import not_done, promote, within
 from amends.store.locks import staged_names, take_locks
-from amends.store.paying import pay_staged, refused
+from amends.store.paying import pay_staged, refused, refused_before
 from amends.store.reading import tree_of
 from amends.store.requests import ask_for_more, unready, use_staged
 
@@ -183,6 +183,12 @@ async def decide_commit(op: DecideCommit) -> Decision:
     if root.goal_by == "deadlock" and root.goal == "rollback" and run.phase == "open" and not run.pivot:
         return Decision("rollback", run)  # a child, too, decides nothing over the root that was chosen to go back
     if run.phase == "rolling_back" or (run.phase == "open" and (run.goal == "rollback" or late)):
+        over = await refused_before(run, run.uid) if op.repeated else None
+        if over is not None:
+            calls, _ = await within(run)
+            return Decision(
+                "over", run, tuple(call for call in calls if call.run == run.uid and call.is_staged), over=over
+            )
         return Decision("rollback", run)
     await count_replays(op.replays)
     if run.goal != "commit" or op.output is not None:
@@ -265,12 +271,12 @@ async def _take_staged(run: RunRow, staged: tuple[CallRow, ...], op: DecideCommi
             run = await find_run(run.uid)
             return Decision("rollback" if why_not.victim else "locked", run, staged, lock=why_not)
     root = await find_run(run.root)
-    over = await pay_staged(run, root, staged, now=now, by=op.owner)
+    over = await pay_staged(run, root, staged, terms=op.outbox, now=now, by=op.owner)
     if over is None:
         return None
     if isinstance(over, list):
         return Decision("unsettled", run, tuple(over))
-    return Decision("over", await refused(over, run, root, now, by=op.owner, at_end=True), staged, over=over)
+    return Decision("over", await refused(over, run, root, now, by=op.owner, request=run.uid), staged, over=over)
 
 
 # ---- closing ------------------------------------------------------------------------------
@@ -355,7 +361,7 @@ async def abandon_run(op: AbandonRun) -> RunRow:
 
 async def _leave_standing(call: CallRow, op: AbandonRun, epoch: int, now: float, *, forward: bool) -> None:
     run = await find_run(call.run)
-    if call.kind == "read":
+    if call.kind == "read" and call.state not in ("held", "ready", "backing_off"):
         return
     if call.state == "compensation_in_doubt":
         call = await move_call(run, call, "compensation_failed", at=now, by=op.by, epoch=epoch)

@@ -5,21 +5,26 @@ Is there not enough, nothing starts: the call is refused, its run goes back, or 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
-from amends.approvalrows import BUDGET, ApprovalRow, FindApproval, Need
-from amends.budget import ONE, decimal_of, text_of
+from amends.approvalrows import BUDGET, ApprovalRow, FindApproval, Need, TermsOf
+from amends.budget import ONE, amount_in, decimal_of, text_of
 from amends.budgetrows import Overrun, Want
 from amends.charges import PLANNED, RESERVED, Charge, planned, read_charge, written
 from amends.ledger import Admission, AdmitCall, SettleCall
 from amends.phrases import limit_words
 from amends.plain import digest
-from amends.rows import CallRow, ListCalls, RunRow, UpdateCall, UpdateRun
+from amends.rows import CallRow, ListCalls, PageEvents, RunRow, UpdateCall, UpdateRun
 from amends.store.budgets import reserve
 from amends.store.change import note
-from amends.store.requests import as_before, ask_anew, replace_request
+from amends.store.requests import ask_anew, replace_request
+
+EVENTS_PAGE: Final = 500
+PAGES_MAX: Final = 10_000
+"""Pages of one run's record that are looked through for what a request was told."""
 
 # ---- a new call ---------------------------------------------------------------------------
 
@@ -43,25 +48,55 @@ async def charge_for(
         over = replace(taken.over, tool=_tools_of(taken.over, [(op.tool, op.costs.wants), *_named(staged)]))
         if over.want.holds and any(op.costs.ask):
             return over
-        return Admission("refused", run=await refused(over, run, root, now, by=op.owner), law="budget", over=over)
+        run = await refused(over, run, root, now, by=op.owner, request=op.call_id)
+        return Admission("refused", run=run, law="budget", over=replace(over, also=()))
     parts = list(taken.parts)
     mine = [parts.pop(0) for want in op.costs.wants if want.per != "call"]
     await _write_reserved(staged, parts)
     return {"cost": written(_reserved(planned(op.costs), mine))} if op.costs.costs else {}
 
 
-async def refused(over: Overrun, run: RunRow, root: RunRow, now: float, *, by: str, at_end: bool = False) -> RunRow:
-    """The refusal is in the record. The run goes back where the budget says so, or where this was its end (``at_end``),
-    but never over a pivot.
+async def refused(over: Overrun, run: RunRow, root: RunRow, now: float, *, by: str, request: str) -> RunRow:
+    """The refusal of a call, or of a run's end, is in the record. The run goes back where the budget says so, or where
+    this was its end, but never over a pivot.
     """
-    words = {"unit": over.want.unit, "cap": text_of(over.want.cap), "per": over.want.per, "then": over.want.then}
+    at_end = request == run.uid
+    words = {name: getattr(over.want, name) for name in ("unit", "per", "every", "then", "who")}
     amounts = {"spent": text_of(over.spent), "reserved": text_of(over.reserved), "asked": text_of(over.asked)}
-    await note(run, "refused", at=now, by=by, epoch=root.epoch, law="budget", tool=over.tool, **words, **amounts)
+    await note(
+        run, "refused", at=now, by=by, epoch=root.epoch, law="budget", tool=over.tool, cap=text_of(over.want.cap),
+        amount=text_of(over.want.amount), pattern=over.want.tool, period=over.period, request=request, **words, **amounts,
+    )  # fmt: skip
     if not (over.want.then == "rollback" or at_end) or run.phase != "open" or run.pivot or run.goal == "rollback":
         return run
     why = f"{over.tool} would have passed a budget{'' if at_end else ' that takes the run back'}"
     await note(run, "goal", at=now, by="budget", epoch=root.epoch, to="rollback", why=why)
     return await UpdateRun(run, {"goal": "rollback", "goal_by": "budget", "goal_why": why})
+
+
+async def refused_before(run: RunRow, request: str) -> Overrun | None:
+    """What this request was told, if a budget refused it and took the run back; None: that was not so."""
+    if run.goal_by != "budget":
+        return None
+    after, found = 0, None
+    for _ in range(PAGES_MAX):
+        page = await PageEvents(run.root, None, after, EVENTS_PAGE)
+        for event in page:
+            facts = json.loads(event.facts) if event.what == "refused" and event.run == run.uid else {}
+            found = facts if facts.get("request") == request else found
+        if len(page) < EVENTS_PAGE:
+            break
+        after = page[-1].seq
+    return None if found is None else _overrun_in(found)
+
+
+def _overrun_in(facts: Mapping[str, Any]) -> Overrun:
+    every, who, period = (facts.get(name, "") for name in ("every", "who", "period"))
+    cap, amount, spent, reserved, asked = (
+        amount_in(facts[name]) for name in ("cap", "amount", "spent", "reserved", "asked")
+    )
+    want = Want(facts["unit"], cap, facts["per"], every, facts["pattern"], facts["then"], who, amount)
+    return Overrun(want, spent, reserved, asked, period, facts["tool"])
 
 
 async def remember_cost(op: AdmitCall, root: RunRow, reserved: str) -> tuple[str, dict[str, str]]:
@@ -84,59 +119,73 @@ async def pay_start(
     """
     pivots = call.kind == "pivot" and not call.violation and root.charged
     calls = {one.id: one for one in (call, *(await outbox_of(run) if pivots else ()))}
-    lets = approval is not None and approval.is_about_money
-    over = await _reserve_recorded(
-        calls.values(), root, now, passing=frozenset(calls) if lets else frozenset(), by=approval
-    )
+    let = {} if approval is None else limits_in(approval)
+    over = await _reserve_recorded(calls.values(), root, now)
+    if over is not None and _is_let(over, let):
+        over = await _reserve_recorded(calls.values(), root, now, passing=dict.fromkeys(calls, let), by=approval)
     if over is None:
         return None
     ask = read_charge(call.cost).ask if call.cost else ("", "")
-    if not over.want.holds or not any(ask):
-        await refused(over, run, root, now, by=by)
-        return over
-    asked = need_for(over, ask, need)
+    if not over.want.holds or not (any(ask) or call.approval):
+        await refused(over, run, root, now, by=by, request=call.id)
+        return replace(over, also=())
+    asked = need_for(over, await _unused(ask, call), need or approval)
     if approval is not None:
         return await replace_request(run, call, approval, asked, "changed", at=now, by=by, epoch=root.epoch)
     return await ask_anew(run, call, asked, at=now, by=by, epoch=root.epoch)
 
 
 async def pay_staged(
-    run: RunRow, root: RunRow, calls: Iterable[CallRow], *, now: float, by: str
+    run: RunRow, root: RunRow, calls: Iterable[CallRow], *, terms: TermsOf, now: float, by: str
 ) -> Overrun | list[CallRow] | None:
     """What is staged is reserved by what lets it go. Otherwise which budget has not enough, or who waits for a person."""
     calls = list(calls)
-    passing: set[str] = set()
+    requests: dict[str, ApprovalRow] = {}
     for call in calls:
         request = await FindApproval(call.approval) if call.cost and call.approval else None
-        if request is not None and request.is_about_money and request.state in ("approved", "used"):
-            passing.add(call.id)
-    over = await _reserve_recorded(calls, root, now, passing=frozenset(passing))
+        if request is not None:
+            requests[call.id] = request
+    let = {id: limits_in(request) for id, request in requests.items() if request.state in ("approved", "used")}
+    over = await _reserve_recorded(calls, root, now, passing=let)
     if over is None or not over.want.holds:
-        return over
+        return over and replace(over, also=())
     asked: list[CallRow] = []
     for call, charge in await _unpaid(calls):
-        if call.id not in passing and _is_of(over, charge.wants):
-            asked.append(await _ask_about_money(run, call, need_for(over, charge.ask, None), at=now, by=by, root=root))
+        before = let.get(call.id, {})
+        mine = [one for one in (over, *over.also) if _is_of(one, charge.wants) and limit_of(one.want) not in before]
+        if mine:
+            rule = terms[call.id].need if call.id in terms else None
+            ask = await _unused(charge.ask, call)
+            need = need_for(replace(mine[0], also=tuple(mine[1:])), ask, rule or requests.get(call.id), before=before)
+            asked.append(await _ask_about_money(run, call, requests.get(call.id), need, at=now, by=by, root=root))
     return asked
 
 
-async def _ask_about_money(run: RunRow, call: CallRow, need: Need, *, at: float, by: str, root: RunRow) -> CallRow:
-    """A staged call waits for a person; where somebody was asked about it before, the same people are asked anew."""
-    old = await FindApproval(call.approval) if call.approval else None
+async def _ask_about_money(
+    run: RunRow, call: CallRow, old: ApprovalRow | None, need: Need, *, at: float, by: str, root: RunRow
+) -> CallRow:
+    """A staged call waits for a person; where somebody was asked about it before, that request is over."""
     if old is None:
         return (await ask_anew(run, call, need, at=at, by=by, epoch=root.epoch))[0]
-    before = as_before(old)
-    need = replace(need, needed=before.needed, roles=before.roles, reasons=before.reasons, expires_s=before.expires_s)
     return (await replace_request(run, call, old, need, "changed", at=at, by=by, epoch=root.epoch))[0]
 
 
 async def _reserve_recorded(
-    calls: Iterable[CallRow], root: RunRow, now: float, *, passing: frozenset[str], by: ApprovalRow | None = None
+    calls: Iterable[CallRow],
+    root: RunRow,
+    now: float,
+    *,
+    passing: Mapping[str, Mapping[str, int]] | None = None,
+    by: ApprovalRow | None = None,
 ) -> Overrun | None:
+    """``passing``: by call, which limits a person let it pass."""
+    let = passing or {}
     charges = await _unpaid(calls)
     if not charges:
         return None
-    charges = [(call, _passing(call, charge, by) if call.id in passing else charge) for call, charge in charges]
+    charges = [
+        (call, _passing(call, charge, let[call.id], by) if call.id in let else charge) for call, charge in charges
+    ]
     wants = [want for _, charge in charges for want in charge.wants]
     taken = await reserve(wants, root, now=now, wide=True)
     if taken.over is not None:
@@ -145,9 +194,23 @@ async def _reserve_recorded(
     return None
 
 
-def _passing(call: CallRow, charge: Charge, by: ApprovalRow | None) -> Charge:
-    wants = tuple(replace(want, passes=True) if want.holds else want for want in charge.wants)
+def _passing(call: CallRow, charge: Charge, let: Mapping[str, int], by: ApprovalRow | None) -> Charge:
+    wants = tuple(replace(want, passes=True) if limit_of(want) in let else want for want in charge.wants)
+    if wants == charge.wants:
+        return charge
     return replace(charge, wants=wants, passed=call.approval if by is None else by.id)
+
+
+async def replanned(call: CallRow, op: AdmitCall) -> CallRow:
+    """The call with the caps of today, where it was not paid for yet and costs what it did: who asks again knows them."""
+    if not call.cost or call.state not in ("held", "ready") or call.digest != op.digest:
+        return call
+    charge = read_charge(call.cost)
+    if charge.phase != PLANNED or charge.wants == op.costs.wants:
+        return call
+    if charge.costs != planned(op.costs).costs:
+        return call  # a person may have been told what it costs
+    return await UpdateCall(call, {"cost": written(replace(charge, wants=op.costs.wants))})
 
 
 async def outbox_of(run: RunRow) -> list[CallRow]:
@@ -159,11 +222,15 @@ async def outbox_of(run: RunRow) -> list[CallRow]:
 async def with_actuals(call: CallRow, op: SettleCall, root: RunRow, now: float) -> str:
     """The call's charge with what its body said that it spent; what nobody reserved is taken now, cap or not."""
     charge = read_charge(call.cost) if call.cost else Charge(RESERVED)
+    said = {unit for unit, _ in op.spent}
+    charge.silent = tuple(unit for unit in charge.said if unit not in said)
     for unit, amount in op.spent:
         charge.said[unit] = charge.said.get(unit, 0) + amount  # an earlier attempt may have spent as well
         charge.costs.setdefault(unit, (0, ONE))
-    if op.wants:
-        taken = await reserve(op.wants, root, now=now, wide=True, forced=True)
+    known = {unit for _, unit, _ in charge.taken}
+    wants = [want for want in op.wants if want.unit not in known]  # an earlier attempt may have said it, too
+    if wants:
+        taken = await reserve(wants, root, now=now, wide=True, forced=True)
         charge.taken += taken.parts
     return written(charge)
 
@@ -171,23 +238,64 @@ async def with_actuals(call: CallRow, op: SettleCall, root: RunRow, now: float) 
 # ---- asking a person ----------------------------------------------------------------------
 
 
-def need_for(over: Overrun, ask: tuple[str, str], rule: Need | None) -> Need:
-    """What a person is asked about a call that would pass a cap; what a rule asks for besides is part of it."""
-    why = limit_words(decimal_of(over.want.cap), over.want.unit, over.want.per, over.want.every)
-    policy = (
-        f"{BUDGET}{digest('policy', over.want.unit, over.want.cap, over.want.per, over.want.every, over.want.tool)}"
-    )
+def need_for(
+    over: Overrun, ask: tuple[str, str], rule: Need | ApprovalRow | None, *, before: Mapping[str, int] | None = None
+) -> Need:
+    """What a person is asked about a call that would pass caps; what a rule asks for besides is part of it.
+
+    ``before``: the limits that somebody let this call pass already.
+    """
+    overs = (over, *over.also)
+    why = limit_words((decimal_of(one.want.cap), one.want.unit, one.want.per, one.want.every) for one in overs)
+    limits = {**(before or {}), **{limit_of(one.want): one.asked for one in overs}}
+    policy = BUDGET + ",".join(f"{name}={text_of(amount)}" for name, amount in sorted(limits.items()))
     need = Need(ask[0], ask[1], why=why, policy=policy)
     if rule is None:
         return need
+    if isinstance(rule, ApprovalRow):
+        return replace(need, needed=rule.needed, roles=_listed(rule.roles), reasons=_listed(rule.reasons))
     return replace(need, needed=rule.needed, roles=rule.roles, reasons=rule.reasons, expires_s=rule.expires_s)
+
+
+def limit_of(want: Want) -> str:
+    """The name of a limit in a request: of another cap it is another limit."""
+    return digest("limit", want.unit, want.cap, want.per, want.every, want.tool)[:16] if want.holds else ""
+
+
+def limits_in(request: ApprovalRow) -> dict[str, int]:
+    """Which limits a request asks to pass, and with how much; none where it is not about a budget."""
+    if not request.is_about_money:
+        return {}
+    parts = [part.partition("=") for part in request.policy.removeprefix(BUDGET).split(",")]
+    return {name: amount_in(amount) for name, _, amount in parts if name and amount}
+
+
+def _is_let(over: Overrun, let: Mapping[str, int]) -> bool:
+    """Whether somebody said yes to all of it: a yes is for the limits, and for as much, as who said it was told."""
+    return all(one.asked <= let.get(limit_of(one.want), -1) for one in (over, *over.also))
+
+
+async def _unused(ask: tuple[str, str], call: CallRow) -> tuple[str, str]:
+    """Id and nonce for one more request: what came with the call, or made of its last request where that is used."""
+    if any(ask) and await FindApproval(ask[0]) is None:
+        return ask
+    last = await FindApproval(call.approval)
+    assert last is not None, "a call names a request of this ledger"
+    return f"apr_{digest('asked again', last.id)[:24]}", digest("asked again", last.nonce)
 
 
 def asked_again(op: AdmitCall, request: ApprovalRow) -> Need | None:
     """The same once more, for a request that ran out; None: it was not about a budget."""
     if not request.is_about_money or not any(op.costs.ask):
         return None
-    return Need(*op.costs.ask, why=request.rule, policy=request.policy, needed=request.needed)
+    return Need(
+        *op.costs.ask, why=request.rule, policy=request.policy, needed=request.needed,
+        roles=_listed(request.roles), reasons=_listed(request.reasons),
+    )  # fmt: skip
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
 
 
 # ---- charges ------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 
 from amends.approvalrows import Unapproved
 from amends.budgetrows import Overrun
+from amends.charges import begun_again
 from amends.errors import TransitionRefused
 from amends.ledger import (
     DecideCall,
@@ -25,7 +26,7 @@ from amends.store.change import find_run, holds, move_call, move_run, note, owne
 from amends.store.law import early, promote
 from amends.store.learning import knows, learned
 from amends.store.locks import names_wanted, take_locks
-from amends.store.paying import pay_start, with_actuals
+from amends.store.paying import pay_start, refused_before, with_actuals
 from amends.store.requests import may_start, told_before, use, use_staged
 
 
@@ -40,7 +41,7 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
     if before is not None:
         return before
     if call.attempt != op.attempt - 1 or not _startable(run, call):
-        return None
+        return await refused_before(run, call.id) if op.repeated else None
     now = await Now()
     asks = (call.approval or (op.terms is not None and op.terms.need is not None)) and not call.attempt
     approval = await may_start(run, call, op.terms, at=now, by=op.owner, epoch=op.epoch) if asks else None
@@ -70,8 +71,9 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
         if not call.attempt:
             await use_staged(run, at=now, by=op.owner, epoch=op.epoch)
         run = await UpdateRun(run, {"pivot": call.id})
+    paid = {"cost": begun_again(call.cost)} if '"said"' in call.cost else {}
     return await move_call(
-        run, call, "started", at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt},
+        run, call, "started", at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt}, **paid,
         attempt=op.attempt, first_at=call.first_at or now, started_at=now, settled_at=None, retry_at=None,
         quiet_boot="", quiet_mono=None, quiet_left=None, why="", evidence="", probe_at=None,
     )  # fmt: skip
@@ -110,7 +112,8 @@ async def settle_call(op: SettleCall) -> Settled:
         return Settled(kept, fenced=True)
     now = await Now()
     run = root if call.run == call.root else await find_run(call.run)
-    paid = {"cost": await with_actuals(call, op, root, now)} if op.spent else {}
+    tells = op.spent or '"said"' in call.cost
+    paid = {"cost": await with_actuals(call, op, root, now)} if tells else {}
     settled = await move_call(
         run, call, op.to, at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt, "why": op.why}, **paid,
         result=op.result, loss=op.loss, error=op.error, why=op.why, settled_at=now,

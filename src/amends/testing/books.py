@@ -14,7 +14,7 @@ from amends.store.memory import MemoryStore
 
 
 def imbalances(slices: Iterable[SliceRow], calls: Iterable[CallRow]) -> Iterator[str]:
-    """Every slice that does not hold what the calls say, and every budget whose slices are not its cap."""
+    """Every slice that does not hold what the calls say, and every budget whose slices would let its cap be passed."""
     held: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for call in calls:
         if not call.cost:
@@ -23,18 +23,23 @@ def imbalances(slices: Iterable[SliceRow], calls: Iterable[CallRow]) -> Iterator
         for name, unit, asked in charge.taken:
             for place, amount in enumerate(charge.standing(unit, asked, charge.phase)):
                 held[name][place] += amount
-    allotted: dict[str, int] = defaultdict(int)
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     caps: dict[str, set[str]] = defaultdict(set)
     for row in slices:
         expected = tuple(map(text_of, held[row.name]))
         if (row.reserved, row.spent) != expected:
             yield f"slice {row.name} has {row.reserved} reserved and {row.spent} spent; its calls have {expected}"
         ident = row.name.partition("/")[0]
-        allotted[ident] += amount_in(row.allot)
+        used = amount_in(row.reserved) + amount_in(row.spent)
+        for place, amount in enumerate((amount_in(row.allot), used, max(0, amount_in(row.allot) - used))):
+            sums[ident][place] += amount
         caps[ident].add(row.cap)
     for ident, texts in caps.items():
-        if texts != {text_of(allotted[ident])}:
-            yield f"the slices of budget {ident} are allotted {text_of(allotted[ident])} of {sorted(texts)}"
+        allotted, used, free = sums[ident]
+        cap = amount_in(min(texts))
+        # Less than the cap where it was passed once, until they are dealt out anew; never more, and never more free.
+        if len(texts) > 1 or allotted > cap or free > max(0, cap - used):
+            yield f"the slices of budget {ident} are allotted {text_of(allotted)} of {sorted(texts)}"
 
 
 def overdrawn(slices: Iterable[SliceRow]) -> Iterator[str]:

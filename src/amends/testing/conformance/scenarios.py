@@ -283,8 +283,8 @@ def collect(ledger: Ledger) -> ops.StoreOp[Any]:
     return ops.CollectGarbage(1.0)
 
 
-def _costs(amount: int, per: str = "tenant") -> Bill:
-    want = Want("usd", 100 * ONE, per, "", "*", "refuse", "", amount * ONE)
+def _costs(amount: int, per: str = "tenant", then: str = "refuse") -> Bill:
+    want = Want("usd", 100 * ONE, per, "", "*", then, "", amount * ONE)
     return Bill((("usd", amount * ONE, ONE),), (want,), wide=True)
 
 
@@ -313,12 +313,24 @@ def commit_costly(ledger: Ledger) -> ops.StoreOp[Any]:
 
 
 def pin_key(ledger: Ledger) -> ops.StoreOp[Any]:
-    return PinKey(ledger.new("fingerprint"))
+    ledger.run()
+    return PinKey("a fingerprint")
 
 
 def rewrite(ledger: Ledger) -> ops.StoreOp[Any]:
     call = ledger.do(ledger.run(), args='{"a": 1}')
-    return RewriteTexts(call.id, True, {"args": call.args}, {"args": "sealed:a"})
+    return RewriteTexts(call.id, True, {"args": '{"a": 1}'}, {"args": "sealed"})
+
+
+def admit_too_costly(ledger: Ledger) -> ops.StoreOp[Any]:
+    return ledger.admit_op(ledger.run(), costs=_costs(101, then="rollback"))
+
+
+def commit_too_costly(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    ledger.admit(run, "mail", kind="retriable", costs=_costs(60))
+    ledger.admit(run, "wire", kind="pivot", at_commit=True, costs=_costs(60))
+    return ops.DecideCommit(run.uid, "a", 1)
 
 
 SCENARIOS: Final[dict[str, Scenario]] = {
@@ -331,6 +343,6 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         roll_back_planned, compensate,
         settle_compensation, commit, commit_forward, commit_pivot, commit_child, close_rolled_back, close_blocked,
         abandon, finish, collect, *ASKING, admit_costly, settle_costly, settle_costly_compensation, commit_costly,
-        pin_key, rewrite,
+        admit_too_costly, commit_too_costly, pin_key, rewrite,
     )
 }  # fmt: skip
