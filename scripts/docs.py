@@ -135,7 +135,7 @@ def _outcomes() -> Iterator[tuple[str, errors.Error | Exception]]:
     yield "`Held` `duplicate`", errors.Held("", call=_CHARGE, reason="duplicate", twin=_CHARGE)
     yes = SimpleNamespace(id="apr_7K2", rule="")
     yield "`Held` `approval`", errors.Held("", call=_CHARGE, reason="approval", approval=yes)
-    asked = SimpleNamespace(id="apr_7K2", rule=limit_words(Decimal(50), "usd", "run", None))
+    asked = SimpleNamespace(id="apr_7K2", rule=limit_words([(Decimal(50), "usd", "run", None)]))
     yield "`Held` `budget`", errors.Held("", call=_CHARGE, reason="budget", approval=asked)
     yield "`Held` `conflict`", errors.Held("", call=_CHARGE, reason="conflict")
     yield "`Busy`", errors.Busy("", owner="", retry_after=5.0)

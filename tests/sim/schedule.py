@@ -171,7 +171,8 @@ class _Stage:
         at_rest = _behind_a_person(sim.store)
         wakes = [r.wake_at - now for r in sim.store.runs.values() if r.wake_at is not None and r.uid not in at_rest]
         wakes += [at - sim.clock.mono for at, _ in self.world.later]
-        wakes += [row.tell_at - now for row in sim.store.shelf.approvals.values() if row.tell_at is not None]
+        if self.hub.notices.hook is not None:  # without one the outbox is nobody's, and waits for ever
+            wakes += [row.tell_at - now for row in sim.store.shelf.approvals.values() if row.tell_at is not None]
         if not wakes:
             return False
         behind = max(0.0, newest - sim.clock.wall)  # a clock that was set back must catch up first
