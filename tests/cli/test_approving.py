@@ -158,7 +158,7 @@ def test_a_request_is_withdrawn(shop: Path, pays: Pays) -> None:
     assert done["state"] == "cancelled"
     assert lines("approvals", "list", cwd=shop) == []
     seen = at_terminal("approvals", "list", cwd=shop)
-    assert "no approval in" in seen.text
+    assert "no approval with state:pending in" in seen.text
     pays("2", 50_000)
     seen = at_terminal("approvals", "withdraw", waiting(shop, "2")["approval"], "--why", "by card", cwd=shop)
     assert (seen.code, "cancelled" in seen.text) == (0, True)

@@ -33,7 +33,7 @@ def list_approvals(filter: str, *, limit: int, url: str | None, tenant: str | No
     else:
         head = ("approval", "run", "tool", "state", "left", "yes", "arguments")
         put_table(head, [_row(approval) for approval in found], state=3)
-    say_how_many(found, more, "approval", ledger)
+    say_how_many(found, more, "approval", ledger, filter=wanted)
 
 
 def show_approval(approval_id: str, *, url: str | None, tenant: str | None, as_json: bool) -> None:

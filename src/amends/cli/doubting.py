@@ -21,7 +21,7 @@ def list_doubts(filter: str, *, limit: int, url: str | None, tenant: str | None,
             put_json(doubt.to_dict())
     else:
         put_table(("call", "run", "tool", "sent", "what"), [_row(doubt) for doubt in found])
-    say_how_many(found, more, "doubt", ledger)
+    say_how_many(found, more, "doubt", ledger, filter=filter)
     if found and not as_json:
         say(HOW)
 

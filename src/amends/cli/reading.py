@@ -30,7 +30,7 @@ def list_runs(filter: str, *, limit: int, url: str | None, tenant: str | None, a
             put_json(_run_facts(run))
     else:
         put_table(("run", "state", "gen", "agent", "age", "took", "tags"), [_run_row(run) for run in found], state=1)
-    say_how_many(found, more, "run", ledger)
+    say_how_many(found, more, "run", ledger, filter=filter)
 
 
 def show_run(run_id: str, *, url: str | None, tenant: str | None, as_json: bool) -> None:
@@ -230,9 +230,14 @@ def _plain(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
-def say_how_many(found: list[Any], more: bool, what: str, ledger: Any) -> None:
+def say_how_many(found: list[Any], more: bool, what: str, ledger: Any, *, filter: str = "") -> None:
     """Whether there is more, or nothing: in words, beside the data."""
     if more:
         say(f"the first {len(found)} {what}s of {ledger}; --limit shows more")
     elif not found:
-        say(f"no {what} in {ledger}")
+        say(nothing(what, filter, ledger))
+
+
+def nothing(what: str, filter: str, ledger: Any) -> str:
+    """That there is none; where a filter was said, none of that kind: there may be others."""
+    return f"no {what} {f'with {filter.strip()} ' if filter.strip() else ''}in {ledger}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from amends import BudgetState, CostLine
 from amends.cli.access import reading, working
 from amends.cli.codes import BUDGET_REFUSED, DONE
+from amends.cli.reading import nothing
 from amends.cli.show import put_json, put_table, say
 from amends.errors import UsageError
 
@@ -25,7 +26,7 @@ def show_budgets(
         head = ("budget", "of", "period", "spent", "reserved", "left", "then")
         put_table(head, [_budget_row(state) for state in found])
     if not found:
-        say(f"no budget in {ledger}")
+        say(nothing("budget", filter, ledger))
     return BUDGET_REFUSED if check and any(state.left <= 0 for state in found) else DONE
 
 
@@ -43,7 +44,7 @@ def show_costs(filter: str, *, by: str, limit: int, url: str | None, tenant: str
     else:
         put_table((by, "calls", "spent", "reserved", "unit"), [_cost_row(line) for line in found])
     if not found:
-        say(f"nothing cost anything in {ledger}")
+        say(nothing("call that cost anything", filter, ledger))
     elif len(lines) > limit:
         say(f"the first {limit} of {len(lines)}; --limit shows more")
     return DONE

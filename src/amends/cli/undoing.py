@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from amends import Report, RollbackPlan
+from amends import Report, RollbackPlan, Runtime
 from amends.cli.access import run_named, who, working
 from amends.cli.codes import DONE, FAILED, IN_DOUBT, NEEDS_A_PERSON, NOT_ALL_TAKEN_BACK
 from amends.cli.reading import put_report
 from amends.cli.show import agrees, has_person, must_ask, progress, put_json, put_plain, say
-from amends.errors import UsageError
+from amends.errors import StalePlan, UsageError
 
 
 def rollback(
@@ -43,8 +43,16 @@ def rollback(
             if not agrees(f"Take run {run} back?"):
                 return FAILED
         with progress(f"taking run {run} back"):
-            report = rt.rollback(run, by=who(by, rt), why=why or "", plan=chosen)
+            report = _rolled_back(rt, run, by=who(by, rt), why=why or "", plan=chosen)
     return _put_done(report, as_json)
+
+
+def _rolled_back(rt: Runtime, run: str, *, by: str, why: str, plan: str) -> Report:
+    try:
+        return rt.rollback(run, by=by, why=why, plan=plan)
+    except StalePlan as error:
+        error.hint = f"look at it again: amends rollback {run} --plan"
+        raise
 
 
 def _put_plan(plan: RollbackPlan, as_json: bool) -> int:
