@@ -81,7 +81,7 @@ class ApprovalDesk:
 
     def reconcile_restore(self, *, by: str, why: str) -> int:
         """Let a ledger that was restored from a copy start things again; how many of its approvals are void now."""
-        return self._drive(deciding.reconcile_restore(self._hub, by=by, why=why))
+        return self._drive(deciding.reconcile_restore(self._hub, self._view, by=by, why=why))
 
 
 class AsyncApprovalDesk:
@@ -152,4 +152,4 @@ class AsyncApprovalDesk:
 
     async def reconcile_restore(self, *, by: str, why: str) -> int:
         """Let a ledger that was restored from a copy start things again; how many of its approvals are void now."""
-        return await self._drive(deciding.reconcile_restore(self._hub, by=by, why=why))
+        return await self._drive(deciding.reconcile_restore(self._hub, self._view, by=by, why=why))

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Final, Literal, TypeAlias, get_args
+from unicodedata import category, normalize
 
 from amends.flow import Flow, Op
 from amends.model import ApprovalState
@@ -91,6 +92,12 @@ class ApprovalRow:
         """Who said yes."""
         said: list[dict[str, Any]] = json.loads(self.given)
         return said
+
+
+def person(name: str) -> str:
+    """Whose name this is: other capitals, other spellings of a letter and what nobody sees make no other person."""
+    plain = name if name.isascii() else "".join(one for one in normalize("NFKC", name) if category(one) != "Cf")
+    return plain.strip().casefold()
 
 
 Tell: TypeAlias = Callable[[ApprovalRow], Flow[None]]

@@ -148,8 +148,13 @@ async def delegate(hub: Hub, view: View, *, by: str, to: str, until: datetime | 
     await Delegate(hub.new_id("dlg"), view.tenant or "", by, to, ends, why)
 
 
-async def reconcile_restore(hub: Hub, *, by: str, why: str) -> int:
+async def reconcile_restore(hub: Hub, view: View, *, by: str, why: str) -> int:
     """A person has looked at a ledger that was put back: what it still offered is void, and it starts things again."""
+    if view.tenant:
+        raise UsageError(
+            f"a ledger is looked at as a whole, and this runtime sees only what is {view.tenant}'s",
+            hint="call reconcile_restore of a runtime without a tenant",
+        )
     if not by.strip() or not why.strip():
         raise UsageError("a person's word needs who said it (by=) and why (why=)")
     voided, before = 0, None

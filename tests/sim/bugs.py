@@ -394,7 +394,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((recovery, "_unless_a_person_is_asked", "if asked or (waits and len(waits) == len(unsettled)):", "if tree.run.suspended:")),
         ("people_are_waited_for",), ("F20",)),
     Bug("27", "what is staged starts without its yes being used up",
-        lambda: rewritten((requests, "use_staged", 'row.state == "approved"', "False"), (requests, "_used_before", 'approval.state == "used"', "True")),
+        lambda: rewritten((requests, "use_staged", 'row.state == "approved"', "False"), (requests, "may_start", 'approval.state == "used"', "True")),
         ("approvals_against_starts",), ("F20",)),
     Bug("23", "event written outside the transaction of its change", event_too_late, ("event_per_transition",), ("F1", "F6")),
     Bug("24", "goal not recorded",

@@ -213,8 +213,8 @@ async def _answer_requested(op: AdmitCall, run: RunRow, root: RunRow, known: Cal
     waiting = Admission("staged" if known.is_staged else "held", known, run=run, approval=approval)
     if op.repeated and op.need is not None and op.need.id == known.approval:
         return replace(waiting, verdict="void", void=await why_replaced(approval))
-    if is_record(root):
-        return waiting
+    if is_record(root) or (known.is_staged and approval.state == "used" and op.digest == known.digest):
+        return waiting  # decided: it starts with what goes forward
     closed = await takes_nothing(op, run, root, now, recorded=known.state == "ready")
     if closed is not None:
         return closed

@@ -29,6 +29,7 @@ from amends.approvalrows import (
     Requested,
     Ruled,
     UpdateApproval,
+    person,
 )
 from amends.errors import TransitionRefused
 from amends.rows import CallRow, FindCall, FindKey, ListCalls, Now, RunRow, UpdateRun
@@ -100,8 +101,8 @@ def _may_decide(approval: ApprovalRow, roles: Iterable[str]) -> bool:
 
 
 async def _is_delegated(approval: ApprovalRow, op: DecideApproval, now: float) -> bool:
-    words = await DelegationsTo(approval.tenant, op.by.strip().casefold())
-    return any(word.by_whom == op.behalf.strip().casefold() and word.until_at > now for word in words)
+    words = await DelegationsTo(approval.tenant, person(op.by))
+    return any(word.by_whom == person(op.behalf) and word.until_at > now for word in words)
 
 
 def _is_said(approval: ApprovalRow, op: DecideApproval, *, again: bool = False) -> bool:
@@ -121,7 +122,7 @@ async def _say_yes(
         "by": op.by, "for": op.behalf, "roles": list(op.roles), "why": op.why, "at": now,
         "bypass": op.verb == "bypass",
     }  # fmt: skip
-    yeses = [said for said in approval.yeses if said["by"].strip().casefold() != op.by.strip().casefold()]
+    yeses = [said for said in approval.yeses if person(said["by"]) != person(op.by)]
     yeses.append(yes)
     enough = is_enough(yeses, approval.needed, json.loads(approval.roles))
     given = json.dumps(yeses, ensure_ascii=False)
@@ -190,6 +191,7 @@ async def ask_again(op: AskAgain) -> Ruled:
             frm=approval.state,
             to="pending",
         )
+    await _goes_on(run, to="pending")
     if approval.state in OPEN:
         await move_approval(run, approval, "expired", at=now, by=op.by, epoch=epoch)
     need = as_before(approval, op.id, op.nonce)
@@ -214,6 +216,7 @@ async def edit_approval(op: EditApproval) -> Ruled:
     if not _may_decide(approval, op.roles):
         return Ruled(approval, call, now, "role")
     run, root = await find_run(call.run), await find_run(call.root)
+    await _goes_on(run, to="rejected")
     assert op.instead.need is not None, "other arguments are asked for under conditions at least as strict"
     reason = f"{op.why}; ask for it with {op.instead.args} instead"
     staged = run.staged_pivot == call.id
@@ -237,6 +240,13 @@ async def edit_approval(op: EditApproval) -> Ruled:
         )
     await let_go_on(answer.call, answer.approval, at=now, by=op.by)
     return Ruled(answer.approval, answer.call, now)
+
+
+async def _goes_on(run: RunRow, *, to: str) -> None:
+    """Raise where nobody is asked anything new: the run, or the one it is inside of, is on its way back."""
+    for one in (run, await find_run(run.root)):
+        if one.phase == "rolling_back" or (one.phase == "open" and one.goal == "rollback"):
+            raise TransitionRefused(f"run {one.id} is being taken back: nobody is asked any more", frm=one.state, to=to)
 
 
 async def expire_approvals(op: ExpireApprovals) -> RunRow:
@@ -275,7 +285,7 @@ async def void_approval(op: VoidApproval) -> Ruled:
 async def delegate(op: Delegate) -> DelegationRow:
     """See ``Delegate``."""
     now = await Now()
-    row = DelegationRow(op.id, op.tenant, op.by.strip().casefold(), op.to.strip().casefold(), op.until_at, op.why, now)
+    row = DelegationRow(op.id, op.tenant, person(op.by), person(op.to), op.until_at, op.why, now)
     if not await AddDelegation(row):
         known = [one for one in await DelegationsTo(op.tenant, row.to_whom) if one.id == op.id]
         return known[0]

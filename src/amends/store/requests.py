@@ -18,6 +18,7 @@ from amends.approvalrows import (
     Terms,
     TermsOf,
     Unapproved,
+    person,
 )
 from amends.canonical import digest
 from amends.rows import CallRow, FindCall, ListCalls, RunRow, UpdateCall
@@ -130,8 +131,8 @@ def why_not(approval: ApprovalRow, call: CallRow, terms: Terms | None, now: floa
 
 def is_requester(approval: ApprovalRow, who: str) -> bool:
     """Whether this is who asked: spelled with other capitals it is still the same."""
-    named = who.strip().casefold()
-    return bool(named) and named in (approval.principal.strip().casefold(), approval.agent.strip().casefold())
+    named = person(who)
+    return bool(named) and named in (person(approval.principal), person(approval.agent))
 
 
 def suffices(approval: ApprovalRow, need: Need | None) -> bool:
@@ -149,7 +150,7 @@ def is_enough(yeses: Iterable[Mapping[str, Any]], needed: int, roles: Iterable[s
         if said.get("bypass"):
             return True
         if not wanted or wanted & set(said.get("roles", ())):
-            people.add(str(said.get("for") or said["by"]).strip().casefold())  # whose word it is, whoever says it
+            people.add(person(str(said.get("for") or said["by"])))  # whose word it is, whoever says it
     return len(people) >= needed
 
 
@@ -239,10 +240,19 @@ async def unready(run: RunRow, calls: Iterable[CallRow], outbox: TermsOf, now: f
         if asked is None:
             waits = terms is not None and await really(terms.need, run, call.tool) is not None
         else:
-            waits = asked.state != "used" and why_not(asked, call, terms, now) != ""
+            waits = await _is_undecided(run, call, asked, terms, now)
         if waits:
             found.append(call)
     return found
+
+
+async def _is_undecided(run: RunRow, call: CallRow, asked: ApprovalRow, terms: Terms | None, now: float) -> bool:
+    if asked.state != "used":
+        return why_not(asked, call, terms, now) != ""
+    # Used up with a pivot that failed: what decides now is another start, and for that it must still count.
+    if run.pivot or terms is None or await really(terms.need, run, call.tool) is None:
+        return False
+    return why_not(replace(asked, state="approved"), call, terms, now) in ("expired", "changed")
 
 
 async def ask_for_more(
@@ -256,7 +266,11 @@ async def ask_for_more(
         need = None if terms is None else terms.need
         if need is not None and approval is None:
             call, _ = await ask_anew(run, call, need, at=at, by=by, epoch=epoch)
-        elif need is not None and approval is not None and _asks_more(approval, call, terms, at):
+        elif (
+            need is not None
+            and approval is not None
+            and (approval.state == "used" or _asks_more(approval, call, terms, at))
+        ):
             call, _ = await replace_request(run, call, approval, need, "changed", at=at, by=by, epoch=epoch)
         found.append(call)
     return found
