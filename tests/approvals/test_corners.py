@@ -230,3 +230,44 @@ def test_past_the_pivot_one_may_go_on_without_it(shop: Shop) -> None:
     rt.withdraw(lapsed.id, by="anna", why="no longer needed")
     [report] = rt.recover()
     assert (report.state, shop.sent) == ("committed", ["wire bob 100"])
+
+
+def test_a_later_attempt_in_the_callers_transaction_does_what_was_approved(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    said: list[str] = []
+
+    @tool(key="order", ignore=["note"], needs_approval=True, retry=Retry(attempts=5, delay=5.0))
+    def take(order: str, note: str) -> str:
+        said.append(note)
+        if len(said) == 1:
+            raise NoEffect("not now")
+        return note
+
+    @take.compensate
+    def give(order: str) -> None: ...
+
+    rt = Runtime(f"sqlite:///{path}", tools=[take])
+    with pytest.raises(Held), rt.run("r", recover="wait"):
+        take(order="1", note="first")
+    [waits] = rt.approvals()
+    rt.approve(waits.id, digest=waits.digest, by="anna")
+
+    class Tired(BaseException): ...
+
+    def tired(_: float) -> None:
+        raise Tired
+
+    with pytest.raises(Tired), rt.run("r", recover="wait"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("time.sleep", tired)
+        take(order="1", note="first")
+    [call] = rt.report("r").calls
+    assert (call.state, said) == ("backing_off", ["first"])
+    rt.retry(call.id, by="anna", why="now")
+    conn = sqlite3.connect(path)
+    with rt.run("r", recover="wait") as run:
+        conn.execute("begin immediate")
+        assert run.call(take.with_options(connection=conn), order="1", note="reworded") == "first"
+        conn.commit()
+    assert said == ["first", "first"]
+    rt.close()
+    conn.close()

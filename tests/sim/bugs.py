@@ -386,7 +386,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("20", "approval looked at, but used up in a second transaction", yes_too_late,
         ("approvals_against_starts",), ("F20",)),
     Bug("21", "approval bound to the key instead of to all arguments",
-        lambda: rewritten((admission, "_answer_requested", "if op.digest != known.digest:", "if False:"), (call, "resume_attempts", "row.digest != ask.digest", "False")),
+        lambda: rewritten((admission, "_answer_requested", "if op.digest != known.digest:", "if False:"), (call, "as_approved", "row.digest == ask.digest", "True")),
         ("approvals_against_starts",), ("F20",)),
     Bug("22", "expired approval accepted after a clock set back", time_by_the_clock,
         ("approvals_against_starts",), ("F20",)),

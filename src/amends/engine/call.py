@@ -265,17 +265,21 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
 
 async def resume_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
     """Go on with a call that was found backing off, or that a person has let go."""
-    reworded = bool(row.approval) and row.digest != ask.digest
-    if reworded and lacking(session, row):
-        raise held_for(session, row, await request_of_call(row))  # only in its own words does it bring what it hides
+    approved = await as_approved(session, ask, row)
     restarted = await _restart(session, ask, row)
     if restarted is None:
         return await guarded_call(session, ask)
-    if reworded:
-        # Worded anew where that means nothing to the key; what somebody said yes to is what is done.
-        args, known = body_args(session, ask.spec, row), known_of(session, row)
-        ask = replace(ask, args=args, text=row.args, recorded_digest=row.digest, shown=None, known=known)
-    return await run_attempts(session, ask, restarted)
+    return await run_attempts(session, approved, restarted)
+
+
+async def as_approved(session: Session, ask: Ask, row: CallRow) -> Ask:
+    """The request in the words that somebody said yes to, where it is worded anew in what means nothing to the key."""
+    if not row.approval or row.digest == ask.digest:
+        return ask
+    if lacking(session, row):
+        raise held_for(session, row, await request_of_call(row))  # only in its own words does it bring what it hides
+    args, known = body_args(session, ask.spec, row), known_of(session, row)
+    return replace(ask, args=args, text=row.args, recorded_digest=row.digest, shown=None, known=known)
 
 
 async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:

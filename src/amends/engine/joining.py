@@ -15,7 +15,7 @@ from functools import partial
 from amends.approvalrows import Unapproved
 from amends.budgetrows import Overrun
 from amends.engine.asking import raise_unapproved, raise_void
-from amends.engine.call import Done, admit, conclude, recorded_done
+from amends.engine.call import Done, admit, as_approved, conclude, recorded_done
 from amends.engine.doubt import stays_in_doubt
 from amends.engine.ending import stop_call
 from amends.engine.locking import locked
@@ -52,7 +52,8 @@ async def joined_call(session: Session, ask: Ask, *, is_undone: Callable[[Except
         case "replay":
             return recorded_done(session, ask.spec, row_of(answer))
         case "retry":
-            return await _attempt(session, ask, await _restarted(session, ask, row_of(answer)), is_undone)
+            approved = await as_approved(session, ask, row_of(answer))
+            return await _attempt(session, approved, await _restarted(session, ask, row_of(answer)), is_undone)
         case "doubt":
             raise in_doubt(session, row_of(answer))
         case "wait":
