@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from decimal import Decimal
 from itertools import groupby
 from typing import Any, Final, Literal, TypeAlias
@@ -37,7 +38,8 @@ async def budget_states(hub: Hub, view: View, text: str) -> list[BudgetState]:
         if len(page) < PAGE:
             break
         after = page[-1].name
-    found = [_state(list(slices)) for _, slices in groupby(rows, key=lambda row: row.name.partition("/")[0])]
+    slices = groupby(rows, key=lambda row: row.name.partition("/")[0])
+    found = [_by_now(_state(list(mine)), hub.budgets) for _, mine in slices]
     found += _untouched(hub.budgets, found, now, has_tenant=bool(tenant))
     return sorted((one for one in found if _takes(wanted, one, now)), key=_order)
 
@@ -58,6 +60,18 @@ def _state(slices: list[SliceRow]) -> BudgetState:
     return BudgetState(
         budget, words["who"] or None, first.period or None, decimal_of(spent), decimal_of(reserved), decimal_of(left)
     )
+
+
+def _by_now(state: BudgetState, declared: Iterable[Budget]) -> BudgetState:
+    """With the cap that is declared here: the ledger has that of the last call. A run may have a lower one of its own."""
+    budget = state.budget
+    caps = [billionths(one.cap) for one in declared if _ident(one) == _ident(budget)]
+    if not caps:
+        return state
+    known = [billionths(budget.cap)] if budget.per == "run" else []
+    cap = decimal_of(min([*caps, *known]))
+    left = max(Decimal(0), cap - state.spent - state.reserved)
+    return replace(state, budget=replace(budget, cap=cap), left=left)
 
 
 def _untouched(

@@ -261,3 +261,12 @@ def test_nobody_is_asked_any_more_about_a_read_of_a_run_that_was_abandoned() -> 
     rt.abandon("r", by="anna", why="not needed")
     assert list(rt.approvals()) == []
     assert [call.state for call in rt.report("r").calls] == ["dropped"]
+
+
+@pytest.mark.parametrize("cap, left", [(10, 0), (80, 40)])
+def test_what_is_left_is_told_by_the_cap_of_today(cap: int, left: int) -> None:
+    store, buy = MemoryStore(), World().compensatable("buy", cost=40)
+    with runtime(buy, store=store, budgets=[Budget(50, per="tenant")]).run("r"):
+        buy()
+    [state] = twin_of(store, buy, budgets=[Budget(cap, per="tenant")]).budgets()
+    assert (state.budget.cap, state.spent, state.left) == (cap, 40, left)

@@ -474,7 +474,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((budgets, "_lacks", "free(home) < counter.need", "amount_in(home.cap) < counter.need")),
         ("sum_of_budgets",), ("F24p", "F24w")),
     Bug("B3", "staged calls start without what they cost",
-        lambda: rewritten((store_ending, "_take_staged", "over = await pay_staged(run, root, staged, now=now, by=op.owner)", "over = None"), (settlement, "start_call", "if not call.attempt and (call.cost or root.charged):", "if False:")),
+        lambda: rewritten((store_ending, "_take_staged", "over = await pay_staged(run, root, staged, terms=op.outbox, now=now, by=op.owner)", "over = None"), (settlement, "start_call", "if not call.attempt and (call.cost or root.charged):", "if False:")),
         ("paid_before_it_starts",), ("F24r", "F24s")),
     Bug("B4", "a failure keeps what it had reserved, and nobody knows",
         lambda: rewritten((charging, "moved_on", "await _shift(", "phase == FAILED or await _shift(")),
