@@ -10,12 +10,12 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any, Final, Literal, NoReturn, get_args
 
 from amends.budget import costs_in
 from amends.errors import BadDeclaration
 from amends.model import Kind, Order, Request, Retry, Scope
+from amends.phrases import close_to
 from amends.secret import MASK, Hidden
 from amends.signature import REPEAT, Signature, is_async_function
 from amends.spec import At, Declaration, OnConflict, OnFailure, OnLock, Spec
@@ -382,7 +382,7 @@ def is_error(value: Any, base: type[BaseException]) -> bool:
 
 
 def _guess(name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, list(known), n=1)
+    close = close_to(name, known)
     return f'; did you mean "{close[0]}"?' if close else ""
 
 

@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final, Unpack
 
@@ -32,6 +31,7 @@ from amends.check import (
 )
 from amends.errors import BadDeclaration
 from amends.model import Order, Retry
+from amends.phrases import close_to
 from amends.secret import NOTHING, Hidden
 from amends.signature import is_async_function, plain_function
 from amends.spec import (
@@ -77,7 +77,7 @@ def said(name: str, where: str, *, options: Mapping[str, Any], like: Declaration
     """A declaration of these options, over those of ``like``; an option that is None was not given."""
     given = {option: value for option, value in options.items() if value is not None}
     if unknown := sorted(given.keys() - _OPTIONS):
-        close = get_close_matches(unknown[0], _OPTIONS, n=1, cutoff=0.4)
+        close = close_to(unknown[0], _OPTIONS, cutoff=0.4)
         raise TypeError(f'tools have no option "{unknown[0]}"' + (f'; did you mean "{close[0]}"?' if close else ""))
     if "compensate" in given:
         given["compensate"] = TwinSaid(given["compensate"])

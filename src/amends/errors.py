@@ -54,7 +54,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Any
 
 from amends.approvalerrors import ApprovalVoid as ApprovalVoid
@@ -72,7 +71,7 @@ from amends.noticeerrors import LinkVoid as LinkVoid
 from amends.noticeerrors import NotDelivered as NotDelivered
 from amends.overspent import BadCost as BadCost
 from amends.overspent import BudgetExceeded as BudgetExceeded
-from amends.phrases import listed, out_of_order
+from amends.phrases import close_to, listed, out_of_order
 from amends.phrases import shown as shown
 
 # ---- UsageError ---------------------------------------------------------------------------
@@ -167,7 +166,7 @@ class UnknownTool(Refused):
     """No tool of that name is declared to this runtime."""
 
     def __init__(self, tool: str, *, known: Sequence[str] = ()) -> None:
-        close = get_close_matches(tool, known, n=1)
+        close = close_to(tool, known)
         hint = f'did you mean "{close[0]}"?' if close else "pass it in Runtime(tools=[...])"
         super().__init__(f'there is no tool "{tool}"', hint=hint)
         self.tool, self.known = tool, tuple(known)

@@ -6,7 +6,6 @@ people, never to the agent that asked.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import json
@@ -148,8 +147,12 @@ def _mark(text: str, secret: str) -> bytes:
 
 
 def _text(raw: bytes) -> str:
+    import base64  # few make links
+
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
 def _bytes(text: str) -> bytes:
+    import base64
+
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -136,3 +136,10 @@ def over_budget(no: OverBudget) -> str:
         of = "" if budget.tool == "*" else f" of {budget.tool}"
         return f"{no.tool} may not be called: {left} of {cap} calls{of} {'is' if left == '1' else 'are'} left {whose}"
     return f"{no.tool} needs {asked} {budget.unit} and {left} of {cap} is left {whose}"
+
+
+def close_to(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
+    """The known name that was probably meant, if any."""
+    from difflib import get_close_matches  # only who has mistyped needs it
+
+    return get_close_matches(name, list(known), n=1, cutoff=cutoff)

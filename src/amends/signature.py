@@ -15,13 +15,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from decimal import Decimal
-from difflib import get_close_matches
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from amends.errors import BadArguments
 from amends.model import Staged
-from amends.phrases import SHOWN_CHARS_MAX, shown
+from amends.phrases import SHOWN_CHARS_MAX, close_to, shown
 from amends.secret import MASK, NOTHING, Hidden
 
 if TYPE_CHECKING:
@@ -368,7 +367,7 @@ def _quoted(value: object) -> str:
 
 
 def _unknown(place: str, name: str, *, names: Sequence[str]) -> str:
-    close = get_close_matches(name, names, n=1)
+    close = close_to(name, names)
     guess = f'; did you mean "{close[0]}"?' if close else ""
     return f'{place} has no argument "{shown(name)}"{guess}'
 

@@ -13,7 +13,6 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, Protocol, TypeAlias
-from urllib.parse import quote
 
 from amends.canonical import DEPTH_MAX, Stored, canonical, decode, encode
 from amends.plain import digest_of, head
@@ -232,6 +231,8 @@ def spellings(value: Any) -> Iterator[str]:
 
 
 def _in_url(text: str) -> str:
+    from urllib.parse import quote  # only where something is hidden
+
     return quote(text, safe="", errors="replace")
 
 

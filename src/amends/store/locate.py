@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Final, Literal
-from urllib.parse import parse_qsl
 
 from amends.errors import BadConfig
 from amends.ledger import Store
@@ -52,6 +51,8 @@ def _sqlite(rest: str) -> Store:
         raise _bad(f"sqlite:{rest} names no file", hint="use sqlite:///relative.db or sqlite:////absolute.db")
     if path == ":memory:":
         raise _bad("sqlite:///:memory: is no ledger: every connection would see its own", hint="use memory:")
+    from urllib.parse import parse_qsl  # few URLs of files have options
+
     options = dict(parse_qsl(query, keep_blank_values=True))
     synchronous = _synchronous(options.pop("synchronous", "full"))
     if options:
