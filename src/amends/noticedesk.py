@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from amends import deciding
 from amends.errors import ApprovalVoid, LinkVoid, UsageError
@@ -23,8 +23,9 @@ class NoticeDesk:
     _hub: Hub
     _view: View
 
-    def _drive(self, flow: Flow[T]) -> T:
-        raise NotImplementedError("a runtime drives")
+    if TYPE_CHECKING:
+
+        def _drive(self, flow: Flow[T]) -> T: ...
 
     def redeem(
         self, token: str, *, by: str = "", why: str = "", reason: str = "", roles: Sequence[str] = ()
@@ -42,8 +43,9 @@ class AsyncNoticeDesk:
     _hub: Hub
     _view: View
 
-    async def _drive(self, flow: Flow[T]) -> T:
-        raise NotImplementedError("a runtime drives")
+    if TYPE_CHECKING:
+
+        async def _drive(self, flow: Flow[T]) -> T: ...
 
     async def redeem(
         self, token: str, *, by: str = "", why: str = "", reason: str = "", roles: Sequence[str] = ()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ class Bank:
             self.sent.append(cents)
             return f"w{cents}"
 
+        self.wire = wire
         return Runtime(f"sqlite:///{self.folder / 'ledger.db'}", tools=[wire], principal="bot")
 
     def copy(self, to: Path) -> None:
@@ -125,3 +128,70 @@ def test_the_mark_never_goes_back_and_a_broken_one_is_said(tmp_path: Path) -> No
     missing = Anchor(tmp_path / "no folder" / "a")
     with pytest.raises(LedgerUnavailable, match="nothing that was approved is started"):
         missing.keep(1, "x")
+
+
+# ---- dying, and an anchor that cannot be written -------------------------------------------
+
+
+def _decided(bank: Bank) -> None:
+    rt = bank.runtime()
+    with pytest.raises(Held), rt.run("r") as run:
+        raise run.answer("wire", {"cents": 5}).error  # type: ignore[misc]
+    [waits] = rt.approvals()
+    rt.approve(waits.id, digest=waits.digest, by="anna")
+    rt.close()
+
+
+@pytest.mark.parametrize("dies", ["before", "after"])
+def test_killed_around_the_mark_nothing_is_sent_twice_whatever_is_put_back(
+    bank: Bank, tmp_path: Path, dies: str
+) -> None:
+    _decided(bank)
+    bank.copy(tmp_path / "copy")
+    pid = os.fork()
+    if pid == 0:
+        keep = Anchor.keep
+
+        def dying(self: Anchor, seq: int, approval: str) -> None:
+            if dies == "after":
+                keep(self, seq, approval)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        Anchor.keep = dying  # type: ignore[method-assign]
+        with bank.runtime().run("r") as run:
+            run.answer("wire", {"cents": 5})
+        os._exit(1)
+    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
+    rt = bank.runtime()
+    [report] = rt.recover()
+    assert ([call.state for call in report.calls], bank.sent) == (["in_doubt"], []), "used up, and perhaps sent"
+    rt.close()
+    bank.restore(tmp_path / "copy")
+    rt = bank.runtime()
+    if dies == "after":
+        with pytest.raises(LedgerBehind), rt.run("r"):
+            pass
+        assert bank.sent == []
+    else:  # the body never ran: what the copy still offers is used for the first time
+        with rt.run("r") as run:
+            assert run.answer("wire", {"cents": 5}).status == "done"
+        assert bank.sent == [5]
+    rt.close()
+
+
+def test_where_the_mark_cannot_be_written_nothing_was_sent_and_nobody_is_in_doubt(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _decided(bank)
+    rt = bank.runtime()
+
+    def full(self: Anchor, mark: Mark) -> None:
+        raise LedgerUnavailable("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Anchor, "_write", full)
+        with pytest.raises(LedgerUnavailable, match="the disk is full"), rt.run("r", recover="wait") as run:
+            run.call(bank.wire, cents=5)
+    assert [call.state for call in rt.report("r").calls] == ["failed"]
+    assert bank.sent == []
+    rt.close()

@@ -214,8 +214,6 @@ def test_links_are_in_what_the_hook_gets_and_nowhere_else(colour: str) -> None:
 
 @pytest.mark.parametrize("encrypt", [False, True])
 def test_what_is_hidden_is_told_to_nobody(colour: str, encrypt: bool) -> None:
-    if encrypt:
-        pytest.importorskip("cryptography")
     hidden: dict[str, Any] = {"redact": ["cents"], "secret_key": "k" * 40}
     keys = {"encrypt": base64.urlsafe_b64encode(bytes(range(32))).decode()} if encrypt else {}
     with office(colour, **hidden, **keys) as here:

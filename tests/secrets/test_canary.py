@@ -470,7 +470,6 @@ def test_no_canary_sings(place: Place, caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_no_canary_sings_encrypted(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    pytest.importorskip("cryptography")
     assert sung(replace(place, url=""), caplog, encrypt="A" * 43) == []
 
 

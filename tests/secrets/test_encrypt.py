@@ -20,8 +20,6 @@ from amends.vault import Vault
 from tests.behaviour.world import die, runtime, twin_of, until
 from tests.cli.command import run as command
 
-pytest.importorskip("cryptography", reason="the extra crypto is not installed")
-
 K1, K2, K3 = (secrets.token_urlsafe(32) for _ in range(3))
 CARD = "4242-4242-4242-4242"
 WORD = "plainly-readable"

@@ -6,16 +6,15 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
-psycopg = pytest.importorskip("psycopg")
-
-from amends.store.pglasting import FIRST_USES, numbered, written  # noqa: E402
-from amends.store.pglink import AsyncLink, Link, connect, connect_async  # noqa: E402
-from amends.store.pgurl import read_url  # noqa: E402
-from amends.store.statement import Execute  # noqa: E402
-from tests.store.pg import ends_sessions, fails, works_again  # noqa: E402
-from tests.store.test_postgres import Make, make  # noqa: E402, F401
+from amends.store.pglasting import FIRST_USES, numbered, written
+from amends.store.pglink import AsyncLink, Link, connect, connect_async
+from amends.store.pgurl import read_url
+from amends.store.statement import Execute
+from tests.store.pg import ends_sessions, fails, works_again
+from tests.store.test_postgres import Make, make  # noqa: F401
 
 USES = FIRST_USES + 3
 ECHO = "select %s::text, %s::bigint, %s::float8, (%s::boolean)::text, %s::text where %s::text is null"

@@ -32,7 +32,7 @@ async def check_anchor(anchor: Any) -> None:
 
 async def anchor_use(session: Session, row: CallRow) -> None:
     """What was used up to start this call is known outside the ledger before its body runs."""
-    if session.anchor is None or not row.approval or row.attempt != 1:
+    if session.anchor is None or not row.approval:
         return
     found = await ReadApproval(row.approval)
     assert found is not None, "a call names a request of this ledger"

@@ -29,14 +29,10 @@ from amends.engine.session import (
 from amends.engine.spending import exceeded
 from amends.engine.veiling import body_args, bring, cause_of, known_of, lacking, result_of
 from amends.engine.waiting import Wait
-from amends.errors import (
-    LeaseLost,
-    ResultGone,
-    UsageError,
-)
+from amends.errors import LeaseLost, LedgerError, ResultGone, UsageError
 from amends.ledger import Admission, AdmitCall, ReadCall, SettleCall
 from amends.lockrows import Contention
-from amends.model import Retry
+from amends.model import NoEffect, Retry
 from amends.ops import Ended, Invoke, Later, Luck, ReadClocks, Sleep
 from amends.record import dataclass
 from amends.rows import CallRow, lost_at
@@ -128,7 +124,7 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
             case "retry":
                 restarted = await _restart(session, ask, row_of(answer))
                 if restarted is not None:
-                    await anchor_use(session, restarted)
+                    await _anchored(session, ask, restarted)
                     return Done(restarted)
             case "wait":
                 if not await wait.again(row_of(answer).root):
@@ -226,7 +222,7 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
         assert row.state == "started", "an attempt runs only after its start is durable"
         ask.flight.call, ask.flight.sent, ask.flight.doubted = row, False, False
         if row.approval:
-            await anchor_use(session, row)
+            await _anchored(session, ask, row)
         later = Later(row, partial(call_of, row, ask.spec, args=ask.args))
         ended = await Invoke(
             fn=ask.fn,
@@ -261,6 +257,15 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
         if restarted is None:
             return await guarded_call(session, ask)  # a twin was faster: its outcome answers us
         row = restarted
+
+
+async def _anchored(session: Session, ask: Ask, row: CallRow) -> None:
+    """What was used up is known outside the ledger; where that cannot be written the call was certainly never sent."""
+    try:
+        await anchor_use(session, row)
+    except LedgerError as broken:
+        await conclude(session, ask, row, Ended(error=NoEffect(str(broken))))
+        raise
 
 
 async def resume_attempts(session: Session, ask: Ask, row: CallRow) -> Done:

@@ -43,9 +43,9 @@ async def joined_call(session: Session, ask: Ask, *, is_undone: Callable[[Except
 
     ``is_undone``: whether all that such an error can have left was in the database.
     """
-    session = replace(session, tell=None)  # nobody is told of what the caller's transaction may still undo
     # Nobody is told of a request that may never have been: the outbox has it once the caller has committed.
-    answer = await admit(replace(session, tell=None), ask, Wait(0.0, waited=math.inf))
+    session = replace(session, tell=None)
+    answer = await admit(session, ask, Wait(0.0, waited=math.inf))
     match answer.verdict:
         case "start":
             return await _attempt(session, ask, row_of(answer), is_undone)
