@@ -33,7 +33,7 @@ class Row:
 ROWS: dict[str, Row] = {
     "words": Row(
         (
-            *("record", "error", "errors", "approvalerrors", "phrases", "model", "states", "plain", "secret"),
+            *("record", "error", "errors", "approvalerrors", "phrases", "model", "states", "plain", "chain", "secret"),
             *("canonical", "noticeerrors", "report", "planned", "doubted", "reconciled", "budget", "overspent"),
         ),
         (),
@@ -41,7 +41,20 @@ ROWS: dict[str, Row] = {
     ),
     "tools": Row(
         (
-            *("tool", "spec", "signature", "declare", "check", "flow", "rows", "lockrows", "ops", "ledger", "answers"),
+            *(
+                "tool",
+                "spec",
+                "signature",
+                "declare",
+                "check",
+                "flow",
+                "rows",
+                "eventrows",
+                "lockrows",
+                "ops",
+                "ledger",
+                "answers",
+            ),
             *("joining", "filter", "planmark", "deskops", "budgetrows", "budgetops", "rules", "approvalrows"),
             *("approvalops", "noticeops", "links", "charges"),
             *("veil", "markrows", "sealops"),

@@ -160,6 +160,9 @@ class AdmitCall(StoreOp[Admission]):
     """The rule whose author takes what it leaves behind."""
     expected: bool = False
     """The key was asked for before: a store may look for the answer before it takes its write lock."""
+    run_id: str = ""
+    tenant: str = ""
+    """Of the run, where the caller knows them: an event says them, and a store need not read them first."""
 
 
 @dataclass(slots=True)

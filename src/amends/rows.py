@@ -11,6 +11,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
+from amends.eventrows import EVENT_COLUMNS as EVENT_COLUMNS
+from amends.eventrows import AddEvent as AddEvent
+from amends.eventrows import EventRow as EventRow
+from amends.eventrows import PageEvents as PageEvents
 from amends.flow import Op
 from amends.record import dataclass
 
@@ -172,25 +176,6 @@ class CallRow:
         return lost_at(self.args, self.result)
 
 
-@dataclass(frozen=True, slots=True)
-class EventRow:
-    """One line of the record; ``seq`` is the ledger's own order."""
-
-    seq: int
-    at: float
-    root: str
-    run: str
-    run_id: str
-    tenant: str
-    call: str
-    what: str
-    frm: str
-    to_state: str
-    by_whom: str
-    epoch: int
-    facts: str
-
-
 GONE: Final = "gone:"
 """What gc removed leaves this and its time in its place: no JSON begins so, and nothing reads as if it had been empty."""
 PLAIN: Final = frozenset({"", "null", "{}", "[]"})
@@ -221,7 +206,6 @@ def needs_tool(root: RunRow, call: CallRow) -> bool:
 
 RUN_COLUMNS: Final = tuple(field.name for field in fields(RunRow))
 CALL_COLUMNS: Final = tuple(field.name for field in fields(CallRow))
-EVENT_COLUMNS: Final = tuple(field.name for field in fields(EventRow))
 
 Changes = Mapping[str, Any]
 
@@ -365,31 +349,3 @@ class UpdateCall(Op[CallRow]):
 
     row: CallRow
     changes: Changes
-
-
-@dataclass(frozen=True, slots=True)
-class AddEvent(Op[int]):
-    """Write an event and return its place in the ledger."""
-
-    at: float
-    root: str
-    run: str
-    run_id: str
-    tenant: str
-    call: str
-    what: str
-    frm: str
-    to_state: str
-    by_whom: str
-    epoch: int
-    facts: str
-
-
-@dataclass(frozen=True, slots=True)
-class PageEvents(Op[list[EventRow]]):
-    """Events in ledger order, above ``after``."""
-
-    root: str | None
-    tenant: str | None
-    after: int
-    limit: int

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from amends.budgetrows import SliceRow
+from amends.chain import GENESIS, link, moment
 from amends.flow import run_flow
 from amends.ledger import StoreOp
 from amends.lockrows import (
@@ -76,6 +77,7 @@ class MemoryStore:
         self.marks: dict[str, MarkRow] = {}
         self.slices: dict[str, SliceRow] = {}
         self.shelf = Shelf(self._undo)
+        self._tails: dict[str, tuple[int, str]] = {}
         self._ids: dict[tuple[str, str], list[str]] = {}
         self._trees: dict[str, list[str]] = {}
         self._keys: dict[str, list[str]] = {}
@@ -113,7 +115,7 @@ class MemoryStore:
 
     def _now(self, op: Now) -> float:
         newest = self.events[-1].at if self.events else 0.0
-        return max(self._clock(), newest)
+        return moment(max(self._clock(), newest))
 
     def _find_run(self, op: FindRun) -> RunRow | None:
         return self.runs.get(op.uid)
@@ -203,7 +205,12 @@ class MemoryStore:
         return new
 
     def _add_event(self, op: AddEvent) -> int:
+        assert op.at == moment(op.at), "an event's time is whole microseconds"
         seq = len(self.events) + 1
+        old = self._tails.get(op.root)
+        last, prev = old or (0, GENESIS)
+        tail = self._tails[op.root] = (last + 1, link(prev, last + 1, op.at, op.body))
+        self._undo.append(lambda: self._tails.pop(op.root) if old is None else self._tails.__setitem__(op.root, old))
         self.events.append(
             EventRow(
                 seq,
@@ -219,6 +226,7 @@ class MemoryStore:
                 op.by_whom,
                 op.epoch,
                 op.facts,
+                *tail,
             )
         )
         self._undo.append(self.events.pop)

@@ -165,7 +165,10 @@ create table if not exists events (
     by_whom longtext not null,
     epoch bigint not null,
     facts longtext not null,
-    index events_root (root)
+    n bigint not null,
+    hash longtext not null,
+    -- One order in every tree: a chain that forks cannot be written.
+    unique index events_root (root, n)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
 -- Who holds what, until its root has ended. The name is the key: inserted if absent, it is whose insert came first.

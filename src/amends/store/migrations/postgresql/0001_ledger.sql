@@ -174,10 +174,21 @@ create table events (
     to_state text not null,
     by_whom text not null,
     epoch bigint not null,
-    facts text not null default '{}'
+    facts text not null default '{}',
+    n bigint not null,
+    hash text collate "C" not null
 );
 
-create index events_root on events (root, seq);
+-- One order in every tree: a chain that forks cannot be written.
+create unique index events_root on events (root, n);
+
+-- The newest event of a tree, as it is when this is called and not when the statement around it began: that one may
+-- have waited for the tree, and its snapshot is older. For this it is volatile, and not in SQL, which is inlined.
+create function amends_tail(tree text, out last bigint, out prev text) language plpgsql volatile parallel unsafe as $$
+begin
+    select e.n, e.hash into last, prev from events e where e.root = tree order by e.n desc limit 1;
+end
+$$;
 
 -- Who holds what, until its root has ended. The name is the key: inserted if absent, it is whose insert came first.
 create table locks (

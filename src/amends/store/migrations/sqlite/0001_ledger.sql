@@ -172,11 +172,13 @@ create table events (
     to_state text not null,
     by_whom text not null,
     epoch integer not null,
-    facts text not null
+    facts text not null,
+    n integer not null,
+    hash text not null
 ) strict;
 
--- Ordered by seq within a root, as above.
-create index events_root on events (root);
+-- One order in every tree: a chain that forks cannot be written.
+create unique index events_root on events (root, n);
 
 -- Who holds what, until its root has ended. The name is the key: inserted if absent, it is whose insert came first.
 create table locks (
