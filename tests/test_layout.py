@@ -109,6 +109,7 @@ ROWS: dict[str, Row] = {
             "testing",
             "accounts",
             "budgetdesk",
+            *("otel", "bundle", "bundling", "bundledesk"),
         ),
         ("words", "tools", "engine", "drive", "store"),
         "the runtime serves every edge, so it may know none of them",
@@ -131,6 +132,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "store.pgschema": frozenset({"psycopg"}),
     "store.pgerrors": frozenset({"psycopg"}),
     "store.mysql": frozenset({"pymysql"}),
+    "otel": frozenset({"opentelemetry"}),
     "cli": frozenset({"typer", "click", "rich"}),
 }
 

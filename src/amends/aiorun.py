@@ -152,14 +152,15 @@ class AsyncRun:
         """A run inside this one, taken back with it."""
         inner = await self._open_child(id, input)
         token = current_caller.set(inner)
-        try:
-            yield inner
-        except BaseException as error:
+        with self._hub.live.block(inner._session.uid):
+            try:
+                yield inner
+            except BaseException as error:
+                current_caller.reset(token)
+                await inner._go(error)
+                raise
             current_caller.reset(token)
-            await inner._go(error)
-            raise
-        current_caller.reset(token)
-        await inner._go(None)
+            await inner._go(None)
 
     def submit(self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Task[R]:
         """Start ``fn`` as a task that has this run; leaving the block waits for it."""
@@ -349,9 +350,11 @@ class AsyncEntered:
     def __init__(self, run: AsyncRun) -> None:
         self.run = run
         self._token: Any = None
+        self._around = run._hub.live.block(run._session.uid)
 
     async def __aenter__(self) -> AsyncRun:
         self._token = current_caller.set(self.run)
+        self._around.__enter__()
         return self.run
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -360,3 +363,4 @@ class AsyncEntered:
             await self.run._go(error)
         finally:
             self.run._release()
+            self._around.__exit__(None, None, None)

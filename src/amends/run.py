@@ -145,14 +145,15 @@ class Run:
         """A run inside this one, taken back with it."""
         inner = self._open_child(id, input)
         token = current_caller.set(inner)
-        try:
-            yield inner
-        except BaseException as error:
+        with self._hub.live.block(inner._session.uid):
+            try:
+                yield inner
+            except BaseException as error:
+                current_caller.reset(token)
+                inner._leave(error)
+                raise
             current_caller.reset(token)
-            inner._leave(error)
-            raise
-        current_caller.reset(token)
-        inner._leave(None)
+            inner._leave(None)
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Run ``fn`` in a thread that has this run; leaving the block waits for it."""
@@ -317,9 +318,11 @@ class Entered:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._token: Any = None
+        self._around = run._hub.live.block(run._session.uid)
 
     def __enter__(self) -> Run:
         self._token = current_caller.set(self.run)
+        self._around.__enter__()
         return self.run
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -328,3 +331,4 @@ class Entered:
             self.run._leave(error)
         finally:
             self.run._release()
+            self._around.__exit__(None, None, None)
