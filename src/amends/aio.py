@@ -268,16 +268,10 @@ class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudg
         row = await self._drive(people.read_call(call_id))
         return people.call_found(self._hub, self._view, row, call_id)
 
-    async def events(self, run_id: str | None = None, *, after: int = 0) -> AsyncIterator[Event]:
-        """The record, in ledger order, of one run's tree or of everything."""
-        root = (
-            None
-            if run_id is None
-            else people.found(
-                await self._drive(people.read(tenant=self._view.tenant or "", id=run_id)), run_id
-            ).run.root
-        )
-        async for event in self._pages(listing.event_pages(self._view, root, after)):
+    async def events(self, run_id: str | None = None, *, after: int = 0, filter: str = "") -> AsyncIterator[Event]:
+        """The record, in ledger order, of one run's tree or of everything; by time, tool, agent, principal, state."""
+        pages = await self._drive(listing.events_of(self._view, run_id, after, filter))
+        async for event in self._pages(pages):
             yield event
 
     def locks(self) -> AsyncIterator[Lock]:

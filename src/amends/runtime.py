@@ -259,14 +259,9 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk):
         row = self._drive(people.read_call(call_id))
         return people.call_found(self._hub, self._view, row, call_id)
 
-    def events(self, run_id: str | None = None, *, after: int = 0) -> Iterator[Event]:
-        """The record, in ledger order, of one run's tree or of everything."""
-        root = (
-            None
-            if run_id is None
-            else people.found(self._drive(people.read(tenant=self._view.tenant or "", id=run_id)), run_id).run.root
-        )
-        return self._pages(listing.event_pages(self._view, root, after))
+    def events(self, run_id: str | None = None, *, after: int = 0, filter: str = "") -> Iterator[Event]:
+        """The record, in ledger order, of one run's tree or of everything; by time, tool, agent, principal, state."""
+        return self._pages(self._drive(listing.events_of(self._view, run_id, after, filter)))
 
     def locks(self) -> Iterator[Lock]:
         """What runs have to themselves until they have ended, by name, with who waits for it."""

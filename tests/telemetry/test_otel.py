@@ -16,7 +16,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from amends import AsyncRuntime, Happened, OutOfOrder, RunBlocked, Runtime, UsageError, current_call, tool
+from amends import AsyncRuntime, Happened, RunBlocked, Runtime, UsageError, current_call, tool
+from amends.errors import OutOfOrder
 from amends.otel import traced
 from tests.behaviour.world import FAST, ONCE
 
