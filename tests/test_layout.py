@@ -35,6 +35,7 @@ ROWS: dict[str, Row] = {
         (
             *("record", "error", "errors", "approvalerrors", "phrases", "model", "states", "plain", "chain", "secret"),
             *("canonical", "noticeerrors", "report", "planned", "doubted", "reconciled", "budget", "overspent"),
+            *("bundleerrors", "bundleverify", "ed25519"),
         ),
         (),
         "the words that everything else is said in depend on nothing",
@@ -57,7 +58,7 @@ ROWS: dict[str, Row] = {
             ),
             *("joining", "filter", "planmark", "deskops", "budgetrows", "budgetops", "rules", "approvalrows"),
             *("approvalops", "noticeops", "links", "charges"),
-            *("veil", "markrows", "sealops"),
+            *("veil", "markrows", "sealops", "bundleops"),
         ),
         ("words",),
         "a declaration and an operation are data: whoever performs them comes later",

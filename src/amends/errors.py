@@ -13,6 +13,9 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     CannotJoin                   .tool
     BadCost                      .tool .why
     TransactionOpen
+    BadBundle                    .problem
+    RunTaken
+    RunIsRecord                  .origin
   Refused                        amends said no; nothing was started; a model can act on it
     UnknownTool                  .tool .known
     BadArguments                 .tool .problems
@@ -61,6 +64,9 @@ from amends.approvalerrors import Held as Held
 from amends.approvalerrors import LedgerBehind as LedgerBehind
 from amends.approvalerrors import Rejected as Rejected
 from amends.approvalerrors import RuleRefused as RuleRefused
+from amends.bundleerrors import BadBundle as BadBundle
+from amends.bundleerrors import RunIsRecord as RunIsRecord
+from amends.bundleerrors import RunTaken as RunTaken
 from amends.error import Error as Error
 from amends.error import LedgerError as LedgerError
 from amends.error import Refused as Refused

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from amends import people
+from amends.bundleops import HasLoaded
 from amends.engine.session import call_of
 from amends.engine.telling import event_of, held_lock_of, info_of
 from amends.filter import CALL_FIELDS, CALL_WORDS, EVENT_FIELDS, EVENT_STATES, RUN_FIELDS, Filter, parse_filter
@@ -118,8 +119,8 @@ class Narrow:
 class EventNarrow:
     """What a filter asks of events: their time, and of which tool, agent and principal their call or run is."""
 
-    def __init__(self, wanted: Filter) -> None:
-        self._wanted = wanted
+    def __init__(self, wanted: Filter, *, ascends: bool) -> None:
+        self._wanted, self._ascends = wanted, ascends
         self._now: float | None = None
         self._known: dict[str, dict[str, Any]] = {}
 
@@ -134,7 +135,7 @@ class EventNarrow:
 
     def is_over(self, row: EventRow) -> bool:
         """Whether all that comes after this event is too new."""
-        return self._now is not None and row.at - SLACK_S > self._wanted.within(self._now)[1]
+        return self._ascends and self._now is not None and row.at - SLACK_S > self._wanted.within(self._now)[1]
 
     async def _about(self, row: EventRow) -> dict[str, Any]:
         about = row.call or row.run
@@ -191,14 +192,16 @@ def lock_pages(view: View) -> Pages[Lock]:
     return Pages(ListLocks(tenant, "", PAGE), then, lambda _: True, held_lock_of)
 
 
-def event_pages(view: View, root: str | None, after: int, wanted: Filter | None = None) -> Pages[Event]:
-    """Events, oldest first."""
+def event_pages(
+    view: View, root: str | None, after: int, wanted: Filter | None = None, *, ascends: bool = True
+) -> Pages[Event]:
+    """Events, in ledger order; ``ascends``: so that times ascend, too."""
     tenant = view.tenant or ""
 
     def then(row: Any) -> StoreOp[Any]:
         return ReadEvents(tenant, root, row.seq, PAGE)
 
-    narrow = EventNarrow(wanted) if wanted is not None and wanted.words else None
+    narrow = EventNarrow(wanted, ascends=ascends) if wanted is not None and wanted.words else None
     return Pages(ReadEvents(tenant, root, after, PAGE), then, lambda _: True, event_of, narrow=narrow)
 
 
@@ -206,10 +209,11 @@ async def events_of(view: View, run_id: str | None, after: int, text: str) -> Pa
     """The events that pass the filter; begun where its time begins, so that what is older is not looked through."""
     wanted = parse_filter(text, EVENT_FIELDS, EVENT_STATES)
     root = None if run_id is None else people.found(await ReadRun(view.tenant or "", id=run_id), run_id).run.root
-    if root is None and wanted.has("at", "age"):
+    ascends = root is None and not await HasLoaded()
+    if ascends and wanted.has("at", "age"):
         first, _ = wanted.within((await ReadClocks()).wall)
         after = max(after, await _before(first - SLACK_S))
-    return event_pages(view, root, after, wanted)
+    return event_pages(view, root, after, wanted, ascends=ascends)
 
 
 async def _before(moment: float) -> int:

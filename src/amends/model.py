@@ -345,3 +345,5 @@ class RunInfo:
     deadline_at: datetime | None = None
     gone_at: datetime | None = None
     """When gc removed the payloads of its tree; ``input`` and ``output`` are None then, whatever they were."""
+    origin: str | None = None
+    """The ledger that it was loaded from; None: it is of this one."""

@@ -68,6 +68,8 @@ class RunRow:
     closed_at: float | None = None
     gone_at: float | None = None
     """When gc removed the payloads of the whole tree."""
+    origin: str = ""
+    """The ledger that it was loaded from: a record, that nothing here works with; empty: it is ours."""
 
     @property
     def lost_at(self) -> float | None:
@@ -161,6 +163,11 @@ class CallRow:
     """Of a tool that nobody declared: the rule whose author takes what it leaves behind."""
 
     @property
+    def is_loaded(self) -> bool:
+        """Of a run that was loaded from another ledger."""
+        return self.key.startswith(LOADED)
+
+    @property
     def in_question(self) -> int:
         """The attempt, of the call or of its compensation, that nobody knows the outcome of; 0: there is none."""
         return {"in_doubt": self.attempt, "compensation_in_doubt": self.comp_attempt}.get(self.state, 0)
@@ -176,6 +183,8 @@ class CallRow:
         return lost_at(self.args, self.result)
 
 
+LOADED: Final = "loaded:"
+"""How the keys of calls begin whose run was loaded from another ledger: no request of ours has such a key."""
 GONE: Final = "gone:"
 """What gc removed leaves this and its time in its place: no JSON begins so, and nothing reads as if it had been empty."""
 PLAIN: Final = frozenset({"", "null", "{}", "[]"})

@@ -11,6 +11,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final, TypeVar
 
 from amends.approvalops import EditApproval
+from amends.bundleops import ReadRecord
 from amends.errors import LedgerSealed
 from amends.ledger import (
     AdmitCall,
@@ -106,7 +107,13 @@ class Sealing:
 
     def _row(self, row: Any, names: tuple[str, ...], about: str) -> Any:
         texts = ((name, getattr(row, name)) for name in names)
-        news = {name: self.readable(name, text, about) for name, text in texts if text and SEALED in text}
+        is_loaded = bool(row.origin) if isinstance(row, RunRow) else row.is_loaded
+        try:
+            news = {name: self.readable(name, text, about) for name, text in texts if text and SEALED in text}
+        except LedgerSealed:
+            if not is_loaded:
+                raise
+            return row  # with the keys of another ledger: what cannot be read stays as it is, and is shown so
         return changed(row, news) if news else row
 
     def readable(self, name: str, text: str, about: str) -> str:
@@ -182,11 +189,15 @@ class SealedStore:
 
     def perform(self, op: StoreOp[T]) -> T:
         """See ``Store``."""
+        if isinstance(op, ReadRecord):
+            return self._store.perform(op)  # taken out as it is written
         self._sealing.seal(op)
         return self._sealing.opened(self._store.perform(op))
 
     async def perform_async(self, op: StoreOp[T]) -> T:
         """See ``Store``."""
+        if isinstance(op, ReadRecord):
+            return await self._store.perform_async(op)
         self._sealing.seal(op)
         return self._sealing.opened(await self._store.perform_async(op))
 

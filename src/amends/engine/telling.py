@@ -53,6 +53,7 @@ def info_of(run: RunRow, parent: str = "") -> RunInfo:
         closed_at=moment(run.closed_at),
         deadline_at=moment(run.deadline_at),
         gone_at=moment(run.gone_at or run.lost_at),
+        origin=run.origin or None,
     )
 
 

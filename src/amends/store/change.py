@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from amends.approvalrows import OPEN, ApprovalRow, FindApproval, UpdateApproval
-from amends.errors import LeaseLost, TransitionRefused
+from amends.errors import LeaseLost, RunIsRecord, TransitionRefused
 from amends.lockrows import DropWaits, FreeLocks
 from amends.plain import quoted
 from amends.rows import AddEvent, CallRow, FindCall, FindRun, ListCalls, RunRow, UpdateCall, UpdateRun
@@ -46,7 +46,9 @@ async def find_run(uid: str, *, peek: bool = False) -> RunRow:
 async def note(
     run: RunRow, what: str, *, at: float, by: str, epoch: int, call: str = "", frm: str = "", to: str = "", **facts: Any
 ) -> int:
-    """Write an event; returns its place in the ledger."""
+    """Write an event; returns its place in the ledger. The record of another ledger is not gone on with."""
+    if run.origin:
+        raise RunIsRecord(run.id, origin=run.origin)
     kept = {name: value for name, value in facts.items() if value not in (None, "", ())}
     return await AddEvent(
         at=at,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from amends import approvalops, budgetops, deskops, ledger, noticeops, sealops
+from amends import approvalops, budgetops, bundleops, deskops, ledger, noticeops, sealops
 from amends.flow import Flow
 from amends.store import (
     admission,
     approvals,
     desk,
     ending,
+    loading,
     notices,
     opening,
     reading,
@@ -62,6 +63,10 @@ INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     approvalops.Delegate: approvals.delegate,
     approvalops.ReadApproval: approvals.read_approval,
     approvalops.SearchApprovals: approvals.search_approvals,
+    bundleops.FindTrees: loading.find_trees,
+    bundleops.ReadRecord: loading.read_record,
+    bundleops.LoadRecords: loading.load_records,
+    bundleops.HasLoaded: loading.has_loaded,
     noticeops.DueNotices: notices.due_notices,
     noticeops.ClaimNotice: notices.claim_notice,
     noticeops.NoteTold: notices.note_told,
@@ -77,6 +82,9 @@ READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(
         ledger.DueRuns,
         ledger.ListLocks,
         budgetops.ListBudgets,
+        bundleops.FindTrees,
+        bundleops.ReadRecord,
+        bundleops.HasLoaded,
         approvalops.ReadApproval,
         approvalops.SearchApprovals,
         noticeops.DueNotices,

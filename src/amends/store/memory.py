@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from amends.budgetrows import SliceRow
+from amends.bundleops import RunsOf
 from amends.chain import GENESIS, link, moment
 from amends.flow import run_flow
 from amends.ledger import StoreOp
@@ -124,6 +125,9 @@ class MemoryStore:
         uids = self._ids.get((op.tenant, op.id))
         return self.runs[uids[-1]] if uids else None
 
+    def _runs_of(self, op: RunsOf) -> list[RunRow]:
+        return sorted((self.runs[uid] for uid in self._ids.get((op.tenant, op.id), ())), key=lambda run: run.generation)
+
     def _list_tree(self, op: ListTree) -> list[RunRow]:
         return [self.runs[uid] for uid in self._trees.get(op.root, ())]
 
@@ -189,7 +193,7 @@ class MemoryStore:
     def _insert_call(self, op: InsertCall) -> None:
         row = op.row
         generations = self._keys.get(row.key, [])
-        assert len(generations) == row.generation - 1, "a key's generations are counted without a gap"
+        assert row.is_loaded or len(generations) == row.generation - 1, "a key's generations are counted without a gap"
         assert row.id not in self.calls, "a call's id is new"
         self.calls[row.id] = row
         self._undo.append(lambda: self.calls.pop(row.id))
@@ -313,6 +317,7 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     Now: MemoryStore._now,
     FindRun: MemoryStore._find_run,
     FindRunById: MemoryStore._find_run_by_id,
+    RunsOf: MemoryStore._runs_of,
     ListTree: MemoryStore._list_tree,
     ListDue: MemoryStore._list_due,
     ListOwned: MemoryStore._list_owned,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amends.errors import RunEnded
+from amends.errors import RunEnded, RunIsRecord
 from amends.ledger import ClaimRun, DueRuns, LetGo, OpenChild, Opened, OpenRun, Renewed, RenewLeases
 from amends.lockrows import DropWaits
 from amends.rows import (
@@ -31,6 +31,8 @@ async def open_run(op: OpenRun) -> Opened:
     now = await Now()  # after the lock: who had it may have written later than we began
     if row is None:
         return Opened("fresh", await _create(op, 1, now), now)
+    if row.origin:
+        raise RunIsRecord(row.id, origin=row.origin)
     if op.repeated and row.opener == op.opener:
         return Opened("fresh" if row.epoch == 1 else "resumed", row, now)
     if row.parent:
@@ -96,6 +98,8 @@ async def open_child(op: OpenChild) -> Opened:
     now = await Now()
     row = await FindRunById(parent.tenant, op.id)
     mine = row is not None and row.root == parent.root
+    if row is not None and row.origin:
+        raise RunIsRecord(row.id, origin=row.origin)
     if row is not None and mine:
         if op.input and row.input_digest != op.input_digest:
             return Opened("conflict", row, now)
@@ -143,7 +147,7 @@ async def claim_run(op: ClaimRun) -> RunRow | None:
     # Who looks for work takes another tree; who was asked for this one, or may already have it, waits for it.
     root = await FindRun(op.root, skip=not op.repeated and not op.force)
     now = await Now()
-    if root is None or root.closed_at is not None:
+    if root is None or root.closed_at is not None or root.origin:
         return None
     if op.repeated and root.opener == op.opener:
         return root

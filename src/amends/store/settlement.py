@@ -247,7 +247,7 @@ def _knows(call: CallRow, op: NoteProbe) -> bool:
 async def watch_doubt(op: WatchDoubt) -> CallRow:
     """See ``WatchDoubt``."""
     call = await _find(op.call_id)
-    if not _is_about(call, op.about):
+    if not _is_about(call, op.about) or call.is_loaded:
         return call
     if call.state == "in_doubt":
         return await UpdateCall(call, {"quiet_boot": op.boot, "quiet_mono": op.mono})

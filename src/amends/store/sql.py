@@ -21,6 +21,7 @@ from amends.rows import CALL_COLUMNS, RUN_COLUMNS, CallRow, Changes, RunRow
 from amends.states import CALL_STATES, LIVE, NEW, RUN_STATES, STANDING, UNSETTLED, call_sources, run_sources
 from amends.store.approvalsql import APPROVAL_ROWS, ApprovalStatements
 from amends.store.budgetsql import BUDGET_ROWS, BudgetStatements
+from amends.store.bundlesql import BUNDLE_ROWS, BundleStatements
 from amends.store.dialect import Dialect
 from amends.store.eventsql import EVENT_ROWS, EventStatements
 from amends.store.locksql import LOCK_ROWS, LockStatements
@@ -71,6 +72,7 @@ class Statements:
         self.budgets = BudgetStatements(dialect)
         self.approvals = ApprovalStatements(dialect)
         self.marks = MarkStatements(dialect)
+        self.bundles = BundleStatements(dialect)
         self.events = EventStatements(dialect)
         runs, calls = self._select("runs", RUN_COLUMNS), self._select("calls", CALL_COLUMNS)
         mark, lock = dialect.mark, dialect.lock
@@ -382,4 +384,5 @@ _ROWS: Final[dict[type[Any], Callable[[Desk, Any], Flow[Any]]]] = {
     **BUDGET_ROWS,
     **APPROVAL_ROWS,
     **MARK_ROWS,
+    **BUNDLE_ROWS,
 }

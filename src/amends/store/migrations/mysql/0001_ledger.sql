@@ -56,6 +56,7 @@ create table if not exists runs (
     causes longtext not null default ('[]'),
     closed_at double,
     gone_at double,
+    origin longtext not null default (''),
     ended_at double generated always as (case when parent = '' and gone_at is null then closed_at end) stored,
     constraint runs_state check (state in (
         'open', 'pivoted', 'committed', 'rolling_back', 'rolled_back', 'blocked', 'abandoned'

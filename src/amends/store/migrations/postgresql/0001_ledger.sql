@@ -52,6 +52,7 @@ create table runs (
     causes text not null default '[]',
     closed_at double precision,
     gone_at double precision,
+    origin text not null default '',
     primary key (uid),
     constraint runs_state check (state in (
         'open', 'pivoted', 'committed', 'rolling_back', 'rolled_back', 'blocked', 'abandoned'

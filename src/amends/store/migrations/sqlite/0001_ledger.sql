@@ -51,6 +51,7 @@ create table runs (
     causes text not null,
     closed_at real,
     gone_at real,
+    origin text not null default '',
     check (
         state = 'open' or state = 'pivoted' or state = 'committed' or state = 'rolling_back'
         or state = 'rolled_back' or state = 'blocked' or state = 'abandoned'
