@@ -17,6 +17,7 @@ from amends.aiorun import AsyncEntered, AsyncRun
 from amends.approvaldesk import AsyncApprovalDesk
 from amends.budget import Budget
 from amends.budgetdesk import AsyncBudgetDesk
+from amends.bundledesk import AsyncBundleDesk
 from amends.doubtdesk import AsyncDoubtDesk
 from amends.engine import opening, plan
 from amends.engine.session import Session
@@ -43,7 +44,7 @@ IfRolledBack = Literal["again", "raise"]
 Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
-class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudgetDesk):
+class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudgetDesk, AsyncBundleDesk):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(

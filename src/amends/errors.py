@@ -431,3 +431,7 @@ class TransitionRefused(LedgerError):
     def __init__(self, message: str, *, frm: str, to: str) -> None:
         super().__init__(message)
         self.frm, self.to = frm, to
+
+
+class LedgerTampered(LedgerError):
+    """The record was changed by somebody."""

@@ -170,8 +170,13 @@ async def read_call(call_id: str) -> CallRow | None:
 def found(tree: Tree | None, id: str) -> Tree:
     """The tree, which must be there."""
     if tree is None:
-        raise UsageError(f"there is no run {id!r} in this ledger", hint="rt.runs() lists them; is it the right tenant?")
+        raise no_run(id)
     return tree
+
+
+def no_run(id: str) -> UsageError:
+    """What is said of a run that is not there."""
+    return UsageError(f"there is no run {id!r} in this ledger", hint="rt.runs() lists them; is it the right tenant?")
 
 
 def call_found(hub: Hub, view: View, row: CallRow | None, id: str) -> Call:

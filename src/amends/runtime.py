@@ -12,6 +12,7 @@ from amends import listing, people, upkeep
 from amends.approvaldesk import ApprovalDesk
 from amends.budget import Budget
 from amends.budgetdesk import BudgetDesk
+from amends.bundledesk import BundleDesk
 from amends.doubtdesk import DoubtDesk
 from amends.drive import Driver
 from amends.engine import opening, plan
@@ -40,7 +41,7 @@ IfRolledBack = Literal["again", "raise"]
 Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
-class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk):
+class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(

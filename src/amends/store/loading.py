@@ -56,7 +56,7 @@ async def read_record(op: ReadRecord) -> Record | None:
     return Record(tuple(runs), tuple(calls), tuple(events), tuple(approvals))
 
 
-async def has_loaded(op: HasLoaded) -> bool:
+async def has_loaded(_op: HasLoaded) -> bool:
     """See ``HasLoaded``."""
     return await FindMark(MARK) is not None
 
@@ -167,10 +167,10 @@ async def _tell(op: LoadRecords, records: list[Record], now: float) -> None:
         uid=op.uid, id=op.id, tenant=op.tenant, generation=1, root=op.uid, parent="", state="open", created_at=now,
         epoch=1,
     )  # fmt: skip
+    await InsertRun(replace(run, state="committed", closed_at=now))
     await note(run, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=1)
     await note(run, "runs loaded", at=now, by=op.owner, epoch=1, heads=heads)
     await note(run, "run", at=now, by=op.owner, epoch=1, frm="open", to="committed")
-    await InsertRun(replace(run, state="committed", closed_at=now))
 
 
 def _cleaned(row: T) -> T:
