@@ -71,10 +71,12 @@ async def load_records(op: LoadRecords) -> list[str]:
         await _check_free(record, coming)
     now = await Now()
     await AddMark(MarkRow(MARK, "", now))
-    seqs = await _add_events(fresh)
+    # Runs first, in one order: whoever loads the same at the same time waits here, and then finds them.
     for record in fresh:
         for run in record.runs:
             await InsertRun(_at_rest(run))
+    seqs = await _add_events(fresh)
+    for record in fresh:
         for call in record.calls:
             await InsertCall(_kept_apart(call, seqs))
         for asked in record.approvals:
