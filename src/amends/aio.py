@@ -18,6 +18,7 @@ from amends.approvaldesk import AsyncApprovalDesk
 from amends.budget import Budget
 from amends.budgetdesk import AsyncBudgetDesk
 from amends.bundledesk import AsyncBundleDesk
+from amends.context import refuse_reaching
 from amends.doubtdesk import AsyncDoubtDesk
 from amends.engine import opening, plan
 from amends.engine.session import Session
@@ -28,6 +29,7 @@ from amends.hub import Hub, View, is_settled, refuse_nested
 from amends.ledger import Store
 from amends.model import Approval, Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
 from amends.noticedesk import AsyncNoticeDesk
+from amends.replaydesk import AsyncReplayDesk, reopened
 from amends.report import Report
 from amends.requesting import once_ask
 from amends.rows import RunRow
@@ -44,7 +46,9 @@ IfRolledBack = Literal["again", "raise"]
 Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
-class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudgetDesk, AsyncBundleDesk):
+class AsyncRuntime(
+    AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudgetDesk, AsyncBundleDesk, AsyncReplayDesk
+):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(
@@ -128,11 +132,15 @@ class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudg
     ) -> AsyncRun:
         """The same without a block (notebooks): end it with ``commit`` or ``rollback``."""
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        replayed = reopened(id, input)
+        if replayed is not None:
+            return replayed  # type: ignore[no-any-return]
         refuse_nested(f"rt.open({id!r})")
         return await self._open(id, input, options)
 
     async def _open(self, id: str | None, input: object, options: Mapping[str, Any]) -> AsyncRun:
         people.check_options(options)
+        refuse_reaching(f"rt.run({id!r})")
         await self._ready(id)
         wanted = self._hub.opening(self._view, id, input, options)
         while True:
@@ -323,6 +331,7 @@ class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudg
     # ---- inside ---------------------------------------------------------------------------
 
     async def _drive(self, flow: Flow[T]) -> T:
+        refuse_reaching("a verb of the runtime")
         await self._ready()
         return await self._driver.run(flow)
 
@@ -351,6 +360,10 @@ class _Block:
         self._entered: AsyncEntered | None = None
 
     async def __aenter__(self) -> AsyncRun:
+        replayed = reopened(self._id, self._input)
+        if replayed is not None:
+            self._entered = AsyncEntered(replayed)
+            return await self._entered.__aenter__()
         refuse_nested(f"rt.run({self._id!r})")
         self._entered = AsyncEntered(await self._rt._open(self._id, self._input, self._options))
         return await self._entered.__aenter__()

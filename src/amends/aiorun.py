@@ -9,18 +9,20 @@ import inspect
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NoReturn, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, overload
 
 from amends import people
 from amends.aiodrive import AsyncDriver
 from amends.attempts import AsyncAttempt, end_open_async
 from amends.budget import Costs
-from amends.context import parent_call, refuse_nowhere
+from amends.context import parent_call, reader, refuse_nowhere
+from amends.drawn import dice, new_name
 from amends.engine import ending, leaving, plan
 from amends.engine.call import Done, guarded_call
 from amends.engine.joining import doubt_left
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.telling import answer_done, answer_error, info_of, output_gone, report_of
+from amends.engine.values import read_clock
 from amends.errors import LedgerError, TransactionOpen, UsageError
 from amends.flow import Flow
 from amends.hiding import given_to, output_of, output_said
@@ -36,6 +38,11 @@ from amends.riding import Ride, joined_ask
 from amends.rows import RunRow
 from amends.states import RunState
 from amends.tool import Declaration, Options, Tool, current_caller
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from random import Random
+    from uuid import UUID
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -213,6 +220,19 @@ class AsyncRun:
             with contextlib.suppress(LedgerError):
                 await self._look()
         raise AssertionError("taking back always raises")
+
+    async def now(self) -> datetime:
+        """The time, written down: the same again after a resume, and in a replay."""
+        await self._check_here()
+        return await self._flow(read_clock(self._session, reader()))
+
+    def random(self) -> Random:
+        """Dice of this run's own: the nth are the same after a resume, and in a replay."""
+        return dice(self._session, reader())
+
+    def uuid(self) -> UUID:
+        """A new name: the nth of this run is the same after a resume, and in a replay."""
+        return new_name(self._session, reader())
 
     async def report(self) -> Report:
         """What this run did so far."""

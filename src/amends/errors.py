@@ -16,6 +16,8 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     BadBundle                    .problem
     RunTaken
     RunIsRecord                  .origin
+    Diverged                     .how .tool .call .given .diff
+    ReplayDenied                 .what
   Refused                        amends said no; nothing was started; a model can act on it
     UnknownTool                  .tool .known
     BadArguments                 .tool .problems
@@ -79,6 +81,8 @@ from amends.overspent import BadCost as BadCost
 from amends.overspent import BudgetExceeded as BudgetExceeded
 from amends.phrases import close_to, listed, out_of_order
 from amends.phrases import shown as shown
+from amends.replayerrors import Diverged as Diverged
+from amends.replayerrors import ReplayDenied as ReplayDenied
 
 # ---- UsageError ---------------------------------------------------------------------------
 

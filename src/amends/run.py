@@ -7,18 +7,20 @@ import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, NoReturn, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, overload
 
 from amends import people
 from amends.attempts import Attempt, end_open
 from amends.budget import Costs
-from amends.context import parent_call, refuse_nowhere
+from amends.context import parent_call, reader, refuse_nowhere
+from amends.drawn import dice, new_name
 from amends.drive import Driver
 from amends.engine import ending, leaving, plan
 from amends.engine.call import Done, guarded_call
 from amends.engine.joining import doubt_left
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.telling import answer_done, answer_error, info_of, output_gone, report_of
+from amends.engine.values import read_clock
 from amends.errors import LedgerError, TransactionOpen, UsageError
 from amends.flow import Flow
 from amends.hiding import given_to, output_of, output_said
@@ -32,6 +34,11 @@ from amends.requesting import direct_ask, model_ask, once_ask, stranger_name
 from amends.rows import RunRow
 from amends.states import RunState
 from amends.tool import Declaration, Options, Tool, current_caller
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from random import Random
+    from uuid import UUID
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -204,6 +211,19 @@ class Run:
         finally:
             self._release()
         raise AssertionError("taking back always raises")
+
+    def now(self) -> datetime:
+        """The time, written down: the same again after a resume, and in a replay."""
+        self._check_here()
+        return self._flow(read_clock(self._session, reader()))
+
+    def random(self) -> Random:
+        """Dice of this run's own: the nth are the same after a resume, and in a replay."""
+        return dice(self._session, reader())
+
+    def uuid(self) -> UUID:
+        """A new name: the nth of this run is the same after a resume, and in a replay."""
+        return new_name(self._session, reader())
 
     def report(self) -> Report:
         """What this run did so far."""

@@ -13,6 +13,7 @@ from amends.approvaldesk import ApprovalDesk
 from amends.budget import Budget
 from amends.budgetdesk import BudgetDesk
 from amends.bundledesk import BundleDesk
+from amends.context import refuse_reaching
 from amends.doubtdesk import DoubtDesk
 from amends.drive import Driver
 from amends.engine import opening, plan
@@ -24,6 +25,7 @@ from amends.hub import Hub, View, is_settled, refuse_nested
 from amends.ledger import Store
 from amends.model import Approval, Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
 from amends.noticedesk import NoticeDesk
+from amends.replaydesk import ReplayDesk, reopened
 from amends.report import Report
 from amends.requesting import once_ask
 from amends.rows import RunRow
@@ -41,7 +43,7 @@ IfRolledBack = Literal["again", "raise"]
 Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
-class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk):
+class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, ReplayDesk):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(
@@ -125,11 +127,15 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk):
     ) -> Run:
         """The same without a block (notebooks): end it with ``commit`` or ``rollback``."""
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        replayed = reopened(id, input)
+        if replayed is not None:
+            return replayed  # type: ignore[no-any-return]
         refuse_nested(f"rt.open({id!r})")
         return self._open(id, input, options)
 
     def _open(self, id: str | None, input: object, options: Mapping[str, Any]) -> Run:
         people.check_options(options)
+        refuse_reaching(f"rt.run({id!r})")
         self._hub.ready(run_id=id)
         wanted = self._hub.opening(self._view, id, input, options)
         while True:
@@ -311,6 +317,7 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk):
     # ---- inside ---------------------------------------------------------------------------
 
     def _drive(self, flow: Flow[T]) -> T:
+        refuse_reaching("a verb of the runtime")
         self._hub.ready()
         return self._driver.run(flow)
 
@@ -335,6 +342,10 @@ class _Block:
         self._entered: Entered | None = None
 
     def __enter__(self) -> Run:
+        replayed = reopened(self._id, self._input)
+        if replayed is not None:
+            self._entered = Entered(replayed)
+            return self._entered.__enter__()
         refuse_nested(f"rt.run({self._id!r})")
         self._entered = Entered(self._rt._open(self._id, self._input, self._options))
         return self._entered.__enter__()

@@ -10,9 +10,10 @@ from amends.budgetrows import Overrun
 from amends.ledger import Admission, AdmitCall
 from amends.rows import CallRow, FindCall, FindKey, ListCalls, ListGenerations, Now, RunRow, UpdateCall, UpdateRun
 from amends.states import FREES_KEY
-from amends.store.change import find_run, held, move_call
+from amends.store.change import find_run, held, move_call, note
 from amends.store.law import (
     admit_by_law,
+    asked_for,
     broken_law,
     hold_for_budget,
     hold_read,
@@ -276,6 +277,11 @@ async def _admit_asked_read(op: AdmitCall, run: RunRow, root: RunRow, now: float
 
 async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
     if op.on_conflict == "raise" or known.state in ("held", "ready"):
+        if not is_record(root):
+            await note(
+                run, "refused", at=now, by=op.tool, epoch=root.epoch, law="conflict", tool=op.tool, known=known.id,
+                **asked_for(op),
+            )  # fmt: skip
         return Admission("conflict", known, run=run)
     closed = await takes_nothing(op, run, root, now)
     if closed is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from amends import approvalops, budgetops, bundleops, deskops, ledger, noticeops, sealops
+from amends import approvalops, budgetops, bundleops, deskops, ledger, noticeops, sealops, valueops
 from amends.flow import Flow
 from amends.store import (
     admission,
@@ -19,6 +19,7 @@ from amends.store import (
     retention,
     sealing,
     settlement,
+    values,
 )
 
 INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
@@ -50,6 +51,7 @@ INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     ledger.SearchCalls: reading.search_calls,
     ledger.ReadEvents: reading.read_events,
     ledger.ListLocks: reading.list_locks,
+    valueops.NoteValue: values.note_value,
     deskops.AcceptCall: desk.accept_call,
     budgetops.ListBudgets: reading.list_budgets,
     ledger.CollectGarbage: retention.collect_garbage,
