@@ -31,6 +31,7 @@ from amends.approvalrows import (
     UpdateApproval,
     person,
 )
+from amends.chain import proof
 from amends.errors import TransitionRefused
 from amends.rows import CallRow, FindCall, FindKey, ListCalls, Now, RunRow, UpdateRun
 from amends.states import FREES_KEY
@@ -129,7 +130,7 @@ async def _say_yes(
     if not enough:
         await note(
             run, "approval given", at=now, by=op.by, epoch=epoch, call=call.id, approval=approval.id, why=op.why,
-            behalf=op.behalf, of=approval.needed,
+            behalf=op.behalf, of=approval.needed, given=proof(given),
         )  # fmt: skip
         return await UpdateApproval(approval, {"given": given}), call
     why = f"bypass: {op.why}" if op.verb == "bypass" else op.why

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from amends.approvalrows import OPEN, ApprovalRow, FindApproval, UpdateApproval
+from amends.chain import proof
 from amends.errors import LeaseLost, RunIsRecord, TransitionRefused
 from amends.lockrows import DropWaits, FreeLocks
 from amends.plain import quoted
@@ -115,9 +116,11 @@ async def move_approval(
         raise TransitionRefused(
             f"approval {row.id} ({row.tool}) is {row.state} and cannot become {to}", frm=row.state, to=to
         )
+    given = proof(changes["given"]) if "given" in changes else None
     seq = await note(
-        run, "approval", at=at, by=by, epoch=epoch, call=row.call, frm=row.state, to=to, approval=row.id, why=why
-    )
+        run, "approval", at=at, by=by, epoch=epoch, call=row.call, frm=row.state, to=to, approval=row.id, why=why,
+        given=given,
+    )  # fmt: skip
     if to == "used":
         changes["used_seq"] = seq
     # What is decided, used or over need not be told any more.

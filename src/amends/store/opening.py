@@ -7,6 +7,7 @@ from typing import Any
 from amends.errors import RunEnded, RunIsRecord
 from amends.ledger import ClaimRun, DueRuns, LetGo, OpenChild, Opened, OpenRun, Renewed, RenewLeases
 from amends.lockrows import DropWaits
+from amends.proofs import proof_of, run_bound
 from amends.rows import (
     CallRow,
     FindRun,
@@ -85,7 +86,10 @@ async def _create(op: OpenRun, generation: int, now: float) -> RunRow:
         budgets=op.budgets,
     )
     await InsertRun(row)
-    await note(row, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=generation)
+    await note(
+        row, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=generation,
+        input=proof_of(op, op.input or None), row=run_bound(row),
+    )  # fmt: skip
     return row
 
 
@@ -130,7 +134,10 @@ async def open_child(op: OpenChild) -> Opened:
         epoch=op.epoch,
     )
     await InsertRun(child)
-    await note(child, "run", at=now, by=op.owner, epoch=op.epoch, frm="(new)", to="open", parent=parent.id)
+    await note(
+        child, "run", at=now, by=op.owner, epoch=op.epoch, frm="(new)", to="open", parent=parent.id,
+        input=proof_of(op, op.input or None), row=run_bound(child),
+    )  # fmt: skip
     return Opened("fresh", child, now)
 
 
