@@ -44,12 +44,17 @@ async def find_run(uid: str, *, peek: bool = False) -> RunRow:
     return row
 
 
+def refuse_record(run: RunRow) -> None:
+    """Raise ``RunIsRecord`` of a run that was loaded from another ledger."""
+    if run.origin:
+        raise RunIsRecord(run.id, origin=run.origin)
+
+
 async def note(
     run: RunRow, what: str, *, at: float, by: str, epoch: int, call: str = "", frm: str = "", to: str = "", **facts: Any
 ) -> int:
     """Write an event; returns its place in the ledger. The record of another ledger is not gone on with."""
-    if run.origin:
-        raise RunIsRecord(run.id, origin=run.origin)
+    refuse_record(run)
     kept = {name: value for name, value in facts.items() if value not in (None, "", ())}
     return await AddEvent(
         at=at,
