@@ -6,6 +6,7 @@ A zip of rows as JSON lines. What was redacted or encrypted in the ledger is so 
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, fields
@@ -16,7 +17,7 @@ from importlib.resources import files
 from io import BytesIO
 from typing import Any, Final, TypeVar
 
-from amends import bundleverify
+from amends import bundlerules, bundleverify
 from amends.approvalrows import ApprovalRow
 from amends.bundleops import Record
 from amends.errors import BadBundle, LedgerTampered
@@ -31,7 +32,8 @@ TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "str | None": (str, type(None)),
 }
 """The types that columns have, as they are declared."""
-IMPORT: Final = "from amends.ed25519 import is_signed\n"
+OURS: Final = re.compile(r"^from amends\.(?P<name>\w+) import .*\n", re.MULTILINE)
+FUTURE: Final = "from __future__ import annotations\n"
 MAIN: Final = "import sys\n\nimport verify\n\nsys.exit(verify.main([sys.path[0], *sys.argv[1:]]))\n"
 
 
@@ -78,19 +80,19 @@ def _tree(record: Record) -> dict[str, Any]:
 @cache
 def program() -> str:
     """``verify.py``: our own module with what it imports of ours put in its place, so that it needs nothing."""
-    folder = files("amends")
-    text, inner = (folder.joinpath(f"{name}.py").read_text(encoding="utf-8") for name in ("bundleverify", "ed25519"))
-    _, future, body = inner.partition("from __future__ import annotations\n")
-    assert future, "the module begins like every other"
-    assert text.count(IMPORT) == 1, "the program is put together from two modules"
-    return text.replace(IMPORT, body.strip() + "\n")
+    return _whole("bundleverify")
+
+
+def _whole(name: str) -> str:
+    text = files("amends").joinpath(f"{name}.py").read_text(encoding="utf-8")
+    return OURS.sub(lambda found: _whole(found["name"]).partition(FUTURE)[2].strip() + "\n", text)
 
 
 def unpack(data: bytes) -> list[Record]:
     """The trees in a bundle. Raises ``BadBundle`` where it cannot be read, ``LedgerTampered`` where it was changed."""
     try:
         found = bundleverify.read(data)
-        problems = bundleverify.check(found)
+        problems = bundlerules.check(found)
     except bundleverify.Unreadable as error:
         raise BadBundle(str(error)) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
