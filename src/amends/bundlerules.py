@@ -228,12 +228,16 @@ def _check_payloads(tree: dict[str, list[Row]], events: list[Row]) -> Iterator[P
             subject = ("run", event["run"])
         for column, name, may_be_none in PROVED.get("" if subject is None else subject[0], ()):
             begins = event["frm"] == NEW and may_be_none
-            settles = column == "result" and (event["frm"] == "started" or "resolved" in facts)
+            answers = event["to_state"] == "succeeded" and "resolved" in facts
+            settles = column == "result" and (event["frm"] == "started" or answers)
             if subject is not None and (name in facts or begins or settles):
                 proved[subject[0], subject[1], column] = facts.get(name), event["n"]
+    is_gone = any(run["gone_at"] is not None for run in tree["runs"])
     for kind, part, key in KINDS:
         for row in tree[part]:
             for column, _, _ in PROVED[kind]:
+                if is_gone and column == "error":
+                    continue  # gc has left the name of an error, and nothing of its message
                 said, n = proved.get((kind, row[key], column), (None, 0))
                 if n and not _is_proved(said, row, kind, column):
                     how, what = (
