@@ -145,7 +145,7 @@ def child_row(replay: Replay, session: Session, id: str | None, input: object) -
     said = input_said(session.veil, session.tenant, input)
     record = replay.record
     inside = [run for run in record.runs.values() if run.parent == session.uid]
-    inside = [run for run in inside if record.before.get(run.uid) != "rolled_back"]  # opened again it was a new one
+    inside = [run for run in inside if run.uid not in record.gone]
     name = id or (f"child-{said.digest[:12]}" if said.digest else "")
     full = f"{session.id}/{name}"
     if name:
@@ -153,7 +153,7 @@ def child_row(replay: Replay, session: Session, id: str | None, input: object) -
     else:
         named = [run for run in inside if run.id.startswith(f"{full}{NEW_CHILD}") and run.uid not in replay.entered]
     fresh = [run for run in named if run.uid not in replay.entered]
-    if not named and record.had_ended(session.uid):
+    if not named and replay.had_ended(session.uid):
         words = f"run {session.id} takes no new child: it is committed, on its way to commit"
         raise RunEnded(words, state="committed", run_id=session.id)
     if not named:
@@ -165,7 +165,7 @@ def child_row(replay: Replay, session: Session, id: str | None, input: object) -
     replay.entered.add(row.uid)
     resumed = not fresh
     inner = session.child(row.uid, row.id, generation=row.generation, resumed=resumed, state="open", given=input)
-    obstacle = record.obstacle(row.uid)
+    obstacle = record.obstacle(row.uid) if fresh else record.blocked.get(row.uid)
     if obstacle is not None:
         raise blocked_by(replay, inner, obstacle)
     return row, inner
@@ -178,6 +178,8 @@ def left(replay: Replay, session: Session, error: BaseException | None) -> None:
         replay.free(uid)
     if isinstance(error, Waiting | Diverged | ReplayDenied) or (error is not None and not isinstance(error, Exception)):
         return
+    if error is None and session.above and record.ends.get(uid) == "committed":
+        replay.left_committed.add(uid)
     move = record.blocked.get(uid)
     if move is not None and (error is None or move.frm != "pivoted"):
         raise blocked_by(replay, session, move) from error

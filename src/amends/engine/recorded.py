@@ -84,14 +84,14 @@ class Record:
     """The state of every run inside it that was there when the execution that is replayed began."""
     blocked: dict[str, EventRow]
     """Those that were left blocked in it: how each came to be so first."""
+    gone: frozenset[str]
+    """Those that had been taken back before, or were when they were opened again: then they were new ones."""
+    ends: dict[str, str]
+    """What each came to first when it was left in it."""
     blocks: dict[str, EventRow]
     """Those that were blocked before: how."""
     resumed: bool
     tree: Tree
-
-    def had_ended(self, run: str) -> bool:
-        """Whether this run had committed before: it only answered."""
-        return self.before.get(run) == "committed"
 
     def goes_on_in(self, run: str) -> bool:
         """Whether something was asked for in this run in the execution that is replayed."""
@@ -125,6 +125,10 @@ def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
     entries = [one for row in tree.calls if (one := _entry_of(row, moves.get(row.id, ()), last, first)) is not None]
     entries += [_refusal(event) for event in refusals if event.epoch >= first and "ident" in event.facts]
     entries.sort(key=lambda entry: entry.asked_at)
+    before = {event.run: event.to_state for event in states if event.epoch < first}
+    left = _left_as(event for event in states if event.epoch >= first)
+    gone = _gone(tree.runs, before, left)
+    entries = [entry for entry in entries if entry.run not in gone or entry.asked_at or entry.last == "told_failed"]
     record = Record(
         run=tree.run,
         runs=mine,
@@ -133,9 +137,11 @@ def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
         by_call={entry.row.id: entry for entry in entries if entry.row is not None},
         values=values,
         approvals={asked.id: asked for asked in tree.approvals},
-        before={event.run: event.to_state for event in states if event.epoch < first},
+        before=before,
+        gone=gone,
         blocks={event.run: event for event in states if event.epoch < first and event.to_state == "blocked"},
-        blocked=_left_blocked(event for event in states if event.epoch >= first),
+        ends={run: move.to_state for run, move in left.items()},
+        blocked={run: move for run, move in left.items() if move.to_state == "blocked"},
         resumed=last > 1,
         tree=tree,
     )
@@ -145,13 +151,31 @@ def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
     return record
 
 
-def _left_blocked(states: Iterable[EventRow]) -> dict[str, EventRow]:
-    """What each run came to first when it was left, where that was ``blocked``."""
+def _gone(runs: Iterable[RunRow], before: Mapping[str, str], left: Mapping[str, EventRow]) -> frozenset[str]:
+    newest: dict[str, int] = {}
+    for run in runs:
+        newest[run.id] = max(run.generation, newest.get(run.id, 0))
+    ended = {run: move.to_state for run, move in left.items()}
+    found = (
+        run.uid
+        for run in runs
+        if before.get(run.uid) == "rolled_back"
+        or (
+            before.get(run.uid) in ("rolling_back", "blocked")
+            and ended.get(run.uid) == "rolled_back"
+            and run.generation < newest[run.id]
+        )
+    )
+    return frozenset(found)
+
+
+def _left_as(states: Iterable[EventRow]) -> dict[str, EventRow]:
+    """What each run came to first when it was left."""
     left: dict[str, EventRow] = {}
     for move in states:
         if move.to_state in ("blocked", "committed", "rolled_back"):
             left.setdefault(move.run, move)
-    return {run: move for run, move in left.items() if move.to_state == "blocked"}
+    return left
 
 
 def _name_of(entry: Entry) -> Name:

@@ -54,6 +54,7 @@ class Replay:
         """Requests of a plan's group that are under way."""
         self.entered: set[str] = set()
         """Runs inside the run that were opened."""
+        self.left_committed: set[str] = set()
         self.opened = False
         """Whether the program has opened the run itself."""
         self.over = False
@@ -149,9 +150,17 @@ class Replay:
 
     def free(self, run: str) -> None:
         """A child run was left by its failure: what was taken back with it may be asked for anew."""
-        for entry in self.asked:
-            if entry.run == run and entry.row is not None and entry.row.comp_attempt:
+        inside = {run}
+        for one in self.record.tree.runs:  # parents come first
+            if one.parent in inside:
+                inside.add(one.uid)
+        for entry in self.record.entries:
+            if entry.run in inside and entry.row is not None and entry.row.comp_attempt:
                 entry.freed = True
+
+    def had_ended(self, run: str) -> bool:
+        """Whether this run inside the run only answers by now: it had committed before, or has been left so here."""
+        return self.record.before.get(run) == "committed" or run in self.left_committed
 
 
 class Stopped(BaseException):
@@ -164,7 +173,7 @@ async def recorded_call(replay: Replay, session: Session, ask: Ask) -> Done:
     pause, waited = PAUSE_S, 0.0
     while True:
         entry = replay.find(session, ask)
-        if entry is None or (ask.spec.kind == "read" and replay.record.had_ended(session.uid)):
+        if entry is None or (ask.spec.kind == "read" and replay.had_ended(session.uid)):
             return await _unrecorded(replay, session, ask)
         if not replay.is_early(entry):
             break
@@ -189,7 +198,7 @@ async def _unrecorded(replay: Replay, session: Session, ask: Ask) -> Done:
         row = replay.lookup(ask)
         if row is not None:
             return recorded_done(session, ask.spec, _as_done(row))
-    if replay.record.had_ended(session.uid):
+    if replay.had_ended(session.uid):
         return _from_closed(replay, session, ask)
     run, left = replay.record.run, replay.left()
     if not left and run.goal == "rollback" and run.goal_by not in ("", "self"):
@@ -204,7 +213,7 @@ def _from_closed(replay: Replay, session: Session, ask: Ask) -> Done:
     rows = [row for row in known if row is not None and row.state == "succeeded"]
     if ask.spec.kind == "read" and rows:
         return recorded_done(session, ask.spec, rows[-1])
-    raise ended(session, replay.record.runs[session.uid].state)
+    raise ended(session, "committed")
 
 
 def told(replay: Replay, session: Session, ask: Ask, entry: Entry, sight: Sight, *, repeated: bool) -> Done:
