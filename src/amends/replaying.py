@@ -166,6 +166,8 @@ def child_row(replay: Replay, session: Session, id: str | None, input: object) -
     resumed = not fresh
     inner = session.child(row.uid, row.id, generation=row.generation, resumed=resumed, state="open", given=input)
     obstacle = record.obstacle(row.uid) if fresh else record.blocked.get(row.uid)
+    if not fresh and any(entry.run == row.uid for entry in replay.left()):
+        obstacle = None  # opened again it went on
     if obstacle is not None:
         raise blocked_by(replay, inner, obstacle)
     return row, inner

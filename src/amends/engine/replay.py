@@ -17,9 +17,9 @@ from amends.engine.session import Ask, Session, call_of
 from amends.engine.spending import exceeded
 from amends.engine.unlike import missing_at_end, out_of_turn, unlike, unrecorded
 from amends.errors import Error, KeyConflict, OutOfOrder, RuleRefused, RunBlocked, RunEnded, ToolFailed
+from amends.model import Residue
 from amends.ops import Sleep
 from amends.record import changed
-from amends.model import Residue
 from amends.rows import CallRow, EventRow
 
 _CALL: Final = re.compile(r"\((call_[^)]+)\)")
@@ -294,7 +294,10 @@ def blocked_by(replay: Replay, session: Session, move: EventRow) -> RunBlocked:
             continue
         call, why = call_of(entry.row, session.spec(entry.tool)), cause.partition(": ")[0]
         names.append(entry.tool)
-        _ = doubts.append(call) if "may have happened" in cause else residue.append(Residue(call, why))
+        if "may have happened" in cause:
+            doubts.append(call)
+        else:
+            residue.append(Residue(call, why))
     left = ", ".join(dict.fromkeys(names)) or "nothing amends can name"
     return RunBlocked(
         f"run {session.id} is blocked: {left}", run_id=session.id, residue=residue, doubts=doubts, causes=causes
