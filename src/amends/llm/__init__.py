@@ -1,8 +1,10 @@
-"""Recording what a program asks of models: ``record(client)`` for the OpenAI and the Anthropic SDK."""
+"""Models: ``record(client)`` writes down what a program asks of them, and scripts stand for them in tests."""
 
 from __future__ import annotations
 
 from amends.llm.prices import Price
 from amends.llm.recording import record
+from amends.llm.scripted import Heard, Reply, ScriptedModel
+from amends.llm.serving import ModelServer
 
-__all__ = ["Price", "record"]
+__all__ = ["Heard", "ModelServer", "Price", "Reply", "ScriptedModel", "record"]
