@@ -1,10 +1,21 @@
-"""Models: ``record(client)`` writes down what a program asks of them, and scripts stand for them in tests."""
+"""Models: the agent loop, recorded clients, and scripts that stand for a model in tests."""
 
 from __future__ import annotations
 
+from amends.llm.agent import Finished, run_agent, run_agent_async
 from amends.llm.prices import Price
 from amends.llm.recording import record
 from amends.llm.scripted import Heard, Reply, ScriptedModel
 from amends.llm.serving import ModelServer
 
-__all__ = ["Heard", "ModelServer", "Price", "Reply", "ScriptedModel", "record"]
+__all__ = [
+    "Finished",
+    "Heard",
+    "ModelServer",
+    "Price",
+    "Reply",
+    "ScriptedModel",
+    "record",
+    "run_agent",
+    "run_agent_async",
+]

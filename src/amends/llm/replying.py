@@ -69,8 +69,7 @@ def _responses(reply: Reply, model: str, number: int, usage: Mapping[str, Any]) 
         "id": f"resp_{number}", "object": "response", "created_at": CREATED_AT, "model": model, "output": output,
         "status": "incomplete" if cut else "completed", "parallel_tool_calls": True, "tool_choice": "auto", "tools": [],
         "usage": usage, "error": None, "incomplete_details": {"reason": cut} if cut else None, "instructions": None,
-        "metadata": {}, "temperature": 1.0,
-        "top_p": 1.0,
+        "metadata": {}, "temperature": 1.0, "top_p": 1.0,
     }  # fmt: skip
 
 
