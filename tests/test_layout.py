@@ -70,7 +70,7 @@ ROWS: dict[str, Row] = {
         "engine/ performs nothing: await an operation object instead, and let a driver perform it",
     ),
     "drive": Row(
-        ("drive", "aiodrive", "loop", "bell", "context", "process"),
+        ("drive", "aiodrive", "loop", "bell", "context", "process", "idempotency"),
         ("words", "tools", "engine"),
         "a driver performs operations for any engine and any store: it may not know which store",
     ),
@@ -119,8 +119,8 @@ ROWS: dict[str, Row] = {
     ),
 }
 EDGES = ("llm", "adapters", "gateway", "http", "console", "cli", "engines")
-PUBLIC = ("", "errors", "links", "notify", "testing", "worker")
-EDGE_WHY = "an edge stands on amends and its errors, testing and worker alone, so that each can be removed"
+PUBLIC = ("", "errors", "idempotency", "links", "notify", "testing", "worker")
+EDGE_WHY = "an edge stands on amends and its public modules alone, so that each can be removed"
 
 # Third-party packages, by member; an edge brings its own as an extra, the CLI's are always there.
 THIRD_PARTY: dict[str, frozenset[str]] = {

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         RunInfo,
         Schema,
         Staged,
+        ToolCall,
         Unknown,
         Yes,
     )
@@ -102,6 +103,7 @@ __all__ = [
     "Secret",
     "Staged",
     "Tool",
+    "ToolCall",
     "ToolError",
     "Unknown",
     "UsageError",
@@ -150,6 +152,7 @@ _WHERE: Final = {
         "RunInfo",
         "Schema",
         "Staged",
+        "ToolCall",
         "Unknown",
         "Yes",
     ),

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, overload
 
@@ -22,6 +22,7 @@ from amends.engine.call import Done, guarded_call
 from amends.engine.joining import doubt_left
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.telling import answer_done, answer_error, info_of, output_gone, report_of
+from amends.engine.turn import End, do_turn
 from amends.engine.values import read_clock
 from amends.errors import LedgerError, TransactionOpen, UsageError
 from amends.flow import Flow
@@ -30,10 +31,10 @@ from amends.hub import Hub, is_over
 from amends.joining import note_left_open, still_open, waits_for_itself
 from amends.ledger import Tree
 from amends.loop import shielded
-from amends.model import Answer, Staged
+from amends.model import Answer, Staged, ToolCall
 from amends.ops import Flight
 from amends.report import Report
-from amends.requesting import direct_ask, model_ask, once_ask, stranger_name
+from amends.requesting import direct_ask, model_ask, once_ask, stranger_name, turn_asks
 from amends.riding import Ride, joined_ask
 from amends.rows import RunRow
 from amends.states import RunState
@@ -120,6 +121,12 @@ class AsyncRun:
         except Exception as error:
             people.log_for(self._session, error, tool)
             return answer_error(self._session, tool, error)
+
+    async def answer_all(self, calls: Iterable[ToolCall], /) -> list[Answer]:
+        """Do what a model asked for in one turn, side by side and a pivot last, and phrase each outcome for it."""
+        asked = tuple(calls)
+        asks = turn_asks(self._hub, self._session, asked)
+        return people.told_turn(self._session, asked, asks, await self._turn(asks))
 
     async def execute(self, plan_: Sequence[object], /) -> list[Answer]:
         """A model's plan: a list of ``{"tool", "args"}``; inner lists run in parallel."""
@@ -268,6 +275,29 @@ class AsyncRun:
         if done.row.kind == "pivot" and done.row.state == "succeeded" and not done.replayed:
             self._session.state = "pivoted"
         return done
+
+    async def _turn(self, asks: Sequence[Ask | Exception]) -> list[End]:
+        """How the calls of one turn ended; those that nobody declared, each in a run of its own, come last."""
+        strangers = {place for place, ask in enumerate(asks) if isinstance(ask, Ask) and ask.undeclared}
+        known = [ask for place, ask in enumerate(asks) if place not in strangers]
+        flights = [ask.flight for ask in known if isinstance(ask, Ask)]
+        try:
+            refuse_nowhere(known[0].spec.name if known and isinstance(known[0], Ask) else "a tool")
+            await self._check_here()
+            ends = await self._watched(do_turn(self._session, known), flights)
+        except Exception as error:  # of this place, and so of all of them
+            return [ask if isinstance(ask, Exception) else error for ask in asks]
+        if any(isinstance(end, Done) and (end.row.kind, end.row.state) == ("pivot", "succeeded") for end in ends):
+            self._session.state = "pivoted"
+        rest = iter(ends)
+        return [await self._end(ask) if place in strangers else next(rest) for place, ask in enumerate(asks)]
+
+    async def _end(self, ask: Ask | Exception) -> End:
+        assert isinstance(ask, Ask), "a stranger was asked for"
+        try:
+            return await self._do(ask)
+        except Exception as error:
+            return error
 
     async def _ride(self, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Done:
         """In the caller's own transaction: nothing of it is in flight, and stopped it never was."""
