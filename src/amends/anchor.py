@@ -32,6 +32,16 @@ class Mark:
     checkpoint: Anchored | None = None
 
 
+def moved_to(known: Mark | None, newest: Anchored) -> Mark | None:
+    """The mark with this checkpoint, or itself where it knows a later one; None: what it knows is another ledger's."""
+    kept = None if known is None else known.checkpoint
+    if kept is None or known is None:
+        return Mark(0 if known is None else known.seq, "" if known is None else known.approval, newest)
+    if kept.ledger != newest.ledger:
+        return None
+    return known if kept.n >= newest.n else Mark(known.seq, known.approval, newest)
+
+
 class Anchor:
     """One file; written whole or not at all, and never backwards but by a person's word."""
 
@@ -66,20 +76,18 @@ class Anchor:
     def keep_checkpoint(self, newest: Anchored) -> bool:
         """The mark's checkpoint is at least this one when this returns, on the disk; false: it is another ledger's."""
         with self._alone():
-            known = self.read() or Mark(0)
-            kept = known.checkpoint
-            if kept is not None and kept.ledger != newest.ledger:
-                return False
-            if kept is None or kept.n < newest.n:
+            known = self.read()
+            moved = moved_to(known, newest)
+            if moved is not None and moved is not known:
                 try:
-                    self._write(Mark(known.seq, known.approval, newest))
+                    self._write(moved)
                 except LedgerUnavailable as error:
                     raise LedgerUnavailable(
                         f"checkpoint {newest.n} is in the ledger and cannot be written to its anchor {self.path}:"
                         f" {error.__cause__ or error}",
                         hint="make its folder writable, or name another file with anchor=",
                     ) from error
-        return True
+        return moved is not None
 
     def reset(self, seq: int) -> None:
         """A person has looked: the ledger counts from here on."""

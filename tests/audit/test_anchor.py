@@ -51,7 +51,9 @@ def test_what_an_older_amends_wrote_is_read(tmp_path: Path) -> None:
     assert json.loads(anchor.path.read_text(encoding="ascii"))["seq"] == 4
 
 
-@pytest.mark.parametrize("text", ["[]", '{"seq": 1, "approval": "", "checkpoint": []}', '{"seq": 1, "approval": "", "checkpoint": {}}'])
+@pytest.mark.parametrize(
+    "text", ["[]", '{"seq": 1, "approval": "", "checkpoint": []}', '{"seq": 1, "approval": "", "checkpoint": {}}']
+)
 def test_a_broken_one_is_said(tmp_path: Path, text: str) -> None:
     anchor = Anchor(tmp_path / "a")
     anchor.path.write_text(text, encoding="ascii")

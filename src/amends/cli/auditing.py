@@ -90,7 +90,9 @@ def make_key(*, out: Path | None, hmac: bool, as_json: bool) -> int:
         say(f"keep it as you keep passwords: AMENDS_AUDIT_KEY. Others know it as {made.public}")
         return DONE
     put(made.public)
-    say(f"{out} has the secret half: AMENDS_AUDIT_KEY={out}. Others check with: amends audit verify --key {made.public}")
+    say(
+        f"{out} has the secret half: AMENDS_AUDIT_KEY={out}. Others check with: amends audit verify --key {made.public}"
+    )
     if hmac:
         say("a key of this kind has no public half: who is to check needs the file")
     return DONE
