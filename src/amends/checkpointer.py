@@ -141,11 +141,13 @@ class Checkpointer:
 
     def wake(self) -> None:
         """There is news: a checkpoint is written within the time that is set."""
-        if self._pending or self.every_s is None or not self.beats:
+        if self.every_s is None or not self.beats:
             return
         if self._pid != os.getpid():  # a forked child has none of its parent's threads
-            self._pid, self._thread, self._last = os.getpid(), None, None
+            self._pid, self._pending, self._thread, self._last = os.getpid(), False, None, None
             self._changed, self._writing = threading.Condition(), threading.Lock()
+        if self._pending:
+            return
         with self._changed:
             self._pending, self._closed = True, False
             if self._thread is None or not self._thread.is_alive():
