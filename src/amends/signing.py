@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from amends.checkpoint import to_sign
+from amends.ed25519 import is_signed
 from amends.errors import BadConfig
 from amends.record import dataclass
 
@@ -131,9 +132,14 @@ def _ed25519(raw: bytes) -> AuditKey:
 
 
 def _public(raw: bytes) -> AuditKey:
-    public = _library().Ed25519PublicKey.from_public_bytes(raw)
+    try:
+        public = _library().Ed25519PublicKey.from_public_bytes(raw)
+    except BadConfig:  # to check is slower without it, and needs no secret that time could tell
+        public = None
 
     def checks(words: bytes, signature: bytes) -> bool:
+        if public is None:
+            return is_signed(raw, words, signature)
         try:
             public.verify(signature, words)
         except Exception:  # of the library, which says no more than that

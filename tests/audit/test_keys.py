@@ -117,9 +117,14 @@ def test_without_the_package_it_is_said_what_to_install(monkeypatch: pytest.Monk
             raise ImportError(name)
         return whole(name, *args, **kwargs)
 
+    made = new_key("ed25519")
+    signature = load_key(made.secret).sign(HASH)
     monkeypatch.setattr("amends.signing.import_module", lambda name: without(name))
     with pytest.raises(BadConfig, match="needs the package cryptography") as error:
         new_key("ed25519")
     assert "amends[crypto]" in str(error.value.hint)
     assert "--hmac" in str(error.value.hint)
     assert new_key("hmac").public.startswith("hmac-id:")
+    public = load_key(made.public)
+    assert public.has_signed(HASH, signature), "to check it is not needed"
+    assert not public.has_signed("cd" * 32, signature)

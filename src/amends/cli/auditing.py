@@ -90,11 +90,8 @@ def make_key(*, out: Path | None, hmac: bool, as_json: bool) -> int:
         say(f"keep it as you keep passwords: AMENDS_AUDIT_KEY. Others know it as {made.public}")
         return DONE
     put(made.public)
-    say(
-        f"{out} has the secret half: AMENDS_AUDIT_KEY={out}. Others check with: amends audit verify --key {made.public}"
-    )
-    if hmac:
-        say("a key of this kind has no public half: who is to check needs the file")
+    check = str(out) if hmac else made.public
+    say(f"{out} has the secret: AMENDS_AUDIT_KEY={out}. Who is to check says: amends audit verify --key {check}")
     return DONE
 
 

@@ -14,14 +14,14 @@ from amends.testing.conformance.racing import ROUNDS, race
 from amends.testing.conformance.registry import check
 
 
-def _drafted(ledger: Ledger, key: str = "", **given: int) -> CheckpointRow:
-    row: CheckpointRow | None = ledger(DraftCheckpoint("ldg_1", key, **given))
+def _drafted(ledger: Ledger, key: str = "", limit: int = 100) -> CheckpointRow:
+    row: CheckpointRow | None = ledger(DraftCheckpoint("ldg_1", key, limit))
     assert row is not None, "something has happened"
     return row
 
 
-def _written(ledger: Ledger, **given: int) -> CheckpointRow:
-    row = _drafted(ledger, **given)
+def _written(ledger: Ledger, limit: int = 100) -> CheckpointRow:
+    row = _drafted(ledger, limit=limit)
     assert ledger(WriteCheckpoint(row))
     return row
 
