@@ -381,3 +381,37 @@ def test_gaps_are_forgotten_in_time_and_never_too_many() -> None:
     many = checkpoints._gaps([], frozenset(), list(range(0, 1_000, 2)), 1.0)
     assert len(many) == checkpoints.GAPS_MAX
     assert (many[0][0], many[-1][1]) == (1, 997)
+
+
+# ---- not in the way ---------------------------------------------------------------------------
+
+
+class Asked(MemoryStore):
+    """Remembers what it was asked, and by whom."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, str]] = []
+
+    def perform(self, op: Any) -> Any:
+        self.asked.append((threading.current_thread().name, type(op).__name__))
+        return super().perform(op)
+
+
+def test_a_run_asks_its_ledger_for_nothing_more(tmp_path: Path) -> None:
+    asked = []
+    for checkpoint in ("off", 3_600):
+        store = Asked()
+        rt = Runtime(store=store, tools=[note], checkpoint=checkpoint, anchor=str(tmp_path / f"{checkpoint}"))
+        done(rt, "first")
+        rt.checkpoint()
+        store.asked.clear()
+        done(rt, "second")
+        done(rt, "third")
+        asked.append([name for _, name in store.asked if name != "ReadCheckpoints"])
+        assert [name for _, name in store.asked].count("ReadCheckpoints") == 1, "once in a process: was it put back?"
+        rt.close()
+    without, beside = asked
+    assert beside == without
+    assert {"OpenRun", "AdmitCall", "SettleCall", "DecideCommit"} <= set(beside)
+    assert not {"DraftCheckpoint", "WriteCheckpoint"} & set(beside)
