@@ -15,12 +15,10 @@ from amends.checkpointops import PLACES_MAX, ReadCheckpoints, ReadHashes
 from amends.checkpointrows import CheckpointRow
 from amends.record import dataclass, field
 from amends.signing import AuditKey, embedded_key
-from amends.verified import Problem
+from amends.verified import PROBLEMS_MAX, How, Problem
 
 PAGE: Final = 20
 """Checkpoints are read by so many: each may name thousands of trees."""
-PROBLEMS_MAX: Final = 100
-"""Of more than this nobody reads the rest."""
 
 
 @dataclass(slots=True)
@@ -40,11 +38,11 @@ class Heard:
         """The place in the ledger up to which events are behind a checkpoint."""
         return 0 if self.newest is None else self.newest.high
 
-    def say(self, how: str, text: str, *, root: str = "", n: int = 0) -> None:
+    def say(self, how: How, text: str, *, root: str = "", n: int = 0) -> None:
         """One problem; of one tree only the first, and of all only so many."""
         if len(self.problems) < PROBLEMS_MAX and (not root or root not in self.named):
             self.named.add(root)
-            self.problems.append(Problem(root=root, n=n, how=how, text=text))
+            self.problems.append(Problem("", root, n, 0, how, text))
 
 
 async def hear(
