@@ -319,7 +319,7 @@ def pin_key(ledger: Ledger) -> ops.StoreOp[Any]:
 
 def rewrite(ledger: Ledger) -> ops.StoreOp[Any]:
     call = ledger.do(ledger.run(), args='{"a": 1}')
-    return RewriteTexts(call.id, True, {"args": '{"a": 1}'}, {"args": "sealed"})
+    return RewriteTexts(call.id, True, {"args": '{"a": 1}'}, {"args": "sealed:a"})
 
 
 def admit_too_costly(ledger: Ledger) -> ops.StoreOp[Any]:
