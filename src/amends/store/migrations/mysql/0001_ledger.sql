@@ -290,6 +290,6 @@ create table if not exists checkpoints (
     heads longtext not null,
     prev longtext not null,
     hash longtext not null,
-    `key` varchar(255) not null default '',
-    signature varchar(255) not null default ''
+    `key` longtext not null,
+    signature longtext not null
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;

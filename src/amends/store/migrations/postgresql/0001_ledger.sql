@@ -324,6 +324,6 @@ create table checkpoints (
     heads text not null,
     prev text not null,
     hash text not null,
-    "key" text not null default '',
-    signature text not null default ''
+    "key" text not null,
+    signature text not null
 );
