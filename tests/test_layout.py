@@ -116,14 +116,14 @@ ROWS: dict[str, Row] = {
             *("auditing", "auditdesk"),
             *("otel", "bundle", "bundling", "bundledesk"),
             *("replaydesk", "replaying", "replayrun", "aioreplay", "denying", "rebuilt", "drawn"),
-            *("checkpointer", "checkpointdesk", "signing"),
+            *("checkpointer", "checkpointdesk", "signing", "witness"),
         ),
         ("words", "tools", "engine", "drive", "store"),
         "the runtime serves every edge, so it may know none of them",
     ),
 }
 EDGES = ("llm", "adapters", "gateway", "http", "console", "cli", "engines")
-PUBLIC = ("", "errors", "idempotency", "links", "notify", "testing", "worker")
+PUBLIC = ("", "errors", "idempotency", "links", "notify", "signing", "testing", "worker")
 EDGE_WHY = "an edge stands on amends and its public modules alone, so that each can be removed"
 
 # Third-party packages, by member; an edge brings its own as an extra, the CLI's are always there.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,11 +21,16 @@ class AuditDesk:
 
         def _drive(self, flow: Flow[T]) -> T: ...
 
-    def verify(self, *run_ids: str, filter: str = "") -> Verified:
-        """Whether the record is as it was written: all of it, or these runs and those of the filter. Changes nothing."""
+    def verify(
+        self, *run_ids: str, filter: str = "", anchor: str | None = None, keys: Sequence[str] = ()
+    ) -> Verified:  # fmt: skip
+        """Whether the record is as it was written: all of it, or these runs and those of the filter. Changes nothing.
+
+        ``anchor``: the file of a checkpoint that was kept elsewhere; ``keys``: who must have signed. Else those of the settings.
+        """
         from amends import auditing  # here: few verify
 
-        return self._drive(auditing.verify(self._hub, self._view, run_ids, filter))
+        return self._drive(auditing.verify(self._hub, self._view, run_ids, filter, anchor=anchor, keys=keys))
 
 
 class AsyncAuditDesk:
@@ -36,8 +42,13 @@ class AsyncAuditDesk:
 
         async def _drive(self, flow: Flow[T]) -> T: ...
 
-    async def verify(self, *run_ids: str, filter: str = "") -> Verified:
-        """Whether the record is as it was written: all of it, or these runs and those of the filter. Changes nothing."""
+    async def verify(
+        self, *run_ids: str, filter: str = "", anchor: str | None = None, keys: Sequence[str] = ()
+    ) -> Verified:  # fmt: skip
+        """Whether the record is as it was written: all of it, or these runs and those of the filter. Changes nothing.
+
+        ``anchor``: the file of a checkpoint that was kept elsewhere; ``keys``: who must have signed. Else those of the settings.
+        """
         from amends import auditing
 
-        return await self._drive(auditing.verify(self._hub, self._view, run_ids, filter))
+        return await self._drive(auditing.verify(self._hub, self._view, run_ids, filter, anchor=anchor, keys=keys))

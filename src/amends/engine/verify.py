@@ -6,7 +6,7 @@ than that tree. ``verify_chains`` goes through a ledger with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from amends.approvalrows import ApprovalRow
@@ -20,6 +20,9 @@ from amends.verified import PROBLEMS_MAX, How, Problem, Verified
 
 Prove: TypeAlias = Callable[[str, str, str], "bool | None"]
 """Whether a proof is of this payload, of the row of this id; None: nobody here can tell."""
+Heads: TypeAlias = Mapping[int, str]
+"""Hashes that the events of a tree with these numbers are known to have had."""
+NO_HEADS: Final[Heads] = {}
 PAGES_MAX: Final = 10**9
 
 
@@ -31,9 +34,9 @@ def plainly(proved: str, text: str, _about: str) -> bool | None:
 class TreeCheck:
     """One tree: first its events, then ``ended`` with its rows."""
 
-    def __init__(self, root: str, prove: Prove = plainly) -> None:
-        self.root = root
-        self.events, self.unanchored, self.tenant = 0, 0, ""
+    def __init__(self, root: str, prove: Prove = plainly, heads: Heads = NO_HEADS) -> None:
+        self.root, self._heads = root, heads
+        self.events, self.young, self.tenant = 0, 0, ""
         self._standing = Standing(prove)
         self._n, self._prev, self._seq, self._run_id = 0, GENESIS, 0, ""
         self._broken: EventRow | None = None
@@ -54,6 +57,8 @@ class TreeCheck:
         self._n, self._prev, self._seq = n, event.hash, event.seq
         if event.at != moment(event.at):
             self._tell(event, "edited", "its time is no whole microsecond")
+        if self._heads.get(n, event.hash) != event.hash:
+            self._tell(event, "rewritten", "a checkpoint names another one in its place")
         for how, text in self._standing.moved(event):
             self._tell(event, how, text)
 
@@ -64,6 +69,11 @@ class TreeCheck:
         if self._broken is not None:
             if not self.problems:
                 self._tell(self._broken, *self._how_broken(self._broken, None))
+            return self.problems
+        beyond = min((n for n in self._heads if n > self._n), default=0)
+        if beyond:
+            text = f"it ends at event {self._n}, and a checkpoint names event {beyond}"
+            self.problems.append(Problem(self._run_id, self.root, self._n + 1, self._seq, "cut", text))
             return self.problems
         for how, text, n, seq, run_id in self._standing.unlike(runs, calls, approvals):
             self.problems.append(Problem(run_id or self._run_id, self.root, n, seq, how, text))
@@ -97,11 +107,11 @@ class TreeCheck:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What is looked at and with what."""
+    """What is looked at and with what: whose trees, what proves a payload, and which heads of a tree are known."""
 
     tenant: str | None = None
-    """Whose trees; None: all."""
     prove: Prove = plainly
+    heads_of: Callable[[str], Heads] = lambda _root: NO_HEADS
     high: int = 0
     """The place in the ledger up to which events are behind a checkpoint."""
 
@@ -112,7 +122,7 @@ class Found:
     def __init__(self, audit: Audit) -> None:
         self._audit = audit
         self._tree: TreeCheck | None = None
-        self.runs = self.events = self.unanchored = 0
+        self.runs = self.events = self.young = 0
         self.problems: list[Problem] = []
 
     def page(self, page: Chains) -> None:
@@ -125,8 +135,8 @@ class Found:
         for root in sorted(roots | ({self._tree.root} if self._tree is not None and not going_on else set())):
             tree = self._tree if self._tree is not None and self._tree.root == root else self._begun(root)
             for event in of_root.get(root, ()):
+                tree.young += event.seq > self._audit.high
                 tree.event(event)
-                tree.unanchored += event.seq > self._audit.high
             if root == going_on:
                 self._tree = tree
                 continue
@@ -134,7 +144,7 @@ class Found:
             self._ended(tree, runs.get(root, []), calls.get(root, []), approvals.get(root, []))
 
     def _begun(self, root: str) -> TreeCheck:
-        return TreeCheck(root, self._audit.prove)
+        return TreeCheck(root, self._audit.prove, self._audit.heads_of(root))
 
     def _ended(self, tree: TreeCheck, runs: list[RunRow], calls: list[CallRow], approvals: list[ApprovalRow]) -> None:
         whose = {row.tenant for row in runs} | ({tree.tenant} if tree.events else set())
@@ -142,15 +152,15 @@ class Found:
             return
         self.runs += len(runs)
         self.events += tree.events
-        self.unanchored += tree.unanchored
+        self.young += tree.young
         self.problems += tree.ended(runs, calls, approvals)
         if len(self.problems) > PROBLEMS_MAX:
             self.problems = sorted(self.problems, key=_place)[:PROBLEMS_MAX]
 
-    def verified(self, *, checkpoints: int = 0, others: Iterable[Problem] = ()) -> Verified:
-        """All of it, with what so many checkpoints have told beside."""
-        problems = sorted([*self.problems, *others], key=_place)[:PROBLEMS_MAX]
-        return Verified(self.runs, self.events, checkpoints, self.unanchored, tuple(problems))
+    def verified(self) -> Verified:
+        """All of it."""
+        problems = tuple(sorted(self.problems, key=_place)[:PROBLEMS_MAX])
+        return Verified(self.runs, self.events, unanchored=self.young, problems=problems)
 
 
 def _by_root(rows: Iterable[Any]) -> dict[str, list[Any]]:
