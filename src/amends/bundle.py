@@ -72,9 +72,10 @@ def pack(records: Iterable[Record], *, ledger: str, version: str, checkpoints: I
 
 
 def _tree(record: Record) -> dict[str, Any]:
-    root, last = record.root, record.events[-1]
+    root = record.root
+    n, head = (record.events[-1].n, record.events[-1].hash) if record.events else (0, "")
     facts = {"root": root.uid, "run": root.id, "tenant": root.tenant, "origin": root.origin, "state": root.state}
-    return facts | {"generation": root.generation, "events": last.n, "head": last.hash}
+    return facts | {"generation": root.generation, "events": n, "head": head}
 
 
 @cache

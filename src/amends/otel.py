@@ -239,14 +239,15 @@ class Spans:
             call = _Open(span, row.run, row.id, since, _counted(row))
             self._add(("call", row.id), call)
         facts = _facts(row) | {"amends.attempt": row.attempt}
+        begun = time.time_ns()  # its body starts once the admission is durable, not before
         span = self._tracer.start_span(
             f"attempt {row.tool}",
             trace.set_span_in_context(call.span),
             kind=SpanKind.CLIENT,
             attributes=facts,
-            start_time=since,
+            start_time=begun,
         )
-        self._add(("execute", row.id), _Open(span, row.run, row.id, since, _counted(row)))
+        self._add(("execute", row.id), _Open(span, row.run, row.id, begun, _counted(row)))
 
     def _settled(self, op: ledger.SettleCall, answer: ledger.Settled, _since: int, why: str) -> None:
         row = answer.call
