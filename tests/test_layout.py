@@ -37,6 +37,7 @@ ROWS: dict[str, Row] = {
             *("canonical", "noticeerrors", "report", "planned", "doubted", "reconciled", "budget", "overspent"),
             *("bundleerrors", "bundlerules", "bundleverify", "ed25519"),
             "replayerrors",
+            "checkpoint",
         ),
         (),
         "the words that everything else is said in depend on nothing",
@@ -60,6 +61,7 @@ ROWS: dict[str, Row] = {
             *("joining", "filter", "planmark", "deskops", "budgetrows", "budgetops", "rules", "approvalrows"),
             *("approvalops", "noticeops", "links", "charges"),
             *("veil", "markrows", "sealops", "bundleops", "valueops", "proofs"),
+            *("checkpointrows", "checkpointops"),
         ),
         ("words",),
         "a declaration and an operation are data: whoever performs them comes later",
@@ -70,7 +72,7 @@ ROWS: dict[str, Row] = {
         "engine/ performs nothing: await an operation object instead, and let a driver perform it",
     ),
     "drive": Row(
-        ("drive", "aiodrive", "loop", "bell", "context", "process"),
+        ("drive", "aiodrive", "loop", "bell", "context", "process", "idempotency"),
         ("words", "tools", "engine"),
         "a driver performs operations for any engine and any store: it may not know which store",
     ),
@@ -113,14 +115,15 @@ ROWS: dict[str, Row] = {
             "budgetdesk",
             *("otel", "bundle", "bundling", "bundledesk"),
             *("replaydesk", "replaying", "replayrun", "aioreplay", "denying", "rebuilt", "drawn"),
+            *("checkpointer", "checkpointdesk", "signing"),
         ),
         ("words", "tools", "engine", "drive", "store"),
         "the runtime serves every edge, so it may know none of them",
     ),
 }
 EDGES = ("llm", "adapters", "gateway", "http", "console", "cli", "engines")
-PUBLIC = ("", "errors", "links", "notify", "testing", "worker")
-EDGE_WHY = "an edge stands on amends and its errors, testing and worker alone, so that each can be removed"
+PUBLIC = ("", "errors", "idempotency", "links", "notify", "testing", "worker")
+EDGE_WHY = "an edge stands on amends and its public modules alone, so that each can be removed"
 
 # Third-party packages, by member; an edge brings its own as an extra, the CLI's are always there.
 THIRD_PARTY: dict[str, frozenset[str]] = {

@@ -175,8 +175,7 @@ class AsyncReplayRun(AsyncRun):
         """No transaction of the caller's is open: nothing rides in one here."""
 
     async def _leave(self, error: BaseException | None) -> None:
-        if error is not None and self._session.above:
-            self._replay.free(self._session.uid)
+        replaying.left(self._replay, self._session, error)
 
     def _release(self) -> None:
         self._replay.over = True

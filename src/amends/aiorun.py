@@ -7,7 +7,8 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, overload
 
@@ -22,6 +23,7 @@ from amends.engine.call import Done, guarded_call
 from amends.engine.joining import doubt_left
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.telling import answer_done, answer_error, info_of, output_gone, report_of
+from amends.engine.turn import End, do_turn
 from amends.engine.values import read_clock
 from amends.errors import LedgerError, TransactionOpen, UsageError
 from amends.flow import Flow
@@ -30,10 +32,10 @@ from amends.hub import Hub, is_over
 from amends.joining import note_left_open, still_open, waits_for_itself
 from amends.ledger import Tree
 from amends.loop import shielded
-from amends.model import Answer, Staged
+from amends.model import Answer, Staged, ToolCall
 from amends.ops import Flight
 from amends.report import Report
-from amends.requesting import direct_ask, model_ask, once_ask, stranger_name
+from amends.requesting import direct_ask, model_ask, once_ask, stranger_name, turn_asks
 from amends.riding import Ride, joined_ask
 from amends.rows import RunRow
 from amends.states import RunState
@@ -121,6 +123,12 @@ class AsyncRun:
             people.log_for(self._session, error, tool)
             return answer_error(self._session, tool, error)
 
+    async def answer_all(self, calls: Iterable[ToolCall], /) -> list[Answer]:
+        """Do what a model asked for in one turn, side by side and a pivot last, and phrase each outcome for it."""
+        asked = tuple(calls)
+        asks = turn_asks(self._hub, self._session, asked)
+        return people.told_turn(self._session, asked, asks, await self._turn(asks))
+
     async def execute(self, plan_: Sequence[object], /) -> list[Answer]:
         """A model's plan: a list of ``{"tool", "args"}``; inner lists run in parallel."""
         await self._check_here()
@@ -204,9 +212,9 @@ class AsyncRun:
         except LedgerError:
             raise  # the run is still ours, and may be committed again
         except BaseException:
-            self._release()
+            await self._end()
             raise
-        self._release()
+        await self._end()
 
     async def rollback(self, why: str) -> NoReturn:
         """Compensate everything, then raise ``RolledBack``."""
@@ -216,7 +224,7 @@ class AsyncRun:
         try:
             await shielded(self._flow(leaving.take_back(self._session, why=why)))
         finally:
-            self._release()
+            await self._end()
             with contextlib.suppress(LedgerError):
                 await self._look()
         raise AssertionError("taking back always raises")
@@ -268,6 +276,29 @@ class AsyncRun:
         if done.row.kind == "pivot" and done.row.state == "succeeded" and not done.replayed:
             self._session.state = "pivoted"
         return done
+
+    async def _turn(self, asks: Sequence[Ask | Exception]) -> list[End]:
+        """How the calls of one turn ended; those that nobody declared, each in a run of its own, come last."""
+        strangers = {place for place, ask in enumerate(asks) if isinstance(ask, Ask) and ask.undeclared}
+        known = [ask for place, ask in enumerate(asks) if place not in strangers]
+        flights = [ask.flight for ask in known if isinstance(ask, Ask)]
+        try:
+            refuse_nowhere(known[0].spec.name if known and isinstance(known[0], Ask) else "a tool")
+            await self._check_here()
+            ends = await self._watched(do_turn(self._session, known), flights)
+        except Exception as error:  # of this place, and so of all of them
+            return [ask if isinstance(ask, Exception) else error for ask in asks]
+        if any(isinstance(end, Done) and (end.row.kind, end.row.state) == ("pivot", "succeeded") for end in ends):
+            self._session.state = "pivoted"
+        rest = iter(ends)
+        return [await self._end(ask) if place in strangers else next(rest) for place, ask in enumerate(asks)]
+
+    async def _end(self, ask: Ask | Exception) -> End:
+        assert isinstance(ask, Ask), "a stranger was asked for"
+        try:
+            return await self._do(ask)
+        except Exception as error:
+            return error
 
     async def _ride(self, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Done:
         """In the caller's own transaction: nothing of it is in flight, and stopped it never was."""
@@ -349,10 +380,16 @@ class AsyncRun:
         if error is not None and note:
             error.add_note(note)
 
-    def _release(self) -> None:
-        if not self._session.above:  # a child's lease is its root's, which goes on
-            self._hub.keeper.forget(self._session.lease)
+    async def _end(self) -> None:
         self._over = True
+        if self._session.above:
+            return  # a child's lease is its root's, which goes on
+        self._hub.keeper.forget(self._session.lease)
+        checkpointer = self._hub.checkpointer
+        if checkpointer.every_s == 0:  # the loop goes on while the run waits for it
+            await asyncio.to_thread(checkpointer.left, self.id, quiet=sys.exc_info()[1] is not None)
+        else:
+            checkpointer.wake()
 
 
 @contextlib.contextmanager
@@ -382,5 +419,5 @@ class AsyncEntered:
         try:
             await self.run._go(error)
         finally:
-            self.run._release()
             self._around.__exit__(None, None, None)
+            await self.run._end()

@@ -137,7 +137,7 @@ class ReplayRun(Run):
             time.sleep(op.seconds)
             return None
         if isinstance(op, Together):
-            return replaying.in_turn(op.flows, self._perform)
+            return replaying.in_turn(self._replay, op.flows, self._perform)
         return replaying.refuse(self._replay, op)
 
     def _do(self, ask: Ask) -> Done:
@@ -163,8 +163,7 @@ class ReplayRun(Run):
 
     def _leave(self, error: BaseException | None) -> None:
         self._shut(wait=error is None or isinstance(error, Exception))
-        if error is not None and self._session.above:
-            self._replay.free(self._session.uid)
+        replaying.left(self._replay, self._session, error)
 
     def _shut(self, *, wait: bool = True) -> None:
         if self._pool is not None:
