@@ -17,7 +17,7 @@ from importlib.resources import files
 from io import BytesIO
 from typing import Any, Final, TypeVar
 
-from amends import bundlerules, bundleverify
+from amends import bundleverify
 from amends.approvalrows import ApprovalRow
 from amends.bundleops import Record
 from amends.errors import BadBundle, LedgerTampered
@@ -81,19 +81,24 @@ def _tree(record: Record) -> dict[str, Any]:
 @cache
 def program() -> str:
     """``verify.py``: our own module with what it imports of ours put in its place, so that it needs nothing."""
-    return _whole("bundleverify")
+    return _whole("bundleverify", set())
 
 
-def _whole(name: str) -> str:
-    text = files("amends").joinpath(f"{name}.py").read_text(encoding="utf-8")
-    return OURS.sub(lambda found: _whole(found["name"]).partition(FUTURE)[2].strip() + "\n", text)
+def _whole(name: str, done: set[str]) -> str:
+    def inside(found: re.Match[str]) -> str:
+        if found["name"] in done:
+            return ""
+        done.add(found["name"])
+        return _whole(found["name"], done).partition(FUTURE)[2].strip() + "\n"
+
+    return OURS.sub(inside, files("amends").joinpath(f"{name}.py").read_text(encoding="utf-8"))
 
 
 def unpack(data: bytes) -> list[Record]:
     """The trees in a bundle. Raises ``BadBundle`` where it cannot be read, ``LedgerTampered`` where it was changed."""
     try:
         found = bundleverify.read(data)
-        problems = bundlerules.check(found)
+        problems = bundleverify.check(found)
     except bundleverify.Unreadable as error:
         raise BadBundle(str(error)) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import hmac
 import json
-from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
-from amends.ed25519 import is_signed
-
 Row = dict[str, Any]
 Moves = Mapping[str, tuple[str, ...]]
-PROBLEMS_MAX = 100
 GENESIS = "0" * 64
 NEW = "(new)"
 CALL_MOVES: Moves = {
@@ -124,8 +119,8 @@ def bound(row: Row, kind: str) -> str:
 # ---- checking -----------------------------------------------------------------------------
 
 
-def check(bundle: Bundle, keys: Sequence[str] = ()) -> list[Problem]:
-    """Everything in it that does not hang together, the first bad event first."""
+def check_trees(bundle: Bundle) -> list[Problem]:
+    """Everything in its trees that does not hang together."""
     found: list[Problem] = []
     rows = bundle.rows
     trees = {run["uid"]: run for run in rows["runs"] if run["uid"] == run["root"]}
@@ -139,18 +134,7 @@ def check(bundle: Bundle, keys: Sequence[str] = ()) -> list[Problem]:
     for root in trees:
         mine = {part: some.get(root, []) for part, some in of.items()}
         found += Tree(mine, is_ours=trees[root]["origin"] == bundle.manifest["ledger"]).problems(told.get(root))
-    hashes = {(event["root"], event["n"]): event["hash"] for event in rows["events"]}
-    found += _check_checkpoints(rows["checkpoints"], hashes, set(trees), keys)
-    return sorted(found, key=lambda one: (one.seq == 0, one.seq, one.root, one.n))[:PROBLEMS_MAX]
-
-
-def behind(bundle: Bundle) -> int:
-    """How many of its events no checkpoint in it stands behind."""
-    newest: dict[str, int] = {}
-    for row in bundle.rows["checkpoints"]:
-        for root, n, _ in json.loads(row["heads"]):
-            newest[root] = max(n, newest.get(root, 0))
-    return sum(event["n"] > newest.get(event["root"], 0) for event in bundle.rows["events"])
+    return found
 
 
 def _by(rows: list[Row], name: str) -> dict[str, list[Row]]:
@@ -339,60 +323,3 @@ class Tree:
                 yield "payload_changed", f"the {name} is not what was written"
         elif ":" not in proved and not text.startswith(SEALED) and proof(text) != proved:
             yield "payload_changed", f"the {name} is not what was written"
-
-
-# ---- checkpoints --------------------------------------------------------------------------
-
-
-def _check_checkpoints(
-    rows: list[Row], hashes: dict[tuple[str, int], str], roots: set[str], keys: Sequence[str]
-) -> Iterator[Problem]:
-    vouched = not keys
-    for row in rows:
-        said = (
-            row["n"],
-            micros(row["at"]),
-            row["ledger"],
-            row["high"],
-            row["gaps"],
-            row["heads"],
-            row["prev"],
-            row["key"],
-        )
-        if digest("amends checkpoint", *said) != row["hash"]:
-            yield Problem("edited", f"checkpoint {row['n']} does not say what its hash is of")
-            continue
-        by = next((key for key in keys if name_of(key) == row["key"]), row["key"])
-        if row["key"] and not has_signed(by, row["hash"], row["signature"]):
-            yield Problem("bad_signature", f"the signature of checkpoint {row['n']} is not one of {row['key']}")
-        vouched = vouched or by in keys
-        for root, n, known in json.loads(row["heads"]):
-            if root not in roots or hashes.get((root, n)) == known:
-                continue
-            if (root, n) in hashes:
-                yield Problem("rewritten", f"checkpoint {row['n']} names another event {n}", root=root, n=n)
-            else:
-                yield Problem("cut", f"checkpoint {row['n']} names event {n}, which is not there", root=root, n=n)
-    if not vouched:
-        yield Problem("bad_signature", f"no checkpoint in it is signed with {' or '.join(map(name_of, keys))}")
-
-
-def name_of(key: str) -> str:
-    """How a checkpoint names the key that signed it."""
-    kind, _, rest = key.partition(":")
-    if kind == "hmac":
-        return f"hmac-id:{hmac.digest(rest.encode(), b'amends audit key', 'sha256').hex()[:16]}"
-    return key
-
-
-def has_signed(key: str, hash: str, signature: str) -> bool:
-    """Whether this is the key's signature of that hash; a key that only has a name here proves nothing, and says yes."""
-    kind, _, rest = key.partition(":")
-    words = f"amends checkpoint {hash}".encode("ascii", "replace")
-    try:
-        raw = b64decode(signature, validate=True)
-        if kind == "hmac":
-            return hmac.compare_digest(hmac.digest(rest.encode(), words, "sha256"), raw)
-        return bool(signature) if kind == "hmac-id" else is_signed(b64decode(rest, validate=True), words, raw)
-    except ValueError:
-        return False
