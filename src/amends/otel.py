@@ -161,13 +161,11 @@ class Spans:
             return op
         call = op.call
         if op.phase == "probe":
-            facts = {"amends.run": call.run_id, "amends.call": call.id, "amends.tool": call.tool}
-            return changed(op, {"fn": _within(op.fn, lambda: self._probing(call.tool, facts), ends=True)})
+            start, facts = self._tracer.start_span, {"amends.run": call.run_id, "amends.call": call.id}
+            facts["amends.tool"] = call.tool
+            return changed(op, {"fn": _within(op.fn, lambda: start(f"probe {call.tool}", attributes=facts), ends=True)})
         found = self._open.get((op.phase, call.id))
         return op if found is None else changed(op, {"fn": _within(op.fn, lambda: found.span, ends=False)})
-
-    def _probing(self, tool: str, facts: Mapping[str, str]) -> Span:
-        return self._tracer.start_span(f"probe {tool}", attributes=dict(facts))
 
     @contextmanager
     def entered(self, uid: str) -> Iterator[None]:
