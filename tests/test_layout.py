@@ -35,7 +35,7 @@ ROWS: dict[str, Row] = {
         (
             *("record", "error", "errors", "approvalerrors", "phrases", "model", "states", "plain", "chain", "secret"),
             *("canonical", "noticeerrors", "report", "planned", "doubted", "reconciled", "budget", "overspent"),
-            *("verified", "bundleerrors", "bundlerules", "bundleverify", "ed25519"),
+            *("verified", "bundleerrors", "bundlerules", "bundleverify", "bundlevouch", "ed25519"),
             "replayerrors",
             "checkpoint",
         ),
