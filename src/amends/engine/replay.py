@@ -184,12 +184,17 @@ async def recorded_call(replay: Replay, session: Session, ask: Ask) -> Done:
         waited, pause = waited + pause, min(pause * 2, PAUSE_S_MAX)
     row = entry.row
     first = not entry.asks and not entry.nested  # how a repeat was worded is not recorded
-    if replay.strict and first and row is not None and row.digest != ask.digest:
+    if replay.strict and first and row is not None and not _is_same(ask, row):
         replay.stop(unlike(session, ask, entry))
     sight, repeated = replay.take(entry)
     if row is None:
         raise refusal_of(replay, session, ask, entry)
     return told(replay, session, ask, entry, sight, repeated=repeated)
+
+
+def _is_same(ask: Ask, row: CallRow) -> bool:
+    """Whether version and all arguments are as they were; the same text needs no digest."""
+    return (row.args == ask.text and row.version == ask.spec.version) or row.digest == ask.digest
 
 
 async def _unrecorded(replay: Replay, session: Session, ask: Ask) -> Done:
