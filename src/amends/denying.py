@@ -46,12 +46,15 @@ def denied(replay: Replay) -> Iterator[None]:
         yield
     finally:
         _replay.reset(token)
+        replay.finished = True  # a thread that outlives it belongs to whoever uses it next
 
 
 def replay_here() -> Replay | None:
     """The replay that this code runs inside of, if any."""
     found = _replay.get()
-    return found if found is not None or not _born else _born.get(threading.current_thread())
+    if found is None and _born:
+        found = _born.get(threading.current_thread())
+    return None if found is None or found.finished else found
 
 
 def born_in(replay: Replay) -> bool:

@@ -58,6 +58,7 @@ class Replay:
         self.opened = False
         """Whether the program has opened the run itself."""
         self.over = False
+        self.finished = False
 
     def check(self) -> None:
         """Raise what has ended the replay, if something has."""
