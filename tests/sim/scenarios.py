@@ -631,6 +631,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.approving import approving_scenarios
     from tests.sim.desk import desk_scenarios
     from tests.sim.locking import lock_scenarios
+    from tests.sim.replaying import replay_scenarios
     from tests.sim.spending import spending_scenarios
     from tests.sim.sweeping import sweeping_scenarios
     from tests.sim.telling import telling_scenarios
@@ -673,4 +674,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *desk_scenarios(v),
         *approving_scenarios(v),
         *telling_scenarios(v),
+        *replay_scenarios(v),
     ]

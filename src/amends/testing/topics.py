@@ -9,6 +9,7 @@ from amends.testing.budgetcheckers import BUDGET_CHECKERS
 from amends.testing.deskcheckers import DESK_CHECKERS
 from amends.testing.lockcheckers import LOCK_CHECKERS
 from amends.testing.noticecheckers import NOTICE_CHECKERS
+from amends.testing.replaycheckers import REPLAY_CHECKERS
 
 TOPIC_CHECKERS: Final = (
     *LOCK_CHECKERS,
@@ -16,4 +17,5 @@ TOPIC_CHECKERS: Final = (
     *APPROVAL_CHECKERS,
     *BUDGET_CHECKERS,
     *NOTICE_CHECKERS,
+    *REPLAY_CHECKERS,
 )
