@@ -345,7 +345,7 @@ class AsyncRuntime(
     # ---- inside ---------------------------------------------------------------------------
 
     async def _drive(self, flow: Flow[T]) -> T:
-        refuse_reaching("a verb of the runtime")
+        refuse_reaching("a verb of the runtime", flow)
         await self._ready()
         return await self._driver.run(flow)
 

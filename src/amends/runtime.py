@@ -324,7 +324,7 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, Repla
     # ---- inside ---------------------------------------------------------------------------
 
     def _drive(self, flow: Flow[T]) -> T:
-        refuse_reaching("a verb of the runtime")
+        refuse_reaching("a verb of the runtime", flow)
         self._hub.ready()
         return self._driver.run(flow)
 

@@ -19,7 +19,8 @@ from unittest import mock
 from amends import notices, planmark, planning, proofs
 from amends.budgetrows import UpdateSlice
 from amends.chain import GENESIS
-from amends.engine import call, checkpointing, doubt, ending, judge, landing, recovery, rollback, session
+from amends.engine import call, checkpointing, doubt, ending, judge, landing, recovery, replay, rollback, session
+from amends.engine import values as engine_values
 from amends.ledger import AdmitCall
 from amends.lockrows import TakeLock, Wanted
 from amends.ops import Lease
@@ -55,6 +56,8 @@ MODULES = (
     judge,
     landing,
     recovery,
+    replay,
+    engine_values,
     rollback,
     session,
     admission,
@@ -547,6 +550,12 @@ BUGS: tuple[Bug, ...] = (
     Bug("B6", "a budget takes a run back over its pivot",
         lambda: rewritten((paying, "refused", 'or run.phase != "open" or run.pivot or', "or")),
         ("no_budget_on_the_way_back",), ("F24u",)),
+    Bug("R1", "replay falls through to a body on a miss",
+        lambda: rewritten((replay, "_unrecorded", "return replay.stop(", "from amends.ops import Invoke, Later\n    row = replay.record.tree.calls[0]\n    if ask.fn is not None:\n        ended = await Invoke(ask.fn, ask.args, ask.is_async, None, Later(row, lambda: call_of(row, ask.spec)), None, 'execute')\n        return Done(row, ended.value)\n    return replay.stop(")),
+        ("replays_start_nothing",), ("F27",)),
+    Bug("R2", "a resumed run reads the clock anew",
+        lambda: rewritten((engine_values, "read_clock", "if place < len(recorded):", "if False:")),
+        ("readings_repeat",), ("F27",)),
     Bug("G1", "gc removes what evidence may have to be taken back with",
         lambda: rewritten((retention, "_open_question", 'if call.state == "compensated" and call.comp_blind:', "if False:")),
         ("work_left",), ("F25", "F25b")),

@@ -11,6 +11,7 @@ from amends.testing.checkpointcheckers import CHECKPOINT_CHECKERS
 from amends.testing.deskcheckers import DESK_CHECKERS
 from amends.testing.lockcheckers import LOCK_CHECKERS
 from amends.testing.noticecheckers import NOTICE_CHECKERS
+from amends.testing.replaycheckers import REPLAY_CHECKERS
 
 TOPIC_CHECKERS: Final = (
     *LOCK_CHECKERS,
@@ -20,4 +21,5 @@ TOPIC_CHECKERS: Final = (
     *NOTICE_CHECKERS,
     *CHECKPOINT_CHECKERS,
     *CHAIN_CHECKERS,
+    *REPLAY_CHECKERS,
 )
