@@ -59,7 +59,7 @@ ROWS: dict[str, Row] = {
             ),
             *("joining", "filter", "planmark", "deskops", "budgetrows", "budgetops", "rules", "approvalrows"),
             *("approvalops", "noticeops", "links", "charges"),
-            *("veil", "markrows", "sealops", "bundleops", "valueops", "proofs"),
+            *("veil", "markrows", "sealops", "bundleops", "valueops", "proofs", "twins", "elsewhere"),
         ),
         ("words",),
         "a declaration and an operation are data: whoever performs them comes later",
