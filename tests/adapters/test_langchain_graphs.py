@@ -436,3 +436,19 @@ def test_the_wrong_colour_is_said_before_anything_is_done(shop: Shop) -> None:
     with runtime(shop) as rt, pytest.raises(UsageError, match="blocking Runtime"):
         asyncio.run(agent_of(AmendsMiddleware(rt), shop, turns).ainvoke(HELLO))
     assert shop.effects() == []
+
+
+def test_two_calls_of_one_node_do_not_get_each_others_answers(shop: Shop) -> None:
+    @lc_tool
+    def book(room: str) -> str:
+        """Book a room."""
+        return str(interrupt(f"{room}?"))
+
+    with runtime(shop, amends.declare("book", compensate=lambda: None)) as rt:
+        guard = AmendsMiddleware(rt)
+        graph = StateGraph(MessagesState)
+        graph.add_node("tools", ToolNode([book], wrap_tool_call=guard.wrap_tool_call))
+        graph.add_edge(START, "tools")
+        asked = Scripted(turns=[[("book", {"room": "7"}), ("book", {"room": "8"})]]).invoke([HumanMessage("go")])
+        with pytest.raises(UsageError, match="one would get the other's answer"), guard.turn(CONFIG):
+            graph.compile(checkpointer=InMemorySaver()).invoke({"messages": [asked]}, CONFIG)

@@ -149,7 +149,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
                 run = self._open(seat, request.state)
             for _ in range(WAKES_MAX):
                 answer = run.answer(call["name"], call["args"], handler=body.run, tool_call_id=call["id"])
-                if not self._is_pause(answer, body, seat):
+                if not self._is_pause(answer, body, seat, request):
                     return self._told(answer, body)
                 interrupt(_asked(answer))
         except RunEnded as over:
@@ -169,7 +169,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
                 run = await self._aopen(seat, request.state)
             for _ in range(WAKES_MAX):
                 answer = await run.answer(call["name"], call["args"], handler=body.arun, tool_call_id=call["id"])
-                if not self._is_pause(answer, body, seat):
+                if not self._is_pause(answer, body, seat, request):
                     return self._told(answer, body)
                 interrupt(_asked(answer))
         except RunEnded as over:
@@ -179,17 +179,20 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
                 await awaited(seat.run).leave(Waiting("the graph pauses"))
         raise _never_decided(call["name"])
 
-    def _is_pause(self, answer: Answer, body: Body, seat: Seat) -> bool:
+    def _is_pause(self, answer: Answer, body: Body, seat: Seat, request: ToolCallRequest) -> bool:
         """Whether the graph pauses for what was answered; a pause of the tool's own comes out here."""
-        if body.bubble is not None:
-            seat.pausing = True
-            raise body.bubble
         waits = answer.status == "held" and getattr(answer.error, "reason", "") in ("approval", "budget")
         asked_anew = isinstance(answer.error, ApprovalVoid) and answer.error.asked
-        if not (waits or asked_anew) or not seat.is_resumable:
+        if body.bubble is None and (not (waits or asked_anew) or not seat.is_resumable):
             return False
         seat.pausing = True
-        return True
+        where = str(request.runtime.config.get("configurable", {}).get("checkpoint_ns", ""))
+        first = seat.paused.setdefault(where, request.tool_call["id"])
+        if body.bubble is None:
+            return True
+        if first != request.tool_call["id"]:
+            raise _would_cross(request.tool_call["name"])
+        raise body.bubble
 
     def _told(self, answer: Answer, body: Body) -> Handled:
         if answer.status == "failed" and self._on_error == "raise" and answer.error is not None:
@@ -329,6 +332,14 @@ def _asked(answer: Answer) -> dict[str, Any]:
     if call is not None:
         shown |= {"run": call.run_id, "tool": call.tool, "args": json.loads(json.dumps(dict(call.args), default=str))}
     return shown if approval is None else {**shown, "approval": approval.id, "digest": approval.digest}
+
+
+def _would_cross(tool: str) -> UsageError:
+    """The graph hands out answers by their order in a node, and a call that is answered from the record asks no more."""
+    return UsageError(
+        f"{tool} pauses by itself, in one node with another call that waits: one would get the other's answer",
+        hint="say needs_approval= instead of interrupt(), or give each call a node of its own, as create_agent does",
+    )
 
 
 def _never_decided(tool: str) -> UsageError:

@@ -22,6 +22,8 @@ class Seat:
         self.run_id, self.run, self.thread = run_id, run, thread_of(config)
         self.is_resumable = is_resumable(config)
         self.users, self.pausing = 0, False
+        self.paused: dict[str, str | None] = {}
+        """By node: the first call in it that paused."""
         self.lock, self.alock = threading.Lock(), asyncio.Lock()
 
 
