@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from amends import approvalops, budgetops, bundleops, deskops, ledger, noticeops, sealops, valueops
+from amends import approvalops, budgetops, bundleops, checkpointops, deskops, ledger, noticeops, sealops, valueops
 from amends.flow import Flow
 from amends.store import (
     admission,
     approvals,
+    checkpoints,
     desk,
     ending,
     loading,
@@ -72,6 +73,10 @@ INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     noticeops.DueNotices: notices.due_notices,
     noticeops.ClaimNotice: notices.claim_notice,
     noticeops.NoteTold: notices.note_told,
+    checkpointops.DraftCheckpoint: checkpoints.draft_checkpoint,
+    checkpointops.WriteCheckpoint: checkpoints.write_checkpoint,
+    checkpointops.ReadCheckpoints: checkpoints.read_checkpoints,
+    checkpointops.ReadHashes: checkpoints.read_hashes,
 }
 
 READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(
@@ -90,6 +95,9 @@ READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(
         approvalops.ReadApproval,
         approvalops.SearchApprovals,
         noticeops.DueNotices,
+        checkpointops.DraftCheckpoint,
+        checkpointops.ReadCheckpoints,
+        checkpointops.ReadHashes,
     }
 )
 """Operations that change nothing: a store may answer them without taking its write lock."""

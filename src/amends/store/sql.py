@@ -22,6 +22,7 @@ from amends.states import CALL_STATES, LIVE, NEW, RUN_STATES, STANDING, UNSETTLE
 from amends.store.approvalsql import APPROVAL_ROWS, ApprovalStatements
 from amends.store.budgetsql import BUDGET_ROWS, BudgetStatements
 from amends.store.bundlesql import BUNDLE_ROWS, BundleStatements
+from amends.store.checkpointsql import CHECKPOINT_ROWS, CheckpointStatements
 from amends.store.dialect import Dialect
 from amends.store.eventsql import EVENT_ROWS, EventStatements
 from amends.store.locksql import LOCK_ROWS, LockStatements
@@ -74,6 +75,7 @@ class Statements:
         self.marks = MarkStatements(dialect)
         self.bundles = BundleStatements(dialect)
         self.events = EventStatements(dialect)
+        self.checkpoints = CheckpointStatements(dialect)
         runs, calls = self._select("runs", RUN_COLUMNS), self._select("calls", CALL_COLUMNS)
         mark, lock = dialect.mark, dialect.lock
         key = dialect.name_of("key")
@@ -385,4 +387,5 @@ _ROWS: Final[dict[type[Any], Callable[[Desk, Any], Flow[Any]]]] = {
     **APPROVAL_ROWS,
     **MARK_ROWS,
     **BUNDLE_ROWS,
+    **CHECKPOINT_ROWS,
 }
