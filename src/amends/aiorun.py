@@ -251,7 +251,7 @@ class AsyncRun:
         try:
             await self._go(error)
         finally:
-            self._release()
+            await self._end()
 
     async def report(self) -> Report:
         """What this run did so far."""

@@ -18,8 +18,8 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import interrupt
 
 from amends import Answer, AsyncRun, AsyncRuntime, Report, RolledBack, Run, RunBlocked, Runtime, UsageError, Waiting
-from amends.adapters.langchain.body import Body, Handled, reached
-from amends.adapters.langchain.graph import asked_ids, has_answers, inside, thread_of, turns_in
+from amends.adapters.langchain.body import PAUSED, Body, Handled, reached
+from amends.adapters.langchain.graph import asked_ids, has_answers, inside, neighbours, thread_of, turns_in
 from amends.adapters.langchain.turn import Seat, Turn, awaited, blocking, scope, surrounding
 from amends.errors import ApprovalVoid, Busy, RunEnded
 
@@ -147,6 +147,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         try:
             with seat.lock:
                 run = self._open(seat, request.state)
+            self._refuse_crossing(seat, request)
             for _ in range(WAKES_MAX):
                 answer = run.answer(call["name"], call["args"], handler=body.run, tool_call_id=call["id"])
                 if not self._is_pause(answer, body, seat, request):
@@ -167,6 +168,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         try:
             async with seat.alock:
                 run = await self._aopen(seat, request.state)
+            self._refuse_crossing(seat, request)
             for _ in range(WAKES_MAX):
                 answer = await run.answer(call["name"], call["args"], handler=body.arun, tool_call_id=call["id"])
                 if not self._is_pause(answer, body, seat, request):
@@ -185,14 +187,26 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         asked_anew = isinstance(answer.error, ApprovalVoid) and answer.error.asked
         if body.bubble is None and (not (waits or asked_anew) or not seat.is_resumable):
             return False
-        seat.pausing = True
-        where = str(request.runtime.config.get("configurable", {}).get("checkpoint_ns", ""))
-        first = seat.paused.setdefault(where, request.tool_call["id"])
-        if body.bubble is None:
-            return True
-        if first != request.tool_call["id"]:
+        call_id = request.tool_call["id"]
+        others = neighbours(request.runtime.config, request.state, call_id)
+        with self._lock:
+            crosses = others & (seat.by_itself if body.bubble is None else seat.paused)
+            seat.pausing = True
+            seat.paused.add(call_id)
+            if body.bubble is not None:
+                seat.by_itself.add(call_id)
+        if crosses:
             raise _would_cross(request.tool_call["name"])
-        raise body.bubble
+        if body.bubble is not None:
+            raise body.bubble
+        return True
+
+    def _refuse_crossing(self, seat: Seat, request: ToolCallRequest) -> None:
+        """Of two that paused in one node only the first pause was seen: before either runs again it is said."""
+        call_id = request.tool_call["id"]
+        others = neighbours(request.runtime.config, request.state, call_id) & seat.paused
+        if others and ({call_id} | others) & seat.by_itself and call_id in seat.paused:
+            raise _would_cross(request.tool_call["name"])
 
     def _told(self, answer: Answer, body: Body) -> Handled:
         if answer.status == "failed" and self._on_error == "raise" and answer.error is not None:
@@ -301,7 +315,9 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         """
         calls = [] if known is None else [*known.calls, *(call for child in known.children for call in child.calls)]
         done = [call.tool_call_id for call in calls if call.state == "succeeded"]
-        seat.pausing = any(call.state == "held" for call in calls)  # a neighbour has paused the graph before this call
+        seat.pausing = any(call.state == "held" for call in calls)  # another call has paused the graph before this one
+        seat.by_itself = {call.tool_call_id for call in calls if PAUSED in (call.error or "")}
+        seat.paused = seat.by_itself | {call.tool_call_id for call in calls if call.state in ("held", "ready")}
         return {
             "tags": () if seat.thread is None else (f"thread:{seat.thread}",),
             "recover": self._recover or ("wait" if seat.is_resumable and seat.thread is not None else "rollback"),
