@@ -318,7 +318,7 @@ def test_a_pause_of_the_tools_own_is_no_failure_and_its_body_runs_from_its_begin
 def test_a_pause_before_the_tools_leaves_the_run_to_whoever_resumes_it(shop: Shop) -> None:
     saver, turns = InMemorySaver(), [[charge("A1", 500)], [("balance", {"account": "a"})], "ok"]
     asks = HumanInTheLoopMiddleware(interrupt_on={"balance": True})
-    with runtime(shop, lease=0.05) as rt:
+    with runtime(shop) as rt:
         guard = AmendsMiddleware(rt)
         with guard.turn(CONFIG):
             state = agent_of(guard, shop, turns, saver, middleware=[asks]).invoke(HELLO, CONFIG)
