@@ -60,7 +60,7 @@ ROWS: dict[str, Row] = {
             ),
             *("joining", "filter", "planmark", "deskops", "budgetrows", "budgetops", "rules", "approvalrows"),
             *("approvalops", "noticeops", "links", "charges"),
-            *("veil", "markrows", "sealops", "bundleops", "valueops", "proofs"),
+            *("veil", "markrows", "sealops", "bundleops", "valueops", "proofs", "twins", "elsewhere"),
             *("checkpointrows", "checkpointops", "auditops"),
         ),
         ("words",),

@@ -242,6 +242,17 @@ class AsyncRun:
         """A new name: the nth of this run is the same after a resume, and in a replay."""
         return new_name(self._session, reader())
 
+    async def leave(self, error: BaseException | None = None) -> None:
+        """The run is left as the end of a block leaves it: committed, taken back over an error, let go over ``Waiting``.
+
+        For runs from ``rt.open`` that end elsewhere than they began; the error itself is not raised here.
+        """
+        people.refuse_in_body(self.id, "left")
+        try:
+            await self._go(error)
+        finally:
+            await self._end()
+
     async def report(self) -> Report:
         """What this run did so far."""
         return report_of(self._session, await self._tree(), ledger=self._hub.store.url)
