@@ -70,7 +70,7 @@ def lines_of(text: str) -> list[list[str]]:
     for line in text.splitlines():
         if not line.startswith(" "):
             parts.append([])
-        parts[-1].append(line.partition(" - {")[0])
+        parts[-1].append(line.partition(" - ")[0])
     return [sorted(part) for part in parts]
 
 
