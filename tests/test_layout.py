@@ -99,6 +99,7 @@ ROWS: dict[str, Row] = {
             "listing",
             "deciding",
             "requesting",
+            "turns",
             "approvaldesk",
             "notices",
             "noticedesk",
