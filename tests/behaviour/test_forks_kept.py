@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ def test_what_is_hidden_and_what_is_encrypted_is_shared_and_stays_so(tmp_path: P
     report = rt.report(fork)
     assert [call.result for call in report.calls] == ["ch-1", 5, 9]
     assert "4111-1111" not in report.to_json()
+    assert rt.verify().ok
     rt.close()
     written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert b"4111-1111" not in written
@@ -85,6 +87,7 @@ def test_a_fork_is_exported_checked_and_loaded_and_a_record_is_not_forked() -> N
             a("1")
         b("1")
         b("2")
+    assert rt.verify().ok
     bundle = rt.export("r", "f")
     there = runtime(a, b)
     assert there.load(bundle) == ["r", "f"]
@@ -93,6 +96,7 @@ def test_a_fork_is_exported_checked_and_loaded_and_a_record_is_not_forked() -> N
     assert there.report("r").forks == ()
     with pytest.raises(Exception, match="is a record"):
         there.fork("r", at=call)
+    assert there.verify().ok
     assert there.compare("r", "f").to_dict() == rt.compare("r", "f").to_dict()
 
 
@@ -116,6 +120,27 @@ def test_a_fork_is_replayed_as_it_went() -> None:
     done = list(world.log)
     assert rt.replay(fork, program, "2") == told
     assert world.log == done
+
+
+def test_a_fork_that_was_made_to_share_something_else_is_found_out(tmp_path: Path) -> None:
+    world = World()
+    a, b = world.compensatable("a"), world.compensatable("b")
+    for column, value in (("shared", "call_x"), ("result", '"other"'), ("args", "{}"), ("undoable", "1"), ("error", "x")):
+        path = tmp_path / f"{column}.db"
+        with Runtime(f"sqlite:///{path}", tools=[a, b]) as rt:
+            world.script["b"] = [ValueError("no")]
+            with rt.run("r"):
+                a("1")
+                with pytest.raises(ValueError, match="no"):
+                    b("1")
+            rt.fork("r", at=rt.report("r").calls[1].id, id="f")
+            assert rt.verify().ok
+            with sqlite3.connect(path) as raw:
+                which = "state = 'failed'" if column == "error" else "state = 'succeeded'"
+                raw.execute(f"update calls set {column} = ? where shared <> '' and {which}", (value,))
+            problems = rt.verify().problems
+            assert problems, f"{column} was changed"
+            assert problems[0].run_id == "f"
 
 
 def test_gc_says_that_open_forks_keep_a_run_and_a_run_that_it_emptied_is_not_forked() -> None:
