@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from amends.attempts import AsyncAttempt, Attempt
     from amends.budget import Budget, BudgetState, Cost, CostLine
     from amends.checkpoint import Checkpoint
+    from amends.compared import Comparison
     from amends.context import current_call, current_run, spent
     from amends.doubted import Doubt, Evidence
     from amends.errors import (
@@ -71,6 +72,7 @@ __all__ = [
     "Call",
     "Checkpoint",
     "Collected",
+    "Comparison",
     "Cost",
     "CostLine",
     "Declaration",
@@ -127,6 +129,7 @@ _WHERE: Final = {
     "attempts": ("AsyncAttempt", "Attempt"),
     "budget": ("Budget", "BudgetState", "Cost", "CostLine"),
     "checkpoint": ("Checkpoint",),
+    "compared": ("Comparison",),
     "context": ("current_call", "current_run", "spent"),
     "doubted": ("Doubt", "Evidence"),
     "errors": (

@@ -112,7 +112,7 @@ def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
     states: list[EventRow] = []
     mine = {run.uid: run for run in tree.runs}
     for event in events:
-        if event.what == "call":
+        if event.what in ("call", "shared"):
             known = moves.get(event.call)
             if known is None:
                 moves[event.call] = [event]
