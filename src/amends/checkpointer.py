@@ -24,6 +24,7 @@ from amends.flow import Op, run_flow
 from amends.ledger import Store, StoreOp
 from amends.ops import KeepCheckpoint, ReadAnchor
 from amends.settings import Setting
+from amends.store.migrations import Migrating
 
 if TYPE_CHECKING:
     from amends.signing import AuditKey
@@ -66,6 +67,7 @@ class Checkpointer:
         self._writing = threading.Lock()
         self._thread: threading.Thread | None = None
         self._pending = self._closed = self._complained = False
+        self._name = ""
         self._last: float | None = None
         self._pid = os.getpid()
 
@@ -88,7 +90,8 @@ class Checkpointer:
         self.ready()
         with self._writing:
             self._pending = False
-            flow = write_checkpoints(ledger=process.new_id("ldg"), key=self._key, anchor=self._anchor)
+            self._name = self._name or _name_of(self._store)
+            flow = write_checkpoints(ledger=self._name, key=self._key, anchor=self._anchor)
             done: Written = run_flow(flow, self._perform)
             self._last = process.mono()
         if done.behind:
@@ -207,6 +210,11 @@ class Checkpointer:
         if not self._complained:
             self._complained = True
             log.warning("%s", words, exc_info=error)
+
+
+def _name_of(store: Store) -> str:
+    """The ledger's own name, or one that is made up where it has none."""
+    return (store.schema().ledger if isinstance(store, Migrating) else "") or process.new_id("ldg")
 
 
 @atexit.register
