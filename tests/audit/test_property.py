@@ -99,7 +99,8 @@ class Case:
         with rt.run("five") as run, run.child("inner"):
             reserve("cap")
         self._night()
-        mark = rt._hub.anchor and rt._hub.anchor.read()
+        assert rt._hub.anchor is not None
+        mark = rt._hub.anchor.read()
         assert mark is not None
         self.mark: Mark = mark
 
