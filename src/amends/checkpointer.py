@@ -88,6 +88,7 @@ class Checkpointer:
     def write(self) -> Checkpoint | None:
         """Everything in the ledger is behind a checkpoint; the newest one. None: nothing ever happened in it."""
         self.ready()
+        self._be_here()
         with self._writing:
             self._pending = False
             self._name = self._name or _name_of(self._store)
@@ -105,6 +106,12 @@ class Checkpointer:
         for row in done.rows:
             self._tell(row.told())
         return None if done.newest is None else done.newest.told()
+
+    def _be_here(self) -> None:
+        """A forked child has none of its parent's threads, and whatever they held locked stays so for ever."""
+        if self._pid != os.getpid():
+            self._pid, self._pending, self._thread, self._last = os.getpid(), False, None, None
+            self._changed, self._writing = threading.Condition(), threading.Lock()
 
     def _perform(self, op: Op[Any]) -> Any:
         if isinstance(op, StoreOp):
@@ -146,9 +153,7 @@ class Checkpointer:
         """There is news: a checkpoint is written within the time that is set."""
         if self.every_s is None or not self.beats:
             return
-        if self._pid != os.getpid():  # a forked child has none of its parent's threads
-            self._pid, self._pending, self._thread, self._last = os.getpid(), False, None, None
-            self._changed, self._writing = threading.Condition(), threading.Lock()
+        self._be_here()
         if self._pending:
             return
         with self._changed:
