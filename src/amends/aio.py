@@ -13,9 +13,10 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from amends import listing, people, upkeep
 from amends.aiodrive import AsyncDriver
-from amends.aiorun import AsyncEntered, AsyncRun
+from amends.aiorun import AsyncRun
 from amends.approvaldesk import AsyncApprovalDesk
 from amends.auditdesk import AsyncAuditDesk
+from amends.blocks import AsyncEntered
 from amends.budget import Budget
 from amends.budgetdesk import AsyncBudgetDesk
 from amends.bundledesk import AsyncBundleDesk
@@ -91,7 +92,7 @@ class AsyncRuntime(
         store: Store | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
-        given["rules"] = None if rules is None else tuple(rules)
+        given |= {"rules": None if rules is None else tuple(rules), "tools": None}  # those here are beside a file's
         self._hub = Hub(given, tools, store=store, hook=on_approval_needed, on_checkpoint=on_checkpoint)
         self._driver: AsyncDriver = AsyncDriver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s)
         value = self._hub.value
@@ -219,6 +220,10 @@ class AsyncRuntime(
     def add(self, *tools: object) -> None:
         """Declare more tools to this runtime."""
         self._hub.add(tools)
+
+    def reach(self, bodies: Mapping[str, Callable[..., object]], /) -> None:
+        """Tools that were declared and live elsewhere have these bodies here; names that were not declared are passed over."""
+        self._hub.reach(bodies)
 
     def check(self, plan_: Sequence[object], /) -> plan.Check:
         """Every violation in a plan, and a lawful order if there is one."""

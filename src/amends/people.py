@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from amends.context import calling_run, parent_call
 from amends.engine import opening, recovery
+from amends.engine.call import Done
 from amends.engine.recovery import Found, recover_tree
 from amends.engine.session import Ask, Session, ask_for, call_of
 from amends.engine.telling import answer_done, answer_error
@@ -31,7 +32,7 @@ from amends.ledger import (
     StoreOp,
     Tree,
 )
-from amends.model import Answer, Call, NoEffect, ToolCall
+from amends.model import Answer, Call, NoEffect, Staged, ToolCall
 from amends.ops import IsDead, Lease
 from amends.requesting import adhoc_spec
 from amends.rows import CallRow, RunRow, needs_tool
@@ -203,6 +204,15 @@ def call_found(hub: Hub, view: View, row: CallRow | None, id: str) -> Call:
     return call_of(row, hub.specs.get(row.tool))
 
 
+def value_of(hub: Hub, session: Session, done: Done) -> Any:
+    """What a program is given for a call: its result, or the promise of one."""
+    spec = session.spec(done.row.tool)
+    if spec is None or not spec.is_staging:
+        return done.value
+    call_id = done.row.id
+    return Staged(call_of(done.row, spec), lambda: staged_now(hub, call_id))
+
+
 def staged_now(hub: Hub, call_id: str) -> Call:
     """A staged call as it is now, for ``Staged.done``: a property, so it reads in place whatever the colour."""
     row = hub.hiding.kept.perform(ReadCall(call_id))
@@ -215,9 +225,7 @@ def staged_now(hub: Hub, call_id: str) -> Call:
 
 def abandoned(hub: Hub, view: View, limit: int, agents: Iterable[str]) -> Flow[list[Found]]:
     """What this process could recover now."""
-    return recovery.find_abandoned(
-        frozenset(hub.specs), tenant=view.tenant or None, limit=limit, agents=frozenset(agents)
-    )
+    return recovery.find_abandoned(hub.doable, tenant=view.tenant or None, limit=limit, agents=frozenset(agents))
 
 
 def claim(hub: Hub, found: Found, *, force: bool = False) -> Flow[tuple[RunRow, Lease] | None]:
@@ -243,7 +251,7 @@ async def one(hub: Hub, root: str) -> Found | None:
             return None
         dead = tree.run.owner
     needed = {row.tool for row in tree.calls if needs_tool(tree.run, row)}
-    return Found(tree.run, tuple(sorted(tool for tool in needed if tool not in hub.specs)), dead)
+    return Found(tree.run, tuple(sorted(set(needed) - hub.doable)), dead)
 
 
 # ---- a person's verbs ---------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 from amends import listing, people, upkeep
 from amends.approvaldesk import ApprovalDesk
 from amends.auditdesk import AuditDesk
+from amends.blocks import Entered
 from amends.budget import Budget
 from amends.budgetdesk import BudgetDesk
 from amends.bundledesk import BundleDesk
@@ -33,7 +34,7 @@ from amends.report import Report
 from amends.requesting import once_ask
 from amends.rows import RunRow
 from amends.rules import Rule
-from amends.run import Entered, Run
+from amends.run import Run
 from amends.settings import DEFAULTS, Setting
 from amends.tool import schemas
 
@@ -79,7 +80,7 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, Repla
         store: Store | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
-        given["rules"] = None if rules is None else tuple(rules)
+        given |= {"rules": None if rules is None else tuple(rules), "tools": None}  # those here are beside a file's
         self._hub = Hub(given, tools, store=store, hook=on_approval_needed, on_checkpoint=on_checkpoint)
         self._driver: Driver = Driver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s)
         value = self._hub.value
@@ -202,6 +203,10 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, Repla
     def add(self, *tools: object) -> None:
         """Declare more tools to this runtime."""
         self._hub.add(tools)
+
+    def reach(self, bodies: Mapping[str, Callable[..., object]], /) -> None:
+        """Tools that were declared and live elsewhere have these bodies here; names that were not declared are passed over."""
+        self._hub.reach(bodies)
 
     def check(self, plan_: Sequence[object], /) -> plan.Check:
         """Every violation in a plan, and a lawful order if there is one."""
