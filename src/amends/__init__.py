@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     )
     from amends.planned import Next, Planned, Preview, RollbackPlan
     from amends.reconciled import Mismatch, Reconciliation
+    from amends.replayed import Replayed
     from amends.report import Report
     from amends.rules import Rule
     from amends.run import Run
@@ -92,6 +93,7 @@ __all__ = [
     "Problem",
     "Reconciliation",
     "Refused",
+    "Replayed",
     "Report",
     "Request",
     "Residue",
@@ -164,6 +166,7 @@ _WHERE: Final = {
     ),
     "planned": ("Next", "Planned", "Preview", "RollbackPlan"),
     "reconciled": ("Mismatch", "Reconciliation"),
+    "replayed": ("Replayed",),
     "report": ("Report",),
     "rules": ("Rule",),
     "run": ("Run",),
