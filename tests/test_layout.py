@@ -36,7 +36,7 @@ ROWS: dict[str, Row] = {
             *("record", "error", "errors", "approvalerrors", "phrases", "model", "states", "plain", "chain", "secret"),
             *("canonical", "noticeerrors", "report", "planned", "doubted", "reconciled", "budget", "overspent"),
             *("verified", "bundleerrors", "bundlerules", "bundleverify", "bundlevouch", "ed25519"),
-            "replayerrors",
+            *("replayerrors", "replayed"),
             "checkpoint",
             *("forkerrors", "compared"),
         ),

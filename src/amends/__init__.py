@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     )
     from amends.planned import Next, Planned, Preview, RollbackPlan
     from amends.reconciled import Mismatch, Reconciliation
+    from amends.replayed import Replayed
     from amends.report import Report
     from amends.rules import Rule
     from amends.run import Run
@@ -94,6 +95,7 @@ __all__ = [
     "Problem",
     "Reconciliation",
     "Refused",
+    "Replayed",
     "Report",
     "Request",
     "Residue",
@@ -167,6 +169,7 @@ _WHERE: Final = {
     ),
     "planned": ("Next", "Planned", "Preview", "RollbackPlan"),
     "reconciled": ("Mismatch", "Reconciliation"),
+    "replayed": ("Replayed",),
     "report": ("Report",),
     "rules": ("Rule",),
     "run": ("Run",),

@@ -84,8 +84,8 @@ class Replay:
                 continue
             elif again is not None and again.answers_again and not is_read:
                 break
-            elif entry.run != session.uid and entry.asked_at:
-                continue  # what was there before answers the whole tree
+            elif entry.run != session.uid and not entry.old:
+                continue
             elif entry.needed:
                 return entry
             else:
