@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from amends.aiorun import AsyncRun
     from amends.attempts import AsyncAttempt, Attempt
     from amends.budget import Budget, BudgetState, Cost, CostLine
+    from amends.checkpoint import Checkpoint
     from amends.context import current_call, current_run, spent
     from amends.doubted import Doubt, Evidence
     from amends.errors import (
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from amends.run import Run
     from amends.runtime import Runtime
     from amends.secret import Secret
+    from amends.verified import Problem, Verified
 
 __version__ = "0.1.0.dev0"
 
@@ -67,6 +69,7 @@ __all__ = [
     "Budget",
     "BudgetState",
     "Call",
+    "Checkpoint",
     "Collected",
     "Cost",
     "CostLine",
@@ -86,6 +89,7 @@ __all__ = [
     "Planned",
     "Preview",
     "Probed",
+    "Problem",
     "Reconciliation",
     "Refused",
     "Report",
@@ -107,6 +111,7 @@ __all__ = [
     "ToolError",
     "Unknown",
     "UsageError",
+    "Verified",
     "Waiting",
     "Yes",
     "current_call",
@@ -121,6 +126,7 @@ _WHERE: Final = {
     "aiorun": ("AsyncRun",),
     "attempts": ("AsyncAttempt", "Attempt"),
     "budget": ("Budget", "BudgetState", "Cost", "CostLine"),
+    "checkpoint": ("Checkpoint",),
     "context": ("current_call", "current_run", "spent"),
     "doubted": ("Doubt", "Evidence"),
     "errors": (
@@ -163,6 +169,7 @@ _WHERE: Final = {
     "run": ("Run",),
     "runtime": ("Runtime",),
     "secret": ("Secret",),
+    "verified": ("Problem", "Verified"),
 }
 """Where each name is. ``tool`` alone is there at once: its module has its name, and would take its place."""
 _MODULE_OF: Final = {name: module for module, names in _WHERE.items() for name in names}

@@ -15,9 +15,12 @@ from amends import listing, people, upkeep
 from amends.aiodrive import AsyncDriver
 from amends.aiorun import AsyncEntered, AsyncRun
 from amends.approvaldesk import AsyncApprovalDesk
+from amends.auditdesk import AsyncAuditDesk
 from amends.budget import Budget
 from amends.budgetdesk import AsyncBudgetDesk
 from amends.bundledesk import AsyncBundleDesk
+from amends.checkpoint import Checkpoint
+from amends.checkpointdesk import AsyncCheckpointDesk
 from amends.context import refuse_reaching
 from amends.doubtdesk import AsyncDoubtDesk
 from amends.engine import opening, plan
@@ -47,7 +50,14 @@ Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
 class AsyncRuntime(
-    AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudgetDesk, AsyncBundleDesk, AsyncReplayDesk
+    AsyncDoubtDesk,
+    AsyncApprovalDesk,
+    AsyncNoticeDesk,
+    AsyncBudgetDesk,
+    AsyncBundleDesk,
+    AsyncReplayDesk,
+    AsyncCheckpointDesk,
+    AsyncAuditDesk,
 ):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
@@ -67,6 +77,9 @@ class AsyncRuntime(
         link_secret: str | None = None,
         link_url: str | None = None,
         anchor: str | None = None,
+        checkpoint: float | str | None = None,
+        audit_key: str | None = None,
+        on_checkpoint: Callable[[Checkpoint], object] | None = None,
         create: bool | None = None,
         tenant: str | None = None,
         agent: str | None = None,
@@ -79,7 +92,7 @@ class AsyncRuntime(
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
         given |= {"rules": None if rules is None else tuple(rules), "tools": None}  # those here are beside a file's
-        self._hub = Hub(given, tools, store=store, hook=on_approval_needed)
+        self._hub = Hub(given, tools, store=store, hook=on_approval_needed, on_checkpoint=on_checkpoint)
         self._driver: AsyncDriver = AsyncDriver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s)
         value = self._hub.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
@@ -245,6 +258,7 @@ class AsyncRuntime(
             log.warning("run %s could not be recovered here: %s", row.id, error)
         finally:
             self._hub.keeper.forget(lease)
+            self._hub.checkpointer.wake()
         return await self._report(uid=row.uid)
 
     async def _resume(self, run: AsyncRun) -> None:
@@ -335,7 +349,7 @@ class AsyncRuntime(
     # ---- inside ---------------------------------------------------------------------------
 
     async def _drive(self, flow: Flow[T]) -> T:
-        refuse_reaching("a verb of the runtime")
+        refuse_reaching("a verb of the runtime", flow)
         await self._ready()
         return await self._driver.run(flow)
 

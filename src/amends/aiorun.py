@@ -7,6 +7,7 @@ import contextlib
 import functools
 import inspect
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, overload
@@ -208,9 +209,9 @@ class AsyncRun:
         except LedgerError:
             raise  # the run is still ours, and may be committed again
         except BaseException:
-            self._release()
+            await self._given_up()
             raise
-        self._release()
+        await self._given_up()
 
     async def rollback(self, why: str) -> NoReturn:
         """Compensate everything, then raise ``RolledBack``."""
@@ -220,7 +221,7 @@ class AsyncRun:
         try:
             await shielded(self._flow(leaving.take_back(self._session, why=why)))
         finally:
-            self._release()
+            await self._given_up()
             with contextlib.suppress(LedgerError):
                 await self._look()
         raise AssertionError("taking back always raises")
@@ -247,7 +248,7 @@ class AsyncRun:
         try:
             await self._go(error)
         finally:
-            self._release()
+            await self._given_up()
 
     async def report(self) -> Report:
         """What this run did so far."""
@@ -360,10 +361,16 @@ class AsyncRun:
         if error is not None and note:
             error.add_note(note)
 
-    def _release(self) -> None:
-        if not self._session.above:  # a child's lease is its root's, which goes on
-            self._hub.keeper.forget(self._session.lease)
+    async def _given_up(self) -> None:
         self._over = True
+        if self._session.above:
+            return  # a child's lease is its root's, which goes on
+        self._hub.keeper.forget(self._session.lease)
+        checkpointer = self._hub.checkpointer
+        if checkpointer.every_s == 0:  # the loop goes on while the run waits for it
+            await asyncio.to_thread(checkpointer.left, self.id, quiet=sys.exc_info()[1] is not None)
+        else:
+            checkpointer.wake()
 
 
 @contextlib.contextmanager
@@ -393,5 +400,5 @@ class AsyncEntered:
         try:
             await self.run._go(error)
         finally:
-            self.run._release()
             self._around.__exit__(None, None, None)
+            await self.run._given_up()

@@ -6,6 +6,7 @@ A zip of rows as JSON lines. What was redacted or encrypted in the ledger is so 
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, fields
@@ -31,7 +32,8 @@ TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "str | None": (str, type(None)),
 }
 """The types that columns have, as they are declared."""
-IMPORT: Final = "from amends.ed25519 import is_signed\n"
+OURS: Final = re.compile(r"^from amends\.(?P<name>\w+) import .*\n", re.MULTILINE)
+FUTURE: Final = "from __future__ import annotations\n"
 MAIN: Final = "import sys\n\nimport verify\n\nsys.exit(verify.main([sys.path[0], *sys.argv[1:]]))\n"
 
 
@@ -70,20 +72,26 @@ def pack(records: Iterable[Record], *, ledger: str, version: str, checkpoints: I
 
 
 def _tree(record: Record) -> dict[str, Any]:
-    root, last = record.root, record.events[-1]
+    root = record.root
+    n, head = (record.events[-1].n, record.events[-1].hash) if record.events else (0, "")
     facts = {"root": root.uid, "run": root.id, "tenant": root.tenant, "origin": root.origin, "state": root.state}
-    return facts | {"generation": root.generation, "events": last.n, "head": last.hash}
+    return facts | {"generation": root.generation, "events": n, "head": head}
 
 
 @cache
 def program() -> str:
     """``verify.py``: our own module with what it imports of ours put in its place, so that it needs nothing."""
-    folder = files("amends")
-    text, inner = (folder.joinpath(f"{name}.py").read_text(encoding="utf-8") for name in ("bundleverify", "ed25519"))
-    _, future, body = inner.partition("from __future__ import annotations\n")
-    assert future, "the module begins like every other"
-    assert text.count(IMPORT) == 1, "the program is put together from two modules"
-    return text.replace(IMPORT, body.strip() + "\n")
+    return _whole("bundleverify", set())
+
+
+def _whole(name: str, done: set[str]) -> str:
+    def inside(found: re.Match[str]) -> str:
+        if found["name"] in done:
+            return ""
+        done.add(found["name"])
+        return _whole(found["name"], done).partition(FUTURE)[2].strip() + "\n"
+
+    return OURS.sub(inside, files("amends").joinpath(f"{name}.py").read_text(encoding="utf-8"))
 
 
 def unpack(data: bytes) -> list[Record]:

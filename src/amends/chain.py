@@ -65,3 +65,21 @@ def storable(text: str) -> str:
     Hashed like this, an event has the same hash in every ledger.
     """
     return text.replace("\x00", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode("utf-8")
+
+
+def proof(text: str) -> str:
+    """What an event says of a payload that stands in a row: its digest, by which a change of it shows."""
+    if "\x00" not in text:
+        try:
+            return sha256(text.encode("utf-8")).hexdigest()
+        except UnicodeEncodeError:
+            pass
+    return sha256(storable(text).encode("utf-8")).hexdigest()
+
+
+def bound(*parts: str | int | float | None) -> str:
+    """What an event says of the columns of a row that never change again: one digest of all of them."""
+    text = ascii(parts)
+    if "\\" in text:
+        text = ascii(tuple(storable(part) if isinstance(part, str) else part for part in parts))
+    return sha256(text.encode("ascii")).hexdigest()

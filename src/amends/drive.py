@@ -28,6 +28,7 @@ from amends.ops import (
     Invoke,
     IsDead,
     KeepAnchor,
+    KeepCheckpoint,
     LiveCalls,
     Luck,
     ReadAnchor,
@@ -230,6 +231,7 @@ WORLD: Final[dict[type[Any], Callable[[Driver, Any], Any]]] = {
     IsDead: lambda _, op: process.is_dead(op.owner),
     ReadAnchor: lambda _, op: op.anchor.read(),
     KeepAnchor: lambda _, op: op.anchor.keep(op.seq, op.approval),
+    KeepCheckpoint: lambda _, op: op.anchor.keep_checkpoint(op.newest),
     LiveCalls: lambda driver, op: driver.live.count(op.run),
 }
 

@@ -33,6 +33,8 @@ class StoreOp(Op[T]):
     """One transaction of the ledger."""
 
     repeated: bool = field(default=False, kw_only=True)
+    proof: str = field(default="", kw_only=True)
+    """Of its payload, where that is encrypted on the way (``amends.proofs``); empty: the ledger makes it."""
 
 
 @dataclass(slots=True)

@@ -18,6 +18,9 @@ NOTE = "amends: made from its record by a replay; only its type and its message 
 def error_of(row: CallRow, known: ToolFailed) -> Exception:
     """The error that a call ended with; ``known``: what to say where it cannot be made again."""
     name, message = error_parts(row.error)
+    if name == "amends.errors.ToolFailed":  # of a call that its body had asked for
+        inner, _, said = message.partition(": ")
+        return ToolFailed(said or message, call=known.call, type_name=inner if said else "", run_id=known.run_id)
     found = _class_named(name)
     made = None if found is None else _made(found, message)
     if made is None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 from amends import people
 from amends.canonical import decode
 from amends.engine.recorded import Record, read_record
-from amends.engine.replay import Replay, as_staged
+from amends.engine.replay import Replay, as_staged, blocked_by, recorded_call
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.telling import report_of
 from amends.engine.unlike import clock_past_end, no_such_child, other_input
-from amends.errors import RolledBack, UsageError
-from amends.flow import Flow, Op, run_flow
+from amends.errors import Diverged, ReplayDenied, RolledBack, RunEnded, UsageError, Waiting
+from amends.flow import Flow, Op
 from amends.hiding import input_said
 from amends.hub import Hub, View
 from amends.ledger import ReadEvents, ReadRun, SearchCalls, Tree
@@ -32,6 +33,7 @@ PAGES_MAX: Final = 100_000
 CALLS_PAGE: Final = 500
 CALL_PAGES_MAX: Final = 200
 """How far back the ledger is looked through for a call of another run that answered this one."""
+NAMED_MAX: Final = 5
 NEW_CHILD: Final = "child_"
 """How the made-up name of a child run begins that its program gave none."""
 
@@ -59,9 +61,35 @@ async def read(hub: Hub, view: View, run_id: str) -> Source:
     return record, await calls_of_ledger(hub, record.tree)
 
 
-def unpacked(hub: Hub, bundle: bytes) -> Source:
-    """The same from an exported bundle."""
-    raise UsageError("bundles cannot be replayed yet")
+def unpacked(hub: Hub, bundle: bytes, run_id: str = "") -> Source:
+    """The same from an exported bundle; ``run_id``: which of its runs, where it has several."""
+    from amends.bundle import unpack  # here: who replays from a ledger needs no zips
+
+    if hub.hides:
+        hub.ready()  # what is hidden is compared by commitments, which take the ledger's key
+    trees = unpack(bundle)
+    chosen = [tree for tree in trees if run_id in ("", tree.root.id)]
+    if len(chosen) != 1:
+        has = ", ".join(tree.root.id for tree in trees[:NAMED_MAX])
+        raise UsageError(f"the bundle has {len(trees)} runs ({has}): which one?", hint="export one, or say which")
+    record = _opened(hub, chosen[0].runs[0], chosen[0])
+    others = {row.key: row for tree in trees if tree is not chosen[0] for row in tree.calls if row.scope == "ledger"}
+    return record, others
+
+
+def runs_in(bundle: bytes) -> list[str]:
+    """The ids of the runs that an exported bundle has, without those inside them."""
+    from amends.bundle import unpack
+
+    return [tree.root.id for tree in unpack(bundle)]
+
+
+def _opened(hub: Hub, root: RunRow, found: Any) -> Record:
+    """One tree of a bundle as the ledger that wrote it would read it, if this process has its keys."""
+    rows = (found.runs, found.calls, found.events, found.approvals)
+    runs, calls, events, approvals = rows if hub.hiding.sealing is None else hub.hiding.sealing.opened(rows)
+    tree = Tree(runs[0], tuple(runs), tuple(calls), root.closed_at or root.created_at, (), tuple(approvals))
+    return read_record(tree, events)
 
 
 async def calls_of_ledger(hub: Hub, tree: Tree) -> dict[str, CallRow]:
@@ -104,6 +132,7 @@ def session_of(hub: Hub, replay: Replay) -> Session:
     session.budgets, session.rules, session.tell, session.anchor = (), (), None, None
     session.readings.recorded = replay.record.values
     session.state = "open"
+    session.recall.record = partial(recorded_call, replay)
     return session
 
 
@@ -117,14 +146,22 @@ def refuse(replay: Replay, op: Op[Any]) -> NoReturn:
     raise AssertionError(f"a replay starts nothing and writes nothing: {type(op).__name__}")
 
 
-def in_turn(flows: Sequence[Flow[Any]], perform: Any) -> list[Any]:
-    """Flows that ran side by side, one after the other: the record has them in any order."""
-    ends: list[Any] = []
-    for flow in flows:
-        try:
-            ends.append(run_flow(flow, perform))
-        except Exception as error:
-            ends.append(error)
+def in_turn(replay: Replay, flows: Sequence[Flow[Any]], perform: Callable[[Op[Any]], Any]) -> list[Any]:
+    """Flows that ran side by side, in one thread: one that must wait for its turn lets the others go on."""
+    ends: list[Any] = [None] * len(flows)
+    waiting: dict[int, Op[Any] | None] = dict.fromkeys(range(len(flows)))
+    while waiting:
+        replay.side_by_side = len(waiting)
+        for place, op in list(waiting.items()):
+            try:
+                waiting[place] = flows[place].send(None if op is None else perform(op))
+            except StopIteration as stop:
+                ends[place] = stop.value
+                del waiting[place]
+            except Exception as error:
+                ends[place] = error
+                del waiting[place]
+    replay.side_by_side = 0
     return ends
 
 
@@ -135,7 +172,9 @@ def child_row(replay: Replay, session: Session, id: str | None, input: object) -
     """The recorded run inside this one that is opened next by this name; raises ``Diverged`` where there is none."""
     replay.check()
     said = input_said(session.veil, session.tenant, input)
-    inside = [run for run in replay.record.runs.values() if run.parent == session.uid]
+    record = replay.record
+    inside = [run for run in record.runs.values() if run.parent == session.uid]
+    inside = [run for run in inside if run.uid not in record.gone]
     name = id or (f"child-{said.digest[:12]}" if said.digest else "")
     full = f"{session.id}/{name}"
     if name:
@@ -143,6 +182,9 @@ def child_row(replay: Replay, session: Session, id: str | None, input: object) -
     else:
         named = [run for run in inside if run.id.startswith(f"{full}{NEW_CHILD}") and run.uid not in replay.entered]
     fresh = [run for run in named if run.uid not in replay.entered]
+    if not named and replay.had_ended(session.uid):
+        words = f"run {session.id} takes no new child: it is committed, on its way to commit"
+        raise RunEnded(words, state="committed", run_id=session.id)
     if not named:
         replay.stop(no_such_child(replay.record, session, full))
     row = min(fresh, key=lambda run: (run.generation, run.created_at)) if fresh else named[-1]
@@ -151,7 +193,27 @@ def child_row(replay: Replay, session: Session, id: str | None, input: object) -
         replay.stop(other_input(replay.record, row.id, recorded, said.shown))
     replay.entered.add(row.uid)
     resumed = not fresh
-    return row, session.child(row.uid, row.id, generation=row.generation, resumed=resumed, state="open", given=input)
+    inner = session.child(row.uid, row.id, generation=row.generation, resumed=resumed, state="open", given=input)
+    obstacle = record.obstacle(row.uid) if fresh else record.blocked.get(row.uid)
+    if not fresh and any(entry.run == row.uid for entry in replay.left()):
+        obstacle = None  # opened again it went on
+    if obstacle is not None:
+        raise blocked_by(replay, inner, obstacle)
+    return row, inner
+
+
+def left(replay: Replay, session: Session, error: BaseException | None) -> None:
+    """A run of the record is left as it was then: what was taken back is free again, and what blocked it is raised."""
+    record, uid = replay.record, session.uid
+    if error is not None and session.above:
+        replay.free(uid)
+    if isinstance(error, Waiting | Diverged | ReplayDenied) or (error is not None and not isinstance(error, Exception)):
+        return
+    if error is None and session.above and record.ends.get(uid) == "committed":
+        replay.left_committed.add(uid)
+    move = record.blocked.get(uid)
+    if move is not None and (error is None or move.frm != "pivoted"):
+        raise blocked_by(replay, session, move) from error
 
 
 def open_again(hub: Hub, replay: Replay, session: Session, id: str | None, input: object) -> bool:

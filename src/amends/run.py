@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -338,9 +339,10 @@ class Run:
             error.add_note(note)
 
     def _release(self) -> None:
+        self._over = True
         if not self._session.above:  # a child's lease is its root's, which goes on
             self._hub.keeper.forget(self._session.lease)
-        self._over = True
+            self._hub.checkpointer.left(self.id, quiet=sys.exc_info()[1] is not None)
 
 
 class Entered:

@@ -10,9 +10,12 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from amends import listing, people, upkeep
 from amends.approvaldesk import ApprovalDesk
+from amends.auditdesk import AuditDesk
 from amends.budget import Budget
 from amends.budgetdesk import BudgetDesk
 from amends.bundledesk import BundleDesk
+from amends.checkpoint import Checkpoint
+from amends.checkpointdesk import CheckpointDesk
 from amends.context import refuse_reaching
 from amends.doubtdesk import DoubtDesk
 from amends.drive import Driver
@@ -43,7 +46,7 @@ IfRolledBack = Literal["again", "raise"]
 Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
-class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, ReplayDesk):
+class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, ReplayDesk, CheckpointDesk, AuditDesk):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(
@@ -62,6 +65,9 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, Repla
         link_secret: str | None = None,
         link_url: str | None = None,
         anchor: str | None = None,
+        checkpoint: float | str | None = None,
+        audit_key: str | None = None,
+        on_checkpoint: Callable[[Checkpoint], object] | None = None,
         create: bool | None = None,
         tenant: str | None = None,
         agent: str | None = None,
@@ -74,7 +80,7 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, Repla
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
         given |= {"rules": None if rules is None else tuple(rules), "tools": None}  # those here are beside a file's
-        self._hub = Hub(given, tools, store=store, hook=on_approval_needed)
+        self._hub = Hub(given, tools, store=store, hook=on_approval_needed, on_checkpoint=on_checkpoint)
         self._driver: Driver = Driver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s)
         value = self._hub.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
@@ -235,6 +241,7 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, Repla
             log.warning("run %s could not be recovered here: %s", row.id, error)
         finally:
             self._hub.keeper.forget(lease)
+            self._hub.checkpointer.wake()
         return self._report(uid=row.uid)
 
     def _resume(self, run: Run) -> None:
@@ -321,7 +328,7 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, Repla
     # ---- inside ---------------------------------------------------------------------------
 
     def _drive(self, flow: Flow[T]) -> T:
-        refuse_reaching("a verb of the runtime")
+        refuse_reaching("a verb of the runtime", flow)
         self._hub.ready()
         return self._driver.run(flow)
 

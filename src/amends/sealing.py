@@ -11,8 +11,10 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final, TypeVar
 
 from amends.approvalops import EditApproval
+from amends.auditops import ReadChains
 from amends.bundleops import ReadRecord
-from amends.errors import LedgerSealed
+from amends.chain import proof
+from amends.errors import LedgerCorrupt, LedgerSealed
 from amends.ledger import (
     AdmitCall,
     BeginRollback,
@@ -31,7 +33,7 @@ from amends.ledger import (
 from amends.record import changed
 from amends.rows import PLAIN, CallRow, EventRow, RunRow, lost_at
 from amends.secret import MARK, MASK, SEALED
-from amends.vault import Vault
+from amends.vault import Vault, is_sealed
 from amends.veil import with_secrets
 
 T = TypeVar("T")
@@ -49,8 +51,18 @@ SAID: Final[dict[type[StoreOp[Any]], tuple[str, tuple[str, ...]]]] = {
     BeginRollback: ("", ("why",)),
 }
 """What an operation says that is nobody else's, and the row that it is said of: it does not open in another one."""
-RAW: Final[tuple[type[StoreOp[Any]], ...]] = (ReadRecord,)
+RAW: Final[tuple[type[StoreOp[Any]], ...]] = (ReadRecord, ReadChains)
 """What is answered as it is written."""
+PROVED: Final[dict[type[StoreOp[Any]], tuple[str, ...]]] = {
+    AdmitCall: ("args",),
+    OpenRun: ("input",),
+    OpenChild: ("input",),
+    SettleCall: ("result", "error"),
+    NoteEvidence: ("result",),
+    ResolveCall: ("result",),
+    DecideCommit: ("output",),
+}
+"""What of it an event proves: the first of these that it has."""
 CALL_TEXTS: Final = ("args", "result", "error", "comp_error", "evidence", "learned")
 RUN_TEXTS: Final = ("input", "output", "goal_why", "causes")
 PARTS: Final = ("evidence", "learned", "causes")
@@ -75,11 +87,30 @@ class Sealing:
         if isinstance(op, EditApproval):
             self.seal(op.instead)
         row, names = SAID.get(type(op), ("", ()))
+        if not op.proof:
+            op.proof = self._proof(op, PROVED.get(type(op), ()))
         about = getattr(op, row) if row else ""
         for name in names:
             text = getattr(op, name)
             if text is not None:
                 setattr(op, name, self.sealed(text, about))
+
+    def _proof(self, op: StoreOp[Any], names: tuple[str, ...]) -> str:
+        """Of what the operation says, before nobody can read it any more."""
+        said = next((text for name in names if (text := getattr(op, name))), "")
+        return self.vault.proof(_settled(said)) if said and not is_sealed(said) else ""
+
+    def proves(self, proved: str, text: str, about: str) -> bool | None:
+        """Whether an event's proof is of this payload, of the row of this id; None: nobody can tell without its key."""
+        try:
+            text = self.vault.open(text, about)
+        except LedgerSealed:
+            return None
+        except LedgerCorrupt:
+            return False
+        if ":" not in proved:  # written before the ledger was encrypted
+            return proved in (proof(text), proof(_settled(text)))
+        return self.vault.proves(proved, _settled(text))
 
     def sealed(self, text: str, about: str) -> str:
         """One payload; what says nothing of anybody, and what gc has left, stays as it is."""
@@ -164,6 +195,13 @@ class Sealing:
             return self.vault.open(fact, row.call)
         except LedgerSealed:  # of a key that is gone: an event is never written again
             return f"({MASK} encrypted)"
+
+
+def _settled(text: str) -> str:
+    """A payload without what another key spells in another way: of a hidden value only what stands for it."""
+    if MARK not in text:
+        return text
+    return with_secrets(text, lambda packed: {"$secret": packed if isinstance(packed, str) else packed[0]})
 
 
 def _each(text: str, name: str, change: Callable[[str], str]) -> str:

@@ -39,10 +39,14 @@ class Entry:
     """Its places in the ledger's order; what was answered before another was asked for must come before it."""
     needed: bool = True
     """Whether the program asked for it in the execution that is replayed."""
+    required: bool = True
+    """Whether it must be asked for. A failure from before may have been passed over for other arguments."""
     nested: bool = False
     """The body of another call asked for it; no body runs here."""
     landed_at: float = inf
     """Of what was staged: when it had run."""
+    begun_at: float = inf
+    """When its first attempt began."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     asks: int = 0
     freed: bool = False
@@ -76,8 +80,28 @@ class Record:
     values: dict[tuple[str, str], list[float]]
     """What the clock said, by run and by the call in whose body it was read."""
     approvals: dict[str, ApprovalRow]
+    before: dict[str, str]
+    """The state of every run inside it that was there when the execution that is replayed began."""
+    blocked: dict[str, EventRow]
+    """Those that were left blocked in it: how each came to be so first."""
+    gone: frozenset[str]
+    """Those that had been taken back before, or were when they were opened again: then they were new ones."""
+    ends: dict[str, str]
+    """What each came to first when it was left in it."""
+    blocks: dict[str, EventRow]
+    """Those that were blocked before: how."""
     resumed: bool
     tree: Tree
+
+    def goes_on_in(self, run: str) -> bool:
+        """Whether something was asked for in this run in the execution that is replayed."""
+        return any(entry.run == run and entry.needed for entry in self.entries)
+
+    def obstacle(self, run: str) -> EventRow | None:
+        """What a run that was there before could not go on for when it was opened again; None: it went on."""
+        if run not in self.before or self.goes_on_in(run):
+            return None
+        return self.blocked.get(run) or (self.blocks.get(run) if self.before[run] == "blocked" else None)
 
 
 def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
@@ -85,18 +109,30 @@ def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
     moves: dict[str, list[EventRow]] = {}
     refusals: list[EventRow] = []
     values: dict[tuple[str, str], list[float]] = {}
+    states: list[EventRow] = []
     mine = {run.uid: run for run in tree.runs}
     for event in events:
         if event.what == "call":
-            moves.setdefault(event.call, []).append(event)
+            known = moves.get(event.call)
+            if known is None:
+                moves[event.call] = [event]
+            else:
+                known.append(event)
+        elif event.what == "run":
+            states.append(event)
         elif event.what == "refused" and event.run in mine:
             refusals.append(event)
         elif event.what == VALUE and event.run in mine:
             values.setdefault((event.run, event.call), []).append(event.at)
     last = max((max(row.asked_epoch, row.created_epoch) for row in tree.calls), default=1)
-    entries = [_entry_of(row, moves.get(row.id, ()), last, has_history=bool(tree.run.history)) for row in tree.calls]
-    entries += [_refusal(event, last) for event in refusals if "ident" in event.facts]
+    first = 0 if tree.run.history else last
+    entries = [one for row in tree.calls if (one := _entry_of(row, moves.get(row.id, ()), last, first)) is not None]
+    entries += [_refusal(event) for event in refusals if event.epoch >= first and "ident" in event.facts]
     entries.sort(key=lambda entry: entry.asked_at)
+    before = {event.run: event.to_state for event in states if event.epoch < first}
+    left = _left_as(event for event in states if event.epoch >= first)
+    gone = _gone(tree.runs, before, left)
+    entries = [entry for entry in entries if entry.run not in gone or entry.asked_at or entry.last == "told_failed"]
     record = Record(
         run=tree.run,
         runs=mine,
@@ -105,6 +141,11 @@ def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
         by_call={entry.row.id: entry for entry in entries if entry.row is not None},
         values=values,
         approvals={asked.id: asked for asked in tree.approvals},
+        before=before,
+        gone=gone,
+        blocks={event.run: event for event in states if event.epoch < first and event.to_state == "blocked"},
+        ends={run: move.to_state for run, move in left.items()},
+        blocked={run: move for run, move in left.items() if move.to_state == "blocked"},
         resumed=last > 1,
         tree=tree,
     )
@@ -114,37 +155,70 @@ def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
     return record
 
 
+def _gone(runs: Iterable[RunRow], before: Mapping[str, str], left: Mapping[str, EventRow]) -> frozenset[str]:
+    newest: dict[str, int] = {}
+    for run in runs:
+        newest[run.id] = max(run.generation, newest.get(run.id, 0))
+    ended = {run: move.to_state for run, move in left.items()}
+    found = (
+        run.uid
+        for run in runs
+        if before.get(run.uid) == "rolled_back"
+        or (
+            before.get(run.uid) in ("rolling_back", "blocked")
+            and ended.get(run.uid) == "rolled_back"
+            and run.generation < newest[run.id]
+        )
+    )
+    return frozenset(found)
+
+
+def _left_as(states: Iterable[EventRow]) -> dict[str, EventRow]:
+    """What each run came to first when it was left."""
+    left: dict[str, EventRow] = {}
+    for move in states:
+        if move.to_state in ("blocked", "committed", "rolled_back"):
+            left.setdefault(move.run, move)
+    return left
+
+
 def _name_of(entry: Entry) -> Name:
     if entry.row is None:
         return entry.tool, str(entry.facts["ident"]), str(entry.facts.get("again", ""))
     return entry.tool, entry.row.ident, entry.row.again
 
 
-def _refusal(event: EventRow, last: int) -> Entry:
+def _refusal(event: EventRow) -> Entry:
     facts: Mapping[str, Any] = json.loads(event.facts)
     return Entry(
         None, event.run, str(facts.get("asks") or facts["tool"]), ("refused",), asked_at=event.seq, answered_at=event.seq,
-        needed=event.epoch == last and not facts.get("parent"), nested=bool(facts.get("parent")), facts=facts,
+        needed=not facts.get("parent"), required=not facts.get("parent"), nested=bool(facts.get("parent")), facts=facts,
     )  # fmt: skip
 
 
-def _entry_of(row: CallRow, moves: Sequence[EventRow], last: int, *, has_history: bool) -> Entry:
-    """Where it stood when the last execution began, and what that was told of it."""
-    entry = Entry(row, row.run, row.tool, (), asked_at=row.seq, nested=bool(row.parent))
+def _entry_of(row: CallRow, moves: Sequence[EventRow], last: int, first: int) -> Entry | None:
+    """Where it stood when the last execution began, and what that was told of it.
+
+    ``first``: the epoch in which that execution began; with the model's own history it is all of them.
+    """
+    # Where it was asked for: what a child had staged is its parent's once the child has committed.
+    asked_in = moves[0].run if moves else row.run
+    entry = Entry(row, asked_in, row.tool, (), asked_at=row.seq, nested=bool(row.parent))
     asked = row.asked_epoch == last or row.created_epoch == last
-    entry.needed = not entry.nested and (asked or (has_history and row.kind != "read"))
-    first = 0 if has_history else last
+    entry.needed = not entry.nested and (asked or (first < last and row.kind != "read"))
     before = [move for move in moves if move.epoch < first] if row.created_epoch < first else ()
     if before:
         moves = moves[len(before) :]
         entry.asked_at = 0.0  # asked for again, nobody wrote down when
         sights = _sights_before(row, before[-1].to_state)
-        entry.answered_at = inf
+        if not sights and before[-1].to_state not in ("started", "ready", "backing_off"):
+            return None  # it was taken back before: the key was free again
     else:
         sights = []
     for move in moves:
         _see(entry, sights, move)
     entry.sights = tuple(sights) or ("doubt",)
+    entry.required = entry.needed and entry.sights != ("told_failed",)
     return entry
 
 
@@ -173,6 +247,8 @@ def _see(entry: Entry, sights: list[Sight], move: EventRow) -> None:
     row = entry.row
     assert row is not None, "only a call moves"
     told: Sight | None = None
+    if move.to_state == "started" and entry.begun_at == inf:
+        entry.begun_at = move.seq
     match move.to_state:
         case "held":
             told = "staged" if row.reason in ("order", "lock") else "held"
@@ -204,10 +280,8 @@ def _show_holds(record: Record) -> None:
 
     Who waits in place is told the decision alone; then nothing else was asked for between the two.
     """
-    asked = sorted(entry.row.created_at for entry in record.entries if entry.row is not None and entry.needed)
-    for entry in record.entries:
-        row = entry.row
-        if row is None or len(entry.sights) < 2 or entry.sights[0] != "held" or row.first_at is None:
-            continue
-        if not any(row.created_at < at < row.first_at for at in asked):
+    held = [entry for entry in record.entries if len(entry.sights) > 1 and entry.sights[0] == "held"]
+    for entry in held:
+        others = (other for other in record.entries if other is not entry and other.needed)
+        if not any(entry.asked_at < other.asked_at < entry.begun_at for other in others):
             entry.sights = entry.sights[1:]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final, NoReturn
 
@@ -10,15 +12,17 @@ from amends.charges import overrun_in
 from amends.engine.asking import held_for, rejected
 from amends.engine.call import Done, recorded_done
 from amends.engine.recorded import Entry, Record, Sight
-from amends.engine.refusing import conflict, failure, in_doubt
-from amends.engine.session import Ask, Session
+from amends.engine.refusing import conflict, ended, failure, in_doubt
+from amends.engine.session import Ask, Session, call_of
 from amends.engine.spending import exceeded
 from amends.engine.unlike import missing_at_end, out_of_turn, unlike, unrecorded
-from amends.errors import Error, KeyConflict, OutOfOrder, RuleRefused, RunEnded, ToolFailed
+from amends.errors import Error, KeyConflict, OutOfOrder, RuleRefused, RunBlocked, RunEnded, ToolFailed
+from amends.model import Residue
 from amends.ops import Sleep
 from amends.record import changed
-from amends.rows import CallRow
+from amends.rows import CallRow, EventRow
 
+_CALL: Final = re.compile(r"\((call_[^)]+)\)")
 PAUSE_S: Final = 0.001
 PAUSE_S_MAX: Final = 0.05
 ORDER_S_MAX: Final = 5.0
@@ -36,21 +40,25 @@ class Replay:
         """The first divergence, or what was refused around the record: whatever the program made of it."""
         self.stopped = False
         self.asked: list[Entry] = []
-        needed = [entry for entry in record.entries if entry.needed]
-        self._due = sorted((entry for entry in needed if entry.answered_at < inf), key=lambda entry: entry.answered_at)
+        due = [entry for entry in record.entries if entry.needed and entry.answered_at < inf]
+        self._due = sorted(due, key=lambda entry: entry.answered_at)
         self._first = 0
-        self._left = len(needed)
+        self._left = sum(entry.required for entry in record.entries)
         self.lookup: Callable[[Ask], CallRow | None] = lambda _: None
         """Finds the call of another run that answered, for tools that are once in the ledger."""
         self.rebuild: Callable[[CallRow, ToolFailed], Exception] = lambda _, known: known
         """Makes the error that a call ended with."""
         self.alone: Callable[[], bool] = lambda: True
         """Whether nobody but who asks is at work in the replay: then nobody else will ask for what is due."""
+        self.side_by_side = 0
+        """Requests of a plan's group that are under way."""
         self.entered: set[str] = set()
         """Runs inside the run that were opened."""
+        self.left_committed: set[str] = set()
         self.opened = False
         """Whether the program has opened the run itself."""
         self.over = False
+        self.finished = False
 
     def check(self) -> None:
         """Raise what has ended the replay, if something has."""
@@ -69,15 +77,15 @@ class Replay:
         again: Entry | None = None
         spare: Entry | None = None
         is_read = ask.spec.kind == "read"
-        for entry in self.record.by_name.get((ask.spec.name, ask.ident, ask.again), ()):
+        for entry in self._alike(ask):
             if entry.asks or (entry.nested and self._is_inside(entry)):
                 again = entry
             elif entry.nested:
                 continue
             elif again is not None and again.answers_again and not is_read:
                 break
-            elif entry.run != session.uid:
-                continue
+            elif entry.run != session.uid and entry.asked_at:
+                continue  # what was there before answers the whole tree
             elif entry.needed:
                 return entry
             else:
@@ -85,6 +93,17 @@ class Replay:
         if again is not None and (again.answers_again and not is_read):
             return again
         return spare if again is None else None
+
+    def _alike(self, ask: Ask) -> Sequence[Entry]:
+        """The entries of what this request asks for; under its own key, unless the tool names its calls anew by now."""
+        entries = self.record.by_name.get((ask.spec.name, ask.ident, ask.again), ())
+        if len(entries) < 2:
+            return entries
+        key = ask.key
+        mine = [
+            one for one in entries if one.row is None or key in one.row.key
+        ]  # a read's, and a loaded one, is longer
+        return mine if any(one.row is not None for one in mine) else entries
 
     def _is_inside(self, entry: Entry) -> bool:
         """Whether the call in whose body it was asked for has been answered here."""
@@ -111,7 +130,7 @@ class Replay:
         sight = entry.sights[min(entry.asks, len(entry.sights) - 1)]
         if not entry.asks:
             self.asked.append(entry)
-            self._left -= entry.needed
+            self._left -= entry.required
         entry.asks += 1
         self.reached = max(self.reached, entry.asked_at, entry.answered_at if entry.answered_at < inf else 0.0)
         if self.until and entry.row is not None and entry.row.id == self.until:
@@ -120,7 +139,7 @@ class Replay:
 
     def left(self) -> list[Entry]:
         """What the program asked for then and has not asked for now, in order."""
-        return [entry for entry in self.record.entries if entry.needed and not entry.asks] if self._left else []
+        return [entry for entry in self.record.entries if entry.required and not entry.asks] if self._left else []
 
     def end(self) -> None:
         """The program has ended: raises what it did not ask for."""
@@ -134,9 +153,17 @@ class Replay:
 
     def free(self, run: str) -> None:
         """A child run was left by its failure: what was taken back with it may be asked for anew."""
-        for entry in self.asked:
-            if entry.run == run and entry.row is not None and entry.row.comp_attempt:
+        inside = {run}
+        for one in self.record.tree.runs:  # parents come first
+            if one.parent in inside:
+                inside.add(one.uid)
+        for entry in self.record.entries:
+            if entry.run in inside and entry.row is not None and entry.row.comp_attempt:
                 entry.freed = True
+
+    def had_ended(self, run: str) -> bool:
+        """Whether this run inside the run only answers by now: it had committed before, or has been left so here."""
+        return self.record.before.get(run) == "committed" or run in self.left_committed
 
 
 class Stopped(BaseException):
@@ -149,22 +176,28 @@ async def recorded_call(replay: Replay, session: Session, ask: Ask) -> Done:
     pause, waited = PAUSE_S, 0.0
     while True:
         entry = replay.find(session, ask)
-        if entry is None:
+        if entry is None or (ask.spec.kind == "read" and replay.had_ended(session.uid)):
             return await _unrecorded(replay, session, ask)
         if not replay.is_early(entry):
             break
-        if waited >= ORDER_S_MAX or replay.alone():
+        if waited >= ORDER_S_MAX or (replay.alone() and replay.side_by_side < 2):
             replay.stop(out_of_turn(session, ask, entry, replay.first_due()))
         await Sleep(pause)
         replay.check()
         waited, pause = waited + pause, min(pause * 2, PAUSE_S_MAX)
     row = entry.row
-    if replay.strict and row is not None and row.digest != ask.digest:
+    first = not entry.asks and not entry.nested  # how a repeat was worded is not recorded
+    if replay.strict and first and row is not None and not _is_same(ask, row):
         replay.stop(unlike(session, ask, entry))
     sight, repeated = replay.take(entry)
     if row is None:
         raise refusal_of(replay, session, ask, entry)
     return told(replay, session, ask, entry, sight, repeated=repeated)
+
+
+def _is_same(ask: Ask, row: CallRow) -> bool:
+    """Whether version and all arguments are as they were; the same text needs no digest."""
+    return (row.args == ask.text and row.version == ask.spec.version) or row.digest == ask.digest
 
 
 async def _unrecorded(replay: Replay, session: Session, ask: Ask) -> Done:
@@ -173,10 +206,22 @@ async def _unrecorded(replay: Replay, session: Session, ask: Ask) -> Done:
         row = replay.lookup(ask)
         if row is not None:
             return recorded_done(session, ask.spec, _as_done(row))
+    if replay.had_ended(session.uid):
+        return _from_closed(replay, session, ask)
     run, left = replay.record.run, replay.left()
     if not left and run.goal == "rollback" and run.goal_by not in ("", "self"):
         raise RunEnded(f"run {run.id} is rolling back: it takes no new call", state="rolling_back", run_id=run.id)
     return replay.stop(unrecorded(replay.record, session, ask, left, replay.first_due()))
+
+
+def _from_closed(replay: Replay, session: Session, ask: Ask) -> Done:
+    """A run that had ended before: it answered what it had read, and took nothing new."""
+    entries = replay.record.by_name.get((ask.spec.name, ask.ident, ask.again), ())
+    known = [entry.row for entry in entries if entry.asks or not entry.asked_at or entry.nested]
+    rows = [row for row in known if row is not None and row.state == "succeeded"]
+    if ask.spec.kind == "read" and rows:
+        return recorded_done(session, ask.spec, rows[-1])
+    raise ended(session, "committed")
 
 
 def told(replay: Replay, session: Session, ask: Ask, entry: Entry, sight: Sight, *, repeated: bool) -> Done:
@@ -244,3 +289,24 @@ def refusal_of(replay: Replay, session: Session, ask: Ask, entry: Entry) -> Exce
                 allowed=[one.name for one in session.specs.values() if one.kind in ("retriable", "read")],
                 pivot=facts.get("pivot"), run_id=session.id,
             )  # fmt: skip
+
+
+def blocked_by(replay: Replay, session: Session, move: EventRow) -> RunBlocked:
+    """What a run that amends could do nothing more for raised, from the event that says so."""
+    causes = [str(cause) for cause in json.loads(move.facts).get("causes", ())]
+    doubts, residue, names = [], [], []
+    for cause in causes:
+        found = _CALL.search(cause)
+        entry = replay.record.by_call.get(found.group(1)) if found is not None else None
+        if entry is None or entry.row is None:
+            continue
+        call, why = call_of(entry.row, session.spec(entry.tool)), cause.partition(": ")[0]
+        names.append(entry.tool)
+        if "may have happened" in cause:
+            doubts.append(call)
+        else:
+            residue.append(Residue(call, why))
+    left = ", ".join(dict.fromkeys(names)) or "nothing amends can name"
+    return RunBlocked(
+        f"run {session.id} is blocked: {left}", run_id=session.id, residue=residue, doubts=doubts, causes=causes
+    )

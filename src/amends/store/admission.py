@@ -82,7 +82,7 @@ async def _first_answer(mine: CallRow, run: RunRow) -> Admission:
 async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission:
     # Reads are recorded, never deduplicated: the call's own id keeps their keys apart.
     closed = await takes_nothing(op, run, root, now)
-    if closed is not None and (root.state == "committed" or root.goal == "commit"):
+    if closed is not None and ("committed" in (root.state, run.state) or root.goal == "commit"):
         recorded = [call for call in await ListCalls(root.uid, ("succeeded",)) if call.key.startswith(f"{op.key}:")]
         return Admission("replay", recorded[-1]) if recorded else closed
     if closed is not None:

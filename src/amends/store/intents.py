@@ -5,11 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from amends import approvalops, budgetops, bundleops, deskops, ledger, noticeops, sealops, valueops
+from amends import (
+    approvalops,
+    auditops,
+    budgetops,
+    bundleops,
+    checkpointops,
+    deskops,
+    ledger,
+    noticeops,
+    sealops,
+    valueops,
+)
 from amends.flow import Flow
 from amends.store import (
     admission,
     approvals,
+    auditing,
+    checkpoints,
     desk,
     ending,
     loading,
@@ -51,6 +64,7 @@ INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     ledger.SearchCalls: reading.search_calls,
     ledger.ReadEvents: reading.read_events,
     ledger.ListLocks: reading.list_locks,
+    auditops.ReadChains: auditing.read_chains,
     valueops.NoteValue: values.note_value,
     deskops.AcceptCall: desk.accept_call,
     budgetops.ListBudgets: reading.list_budgets,
@@ -72,6 +86,10 @@ INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     noticeops.DueNotices: notices.due_notices,
     noticeops.ClaimNotice: notices.claim_notice,
     noticeops.NoteTold: notices.note_told,
+    checkpointops.DraftCheckpoint: checkpoints.draft_checkpoint,
+    checkpointops.WriteCheckpoint: checkpoints.write_checkpoint,
+    checkpointops.ReadCheckpoints: checkpoints.read_checkpoints,
+    checkpointops.ReadHashes: checkpoints.read_hashes,
 }
 
 READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(
@@ -83,6 +101,7 @@ READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(
         ledger.ReadEvents,
         ledger.DueRuns,
         ledger.ListLocks,
+        auditops.ReadChains,
         budgetops.ListBudgets,
         bundleops.FindTrees,
         bundleops.ReadRecord,
@@ -90,6 +109,9 @@ READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(
         approvalops.ReadApproval,
         approvalops.SearchApprovals,
         noticeops.DueNotices,
+        checkpointops.DraftCheckpoint,
+        checkpointops.ReadCheckpoints,
+        checkpointops.ReadHashes,
     }
 )
 """Operations that change nothing: a store may answer them without taking its write lock."""

@@ -10,6 +10,7 @@ from typing import Any
 from amends.approvalrows import Need, TermsOf
 from amends.budgetrows import Overrun
 from amends.ledger import Admission, AdmitCall
+from amends.proofs import call_bound, proof_of
 from amends.rows import CallRow, FindCall, InsertCall, ListCalls, ListTree, RunRow, UpdateRun
 from amends.states import RUN_FINAL, UNSETTLED
 from amends.store.change import find_run, move_call, note
@@ -218,7 +219,8 @@ async def write_call(
         facts["cost"], costs = await remember_cost(op, root, facts.get("cost", ""))
     seq = await note(
         run, "call", at=now, by=op.owner, epoch=root.epoch, call=op.call_id, frm="(new)", to=state,
-        tool=op.tool, reason=facts.get("reason"), violation=facts.get("violation"),
+        tool=op.tool, args=proof_of(op, op.args), row=call_bound(op, op.key, facts["generation"]),
+        reason=facts.get("reason"), violation=facts.get("violation"),
         locks=op.locks.names, costs=costs, accepts=op.accepts,
     )  # fmt: skip
     if state == "started":

@@ -11,6 +11,7 @@ from amends.bundleops import EVENTS_MAX, FindTrees, HasLoaded, LoadRecords, Read
 from amends.chain import storable
 from amends.errors import BadBundle, LedgerTampered, RunTaken
 from amends.markrows import AddMark, FindMark, MarkRow
+from amends.proofs import run_bound
 from amends.rows import (
     LOADED,
     AddEvent,
@@ -170,7 +171,7 @@ async def _tell(op: LoadRecords, records: list[Record], now: float) -> None:
         epoch=1,
     )  # fmt: skip
     await InsertRun(replace(run, state="committed", closed_at=now))
-    await note(run, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=1)
+    await note(run, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=1, row=run_bound(run))
     await note(run, "runs loaded", at=now, by=op.owner, epoch=1, heads=heads)
     await note(run, "run", at=now, by=op.owner, epoch=1, frm="open", to="committed")
 

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from amends.budgetrows import SliceRow
 from amends.bundleops import RunsOf
 from amends.chain import GENESIS, link, moment
+from amends.checkpointrows import CheckpointRow
 from amends.flow import run_flow
 from amends.ledger import StoreOp
 from amends.lockrows import (
@@ -55,7 +56,9 @@ from amends.rows import (
     UpdateRun,
 )
 from amends.store.approvalmemory import SHELF_ROWS, Shelf
+from amends.store.auditmemory import AUDIT_ROWS
 from amends.store.budgetmemory import BUDGET_ROWS
+from amends.store.checkpointmemory import CHECKPOINT_ROWS
 from amends.store.intents import intent
 
 T = TypeVar("T")
@@ -77,6 +80,7 @@ class MemoryStore:
         self.waits: dict[tuple[str, str], WaitRow] = {}
         self.marks: dict[str, MarkRow] = {}
         self.slices: dict[str, SliceRow] = {}
+        self.checkpoints: list[CheckpointRow] = []
         self.shelf = Shelf(self._undo)
         self._tails: dict[str, tuple[int, str]] = {}
         self._ids: dict[tuple[str, str], list[str]] = {}
@@ -347,4 +351,6 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     FindMark: lambda store, op: store.marks.get(op.name),
     AddMark: MemoryStore._add_mark,
     **BUDGET_ROWS,
+    **CHECKPOINT_ROWS,
+    **AUDIT_ROWS,
 }

@@ -6,9 +6,12 @@ from typing import Final
 
 from amends.testing.approvalcheckers import APPROVAL_CHECKERS
 from amends.testing.budgetcheckers import BUDGET_CHECKERS
+from amends.testing.chaincheckers import CHAIN_CHECKERS
+from amends.testing.checkpointcheckers import CHECKPOINT_CHECKERS
 from amends.testing.deskcheckers import DESK_CHECKERS
 from amends.testing.lockcheckers import LOCK_CHECKERS
 from amends.testing.noticecheckers import NOTICE_CHECKERS
+from amends.testing.replaycheckers import REPLAY_CHECKERS
 
 TOPIC_CHECKERS: Final = (
     *LOCK_CHECKERS,
@@ -16,4 +19,7 @@ TOPIC_CHECKERS: Final = (
     *APPROVAL_CHECKERS,
     *BUDGET_CHECKERS,
     *NOTICE_CHECKERS,
+    *CHECKPOINT_CHECKERS,
+    *CHAIN_CHECKERS,
+    *REPLAY_CHECKERS,
 )

@@ -279,3 +279,17 @@ create table if not exists marks (
     value longtext not null,
     made_at double not null
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+-- The ledger's own chain, over the newest hash of each tree that changed. The number decides who is first.
+create table if not exists checkpoints (
+    n bigint not null primary key,
+    at double not null,
+    ledger longtext not null,
+    high bigint not null,
+    gaps longtext not null,
+    heads longtext not null,
+    prev longtext not null,
+    hash longtext not null,
+    `key` longtext not null,
+    signature longtext not null
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;

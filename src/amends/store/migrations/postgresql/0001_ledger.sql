@@ -313,3 +313,17 @@ create table marks (
     value text not null,
     made_at double precision not null
 );
+
+-- The ledger's own chain, over the newest hash of each tree that changed. The number decides who is first.
+create table checkpoints (
+    n bigint not null primary key,
+    at double precision not null,
+    ledger text not null,
+    high bigint not null,
+    gaps text not null,
+    heads text not null,
+    prev text not null,
+    hash text not null,
+    "key" text not null,
+    signature text not null
+);

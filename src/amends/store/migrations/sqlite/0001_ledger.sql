@@ -299,3 +299,17 @@ create table marks (
     value text not null,
     made_at real not null
 ) strict;
+
+-- The ledger's own chain, over the newest hash of each tree that changed. The number decides who is first.
+create table checkpoints (
+    n integer primary key,
+    at real not null,
+    ledger text not null,
+    high integer not null,
+    gaps text not null,
+    heads text not null,
+    prev text not null,
+    hash text not null,
+    "key" text not null,
+    signature text not null
+) strict;

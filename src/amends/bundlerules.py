@@ -1,0 +1,325 @@
+"""What must be true of the rows of a bundle, and of any record of ours. Put into ``verify.py``: standard library only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from typing import Any
+
+Row = dict[str, Any]
+Moves = Mapping[str, tuple[str, ...]]
+GENESIS = "0" * 64
+NEW = "(new)"
+CALL_MOVES: Moves = {
+    NEW: ("held", "started"),
+    "held": ("ready", "refused", "dropped"),
+    "ready": ("started", "held", "refused", "dropped"),
+    "started": ("succeeded", "failed", "backing_off", "in_doubt"),
+    "backing_off": ("started", "failed"),
+    "in_doubt": ("started", "backing_off", "succeeded", "failed", "compensating", "residue"),
+    "succeeded": ("compensating", "residue"),
+    "compensating": ("compensated", "compensation_failed", "compensation_in_doubt"),
+    "compensation_in_doubt": ("compensating", "compensated", "compensation_failed"),
+    "compensation_failed": ("compensating", "compensated", "residue"),
+    "failed": ("succeeded",),
+    "compensated": ("succeeded",),
+    "refused": (),
+    "dropped": (),
+    "residue": (),
+}
+RUN_MOVES: Moves = {
+    NEW: ("open",),
+    "open": ("pivoted", "committed", "rolling_back", "blocked", "abandoned"),
+    "pivoted": ("committed", "blocked", "abandoned"),
+    "rolling_back": ("rolled_back", "blocked", "abandoned"),
+    "blocked": ("open", "pivoted", "rolling_back", "abandoned"),
+    "committed": ("rolling_back",),
+    "rolled_back": ("rolling_back",),
+    "abandoned": (),
+}
+APPROVAL_MOVES: Moves = {
+    NEW: ("pending",),
+    "pending": ("approved", "rejected", "expired", "cancelled"),
+    "approved": ("used", "rejected", "expired", "cancelled", "approved"),
+}
+MOVES = {"run": RUN_MOVES, "call": CALL_MOVES, "approval": APPROVAL_MOVES}
+KINDS = (("run", "runs", "uid"), ("call", "calls", "id"), ("approval", "approvals", "id"))
+"""The kinds of rows, the files that they are in, and what each is known by."""
+GONE, SEALED = "gone:", "sealed:"
+BOUND = {
+    "run": "uid id tenant generation root parent policy order_mode agent principal input_digest tags deadline_at",
+    "call": (
+        "tool version kind key generation ident digest scope declared again call_ref parent grp at_commit undoable accepts"
+    ),
+    "approval": (
+        "call run version principal agent nonce needed roles reasons rule policy requested_at expires_at use_key residue"
+        " follows"
+    ),
+}
+"""Of each kind of row: the columns that never change, in the order in which its first event has hashed them."""
+SAID = ("root", "run", "run_id", "tenant", "call", "what", "frm", "to_state", "by_whom", "epoch", "facts")
+
+
+class Bundle:
+    """What is in one: its manifest, and the rows of each part."""
+
+    def __init__(self, manifest: Row, rows: dict[str, list[Row]]) -> None:
+        self.manifest, self.rows = manifest, rows
+
+
+class Problem:
+    """Something that was changed: in which tree, at which of its events, and how."""
+
+    def __init__(self, how: str, text: str, event: Row | None = None, *, root: str = "", n: int = 0) -> None:
+        said = event or {}
+        self.how, self.text, self.root, self.run_id = how, text, said.get("root", root), said.get("run_id", "")
+        self.n, self.seq = n or said.get("n", 0), said.get("seq", 0)
+
+    def __repr__(self) -> str:
+        return f"run {self.run_id or self.root or '-'}, event {self.n or '-'}: {self.how}: {self.text}"
+
+
+# ---- the chain ----------------------------------------------------------------------------
+
+
+def digest(*parts: str | int) -> str:
+    """SHA-256 over texts and whole numbers, each with its type and length."""
+    data = [(type(part).__name__, str(part).encode("utf-8", "surrogatepass")) for part in parts]
+    return sha256(b"".join(f"{kind}{len(text)}:".encode() + text for kind, text in data)).hexdigest()
+
+
+def storable(text: str) -> str:
+    """As every database can hold it, and as it is hashed."""
+    return text.replace("\x00", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode("utf-8")
+
+
+def micros(at: float) -> int:
+    """A moment in whole microseconds."""
+    return round(at * 1e6)
+
+
+def link(prev: str, n: int, event: Row) -> str:
+    """What the hash of this event must be, as number ``n`` after the one with that hash."""
+    body = digest(*(storable(str(event[name])) for name in SAID))
+    return sha256(f"{prev}:{n}:{micros(event['at'])}:{body}".encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def proof(text: str) -> str:
+    """What an event says of a payload."""
+    return sha256(storable(text).encode("utf-8")).hexdigest()
+
+
+def bound(row: Row, kind: str) -> str:
+    """What the first event of a row says of it."""
+    parts = tuple(storable(one) if isinstance(one := row[name], str) else one for name in BOUND[kind].split())
+    return sha256(ascii(parts).encode("ascii")).hexdigest()
+
+
+# ---- checking -----------------------------------------------------------------------------
+
+
+def check_trees(bundle: Bundle) -> list[Problem]:
+    """Everything in its trees that does not hang together."""
+    found: list[Problem] = []
+    rows = bundle.rows
+    trees = {run["uid"]: run for run in rows["runs"] if run["uid"] == run["root"]}
+    of = {part: _by(rows[part], "root") for part in ("runs", "calls", "events", "approvals")}
+    for part, some in of.items():
+        gone = some.keys() - trees.keys()
+        found += [Problem("row_forged", f"there are {part} of a tree that is not there", root=root) for root in gone]
+    told = {tree["root"]: tree for tree in bundle.manifest["trees"]}
+    gone = told.keys() - trees.keys()
+    found += [Problem("row_missing", "the manifest names a tree that is not there", root=root) for root in gone]
+    for root in trees:
+        mine = {part: some.get(root, []) for part, some in of.items()}
+        found += Tree(mine, is_ours=trees[root]["origin"] == bundle.manifest["ledger"]).problems(told.get(root))
+    return found
+
+
+def _by(rows: list[Row], name: str) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row[name], []).append(row)
+    return found
+
+
+class Subject:
+    """One row, as its events tell it; ``facts``: what was said of it last, by name."""
+
+    def __init__(self, event: Row, facts: Row) -> None:
+        self.first, self.last, self.facts = event, event, facts
+        self.state = event["to_state"]
+        self.counts = {"attempt": 0, "comp_attempt": 0, "settled_seq": 0}
+        self.passed = False
+
+
+class Tree:
+    """The events of one tree in their order, then its rows."""
+
+    def __init__(self, rows: dict[str, list[Row]], *, is_ours: bool) -> None:
+        self._rows, self._events = rows, sorted(rows["events"], key=lambda event: event["n"])
+        self._subjects: dict[tuple[str, str], Subject] = {}
+        self._runs: dict[str, Row] = {}
+        self._emptied = not is_ours  # gc of another ledger writes no event
+        self._found: list[Problem] = []
+
+    def problems(self, told: Row | None) -> list[Problem]:
+        """What was changed. After an event that does not hang on the one before it nothing more can be said."""
+        if not self._is_linked():
+            return self._found
+        end: Row = self._events[-1] if self._events else {"n": 0, "hash": ""}
+        if told is None:
+            return [Problem("row_forged", "the manifest does not name this tree", end)]
+        if (end["n"], end["hash"]) != (told["events"], told["head"]):
+            return [Problem("cut", f"it ends at event {end['n']}, and had {told['events']}", end, n=end["n"] + 1)]
+        for kind, part, name in KINDS:
+            for row in self._rows[part]:
+                self._found += self._compared(kind, row[name], row)
+        for (kind, id), subject in self._subjects.items():
+            self._found.append(Problem("row_missing", f"{kind} {id} is not there", subject.last))
+        known = {run["uid"] for run in self._rows["runs"]}
+        for uid, event in self._runs.items():
+            if uid not in known and ("run", uid) not in self._subjects:
+                self._found.append(Problem("row_missing", f"run {uid} is not there", event))
+        return self._found
+
+    def _is_linked(self) -> bool:
+        prev, seq = GENESIS, 0
+        for n, event in enumerate(self._events, 1):
+            if event["n"] != n or event["seq"] <= seq or event["hash"] != link(prev, n, event):
+                if not self._found:
+                    how, text = self._how_broken(n, prev, event)
+                    self._found.append(Problem(how, text, event, n=n if how == "deleted" else event["n"]))
+                return False
+            prev, seq = event["hash"], event["seq"]
+            if event["at"] != micros(event["at"]) / 1e6:
+                self._found.append(Problem("edited", "its time is no whole microsecond", event))
+            self._found += self._moved(event, json.loads(event["facts"]))
+        return True
+
+    def _how_broken(self, n: int, prev: str, event: Row) -> tuple[str, str]:
+        after = self._events[n] if n < len(self._events) else None
+        if event["n"] > n:
+            return "deleted", f"event {n} is not there"
+        if event["n"] == n and event["hash"] == link(prev, n, event):
+            return "swapped", "it stands before its forerunner in the ledger"
+        if after is not None and after["hash"] == link(prev, n, after):
+            if event["hash"] == link(after["hash"], n + 1, event):
+                return "swapped", f"it was event {n + 1}"
+            return "inserted", "the event after it hangs on the one before it"
+        if after is not None and after["hash"] == link(event["hash"], n + 2, after):
+            return "deleted", f"event {n} is not there, and those after it were numbered anew"
+        return "edited", "it does not say what its hash is of"
+
+    # ---- what events say of rows ----------------------------------------------------------
+
+    def _moved(self, event: Row, facts: Row) -> Iterator[Problem]:
+        self._runs.setdefault(event["run"], event)
+        what, asked = event["what"], str(facts.get("approval"))
+        subject = {"run": event["run"], "call": event["call"], "approval": asked}.get(what)
+        if subject is not None:
+            yield from self._moves(what, subject, event, facts)
+        elif what in ("goal", "output"):
+            self._adds(("run", event["run"]), facts, "output")
+        elif what == "approval given":
+            self._adds(("approval", asked), facts, "given")
+        elif what == "payloads removed":
+            self._emptied = True
+        elif what == "passed to parent" and ("call", event["call"]) in self._subjects:
+            self._subjects["call", event["call"]].passed = True
+
+    def _moves(self, kind: str, id: str, event: Row, facts: Row) -> Iterator[Problem]:
+        subject, to = self._subjects.get((kind, id)), event["to_state"]
+        state = NEW if subject is None else subject.state
+        if event["frm"] != state:
+            yield Problem("inserted", f"{kind} {id} was {state} then, not {event['frm']}", event)
+        elif to not in MOVES[kind].get(state, ()):
+            yield Problem("inserted", f"no {kind} goes from {state} to {to}", event)
+        if subject is None:
+            subject = self._subjects[kind, id] = Subject(event, facts)
+        else:
+            is_settled = event["frm"] == "started" if "attempt" in facts else "resolved" in facts
+            if kind == "call" and is_settled:  # a settlement writes the result anew: also that there is none
+                forgets = (
+                    ("failure", "result") if event["frm"] == "started" else ("result",) if to == "succeeded" else ()
+                )
+                for name in forgets:
+                    subject.facts.pop(name, None)
+            subject.facts.update(facts)
+            subject.last, subject.state = event, to
+        if kind == "call" and to == "started":
+            subject.counts["attempt"] = facts.get("attempt", 1)
+        elif kind == "call" and to == "compensating":
+            subject.counts["comp_attempt"] = facts.get("attempt", 0)
+        elif kind == "call" and to in ("succeeded", "in_doubt"):
+            subject.counts["settled_seq"] = event["seq"]
+
+    def _adds(self, subject: tuple[str, str], facts: Row, name: str) -> None:
+        if subject in self._subjects and name in facts:
+            self._subjects[subject].facts[name] = facts[name]
+
+    # ---- the rows -------------------------------------------------------------------------
+
+    def _compared(self, kind: str, id: str, row: Row) -> Iterator[Problem]:
+        subject = self._subjects.pop((kind, id), None)
+        if subject is None:
+            about = {"root": row["root"], "run_id": row["id"] if kind == "run" else row["run_id"]}
+            yield Problem("row_forged", f"{kind} {id} has no event", about)
+            return
+        if row["state"] != subject.state:
+            text = f"{kind} {id} is {row['state']}, and its last event says {subject.state}"
+            yield Problem("row_changed", text, subject.last)
+        compare = {"run": self._run, "call": self._call, "approval": self._approval}[kind]
+        for how, text in compare(row, subject):
+            yield Problem(how, f"{kind} {id}: {text}", subject.last)
+
+    def _run(self, row: Row, subject: Subject) -> Iterator[tuple[str, str]]:
+        first, facts = subject.first, subject.facts
+        if "row" in facts and facts["row"] != bound(row, "run"):
+            yield "row_changed", "something that never changes was changed"
+        mine = row["root"], row["id"], row["tenant"], row["created_at"]
+        if mine != (first["root"], first["run_id"], first["tenant"], first["at"]):
+            yield "row_changed", "the id, the tenant or the time was changed"
+        for name in ("input", "output") if "row" in facts else ():
+            yield from self._payload(name, row[name], facts.get(name))
+
+    def _call(self, row: Row, subject: Subject) -> Iterator[tuple[str, str]]:
+        first, facts = subject.first, subject.facts
+        if "row" in facts and facts["row"] != bound(row, "call"):
+            yield "row_changed", "something that never changes was changed"
+        mine = row["root"], row["run_id"], row["tenant"], row["created_at"], row["seq"]
+        if mine != (first["root"], first["run_id"], first["tenant"], first["at"], first["seq"]):
+            yield "row_changed", "the run, the time or the place was changed"
+        run = next((run for run in self._rows["runs"] if run["uid"] == row["run"]), None)
+        if run is None or (row["run"] != first["run"] and not subject.passed):
+            yield "row_changed", "the run was changed"
+        elif (row["agent"], row["principal"]) != (run["agent"], run["principal"]):
+            yield "row_changed", "the agent or the principal was changed"
+        if {name: row[name] for name in subject.counts} != subject.counts:
+            yield "row_changed", "the attempts or the place among the settled were changed"
+        for name in ("args", "result") if "row" in facts else ():
+            yield from self._payload(name, row[name], facts.get(name))
+        if "row" in facts and facts.get("failure") and not self._emptied and row["state"] != "refused":
+            yield from self._payload("error", row["error"], facts["failure"])
+
+    def _approval(self, row: Row, subject: Subject) -> Iterator[tuple[str, str]]:
+        first, facts = subject.first, subject.facts
+        if "terms" in facts and facts["terms"] != bound(row, "approval"):
+            yield "row_changed", "what was asked for was changed"
+        if (row["digest"], row["seq"], row["call"]) != (facts.get("digest"), first["seq"], first["call"]):
+            yield "row_changed", "what it binds was changed"
+        if (row["root"], row["run_id"], row["tenant"]) != (first["root"], first["run_id"], first["tenant"]):
+            yield "row_changed", "the run was changed"
+        if row["given"] != "[]" or "given" in facts:
+            yield from self._payload("given", row["given"], facts.get("given"))
+
+    def _payload(self, name: str, text: str | None, proved: str | None) -> Iterator[tuple[str, str]]:
+        if text is not None and text.startswith(GONE):
+            if not self._emptied:
+                yield "payload_changed", f"the {name} is gone, and gc did not remove it"
+        elif proved is None or text is None:
+            if text or proved is not None:
+                yield "payload_changed", f"the {name} is not what was written"
+        elif ":" not in proved and not text.startswith(SEALED) and proof(text) != proved:
+            yield "payload_changed", f"the {name} is not what was written"
