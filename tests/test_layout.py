@@ -88,6 +88,7 @@ ROWS: dict[str, Row] = {
             "run",
             "aio",
             "aiorun",
+            "blocks",
             "attempts",
             "hub",
             "people",

@@ -343,25 +343,3 @@ class Run:
         if not self._session.above:  # a child's lease is its root's, which goes on
             self._hub.keeper.forget(self._session.lease)
             self._hub.checkpointer.left(self.id, quiet=sys.exc_info()[1] is not None)
-
-
-class Entered:
-    """A run in its block: the context is set, and leaving follows the table of nine."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self._token: Any = None
-        self._around = run._hub.live.block(run._session.uid)
-
-    def __enter__(self) -> Run:
-        self._token = current_caller.set(self.run)
-        self._around.__enter__()
-        return self.run
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        current_caller.reset(self._token)
-        try:
-            self.run._leave(error)
-        finally:
-            self.run._release()
-            self._around.__exit__(None, None, None)
