@@ -18,20 +18,21 @@ from amends.budget import Costs
 from amends.context import parent_call, refuse_nowhere
 from amends.engine import ending, leaving, plan
 from amends.engine.call import Done, guarded_call
+from amends.engine.foreseeing import ask_first
 from amends.engine.joining import doubt_left
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.telling import answer_done, answer_error, info_of, output_gone, report_of
-from amends.errors import LedgerError, TransactionOpen, UsageError
+from amends.errors import Held, LedgerError, TransactionOpen, UsageError, Waiting
 from amends.flow import Flow
 from amends.hiding import given_to, output_of, output_said
 from amends.hub import Hub, is_over
 from amends.joining import note_left_open, still_open, waits_for_itself
 from amends.ledger import Tree
 from amends.loop import shielded
-from amends.model import Answer, Staged
+from amends.model import Answer, Approval, Staged
 from amends.ops import Flight
 from amends.report import Report
-from amends.requesting import direct_ask, model_ask, once_ask, stranger_name
+from amends.requesting import direct_ask, foreseen_ask, model_ask, once_ask, stranger_name
 from amends.riding import Ride, joined_ask
 from amends.rows import RunRow
 from amends.states import RunState
@@ -113,6 +114,19 @@ class AsyncRun:
         except Exception as error:
             people.log_for(self._session, error, tool)
             return answer_error(self._session, tool, error)
+
+    async def approval_for(
+        self, tool: str, args: Mapping[str, Any] | str, *, tool_call_id: str | None = None
+    ) -> Approval | None:
+        """The request that this call would wait for, made if it was not yet; None: nobody is asked. Starts nothing."""
+        ask = foreseen_ask(self._hub, self._session, tool, args, tool_call_id=tool_call_id)
+        try:
+            await self._asked(ask, ask_first)
+        except Held as held:
+            found: Approval | None = held.approval
+            return found
+        except Waiting:
+            return None
 
     async def execute(self, plan_: Sequence[object], /) -> list[Answer]:
         """A model's plan: a list of ``{"tool", "args"}``; inner lists run in parallel."""
@@ -238,15 +252,18 @@ class AsyncRun:
             raise still_open(self.id)
 
     async def _do(self, ask: Ask) -> Done:
-        refuse_nowhere(ask.spec.name)
-        await self._check_here()
-        if ask.undeclared:
-            async with self.child(stranger_name(ask)) as inner:
-                return await inner._watched(guarded_call(inner._session, ask), [ask.flight])
-        done = await self._watched(guarded_call(self._session, ask), [ask.flight])
-        if done.row.kind == "pivot" and done.row.state == "succeeded" and not done.replayed:
+        done = await self._asked(ask, guarded_call)
+        if done.row.kind == "pivot" and done.row.state == "succeeded" and not (done.replayed or ask.undeclared):
             self._session.state = "pivoted"
         return done
+
+    async def _asked(self, ask: Ask, flow: Callable[[Session, Ask], Flow[T]]) -> T:
+        refuse_nowhere(ask.spec.name)
+        await self._check_here()
+        if not ask.undeclared:
+            return await self._watched(flow(self._session, ask), [ask.flight])
+        async with self.child(stranger_name(ask)) as inner:
+            return await inner._watched(flow(inner._session, ask), [ask.flight])
 
     async def _ride(self, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Done:
         """In the caller's own transaction: nothing of it is in flight, and stopped it never was."""

@@ -48,6 +48,17 @@ def model_ask(
     )  # fmt: skip
 
 
+def foreseen_ask(
+    hub: Hub, session: Session, tool: str, args: Mapping[str, Any] | str, *, tool_call_id: str | None
+) -> Ask:
+    """The same request before it is made: its body is not at hand, and not needed."""
+
+    def nobody(**_: Any) -> None:
+        raise AssertionError("what is only asked about has no body")
+
+    return model_ask(hub, session, tool, args, handler=nobody, tool_call_id=tool_call_id, again=None)
+
+
 def _undeclared_ask(
     session: Session, tool: str, args: Mapping[str, Any] | str, *, handler: Callable[..., Any],
     tool_call_id: str | None, again: str | None,
