@@ -28,8 +28,7 @@ from agents.items import ToolApprovalItem, TResponseInputItem
 from agents.result import RunResultBase
 from agents.tool import with_function_tool_failure_error_handler
 from agents.tool_context import ToolContext
-from pydantic import BaseModel
-from pydantic_core import to_json
+from pydantic_core import to_json, to_jsonable_python
 
 import amends
 from amends.errors import NoRun
@@ -53,7 +52,7 @@ class AmendsHooks(RunHooks[Any]):
     """What the agent ends with is the run's output. For those who open the run themselves: ``async with rt.run()``."""
 
     async def on_agent_end(self, context: AgentHookContext[Any], agent: Any, output: Any) -> None:
-        _current().output = _storable(output)
+        _current().output = to_jsonable_python(output, fallback=str)
 
 
 class AmendsRunner:
@@ -112,7 +111,7 @@ class AmendsRunner:
             def ends(result: RunResultBase) -> None:
                 if interruptions := getattr(result, "interruptions", None):
                     raise paused.because(run.id, interruptions)
-                run.output = _storable(result.final_output)
+                run.output = to_jsonable_python(result.final_output, fallback=str)
 
             yield ends
 
@@ -124,7 +123,8 @@ class AmendsRunner:
         async for asked in self._rt.approvals(""):
             seen += 1
             if wanted.get(asked.call.tool_call_id) == asked.call.tool:
-                found.add(asked.call.run_id)
+                above, _, _ = asked.call.run_id.rpartition(f"/{asked.call.tool}:")  # undeclared: in a run of its own
+                found.add(above or asked.call.run_id)
             if seen == LOOKED_AT_MAX:
                 break
         if len(found) != 1:
@@ -286,9 +286,3 @@ def _thread_of(options: dict[str, Any]) -> tuple[str, ...]:
     session = options.get("session")
     thread = options.get("conversation_id") if session is None else getattr(session, "session_id", None)
     return () if thread is None else (f"thread:{thread}",)
-
-
-def _storable(output: Any) -> Any:
-    if isinstance(output, BaseModel):
-        return output.model_dump(mode="json")
-    return output if output is None or isinstance(output, str) else str(output)
