@@ -8,8 +8,8 @@ import threading
 import pydantic  # noqa: F401 (amends imports it at a tool's first call: no test's deadline should pay for that)
 import pytest
 
-# Before anything imports them: a failed check of the conformance suite shows the values.
-pytest.register_assert_rewrite("amends.testing.conformance")
+# Before anything imports them: a failed check of a conformance suite shows the values.
+pytest.register_assert_rewrite("amends.testing.conformance", "tests.adapters.conformance")
 
 pytest_plugins = ["tests.servers.fixtures"]
 

@@ -227,6 +227,17 @@ class AsyncRun:
                 await self._look()
         raise AssertionError("taking back always raises")
 
+    async def leave(self, error: BaseException | None = None) -> None:
+        """The run is left as the end of a block leaves it: committed, taken back over an error, let go over ``Waiting``.
+
+        For runs from ``rt.open`` that end elsewhere than they began; the error itself is not raised here.
+        """
+        people.refuse_in_body(self.id, "left")
+        try:
+            await self._go(error)
+        finally:
+            self._release()
+
     async def report(self) -> Report:
         """What this run did so far."""
         return report_of(self._session, await self._tree(), ledger=self._hub.store.url)

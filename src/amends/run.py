@@ -218,6 +218,17 @@ class Run:
             self._release()
         raise AssertionError("taking back always raises")
 
+    def leave(self, error: BaseException | None = None) -> None:
+        """The run is left as the end of a block leaves it: committed, taken back over an error, let go over ``Waiting``.
+
+        For runs from ``rt.open`` that end elsewhere than they began; the error itself is not raised here.
+        """
+        people.refuse_in_body(self.id, "left")
+        try:
+            self._leave(error)
+        finally:
+            self._release()
+
     def report(self) -> Report:
         """What this run did so far."""
         return report_of(self._session, self._tree(), ledger=self._hub.store.url)

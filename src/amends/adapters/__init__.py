@@ -1,1 +1,1 @@
-"""One module per framework, named after its distribution. None is imported here: each brings its own framework."""
+"""Adapters: one module per framework, named after its distribution. Each imports its framework and ``amends`` alone."""
