@@ -272,7 +272,9 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
     async def _aopen(self, seat: _Seat, state: Any) -> AsyncRun:
         if seat.run is None:
             if not isinstance(self._rt, AsyncRuntime):
-                raise UsageError("this middleware has a blocking Runtime", hint="use invoke, or give it an AsyncRuntime")
+                raise UsageError(
+                    "this middleware has a blocking Runtime", hint="use invoke, or give it an AsyncRuntime"
+                )
             try:
                 known: Report | None = await self._rt.report(seat.run_id)
             except UsageError:  # there is none yet
@@ -541,7 +543,9 @@ def _inside(config: RunnableConfig) -> str:
 def _messages(state: Any) -> Sequence[BaseMessage]:
     if isinstance(state, list):
         return state
-    found: Sequence[BaseMessage] = state.get("messages", ()) if isinstance(state, dict) else getattr(state, "messages", ())
+    found: Sequence[BaseMessage] = (
+        state.get("messages", ()) if isinstance(state, dict) else getattr(state, "messages", ())
+    )
     return found
 
 

@@ -248,7 +248,9 @@ def _as_decided(state: RunState[Any], report: amends.Report) -> None:
     """
     known = _states_of(report)
     undecided = {call_id for call_id, call_state in known.items() if call_state == "held"}
-    records = [] if state._context is None else list(state._context._approvals.values())  # no public way to take it back
+    records = (
+        [] if state._context is None else list(state._context._approvals.values())
+    )  # no public way to take it back
     for record in records:
         if isinstance(record.approved, list):
             record.approved = [one for one in record.approved if one not in undecided]
