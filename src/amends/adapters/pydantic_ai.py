@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import Any, Final, Generic
 
 from pydantic_ai import AgentRunResult, RunContext
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ToolFailed
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed, ToolRetryError
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart
 from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults, ToolDefinition
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
@@ -21,6 +21,9 @@ from pydantic_core import to_jsonable_python
 
 import amends
 from amends.errors import NoRun
+
+CAUSES_MAX: Final = 20
+"""So far back is looked for a timeout behind an error."""
 
 Execute = Callable[[dict[str, Any]], Awaitable[Any]]
 
@@ -115,6 +118,10 @@ async def _guarded(name: str, args: dict[str, Any], call_id: str | None, execute
         except (ApprovalRequired, CallDeferred) as pause:  # the tool's own: it has done nothing yet
             deferred.append(pause)
             raise amends.NoEffect("the tool itself asked to be called later") from pause
+        except (ModelRetry, ToolRetryError) as error:
+            if _timed_out(error):  # the framework says "try again"; nobody knows whether it happened
+                raise TimeoutError(str(error)) from error
+            raise
         return returned[-1]
 
     run = _current()
@@ -131,6 +138,15 @@ async def _guarded(name: str, args: dict[str, Any], call_id: str | None, execute
         asked: amends.Approval = answer.error.approval
         raise ApprovalRequired({"approval": asked.id, "digest": asked.digest, "why": asked.rule, "run": run.id})
     raise ToolFailed(answer.text)
+
+
+def _timed_out(error: BaseException) -> bool:
+    found: BaseException | None = error
+    for _ in range(CAUSES_MAX):
+        if found is None or isinstance(found, TimeoutError):
+            break
+        found = found.__cause__ or found.__context__
+    return isinstance(found, TimeoutError)
 
 
 def _open_calls(messages: Sequence[ModelMessage]) -> list[str]:
