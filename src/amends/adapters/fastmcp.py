@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Final, Literal
 
@@ -37,21 +38,23 @@ class AmendsMiddleware(Middleware):
 
     ``run_id``: the run of a request, or what makes it of the tool's name and the arguments. ``notice``: a client that
     can ask its user is told that a call waits for approval; its answer decides nothing, the ledger is looked at again.
-    ``options``: those of ``rt.run``. A tool that says ``readOnlyHint`` and is not declared passes unrecorded.
+    ``options``: those of ``rt.run``. A tool that says ``readOnlyHint`` and is not declared is a read.
     """
 
     def __init__(
         self, rt: amends.AsyncRuntime, *, run_id: RunId | None = None, notice: bool = False, **options: Any
     ) -> None:
         self._rt, self._run_id, self._notice, self._options = rt, run_id, notice, options
+        self._hinted: set[str] = set()
 
     async def on_call_tool(self, context: MiddlewareContext[CallToolRequestParams], call_next: Next) -> ToolResult:
         """The call, done at most once."""
         name = context.message.name
         asking = context.fastmcp_context
         tool = None if asking is None else await asking.fastmcp.get_tool(name)
-        if name == END or self._passes(tool):
+        if name == END:
             return await call_next(context)
+        self._take_hint(tool)
         request = _Request(self, context, call_next, tool)
         await self._once(request)
         if request.asked is None or not self._notice or asking is None or not _can_ask(asking):
@@ -92,10 +95,13 @@ class AmendsMiddleware(Middleware):
         for child in report.children:
             await self._ask_left(run, child, ctx)
 
-    def _passes(self, tool: Tool | None) -> bool:
-        if tool is None or tool.annotations is None or not tool.annotations.read_only_hint:
-            return False
-        return all(one["name"] != tool.name for one in self._rt.schemas("mcp"))
+    def _take_hint(self, tool: Tool | None) -> None:
+        """A tool of the server's own that says that it only reads is declared so, unless it is declared already."""
+        if tool is None or tool.name in self._hinted or tool.annotations is None or not tool.annotations.read_only_hint:
+            return
+        self._hinted.add(tool.name)
+        with suppress(amends.UsageError):
+            self._rt.add(amends.declare(tool.name, kind="read"))
 
     async def _once(self, request: _Request) -> None:
         request.begin()

@@ -187,8 +187,9 @@ def _gate(name: str, own: Approves) -> Callable[[RunContextWrapper[Any], dict[st
     """Whether the SDK pauses before a call: while the ledger waits for a yes, or where the tool itself wants one."""
 
     async def needs_approval(ctx: RunContextWrapper[Any], args: dict[str, Any], call_id: str) -> bool:
+        run = _current()
         try:
-            if await _current().approval_for(name, args, tool_call_id=call_id) is not None:
+            if await run.approval_for(name, args, tool_call_id=call_id) is not None:
                 return True
         except amends.Error:
             pass  # the call itself will say it, in words for the model
