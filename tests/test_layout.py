@@ -44,7 +44,7 @@ ROWS: dict[str, Row] = {
             *("tool", "spec", "signature", "declare", "check", "flow", "rows", "lockrows", "ops", "ledger", "answers"),
             *("joining", "filter", "planmark", "deskops", "budgetrows", "budgetops", "rules", "approvalrows"),
             *("approvalops", "noticeops", "links", "charges"),
-            *("veil", "markrows", "sealops"),
+            *("veil", "markrows", "sealops", "twins", "elsewhere"),
         ),
         ("words",),
         "a declaration and an operation are data: whoever performs them comes later",

@@ -73,7 +73,7 @@ class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudg
         store: Store | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
-        given["rules"] = None if rules is None else tuple(rules)
+        given |= {"rules": None if rules is None else tuple(rules), "tools": None}  # those here are beside a file's
         self._hub = Hub(given, tools, store=store, hook=on_approval_needed)
         self._driver: AsyncDriver = AsyncDriver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s)
         value = self._hub.value
@@ -197,6 +197,10 @@ class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudg
     def add(self, *tools: object) -> None:
         """Declare more tools to this runtime."""
         self._hub.add(tools)
+
+    def reach(self, bodies: Mapping[str, Callable[..., object]], /) -> None:
+        """Tools that were declared and live elsewhere have these bodies here; names that were not declared are passed over."""
+        self._hub.reach(bodies)
 
     def check(self, plan_: Sequence[object], /) -> plan.Check:
         """Every violation in a plan, and a lawful order if there is one."""

@@ -6,7 +6,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import FrameType, FunctionType, ModuleType
 from typing import Any, Final, Unpack
@@ -17,7 +17,6 @@ from amends.check import (
     check_listing,
     check_repeatable,
     check_rules,
-    check_seconds,
     check_words,
     checked_ignore,
     checked_key,
@@ -25,7 +24,6 @@ from amends.check import (
     checked_redact,
     checked_retry,
     checked_signature,
-    has_argument,
     idempotence,
     listed,
 )
@@ -34,19 +32,8 @@ from amends.model import Order, Retry
 from amends.phrases import close_to
 from amends.secret import NOTHING, Hidden
 from amends.signature import is_async_function, plain_function
-from amends.spec import (
-    EVERYTHING,
-    TWIN_RETRY,
-    Declaration,
-    DeclareOptions,
-    ProbeSpec,
-    Spec,
-    Twin,
-    TwinLike,
-    TwinSaid,
-    declaration_of,
-    place,
-)
+from amends.spec import Declaration, DeclareOptions, Spec, declaration_of, place
+from amends.twins import NO_BODIES, Bodies, Known, twin_said, with_methods
 
 _ONCE: Final = Retry(attempts=1)
 
@@ -56,13 +43,15 @@ def declare(name: str, /, **options: Unpack[DeclareOptions]) -> Declaration:
     return said(name, _line_of(sys._getframe(1)), options=options)
 
 
-def specs_of(tools: Iterable[object], *, order: Order, redact: Hidden = NOTHING) -> dict[str, Spec]:
+def specs_of(
+    tools: Iterable[object], *, order: Order, redact: Hidden = NOTHING, bodies: Bodies = NO_BODIES
+) -> dict[str, Spec]:
     """Every tool of these, by name; raises BadDeclaration that says which and where.
 
-    ``redact``: patterns of what the runtime hides in every tool.
+    ``redact``: patterns of what the runtime hides in every tool. ``bodies``: how tools that live elsewhere are reached.
     """
-    found = _collected(tools)
-    specs = {name: _spec(declared, found, order=order, redact=redact) for name, declared in found.items()}
+    found = Known(_collected(tools), bodies)
+    specs = {name: _spec(declared, found, order=order, redact=redact) for name, declared in found.tools.items()}
     for spec in specs.values():
         check_after(spec, specs)
     return specs
@@ -80,39 +69,8 @@ def said(name: str, where: str, *, options: Mapping[str, Any], like: Declaration
         close = close_to(unknown[0], _OPTIONS, cutoff=0.4)
         raise TypeError(f'tools have no option "{unknown[0]}"' + (f'; did you mean "{close[0]}"?' if close else ""))
     if "compensate" in given:
-        given["compensate"] = TwinSaid(given["compensate"])
+        given["compensate"] = twin_said(name, where, given["compensate"])
     return replace(like, name=name, where=where, **given) if like else Declaration(name=name, where=where, **given)
-
-
-def with_methods(declared: Declaration, instance: Any) -> Declaration:
-    """The same tool, done by this instance: ``execute``, and its other methods where no option was given."""
-    names = ("compensate", "probe", "guard", "list_effects")
-    own = {name: method for name in names if callable(method := getattr(instance, name, None))}
-    compensate = TwinSaid(own["compensate"]) if "compensate" in own else None
-    return replace(
-        declared,
-        cls=type(instance),
-        fn=instance.execute,
-        compensate=declared.compensate or compensate,
-        probe=declared.probe or own.get("probe"),
-        guard=declared.guard or own.get("guard"),
-        list_effects=declared.list_effects or own.get("list_effects"),
-    )
-
-
-def _grounded(declared: Declaration) -> Declaration:
-    """With its body: a declared class is made once, however many runtimes it is given to."""
-    if declared.cls is None or declared.fn is not None:
-        return declared
-    if declared.grounded is None:
-        try:
-            instance = declared.cls()
-        except TypeError as error:
-            own = declared.cls.__name__
-            problem = f"{declared.name} cannot be made without arguments ({error}): make it yourself, tool({own}(…))"
-            raise BadDeclaration(problem, tool=declared.name, where=declared.where) from error
-        declared.grounded = with_methods(declared, instance)
-    return declared.grounded
 
 
 def _collected(tools: Iterable[object]) -> dict[str, Declaration]:
@@ -225,12 +183,13 @@ def _takes_self(plain: Any) -> bool:
 
 _AS_SAID: Final = (
     "name", "version", "scope", "on_conflict", "on_failure", "at", "needs_approval", "timeout", "cost", "locks",
-    "on_lock", "order", "list_effects", "fn", "where",
+    "on_lock", "order", "list_effects", "where",
 )  # fmt: skip
 
 
-def _spec(original: Declaration, found: Mapping[str, Declaration], *, order: Order, redact: Hidden) -> Spec:
-    declared = _grounded(original)
+def _spec(original: Declaration, found: Known, *, order: Order, redact: Hidden) -> Spec:
+    declared = found.grounded(original)
+    fn = found.body(original)
     check_words(declared)
     check_rules(declared)
     check_listing(declared)
@@ -238,7 +197,7 @@ def _spec(original: Declaration, found: Mapping[str, Declaration], *, order: Ord
     kind = checked_kind(declared, declared.order or order)
     key = checked_key(declared, signature)
     idempotent, window = idempotence(declared)
-    probe = _asked(declared, declared.probe, "probe", found, settle=declared.settle) if declared.probe else None
+    probe = found.asked(declared, declared.probe, "probe", settle=declared.settle) if declared.probe else None
     is_repeatable = idempotent or probe is not None
     check_repeatable(declared, kind, is_repeatable=is_repeatable)
     doubt = listed(declared.doubt)
@@ -254,10 +213,11 @@ def _spec(original: Declaration, found: Mapping[str, Declaration], *, order: Ord
         idempotent=idempotent,
         window=window,
         doubt=doubt,
-        compensate=_twin(declared, declared.compensate, found) if declared.compensate else None,
+        compensate=found.twin(declared, declared.compensate) if declared.compensate else None,
         probe=probe,
-        guard=_asked(declared, declared.guard, "guard", found) if declared.guard else None,
-        is_async=declared.fn is not None and is_async_function(declared.fn),
+        guard=found.asked(declared, declared.guard, "guard") if declared.guard else None,
+        fn=fn,
+        is_async=fn is not None and is_async_function(fn),
         result_type=signature.hints.get("return", Any) if signature else Any,
         description=_description(declared),
         declaration=original,
@@ -273,94 +233,3 @@ def _description(declared: Declaration) -> str:
         return ""
     found = inspect.getdoc(plain_function(declared.fn))
     return found or (declared.cls and inspect.getdoc(declared.cls)) or ""
-
-
-# ---- twins --------------------------------------------------------------------------------
-
-
-def _twin(declared: Declaration, twin: TwinSaid, found: Mapping[str, Declaration]) -> Twin:
-    asked = _asked(declared, twin.fn, "compensation", found)
-    probe = _asked(declared, twin.probe, "compensation's probe", found) if twin.probe else None
-    if not isinstance(twin.idempotent, bool):
-        bad(declared, f"{declared.name}: a compensation's idempotent is True or False, not {twin.idempotent!r}")
-    check_seconds(declared, "the compensation's timeout", twin.timeout, positive=True)
-    # A tool used as a twin has said of its own body that the destination deduplicates; that stays true here.
-    own = _tool_behind(twin.fn, found)
-    idempotent = twin.idempotent or (own is not None and own.idempotent is True)
-    return Twin(
-        fn=asked.fn,
-        params=asked.params,
-        is_async=asked.is_async,
-        idempotent=idempotent,
-        absent_ok=twin.absent_ok or twin.wins,
-        wins=twin.wins,
-        retry=checked_retry(declared, twin.retry, default=TWIN_RETRY, is_repeatable=idempotent or probe is not None),
-        timeout=twin.timeout,
-        probe=probe,
-        tool=asked.tool,
-    )
-
-
-def _asked(
-    declared: Declaration, twin: TwinLike, role: str, found: Mapping[str, Declaration], *, settle: float = 0.0
-) -> ProbeSpec:
-    """A twin, probe or guard, with the names it asks for."""
-    own = _tool_behind(twin, found)
-    if isinstance(twin, str) and own is None:
-        bad(declared, f'{declared.name}: its {role} "{twin}" is no tool of this runtime; pass it in tools= too')
-    if own is not None and declared in (own, own.grounded):
-        bad(declared, f"{declared.name} cannot be its own {role}")
-    name = own.name if own is not None else None
-    fn = _grounded(own).fn if own is not None else twin
-    params: tuple[str, ...]
-    if fn is None:
-        # Whoever calls it there is given all there is, and picks.
-        fn, params = _elsewhere(twin), (EVERYTHING, "result", "call")
-    elif callable(fn):
-        params = _params(declared, fn, role)
-    else:
-        bad(declared, f"{declared.name}: its {role} must be a function or the name of a tool, not {twin!r}")
-    return ProbeSpec(fn, params, is_async_function(fn), settle=settle, tool=name)
-
-
-def _elsewhere(twin: object) -> Callable[..., Any]:
-    name = str(twin)
-
-    def elsewhere(**_: Any) -> Any:
-        raise BadDeclaration(f"{name} lives elsewhere: this process has no body to call", tool=name)
-
-    return elsewhere
-
-
-def _tool_behind(twin: object, found: Mapping[str, Declaration]) -> Declaration | None:
-    return found.get(twin) if isinstance(twin, str) else declaration_of(twin)
-
-
-def _params(declared: Declaration, fn: Callable[..., Any], role: str) -> tuple[str, ...]:
-    name = getattr(fn, "__name__", None) or repr(fn)
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (ValueError, TypeError):
-        bad(declared, f"{declared.name}: the parameters of its {role} {name} cannot be read; wrap it in a def")
-    asked: list[str] = []
-    for parameter in parameters:
-        if parameter.kind is parameter.VAR_KEYWORD:
-            asked.append(EVERYTHING)
-        elif parameter.kind is parameter.POSITIONAL_ONLY:
-            bad(declared, f"{declared.name}: its {role} {name} is asked by name; remove the / after {parameter.name}")
-        elif parameter.kind is not parameter.VAR_POSITIONAL and _is_askable(declared, parameter, role, name):
-            asked.append(parameter.name)
-    return tuple(asked)
-
-
-def _is_askable(declared: Declaration, parameter: inspect.Parameter, role: str, name: str) -> bool:
-    ours = ("call",) if role == "probe" else ("result", "call")
-    if parameter.name in ours:
-        return True
-    if parameter.name != "result" and has_argument(declared.signature, parameter.name):
-        return True
-    if parameter.default is not parameter.empty:
-        return False
-    can = ", ".join([*ours, *(declared.signature.names if declared.signature else ())])
-    problem = f'{declared.name}: its {role} {name} asks for "{parameter.name}"; it can ask for: {can}'
-    raise BadDeclaration(problem, tool=declared.name, where=declared.where)

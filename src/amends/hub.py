@@ -14,6 +14,7 @@ from amends import process
 from amends.anchor import anchor_of
 from amends.budget import Budget, budget_from, checked_budgets
 from amends.drive import Live
+from amends.elsewhere import declared_in
 from amends.engine.hidden import Memory
 from amends.engine.opening import Opening
 from amends.engine.session import Session
@@ -29,6 +30,7 @@ from amends.rules import Rule
 from amends.settings import Setting, settle_settings
 from amends.store.locate import store_for
 from amends.tool import Declaration, Spec, current_caller, specs_of
+from amends.twins import is_undoable_here
 
 log = logging.getLogger("amends")
 
@@ -56,7 +58,9 @@ class Hub:
         self.rules: tuple[Rule, ...] = self.value("rules")
         self.approvers: Mapping[str, tuple[str, ...]] = self.value("approvers")
         self.anchor = anchor_of(self.store.url, self.value("anchor"))
-        self.tools: list[object] = list(tools)
+        self.tools: list[object] = [*tools, *self._tables()]
+        self.bodies: dict[str, Callable[..., Any]] = {}
+        """How this process reaches tools that live elsewhere."""
         self.specs: dict[str, Spec] = self._checked(self.tools)
         self.live = Live(self.store)
         self.keeper = Keeper(self.store.perform, self.lease_s)
@@ -72,6 +76,10 @@ class Hub:
         """One setting's value."""
         return self.settings[name].value
 
+    def _tables(self) -> list[Declaration]:
+        said = self.settings["tools"]
+        return [declared_in(table, said.origin) for table in said.value]
+
     def add(self, tools: Iterable[object]) -> None:
         """Declare more tools; all or none."""
         more = [*self.tools, *tools]
@@ -80,10 +88,28 @@ class Hub:
             self.hiding.ready()
         self.tools = more
 
+    def reach(self, bodies: Mapping[str, Callable[..., Any]]) -> None:
+        """Give declared tools that live elsewhere their bodies; runs that are open have them too."""
+        new = {
+            name: fn
+            for name, fn in bodies.items()
+            if (spec := self.specs.get(name)) is not None and spec.signature is None and spec.fn is not fn
+        }
+        if not new:
+            return
+        with self._lock:
+            self.bodies |= new
+            self.specs |= self._checked(self.tools)  # in place: sessions hold this very table
+
     def _checked(self, tools: list[object]) -> dict[str, Spec]:
-        specs = specs_of(tools, order=self.order, redact=self.veil.hidden)
+        specs = specs_of(tools, order=self.order, redact=self.veil.hidden, bodies=self.bodies)
         self.hiding.check(specs.values())
         return specs
+
+    @property
+    def doable(self) -> frozenset[str]:
+        """The tools whose calls this process can take back, or nobody can."""
+        return frozenset(name for name, spec in self.specs.items() if is_undoable_here(spec))
 
     def be(self, owner: str) -> None:
         """Act as this owner: a simulated process."""

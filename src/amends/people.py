@@ -193,9 +193,7 @@ def staged_now(hub: Hub, call_id: str) -> Call:
 
 def abandoned(hub: Hub, view: View, limit: int, agents: Iterable[str]) -> Flow[list[Found]]:
     """What this process could recover now."""
-    return recovery.find_abandoned(
-        frozenset(hub.specs), tenant=view.tenant or None, limit=limit, agents=frozenset(agents)
-    )
+    return recovery.find_abandoned(hub.doable, tenant=view.tenant or None, limit=limit, agents=frozenset(agents))
 
 
 def claim(hub: Hub, found: Found, *, force: bool = False) -> Flow[tuple[RunRow, Lease] | None]:
@@ -221,7 +219,7 @@ async def one(hub: Hub, root: str) -> Found | None:
             return None
         dead = tree.run.owner
     needed = {row.tool for row in tree.calls if needs_tool(tree.run, row)}
-    return Found(tree.run, tuple(sorted(tool for tool in needed if tool not in hub.specs)), dead)
+    return Found(tree.run, tuple(sorted(set(needed) - hub.doable)), dead)
 
 
 # ---- a person's verbs ---------------------------------------------------------------------

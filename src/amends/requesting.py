@@ -12,7 +12,7 @@ from amends.engine.session import Ask, Session, ask_for
 from amends.errors import BadArguments, UsageError
 from amends.hub import Hub
 from amends.secret import NOTHING, Hidden
-from amends.tool import Declaration, Options, Spec, declare, specs_of
+from amends.tool import Declaration, Options, Spec, being_done, declare, specs_of
 
 
 def direct_ask(hub: Hub, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Ask:
@@ -42,8 +42,9 @@ def model_ask(
     because = plain.pop("again_because", None)
     bound = spec.bind_json(plain)
     is_async = None if handler is None else _is_async(handler)
+    fn = handler if handler is None or spec.signature is None else _doing(spec.declaration, handler, is_async=is_async)
     return ask_for(
-        session, spec, bound, fn=handler, is_async=is_async, again=again or because, call_ref=tool_call_id,
+        session, spec, bound, fn=fn, is_async=is_async, again=again or because, call_ref=tool_call_id,
         parent=parent_call(),
     )  # fmt: skip
 
@@ -57,6 +58,26 @@ def foreseen_ask(
         raise AssertionError("what is only asked about has no body")
 
     return model_ask(hub, session, tool, args, handler=nobody, tool_call_id=tool_call_id, again=None)
+
+
+def _doing(declared: Declaration, handler: Callable[..., Any], *, is_async: bool | None) -> Callable[..., Any]:
+    """A handler in which the tool's own function is the body of this call: a framework was given it as it is."""
+
+    def do(**args: Any) -> Any:
+        token = being_done.set(declared)
+        try:
+            return handler(**args)
+        finally:
+            being_done.reset(token)
+
+    async def do_async(**args: Any) -> Any:
+        token = being_done.set(declared)
+        try:
+            return await handler(**args)
+        finally:
+            being_done.reset(token)
+
+    return do_async if is_async else do
 
 
 def _undeclared_ask(

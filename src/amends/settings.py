@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from amends.budget import checked_budgets
+from amends.elsewhere import checked_tools
 from amends.errors import BadConfig
 from amends.record import dataclass
 from amends.rules import checked_approvers, checked_rules
@@ -29,6 +30,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "budgets": (),
     "rules": (),
     "approvers": {},
+    "tools": (),
     "link_secret": None,
     "link_url": None,
     "redact": None,
@@ -43,6 +45,7 @@ TABLES: Final[dict[str, Callable[[Any, str], Any]]] = {
     "budgets": checked_budgets,
     "rules": checked_rules,
     "approvers": checked_approvers,
+    "tools": checked_tools,
 }
 """Settings that are tables in a file, and so have no variable; with what checks them."""
 CHOICES: Final = {"order": ("strict", "advise")}

@@ -26,7 +26,7 @@ CostRule: TypeAlias = Costs | Callable[[Request], Costs]
 LockRule: TypeAlias = Callable[[Request], Iterable[str]]
 OnLock: TypeAlias = Literal["wait", "raise"]
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
-TwinLike: TypeAlias = Callable[..., object] | str  # a function, another tool, or the name of one
+TwinLike: TypeAlias = Callable[..., object] | str | Mapping[str, Any]  # a function, a tool, its name, or a table
 Style: TypeAlias = Literal["openai", "responses", "anthropic", "mcp"]
 
 EVERYTHING: Final = "**"

@@ -45,6 +45,7 @@ __all__ = [
     "Spec",
     "Tool",
     "Twin",
+    "being_done",
     "current_caller",
     "declare",
     "schemas",
@@ -84,6 +85,8 @@ class Caller(Protocol):
 
 
 current_caller: ContextVar[Caller | None] = ContextVar("amends.current_caller", default=None)
+being_done: ContextVar[Declaration | None] = ContextVar("amends.being_done", default=None)
+"""The tool whose call is under way in a handler: called in there, the function is that call's body and not another call."""
 
 
 # ---- the static type ----------------------------------------------------------------------
@@ -313,6 +316,12 @@ def _function(declared: Declaration, options: Options) -> Any:
 
 def _blocking_call(declared: Declaration, options: Options, fn: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
+        if being_done.get() is declared:
+            token = being_done.set(None)
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                being_done.reset(token)
         caller = current_caller.get()
         if caller is None or caller.is_async:
             raise _misplaced(declared, fn, caller)
@@ -323,6 +332,12 @@ def _blocking_call(declared: Declaration, options: Options, fn: Callable[..., An
 
 def _async_call(declared: Declaration, options: Options, fn: Callable[..., Any]) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> Any:
+        if being_done.get() is declared:
+            token = being_done.set(None)
+            try:
+                return await fn(*args, **kwargs)
+            finally:
+                being_done.reset(token)
         caller = current_caller.get()
         if caller is None or not caller.is_async:
             raise _misplaced(declared, fn, caller)

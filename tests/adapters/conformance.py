@@ -117,6 +117,16 @@ class Conformance:
         assert [tool for tool, _, _ in shop.contexts()] == ["balance", "balance"]
         assert all("9000" in told for told in done.told)
 
+    def test_a_tool_of_amends_goes_through_the_framework_as_it_is(self, shop: Shop) -> None:
+        reserve: Asked = ("reserve", {"sku": "S1"})
+        done = self.harness.drive(shop, [[reserve], [reserve], "reserved"])
+        assert done.how == "finished", done
+        assert shop.effects() == ["reserve S1"]
+        assert "reserved_S1" in done.told[0]
+        assert done.told[1].startswith("Already done")
+        with shop.desk() as rt:
+            assert [call.tool for call in rt.report(shop.runs()[0].id).calls] == ["reserve"]
+
     def test_two_turns_of_one_conversation_are_two_runs(self, shop: Shop) -> None:
         first = self.harness.drive(shop, [[charge("A1", 500)], "charged"])
         second = self.harness.drive(shop, [[charge("A2", 700)], "charged"])

@@ -26,6 +26,7 @@ class Shop:
         self.folder = folder
         self.url = f"sqlite:///{folder / 'ledger.db'}"
         self._lock = threading.Lock()
+        self._reserve = self._tool_of_amends()
 
     # ---- what a test looks at -----------------------------------------------------------------
 
@@ -95,9 +96,9 @@ class Shop:
             self._effect("stamp", text)
             return f"stamped_{text}"
 
-        return [charge, balance, wire, ship, mail, stamp]
+        return [charge, balance, wire, ship, mail, stamp, self._reserve]
 
-    def declared(self) -> list[amends.Declaration]:
+    def declared(self) -> list[Any]:
         """What amends is told of the tools above; nothing of ``stamp``."""
 
         def refund(result: dict[str, Any]) -> None:
@@ -117,9 +118,25 @@ class Shop:
             ),
             amends.declare("ship", kind="pivot", after=["charge"]),
             amends.declare("mail", kind="retriable", idempotent=True),
+            self._reserve,
         ]
 
     # ---- inside -------------------------------------------------------------------------------
+
+    def _tool_of_amends(self) -> Callable[..., Any]:
+        """A function that is a tool of amends already, and is given to the framework as it is."""
+
+        @amends.tool(key="sku")
+        def reserve(sku: str) -> str:
+            """Reserve an article."""
+            self._effect("reserve", sku)
+            return f"reserved_{sku}"
+
+        @reserve.compensate
+        def release(sku: str) -> None:
+            self._line("effects", f"release {sku}")
+
+        return reserve
 
     def _effect(self, tool: str, *words: object) -> None:
         self._note(tool)

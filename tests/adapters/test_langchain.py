@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -96,9 +95,10 @@ class AsyncLangChain:
                 tools = [lc_tool(fn) for fn in shop.functions()]
                 agent = create_agent(Scripted(turns=turns), tools=tools, middleware=[guard], checkpointer=saver)
                 config = config_of(thread)
+                given: Any = None if resume else {"messages": [("user", "go on")]}
                 try:
                     async with guard.turn(config):
-                        state = await agent.ainvoke(None if resume else {"messages": [("user", "go on")]}, config)
+                        state = await agent.ainvoke(given, config)
                 except ConnectionAbortedError as error:
                     return Outcome("failed", error=str(error))
                 return Outcome("paused" if "__interrupt__" in state else "finished", told_in(state))

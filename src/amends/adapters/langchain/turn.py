@@ -1,0 +1,101 @@
+"""One turn of a conversation: the run that is open for it, and the block that ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any, Self
+
+from langgraph.errors import GraphBubbleUp
+
+from amends import AsyncRun, AsyncRuntime, Run, Runtime, UsageError, Waiting, current_run
+from amends.adapters.langchain.graph import is_resumable, thread_of
+from amends.errors import NoRun
+
+
+class Seat:
+    """One run that is open here, and how many calls are in it."""
+
+    def __init__(self, run_id: str, config: Mapping[str, Any], *, run: Run | AsyncRun | None = None) -> None:
+        self.run_id, self.run, self.thread = run_id, run, thread_of(config)
+        self.is_resumable = is_resumable(config)
+        self.users, self.pausing = 0, False
+        self.lock, self.alock = threading.Lock(), asyncio.Lock()
+
+
+class Turn:
+    """One run for all that happens inside the block; it is ended by how the block ends."""
+
+    def __init__(self, rt: Runtime | AsyncRuntime, config: Mapping[str, Any], forget: Callable[[Seat], object]) -> None:
+        self._rt, self._config, self._forget = rt, config, forget
+        self._token: Any = None
+        self.seat: Seat | None = None
+        self.reached_end: bool | None = None
+        """Whether the last agent inside has ended; None: there was none, only tool nodes."""
+
+    def __enter__(self) -> Self:
+        self._token = scope.set(self)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        run = self._left()
+        if run is None and isinstance(error, Exception) and isinstance(self._rt, Runtime) and (words := self._words()):
+            found = next(self._rt.runs(words), None)
+            run = None if found is None else self._rt.open(found.id)
+        if run is not None:
+            blocking(run).leave(self._why(error))
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        run = self._left()
+        if run is None and isinstance(error, Exception) and isinstance(self._rt, AsyncRuntime):
+            found = [one async for one in self._rt.runs(words)][:1] if (words := self._words()) else []
+            run = await self._rt.open(found[0].id) if found else None
+        if run is not None:
+            await awaited(run).leave(self._why(error))
+
+    def _left(self) -> Run | AsyncRun | None:
+        scope.reset(self._token)
+        if self.seat is None:
+            return None
+        self._forget(self.seat)
+        return self.seat.run
+
+    def _words(self) -> str:
+        """What finds the run of a turn that was begun elsewhere, and failed here before it asked for a tool."""
+        thread = thread_of(self._config)
+        return "" if thread is None or '"' in thread else f'tag:"thread:{thread}" status:open,pivoted'
+
+    def _why(self, error: BaseException | None) -> BaseException | None:
+        is_pause = isinstance(error, GraphBubbleUp) or (error is None and self.reached_end is False)
+        return Waiting("the graph pauses") if is_pause else error
+
+
+scope: ContextVar[Turn | None] = ContextVar("amends.langchain.turn", default=None)
+
+
+def surrounding() -> Run | AsyncRun | None:
+    """The run that the program has opened around the graph, or in a tool of which this agent runs."""
+    try:
+        found: Run | AsyncRun = current_run()
+    except NoRun:
+        return None
+    return found
+
+
+def blocking(run: Run | AsyncRun | None) -> Run:
+    """This run, which must be a blocking one."""
+    if not isinstance(run, Run):
+        raise UsageError("the run around this graph is async", hint="use ainvoke inside it")
+    return run
+
+
+def awaited(run: Run | AsyncRun | None) -> AsyncRun:
+    """This run, which must be an async one."""
+    if not isinstance(run, AsyncRun):
+        raise UsageError("the run around this graph is blocking", hint="use invoke inside it")
+    return run

@@ -1,0 +1,304 @@
+"""Who takes a call back, looks after it or guards it: functions, tools by name, tools that live elsewhere."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+from amends.check import bad, check_seconds, checked_retry, has_argument
+from amends.errors import BadDeclaration
+from amends.model import Absent, Happened, Probed, Retry, Unknown
+from amends.record import dataclass
+from amends.signature import is_async_function
+from amends.spec import (
+    EVERYTHING,
+    TWIN_RETRY,
+    Declaration,
+    ProbeSpec,
+    Spec,
+    Twin,
+    TwinLike,
+    TwinSaid,
+    declaration_of,
+)
+
+Bodies: TypeAlias = Mapping[str, Callable[..., Any]]
+NO_BODIES: Final[Bodies] = {}
+TWIN_WORDS: Final = ("tool", "args", "idempotent", "absent_ok", "wins", "retry", "timeout", "probe")
+PROBE_WORDS: Final = ("tool", "args", "result")
+PROBES: Final = ("probe", "compensation's probe")
+EMPTY: Final[tuple[object, ...]] = (None, False, "", [], {})
+
+
+class Elsewhere:
+    """Stands for a body that this process cannot reach."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, **_: Any) -> Any:
+        """Raise: nobody here can do it."""
+        raise BadDeclaration(
+            f"{self.name} lives elsewhere: this process has no body to call",
+            tool=self.name,
+            hint=f"give the runtime a way to it: rt.reach({{{self.name!r}: function}})",
+        )
+
+
+def is_undoable_here(spec: Spec) -> bool:
+    """Whether this process can take a call of this tool back, as far as anybody can."""
+    return spec.compensate is None or not isinstance(spec.compensate.fn, Elsewhere)
+
+
+def twin_said(name: str, where: str, given: object) -> TwinSaid:
+    """A compensation as it was given: a function, a tool, a name, or a table that says more."""
+    if not isinstance(given, Mapping):
+        return TwinSaid(given)  # type: ignore[arg-type]  # checked when a runtime is built
+    _check_table(name, where, "compensation", given, TWIN_WORDS)
+    said = {word: value for word, value in given.items() if word not in ("tool", "args")}
+    return TwinSaid({word: given[word] for word in ("tool", "args") if word in given}, **said)
+
+
+def with_methods(declared: Declaration, instance: Any) -> Declaration:
+    """The same tool, done by this instance: ``execute``, and its other methods where no option was given."""
+    names = ("compensate", "probe", "guard", "list_effects")
+    own = {name: method for name in names if callable(method := getattr(instance, name, None))}
+    compensate = TwinSaid(own["compensate"]) if "compensate" in own else None
+    return replace(
+        declared,
+        cls=type(instance),
+        fn=instance.execute,
+        compensate=declared.compensate or compensate,
+        probe=declared.probe or own.get("probe"),
+        guard=declared.guard or own.get("guard"),
+        list_effects=declared.list_effects or own.get("list_effects"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The tools of one runtime, and how it reaches those that live elsewhere."""
+
+    tools: Mapping[str, Declaration]
+    bodies: Bodies
+
+    def grounded(self, declared: Declaration) -> Declaration:
+        """With its body: a declared class is made once, however many runtimes it is given to."""
+        if declared.cls is None or declared.fn is not None:
+            return declared
+        if declared.grounded is None:
+            try:
+                instance = declared.cls()
+            except TypeError as error:
+                own = declared.cls.__name__
+                problem = (
+                    f"{declared.name} cannot be made without arguments ({error}): make it yourself, tool({own}(…))"
+                )
+                raise BadDeclaration(problem, tool=declared.name, where=declared.where) from error
+            declared.grounded = with_methods(declared, instance)
+        return declared.grounded
+
+    def body(self, declared: Declaration) -> Callable[..., Any] | None:
+        """Its own, or how this runtime reaches it; None: neither."""
+        return self.grounded(declared).fn or self.bodies.get(declared.name)
+
+    def twin(self, declared: Declaration, twin: TwinSaid) -> Twin:
+        """A compensation, resolved and checked."""
+        asked = self.asked(declared, twin.fn, "compensation")
+        probe = self.asked(declared, twin.probe, "compensation's probe") if twin.probe else None
+        if not isinstance(twin.idempotent, bool):
+            bad(declared, f"{declared.name}: a compensation's idempotent is True or False, not {twin.idempotent!r}")
+        check_seconds(declared, "the compensation's timeout", twin.timeout, positive=True)
+        # A tool used as a twin has said of its own body that the destination deduplicates; that stays true here.
+        own = self._tool_behind(twin.fn)
+        idempotent = twin.idempotent or (own is not None and own.idempotent is True)
+        retry: Retry | int | None = twin.retry
+        return Twin(
+            fn=asked.fn,
+            params=asked.params,
+            is_async=asked.is_async,
+            idempotent=idempotent,
+            absent_ok=twin.absent_ok or twin.wins,
+            wins=twin.wins,
+            retry=checked_retry(declared, retry, default=TWIN_RETRY, is_repeatable=idempotent or probe is not None),
+            timeout=twin.timeout,
+            probe=probe,
+            tool=asked.tool,
+        )
+
+    def asked(self, declared: Declaration, twin: TwinLike, role: str, *, settle: float = 0.0) -> ProbeSpec:
+        """A twin, probe or guard, with the names it asks for."""
+        if isinstance(twin, Mapping) and role in PROBES:
+            _check_table(declared.name, declared.where, role, twin, PROBE_WORDS)
+        own = self._tool_behind(twin)
+        if own is not None and declared in (own, own.grounded):
+            bad(declared, f"{declared.name} cannot be its own {role}")
+        fn = self.body(own) if own is not None else self._function(declared, twin, role)
+        is_elsewhere = own is not None and self.grounded(own).fn is None
+        params: tuple[str, ...]
+        if fn is None:
+            assert own is not None, "what is no tool has a function"
+            # Whoever calls it there is given all there is, and picks.
+            fn, params = Elsewhere(own.name), (EVERYTHING, "result", "call")
+        elif isinstance(twin, Mapping) and "args" in twin:
+            fn, params = _with_args(declared, fn, twin["args"], role), (EVERYTHING, "result", "call")
+        else:
+            params = _params(declared, fn, role)
+        if isinstance(fn, Elsewhere):
+            return ProbeSpec(fn, params, False, settle=settle, tool=fn.name)
+        if role in PROBES and (is_elsewhere or isinstance(twin, Mapping)):
+            fn = _answering(fn, str(twin.get("result", "$result")) if isinstance(twin, Mapping) else "$result")
+        return ProbeSpec(fn, params, is_async_function(fn), settle=settle, tool=own.name if own is not None else None)
+
+    def _function(self, declared: Declaration, twin: TwinLike, role: str) -> Callable[..., Any]:
+        named = twin.get("tool") if isinstance(twin, Mapping) else twin
+        if isinstance(named, str) and ":" in named:
+            found: Callable[..., Any] = found_at(
+                named, lambda problem: bad(declared, f"{declared.name}: its {role} {problem}")
+            )
+            return found
+        if isinstance(named, str):
+            bad(declared, f'{declared.name}: its {role} "{named}" is no tool of this runtime; pass it in tools= too')
+        if not callable(named):
+            bad(declared, f"{declared.name}: its {role} must be a function or the name of a tool, not {named!r}")
+        function: Callable[..., Any] = named
+        return function
+
+    def _tool_behind(self, twin: TwinLike) -> Declaration | None:
+        named = twin.get("tool") if isinstance(twin, Mapping) else twin
+        return self.tools.get(named) if isinstance(named, str) else declaration_of(named)
+
+
+def found_at(path: str, refuse: Callable[[str], object]) -> Any:
+    """What stands at ``package.module:name``; ``refuse`` is told why there is nothing, and raises."""
+    from importlib import import_module  # few are named by where they are
+
+    module, _, name = path.partition(":")
+    try:
+        found: Any = functools.reduce(getattr, name.split("."), import_module(module))
+    except (ImportError, AttributeError, ValueError) as error:
+        refuse(f'"{path}" cannot be imported: {error}')
+        raise AssertionError("refuse raises") from error
+    return found
+
+
+# ---- the names it asks for ----------------------------------------------------------------
+
+
+def _params(declared: Declaration, fn: Callable[..., Any], role: str) -> tuple[str, ...]:
+    name = getattr(fn, "__name__", None) or repr(fn)
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (ValueError, TypeError):
+        bad(declared, f"{declared.name}: the parameters of its {role} {name} cannot be read; wrap it in a def")
+    asked: list[str] = []
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            asked.append(EVERYTHING)
+        elif parameter.kind is parameter.POSITIONAL_ONLY:
+            bad(declared, f"{declared.name}: its {role} {name} is asked by name; remove the / after {parameter.name}")
+        elif parameter.kind is not parameter.VAR_POSITIONAL and _is_askable(declared, parameter, role, name):
+            asked.append(parameter.name)
+    return tuple(asked)
+
+
+def _is_askable(declared: Declaration, parameter: inspect.Parameter, role: str, name: str) -> bool:
+    ours = ("call",) if role == "probe" else ("result", "call")
+    if parameter.name in ours:
+        return True
+    if parameter.name != "result" and has_argument(declared.signature, parameter.name):
+        return True
+    if parameter.default is not parameter.empty:
+        return False
+    can = ", ".join([*ours, *(declared.signature.names if declared.signature else ())])
+    problem = f'{declared.name}: its {role} {name} asks for "{parameter.name}"; it can ask for: {can}'
+    raise BadDeclaration(problem, tool=declared.name, where=declared.where)
+
+
+# ---- tables -------------------------------------------------------------------------------
+
+
+def _check_table(name: str, where: str, role: str, table: Mapping[str, Any], words: tuple[str, ...]) -> None:
+    strange = sorted(set(table) - set(words))
+    problem = ""
+    if strange:
+        problem = f"has {strange[0]!r}, which means nothing; its parts are {', '.join(words)}"
+    elif not isinstance(table.get("tool"), str) and not callable(table.get("tool")):
+        problem = 'names no tool: tool = "name", or "package.module:function"'
+    elif not isinstance(table.get("args", {}), Mapping):
+        problem = f"has args={table['args']!r}; it is a table of the arguments to call it with"
+    if problem:
+        raise BadDeclaration(f"{name}: its {role} {problem}", tool=name, where=where)
+
+
+def _with_args(declared: Declaration, fn: Callable[..., Any], said: Any, role: str) -> Callable[..., Any]:
+    """The same function, called with the arguments that a table says instead of by the names it has."""
+    table: Mapping[str, Any] = said
+    for value in table.values():
+        if isinstance(value, str) and value.startswith("$") and value.partition(".")[0] not in _ROOTS:
+            bad(declared, f"{declared.name}: its {role} is given {value!r}; it begins with {', '.join(_ROOTS)}")
+        if role in PROBES and isinstance(value, str) and value.startswith("$result"):
+            bad(declared, f"{declared.name}: its probe is given {value!r}, and a call in doubt has no result")
+
+    def given(args: dict[str, Any]) -> dict[str, Any]:
+        result, call = args.pop("result", None), args.pop("call")
+        roots = {"$result": result, "$args": args, "$key": call.key}
+        return {name: _at(roots, value, declared.name) for name, value in table.items()}
+
+    if is_async_function(fn):
+
+        async def call_async(**args: Any) -> Any:
+            return await fn(**given(args))
+
+        return call_async
+    return lambda **args: fn(**given(args))
+
+
+_ROOTS: Final = ("$result", "$args", "$key")
+
+
+def _at(roots: Mapping[str, Any], value: Any, tool: str, *, absent: object = ...) -> Any:
+    """What a word such as ``$result.id`` stands for; anything else stands for itself."""
+    if not isinstance(value, str) or not value.startswith("$"):
+        return value
+    root, *path = value.split(".")
+    found = roots[root]
+    for part in path:
+        if isinstance(found, Mapping) and part in found:
+            found = found[part]
+        elif isinstance(found, list) and part.isdigit() and int(part) < len(found):
+            found = found[int(part)]
+        elif absent is ...:
+            raise LookupError(f"{value} of a call of {tool}: there is no {part!r} in {type(found).__name__}")
+        else:
+            return absent
+    return found
+
+
+def _answering(fn: Callable[..., Any], path: str) -> Callable[..., Any]:
+    """A tool that finds things, as a probe: what it finds has happened, nothing is absent, mere words say nothing."""
+
+    def heard(found: Any) -> Probed[Any]:
+        if isinstance(found, Happened | Absent | Unknown):
+            return found
+        if isinstance(found, str) and found:
+            return Unknown(f"it answered in words: {found[:100]}")
+        at = _at({"$result": found}, path, "the probe", absent=None)
+        return Absent() if at in EMPTY else Happened(at)
+
+    if is_async_function(fn):
+
+        @functools.wraps(fn)
+        async def probe_async(**kwargs: Any) -> Probed[Any]:
+            return heard(await fn(**kwargs))
+
+        return probe_async
+
+    @functools.wraps(fn)
+    def probe(**kwargs: Any) -> Probed[Any]:
+        return heard(fn(**kwargs))
+
+    return probe
