@@ -76,10 +76,16 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         return await _guarded(tool_def.name, args, ctx.tool_call_id, handler)
 
     async def _paused(self, thread: str) -> str | None:
-        """The newest run of this conversation that has not ended: the one whose calls are answered now."""
-        async for info in self.rt.runs(f'tag:"{thread}" status:open,pivoted,blocked'):
-            return info.id
-        return None
+        """The newest run of this conversation that has not ended: its calls are answered now.
+
+        Where all have, the newest that committed: somebody resumes once more what was resumed, and the record answers.
+        """
+        ended = None
+        async for info in self.rt.runs(f'tag:"{thread}" status:open,pivoted,blocked,committed'):
+            if info.state != "committed":
+                return info.id
+            ended = ended or info.id
+        return ended
 
 
 @dataclass
