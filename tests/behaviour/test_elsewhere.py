@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amends import AsyncRuntime, Runtime, Waiting, declare, tool
+from amends import AsyncRuntime, Held, Runtime, Waiting, declare, tool
 from amends.errors import BadConfig, BadDeclaration, RolledBack, RunBlocked, UsageError
 
 
@@ -137,6 +137,20 @@ def test_a_worker_leaves_alone_what_it_cannot_take_back(tmp_path: Path) -> None:
         rt.reach({"refund": shop.refund})
         assert rt.recover()[0].state == "rolled_back"
     assert shop.said == ["charge 7", "refund ch_7 S1"]
+
+
+def test_of_two_tools_that_nobody_declared_each_is_done_when_it_may_be() -> None:
+    done: list[str] = []
+    rt = Runtime("memory:")
+    with pytest.raises(Held), rt.run("a") as run:
+        for text in ("x", "y"):
+            assert run.answer("stamp", {"text": text}, handler=done.append).status == "held"
+    first = next(asked for asked in rt.approvals() if asked.call.args["text"] == "x")
+    rt.approve(first.id, digest=first.digest, by="anna")
+    with pytest.raises(Held), rt.run("a", history=True) as run:
+        answers = [run.answer("stamp", {"text": text}, handler=lambda text: done.append(text)) for text in ("y", "x")]
+        assert [answer.status for answer in answers] == ["held", "done"]
+    assert done == ["x"]
 
 
 # ---- leaving a run that was opened by hand ------------------------------------------------

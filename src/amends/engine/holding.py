@@ -52,6 +52,8 @@ async def let_go_held(session: Session, row: CallRow, *, again_s: float | None =
 async def leave_to_caller(session: Session) -> None:
     """Raise ``Held``, and decide nothing, where only the caller's own body can go on with what waits for a person."""
     for known in session.strangers.values():
+        if session.uid not in (known.run, known.root):
+            continue  # another child's: this one ends without it
         row = await ReadCall(known.id)
         if row is not None and row.state in ("held", "ready") and not row.is_staged:
             raise await let_go_held(session, row)

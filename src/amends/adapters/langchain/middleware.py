@@ -123,6 +123,8 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         if seat is not None:
             try:
                 self._open(seat, state).leave()
+            except RunEnded as over:  # taken back by a person meanwhile; the model was told with its calls
+                log.warning("%s", over)
             finally:
                 self._forget(seat)
 
@@ -132,6 +134,8 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         if seat is not None:
             try:
                 await (await self._aopen(seat, state)).leave()
+            except RunEnded as over:
+                log.warning("%s", over)
             finally:
                 self._forget(seat)
 
