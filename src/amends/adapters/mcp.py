@@ -67,6 +67,8 @@ class Guard:
         is_ours = hasattr(fn, "__amends__")
         name = name or str(getattr(fn, "name", "") if is_ours else fn.__name__)
         context = find_context_parameter(fn)
+        if not is_ours and context is None:
+            self._rt.reach({name: fn})  # what is staged or approved is done although its request is long over
 
         def asked(kwargs: dict[str, Any]) -> _Request:
             return _Request(self, name, fn, kwargs, context, shape)
