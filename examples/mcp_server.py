@@ -98,7 +98,6 @@ async def talk(run_id: str, *calls: tuple[str, dict[str, Any]], how: str) -> Non
 
 
 async def main() -> None:
-    DATA.mkdir(exist_ok=True)
     flight = ("book_flight", {"trip": "lisbon"})
     hotel = ("book_hotel", {"trip": "lisbon", "nights": 2})
     print("1. It commits; a request that is repeated is answered from the record.")
@@ -115,4 +114,5 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["serve"]:
         server().run()
     else:
+        DATA.mkdir(exist_ok=True)
         asyncio.run(main())
