@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import os
@@ -284,9 +285,22 @@ def test_every_name_for_models_and_part_of_their_record_is_documented() -> None:
     assert {*llm.__all__, *written} <= rows, f"docs/reference/api.md does not have {sorted(written - rows)}"
 
 
+def test_every_name_of_an_adapter_is_documented() -> None:
+    """Those that say what is public. Read, not imported: each needs its framework."""
+    text = text_of("reference/api.md")
+    folder = ROOT / "src" / "amends" / "adapters"
+    for path in [*folder.glob("[!_]*.py"), *folder.glob("*/__init__.py")]:
+        name = path.parent.name if path.name == "__init__.py" else path.stem
+        part = text.partition(f"### `amends.adapters.{name}`\n")[2].partition("\n##")[0]
+        said = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.Assign)]
+        names = [ast.literal_eval(node.value) for node in said if ast.unparse(node.targets[0]) == "__all__"]
+        missing = [one for one in [*names, ()][0] if f"| `{one}` |" not in part]
+        assert not missing, f"docs/reference/api.md does not have {missing} of amends.adapters.{name}"
+
+
 def test_every_field_of_a_filter_is_documented() -> None:
     rows = rows_of("reference/filters.md")
-    assert {*filter.RUN_FIELDS, *filter.CALL_FIELDS} <= rows
+    assert {*filter.RUN_FIELDS, *filter.CALL_FIELDS, *filter.EVENT_FIELDS} <= rows
 
 
 def test_every_checker_is_named_where_the_promises_are() -> None:

@@ -33,18 +33,35 @@ class Row:
 ROWS: dict[str, Row] = {
     "words": Row(
         (
-            *("record", "error", "errors", "approvalerrors", "phrases", "model", "states", "plain", "secret"),
+            *("record", "error", "errors", "approvalerrors", "phrases", "model", "states", "plain", "chain", "secret"),
             *("canonical", "noticeerrors", "report", "planned", "doubted", "reconciled", "budget", "overspent"),
+            *("bundleerrors", "bundlerules", "bundleverify", "ed25519"),
+            "replayerrors",
+            "checkpoint",
         ),
         (),
         "the words that everything else is said in depend on nothing",
     ),
     "tools": Row(
         (
-            *("tool", "spec", "signature", "declare", "check", "flow", "rows", "lockrows", "ops", "ledger", "answers"),
+            *(
+                "tool",
+                "spec",
+                "signature",
+                "declare",
+                "check",
+                "flow",
+                "rows",
+                "eventrows",
+                "lockrows",
+                "ops",
+                "ledger",
+                "answers",
+            ),
             *("joining", "filter", "planmark", "deskops", "budgetrows", "budgetops", "rules", "approvalrows"),
             *("approvalops", "noticeops", "links", "charges"),
-            *("veil", "markrows", "sealops", "twins", "elsewhere"),
+            *("veil", "markrows", "sealops", "bundleops", "valueops", "proofs", "twins", "elsewhere"),
+            *("checkpointrows", "checkpointops"),
         ),
         ("words",),
         "a declaration and an operation are data: whoever performs them comes later",
@@ -55,7 +72,7 @@ ROWS: dict[str, Row] = {
         "engine/ performs nothing: await an operation object instead, and let a driver perform it",
     ),
     "drive": Row(
-        ("drive", "aiodrive", "loop", "bell", "context", "process"),
+        ("drive", "aiodrive", "loop", "bell", "context", "process", "idempotency"),
         ("words", "tools", "engine"),
         "a driver performs operations for any engine and any store: it may not know which store",
     ),
@@ -96,14 +113,17 @@ ROWS: dict[str, Row] = {
             "testing",
             "accounts",
             "budgetdesk",
+            *("otel", "bundle", "bundling", "bundledesk"),
+            *("replaydesk", "replaying", "replayrun", "aioreplay", "denying", "rebuilt", "drawn"),
+            *("checkpointer", "checkpointdesk", "signing"),
         ),
         ("words", "tools", "engine", "drive", "store"),
         "the runtime serves every edge, so it may know none of them",
     ),
 }
 EDGES = ("llm", "adapters", "gateway", "http", "console", "cli", "engines")
-PUBLIC = ("", "errors", "links", "notify", "testing", "worker")
-EDGE_WHY = "an edge stands on amends and its errors, testing and worker alone, so that each can be removed"
+PUBLIC = ("", "errors", "idempotency", "links", "notify", "testing", "worker")
+EDGE_WHY = "an edge stands on amends and its public modules alone, so that each can be removed"
 
 # Third-party packages, by member; an edge brings its own as an extra, the CLI's are always there.
 THIRD_PARTY: dict[str, frozenset[str]] = {
@@ -118,6 +138,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "store.pgschema": frozenset({"psycopg"}),
     "store.pgerrors": frozenset({"psycopg"}),
     "store.mysql": frozenset({"pymysql"}),
+    "otel": frozenset({"opentelemetry"}),
     "cli": frozenset({"typer", "click", "rich"}),
 }
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from amends.aiorun import AsyncRun
     from amends.attempts import AsyncAttempt, Attempt
     from amends.budget import Budget, BudgetState, Cost, CostLine
+    from amends.checkpoint import Checkpoint
     from amends.context import current_call, current_run, spent
     from amends.doubted import Doubt, Evidence
     from amends.errors import (
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         RunInfo,
         Schema,
         Staged,
+        ToolCall,
         Unknown,
         Yes,
     )
@@ -66,6 +68,7 @@ __all__ = [
     "Budget",
     "BudgetState",
     "Call",
+    "Checkpoint",
     "Collected",
     "Cost",
     "CostLine",
@@ -102,6 +105,7 @@ __all__ = [
     "Secret",
     "Staged",
     "Tool",
+    "ToolCall",
     "ToolError",
     "Unknown",
     "UsageError",
@@ -119,6 +123,7 @@ _WHERE: Final = {
     "aiorun": ("AsyncRun",),
     "attempts": ("AsyncAttempt", "Attempt"),
     "budget": ("Budget", "BudgetState", "Cost", "CostLine"),
+    "checkpoint": ("Checkpoint",),
     "context": ("current_call", "current_run", "spent"),
     "doubted": ("Doubt", "Evidence"),
     "errors": (
@@ -150,6 +155,7 @@ _WHERE: Final = {
         "RunInfo",
         "Schema",
         "Staged",
+        "ToolCall",
         "Unknown",
         "Yes",
     ),

@@ -118,7 +118,7 @@ async def cost_lines(view: View, by: By, text: str) -> list[CostLine]:
     pages: Pages[CallRow] = Pages(
         SearchCalls(tenant, wanted.states, None, PAGE),
         lambda row: SearchCalls(tenant, wanted.states, row.seq, PAGE),
-        lambda row: bool(row.cost) and wanted.takes_call(row),
+        lambda row: bool(row.cost) and not row.is_loaded and wanted.takes_call(row),
         lambda row: row,
         narrow=narrowing(wanted, "tag"),
     )

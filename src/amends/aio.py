@@ -17,6 +17,10 @@ from amends.aiorun import AsyncEntered, AsyncRun
 from amends.approvaldesk import AsyncApprovalDesk
 from amends.budget import Budget
 from amends.budgetdesk import AsyncBudgetDesk
+from amends.bundledesk import AsyncBundleDesk
+from amends.checkpoint import Checkpoint
+from amends.checkpointdesk import AsyncCheckpointDesk
+from amends.context import refuse_reaching
 from amends.doubtdesk import AsyncDoubtDesk
 from amends.engine import opening, plan
 from amends.engine.session import Session
@@ -27,6 +31,7 @@ from amends.hub import Hub, View, is_settled, refuse_nested
 from amends.ledger import Store
 from amends.model import Approval, Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
 from amends.noticedesk import AsyncNoticeDesk
+from amends.replaydesk import AsyncReplayDesk, reopened
 from amends.report import Report
 from amends.requesting import once_ask
 from amends.rows import RunRow
@@ -43,7 +48,15 @@ IfRolledBack = Literal["again", "raise"]
 Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
-class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudgetDesk):
+class AsyncRuntime(
+    AsyncDoubtDesk,
+    AsyncApprovalDesk,
+    AsyncNoticeDesk,
+    AsyncBudgetDesk,
+    AsyncBundleDesk,
+    AsyncReplayDesk,
+    AsyncCheckpointDesk,
+):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(
@@ -62,6 +75,9 @@ class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudg
         link_secret: str | None = None,
         link_url: str | None = None,
         anchor: str | None = None,
+        checkpoint: float | str | None = None,
+        audit_key: str | None = None,
+        on_checkpoint: Callable[[Checkpoint], object] | None = None,
         create: bool | None = None,
         tenant: str | None = None,
         agent: str | None = None,
@@ -74,7 +90,7 @@ class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudg
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
         given |= {"rules": None if rules is None else tuple(rules), "tools": None}  # those here are beside a file's
-        self._hub = Hub(given, tools, store=store, hook=on_approval_needed)
+        self._hub = Hub(given, tools, store=store, hook=on_approval_needed, on_checkpoint=on_checkpoint)
         self._driver: AsyncDriver = AsyncDriver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s)
         value = self._hub.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
@@ -127,11 +143,15 @@ class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudg
     ) -> AsyncRun:
         """The same without a block (notebooks): end it with ``commit`` or ``rollback``."""
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        replayed = reopened(id, input)
+        if replayed is not None:
+            return replayed  # type: ignore[no-any-return]
         refuse_nested(f"rt.open({id!r})")
         return await self._open(id, input, options)
 
     async def _open(self, id: str | None, input: object, options: Mapping[str, Any]) -> AsyncRun:
         people.check_options(options)
+        refuse_reaching(f"rt.run({id!r})")
         await self._ready(id)
         wanted = self._hub.opening(self._view, id, input, options)
         while True:
@@ -237,6 +257,7 @@ class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudg
             log.warning("run %s could not be recovered here: %s", row.id, error)
         finally:
             self._hub.keeper.forget(lease)
+            self._hub.checkpointer.wake()
         return await self._report(uid=row.uid)
 
     async def _resume(self, run: AsyncRun) -> None:
@@ -273,16 +294,10 @@ class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudg
         row = await self._drive(people.read_call(call_id))
         return people.call_found(self._hub, self._view, row, call_id)
 
-    async def events(self, run_id: str | None = None, *, after: int = 0) -> AsyncIterator[Event]:
-        """The record, in ledger order, of one run's tree or of everything."""
-        root = (
-            None
-            if run_id is None
-            else people.found(
-                await self._drive(people.read(tenant=self._view.tenant or "", id=run_id)), run_id
-            ).run.root
-        )
-        async for event in self._pages(listing.event_pages(self._view, root, after)):
+    async def events(self, run_id: str | None = None, *, after: int = 0, filter: str = "") -> AsyncIterator[Event]:
+        """The record, in ledger order, of one run's tree or of everything; by time, tool, agent, principal, state."""
+        pages = await self._drive(listing.events_of(self._view, run_id, after, filter))
+        async for event in self._pages(pages):
             yield event
 
     def locks(self) -> AsyncIterator[Lock]:
@@ -333,6 +348,7 @@ class AsyncRuntime(AsyncDoubtDesk, AsyncApprovalDesk, AsyncNoticeDesk, AsyncBudg
     # ---- inside ---------------------------------------------------------------------------
 
     async def _drive(self, flow: Flow[T]) -> T:
+        refuse_reaching("a verb of the runtime")
         await self._ready()
         return await self._driver.run(flow)
 
@@ -361,6 +377,10 @@ class _Block:
         self._entered: AsyncEntered | None = None
 
     async def __aenter__(self) -> AsyncRun:
+        replayed = reopened(self._id, self._input)
+        if replayed is not None:
+            self._entered = AsyncEntered(replayed)
+            return await self._entered.__aenter__()
         refuse_nested(f"rt.run({self._id!r})")
         self._entered = AsyncEntered(await self._rt._open(self._id, self._input, self._options))
         return await self._entered.__aenter__()

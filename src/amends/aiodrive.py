@@ -116,7 +116,14 @@ class AsyncDriver:
             return ends
         return WORLD[type(op)](self._blocking, op)
 
+    def through(self, wrap: Callable[[Store], Store]) -> None:
+        """From now on the ledger is asked through this."""
+        self.store = wrap(self.store)
+        self._blocking.through(wrap)
+
     def _invoke(self, op: Invoke) -> Coroutine[Any, Any, Ended]:
+        if self.live.around is not None:
+            op = self.live.around(op)
         if op.lease is not None:
             op.lease.check(self.mono())
         if op.flight is not None:

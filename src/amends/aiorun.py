@@ -7,21 +7,25 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NoReturn, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, overload
 
 from amends import people
 from amends.aiodrive import AsyncDriver
 from amends.attempts import AsyncAttempt, end_open_async
 from amends.budget import Costs
-from amends.context import parent_call, refuse_nowhere
+from amends.context import parent_call, reader, refuse_nowhere
+from amends.drawn import dice, new_name
 from amends.engine import ending, leaving, plan
 from amends.engine.call import Done, guarded_call
 from amends.engine.foreseeing import ask_first
 from amends.engine.joining import doubt_left
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.telling import answer_done, answer_error, info_of, output_gone, report_of
+from amends.engine.turn import End, do_turn
+from amends.engine.values import read_clock
 from amends.errors import Held, LedgerError, TransactionOpen, UsageError, Waiting
 from amends.flow import Flow
 from amends.hiding import given_to, output_of, output_said
@@ -29,14 +33,19 @@ from amends.hub import Hub, is_over
 from amends.joining import note_left_open, still_open, waits_for_itself
 from amends.ledger import Tree
 from amends.loop import shielded
-from amends.model import Answer, Approval, Staged
+from amends.model import Answer, Approval, Staged, ToolCall
 from amends.ops import Flight
 from amends.report import Report
-from amends.requesting import direct_ask, foreseen_ask, model_ask, once_ask, stranger_name
+from amends.requesting import direct_ask, foreseen_ask, model_ask, once_ask, stranger_name, turn_asks
 from amends.riding import Ride, joined_ask
 from amends.rows import RunRow
 from amends.states import RunState
 from amends.tool import Declaration, Options, Tool, current_caller
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from random import Random
+    from uuid import UUID
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -128,6 +137,12 @@ class AsyncRun:
         except Waiting:
             return None
 
+    async def answer_all(self, calls: Iterable[ToolCall], /) -> list[Answer]:
+        """Do what a model asked for in one turn, side by side and a pivot last, and phrase each outcome for it."""
+        asked = tuple(calls)
+        asks = turn_asks(self._hub, self._session, asked)
+        return people.told_turn(self._session, asked, asks, await self._turn(asks))
+
     async def execute(self, plan_: Sequence[object], /) -> list[Answer]:
         """A model's plan: a list of ``{"tool", "args"}``; inner lists run in parallel."""
         await self._check_here()
@@ -166,14 +181,15 @@ class AsyncRun:
         """A run inside this one, taken back with it."""
         inner = await self._open_child(id, input)
         token = current_caller.set(inner)
-        try:
-            yield inner
-        except BaseException as error:
+        with self._hub.live.block(inner._session.uid):
+            try:
+                yield inner
+            except BaseException as error:
+                current_caller.reset(token)
+                await inner._go(error)
+                raise
             current_caller.reset(token)
-            await inner._go(error)
-            raise
-        current_caller.reset(token)
-        await inner._go(None)
+            await inner._go(None)
 
     def submit(self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Task[R]:
         """Start ``fn`` as a task that has this run; leaving the block waits for it."""
@@ -210,9 +226,9 @@ class AsyncRun:
         except LedgerError:
             raise  # the run is still ours, and may be committed again
         except BaseException:
-            self._release()
+            await self._end()
             raise
-        self._release()
+        await self._end()
 
     async def rollback(self, why: str) -> NoReturn:
         """Compensate everything, then raise ``RolledBack``."""
@@ -222,10 +238,23 @@ class AsyncRun:
         try:
             await shielded(self._flow(leaving.take_back(self._session, why=why)))
         finally:
-            self._release()
+            await self._end()
             with contextlib.suppress(LedgerError):
                 await self._look()
         raise AssertionError("taking back always raises")
+
+    async def now(self) -> datetime:
+        """The time, written down: the same again after a resume, and in a replay."""
+        await self._check_here()
+        return await self._flow(read_clock(self._session, reader()))
+
+    def random(self) -> Random:
+        """Dice of this run's own: the nth are the same after a resume, and in a replay."""
+        return dice(self._session, reader())
+
+    def uuid(self) -> UUID:
+        """A new name: the nth of this run is the same after a resume, and in a replay."""
+        return new_name(self._session, reader())
 
     async def leave(self, error: BaseException | None = None) -> None:
         """The run is left as the end of a block leaves it: committed, taken back over an error, let go over ``Waiting``.
@@ -236,7 +265,7 @@ class AsyncRun:
         try:
             await self._go(error)
         finally:
-            self._release()
+            await self._end()
 
     async def report(self) -> Report:
         """What this run did so far."""
@@ -275,6 +304,29 @@ class AsyncRun:
             return await self._watched(flow(self._session, ask), [ask.flight])
         async with self.child(stranger_name(ask)) as inner:
             return await inner._watched(flow(inner._session, ask), [ask.flight])
+
+    async def _turn(self, asks: Sequence[Ask | Exception]) -> list[End]:
+        """How the calls of one turn ended; those that nobody declared, each in a run of its own, come last."""
+        strangers = {place for place, ask in enumerate(asks) if isinstance(ask, Ask) and ask.undeclared}
+        known = [ask for place, ask in enumerate(asks) if place not in strangers]
+        flights = [ask.flight for ask in known if isinstance(ask, Ask)]
+        try:
+            refuse_nowhere(known[0].spec.name if known and isinstance(known[0], Ask) else "a tool")
+            await self._check_here()
+            ends = await self._watched(do_turn(self._session, known), flights)
+        except Exception as error:  # of this place, and so of all of them
+            return [ask if isinstance(ask, Exception) else error for ask in asks]
+        if any(isinstance(end, Done) and (end.row.kind, end.row.state) == ("pivot", "succeeded") for end in ends):
+            self._session.state = "pivoted"
+        rest = iter(ends)
+        return [await self._end_of(ask) if place in strangers else next(rest) for place, ask in enumerate(asks)]
+
+    async def _end_of(self, ask: Ask | Exception) -> End:
+        assert isinstance(ask, Ask), "a stranger was asked for"
+        try:
+            return await self._do(ask)
+        except Exception as error:
+            return error
 
     async def _ride(self, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Done:
         """In the caller's own transaction: nothing of it is in flight, and stopped it never was."""
@@ -356,10 +408,16 @@ class AsyncRun:
         if error is not None and note:
             error.add_note(note)
 
-    def _release(self) -> None:
-        if not self._session.above:  # a child's lease is its root's, which goes on
-            self._hub.keeper.forget(self._session.lease)
+    async def _end(self) -> None:
         self._over = True
+        if self._session.above:
+            return  # a child's lease is its root's, which goes on
+        self._hub.keeper.forget(self._session.lease)
+        checkpointer = self._hub.checkpointer
+        if checkpointer.every_s == 0:  # the loop goes on while the run waits for it
+            await asyncio.to_thread(checkpointer.left, self.id, quiet=sys.exc_info()[1] is not None)
+        else:
+            checkpointer.wake()
 
 
 @contextlib.contextmanager
@@ -377,9 +435,11 @@ class AsyncEntered:
     def __init__(self, run: AsyncRun) -> None:
         self.run = run
         self._token: Any = None
+        self._around = run._hub.live.block(run._session.uid)
 
     async def __aenter__(self) -> AsyncRun:
         self._token = current_caller.set(self.run)
+        self._around.__enter__()
         return self.run
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -387,4 +447,5 @@ class AsyncEntered:
         try:
             await self.run._go(error)
         finally:
-            self.run._release()
+            self._around.__exit__(None, None, None)
+            await self.run._end()

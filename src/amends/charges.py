@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from amends.budget import ONE, amount_in, text_of
-from amends.budgetrows import Bill, Want
+from amends.budgetrows import Bill, Overrun, Want
 from amends.record import dataclass, field
 
 PLANNED: Final = "planned"
@@ -110,3 +111,13 @@ def begun_again(text: str) -> str:
 def planned(bill: Bill) -> Charge:
     """What a call will take when it starts."""
     return Charge(PLANNED, {unit: (amount, back) for unit, amount, back in bill.costs}, wants=bill.wants, ask=bill.ask)
+
+
+def overrun_in(facts: Mapping[str, Any]) -> Overrun:
+    """What a budget refused, from the event of its refusal."""
+    every, who, period = (facts.get(name, "") for name in ("every", "who", "period"))
+    cap, amount, spent, reserved, asked = (
+        amount_in(facts[name]) for name in ("cap", "amount", "spent", "reserved", "asked")
+    )
+    want = Want(facts["unit"], cap, facts["per"], every, facts["pattern"], facts["then"], who, amount)
+    return Overrun(want, spent, reserved, asked, period, facts["tool"])

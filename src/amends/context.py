@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Final
 
 from amends.budget import Number, billionths
 from amends.errors import NoRun, UsageError
@@ -52,6 +53,22 @@ def parent_call() -> str:
     """The id of the call whose body asks for another one, if any."""
     call = _call.get()
     return "" if call is None else call.id
+
+
+def reader() -> tuple[str, int]:
+    """The call in whose body this code runs, with its attempt; outside a body no call, and 0."""
+    call = _call.get()
+    return ("", 0) if call is None else (call.id, call.attempt)
+
+
+guards: Final[list[Callable[[str], None]]] = []
+"""Asked before a program reaches for the ledger: replays add one, and it refuses."""
+
+
+def refuse_reaching(what: str) -> None:
+    """Raise where this code may not ask the ledger: inside a replay."""
+    for guard in guards:
+        guard(what)
 
 
 def calling_run() -> str:

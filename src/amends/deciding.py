@@ -17,7 +17,7 @@ from amends.approvalops import (
     SearchApprovals,
     VoidApproval,
 )
-from amends.approvalrows import APPROVAL_STATES, ApprovalRow, Need, Requested, Ruled
+from amends.approvalrows import APPROVAL_STATES, OPEN, ApprovalRow, Need, Requested, Ruled
 from amends.engine.asking import approval_of
 from amends.engine.policy import need_of
 from amends.engine.session import Session, ask_for, request_of
@@ -49,8 +49,12 @@ def pages(hub: Hub, view: View, text: str) -> Pages[Approval]:
     def then(found: Requested) -> StoreOp[Any]:
         return SearchApprovals(tenant, states, found.approval.seq, PAGE)
 
+    def takes(found: Requested) -> bool:
+        is_to_be_decided_elsewhere = found.call.is_loaded and found.approval.state in OPEN
+        return not is_to_be_decided_elsewhere and wanted.takes_approval(found)
+
     first = SearchApprovals(tenant, states, None, PAGE)
-    return Pages(first, then, wanted.takes_approval, lambda found: _told(hub, found))
+    return Pages(first, then, takes, lambda found: _told(hub, found))
 
 
 async def decide(
@@ -159,9 +163,10 @@ async def reconcile_restore(hub: Hub, view: View, *, by: str, why: str) -> int:
         raise UsageError("a person's word needs who said it (by=) and why (why=)")
     voided, before = 0, None
     while page := await SearchApprovals(None, ("pending", "approved"), before, PAGE):
-        for found in page:
-            await VoidApproval(found.approval.id, by, why)
-        voided, before = voided + len(page), page[-1].approval.seq
+        ours = [found.approval for found in page if not found.call.is_loaded]
+        for approval in ours:
+            await VoidApproval(approval.id, by, why)
+        voided, before = voided + len(ours), page[-1].approval.seq
     newest = 0
     while events := await ReadEvents(None, None, newest, PAGE):
         newest = events[-1].seq

@@ -51,8 +51,11 @@ def doubt_pages(hub: Hub, view: View, text: str) -> Pages[Doubt]:
     def make(row: CallRow) -> Doubt:
         return doubt_of(row, hub.specs.get(row.tool))
 
+    def takes(row: CallRow) -> bool:
+        return not row.is_loaded and wanted.takes_call(row)  # another ledger's doubt is settled there
+
     first = SearchCalls(tenant, states, None, PAGE)
-    return Pages(first, then, wanted.takes_call, make, narrow=narrowing(wanted, "tag"))
+    return Pages(first, then, takes, make, narrow=narrowing(wanted, "tag"))
 
 
 def doubt_of(row: CallRow, spec: Spec | None) -> Doubt:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -27,6 +28,7 @@ from amends.ops import (
     Invoke,
     IsDead,
     KeepAnchor,
+    KeepCheckpoint,
     LiveCalls,
     Luck,
     ReadAnchor,
@@ -54,10 +56,18 @@ class Live:
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
         self.bell = Bell(store)
+        self.around: Callable[[Invoke], Invoke] | None = None
+        """What puts something around every body; None: nothing does."""
+        self.entered: Callable[[str], AbstractContextManager[None]] | None = None
+        """What is around the block of a run, by its uid; see ``block``."""
 
     def count(self, run: str) -> int:
         """Flows of this run that have not ended."""
         return self._counts.get(run, 0)
+
+    def block(self, uid: str) -> AbstractContextManager[None]:
+        """What is around the block of this run."""
+        return nullcontext() if self.entered is None else self.entered(uid)
 
     def enter(self, lineage: Sequence[str]) -> None:
         """A flow of this run, and so of those around it, begins."""
@@ -133,7 +143,13 @@ class Driver:
             except LedgerUnavailable:
                 continue
 
+    def through(self, wrap: Callable[[Store], Store]) -> None:
+        """From now on the ledger is asked through this."""
+        self.store = wrap(self.store)
+
     def _invoke(self, op: Invoke) -> Ended:
+        if self.live.around is not None:
+            op = self.live.around(op)
         if op.lease is not None:
             op.lease.check(self.mono())
         if op.flight is not None:
@@ -215,6 +231,7 @@ WORLD: Final[dict[type[Any], Callable[[Driver, Any], Any]]] = {
     IsDead: lambda _, op: process.is_dead(op.owner),
     ReadAnchor: lambda _, op: op.anchor.read(),
     KeepAnchor: lambda _, op: op.anchor.keep(op.seq, op.approval),
+    KeepCheckpoint: lambda _, op: op.anchor.keep_checkpoint(op.newest),
     LiveCalls: lambda driver, op: driver.live.count(op.run),
 }
 

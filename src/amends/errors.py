@@ -13,6 +13,11 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     CannotJoin                   .tool
     BadCost                      .tool .why
     TransactionOpen
+    BadBundle                    .problem
+    RunTaken
+    RunIsRecord                  .origin
+    Diverged                     .how .tool .call .given .diff
+    ReplayDenied                 .what
   Refused                        amends said no; nothing was started; a model can act on it
     UnknownTool                  .tool .known
     BadArguments                 .tool .problems
@@ -61,6 +66,9 @@ from amends.approvalerrors import Held as Held
 from amends.approvalerrors import LedgerBehind as LedgerBehind
 from amends.approvalerrors import Rejected as Rejected
 from amends.approvalerrors import RuleRefused as RuleRefused
+from amends.bundleerrors import BadBundle as BadBundle
+from amends.bundleerrors import RunIsRecord as RunIsRecord
+from amends.bundleerrors import RunTaken as RunTaken
 from amends.error import Error as Error
 from amends.error import LedgerError as LedgerError
 from amends.error import Refused as Refused
@@ -73,6 +81,8 @@ from amends.overspent import BadCost as BadCost
 from amends.overspent import BudgetExceeded as BudgetExceeded
 from amends.phrases import close_to, listed, out_of_order
 from amends.phrases import shown as shown
+from amends.replayerrors import Diverged as Diverged
+from amends.replayerrors import ReplayDenied as ReplayDenied
 
 # ---- UsageError ---------------------------------------------------------------------------
 
@@ -425,3 +435,7 @@ class TransitionRefused(LedgerError):
     def __init__(self, message: str, *, frm: str, to: str) -> None:
         super().__init__(message)
         self.frm, self.to = frm, to
+
+
+class LedgerTampered(LedgerError):
+    """The record was changed by somebody."""

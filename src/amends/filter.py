@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from operator import ge, gt, le, lt
 from typing import Any, Final
 
-from amends.approvalrows import Requested
+from amends.approvalrows import APPROVAL_STATES, Requested
 from amends.canonical import decode
 from amends.charges import read_charge
 from amends.errors import UsageError
 from amends.record import dataclass
-from amends.rows import CallRow, RunRow, lost_at
+from amends.rows import CallRow, EventRow, RunRow, lost_at
 from amends.states import CALL_STATES, RUN_STATES
 
 CALL_WORDS: Final = ("tool", "kind", "call", "key", "violation", "args", "cost")
@@ -38,12 +39,16 @@ APPROVAL_FIELDS: Final = (
     "by",
     "role",
 )
+EVENT_FIELDS: Final = ("status", "run", "call", "tool", "kind", "agent", "principal", "what", "by", "at", "age")
+EVENT_STATES: Final = tuple(dict.fromkeys((*RUN_STATES, *CALL_STATES, *APPROVAL_STATES)))
 BUDGET_FIELDS: Final = ("unit", "per", "tool", "who", "period")
 OTHER_NAMES: Final = {"state": "status", "cost": "cost.usd"}
 BELOW: Final = ("args", "cost")
 """Fields of which a part is named: an argument, a unit."""
-COMPARED: Final = ("age", "args", "cost")
-"""Fields that can be compared with ``>`` and ``<``; an age can only be compared."""
+COMPARED: Final = ("age", "at", "args", "cost")
+"""Fields that can be compared with ``>`` and ``<``."""
+TIMES: Final = {"age": "write age:<1h or age:>30d", "at": "write at:>=2026-03-01 or at:<2026-03-01T12:30Z"}
+"""Those that can only be compared."""
 COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {">=": ge, "<=": le, ">": gt, "<": lt}
 SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
 _WORD: Final = re.compile(r'(?:[^\s"]|"[^"]*")+')
@@ -157,6 +162,32 @@ class Filter:
             }
         )
 
+    def takes_event(self, row: EventRow, now: float) -> bool:
+        """Whether this event passes, as far as its own row tells."""
+        return self.takes(
+            {
+                "status": row.to_state,
+                "run": row.run_id,
+                "call": row.call,
+                "what": row.what,
+                "by": row.by_whom,
+                "at": row.at,
+                "age": now - row.at,
+            }
+        )
+
+    def within(self, now: float) -> tuple[float, float]:
+        """The first and the last moment that it asks for."""
+        first, last = float("-inf"), float("inf")
+        for field in ("at", "age"):
+            for one in self.words.get(field, ()):
+                moment = float(one.bound) if field == "at" else now - float(one.bound)
+                if (one.compare[0] == ">") == (field == "at"):
+                    first = max(first, moment)
+                else:
+                    last = min(last, moment)
+        return first, last
+
     def takes_tags(self, row: RunRow) -> bool:
         """Whether the run of a call has the tags."""
         return self.takes({"tag": _tags(row)})
@@ -200,23 +231,36 @@ def seconds_in(age: str) -> float | None:
     return None if found is None else float(found[1]) * SECONDS[found[2]]
 
 
+def moment_in(text: str) -> float | None:
+    """When "2026-03-01" (it begins) or "2026-03-01T12:30" is, in UTC where it does not say; None: it is no such text."""
+    try:
+        said = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
+    return (said if said.tzinfo is not None else said.replace(tzinfo=UTC)).timestamp()
+
+
 def _shown_field(field: str) -> str:
-    return {"args": "args.NAME", "age": "age:<1h", "cost": "cost:>5 or cost.UNIT:>5"}.get(field, field)
+    return {"args": "args.NAME", "age": "age:<1h", "at": "at:>=2026-03-01", "cost": "cost:>5 or cost.UNIT:>5"}.get(
+        field, field
+    )
 
 
 def _condition(word: str, field: str, value: str) -> Condition:
     compare = next((sign for sign in COMPARISONS if value.startswith(sign)), "")
-    if field == "age" and not compare:
-        raise UsageError(f"the filter {word!r} compares nothing", hint="write age:<1h or age:>30d")
+    if field in TIMES and not compare:
+        raise UsageError(f"the filter {word!r} compares nothing", hint=TIMES[field])
     if not compare or field not in COMPARED:
         values = _alternatives(value)
         return Condition(
             tuple(re.compile("".join(parts), re.DOTALL) for parts, _ in values), tuple(v for _, v in values)
         )
     said = value.removeprefix(compare)
-    bound = seconds_in(said) if field == "age" else _number(said)
+    bound = {"age": seconds_in, "at": moment_in}.get(field, _number)(said)
     if bound is None:
-        like = "a time like 90s, 30m, 12h, 7d or 2w" if field == "age" else "a number"
+        like = {"age": "a time like 90s, 30m, 12h, 7d or 2w", "at": "a date or a time like 2026-03-01T12:30Z"}.get(
+            field, "a number"
+        )
         raise UsageError(f"in the filter {word!r}, {said!r} is not {like}", hint=f"write {_shown_field(field)}")
     return Condition(compare=compare, bound=Decimal(bound))
 

@@ -13,6 +13,7 @@ from typing import Any
 from amends import process
 from amends.anchor import anchor_of
 from amends.budget import Budget, budget_from, checked_budgets
+from amends.checkpointer import Checkpointer, Told
 from amends.drive import Live
 from amends.elsewhere import declared_in
 from amends.engine.hidden import Memory
@@ -40,7 +41,7 @@ class Hub:
 
     def __init__(
         self, given: Mapping[str, Any], tools: Iterable[object], *, store: Store | None = None, alone: bool = False,
-        hook: Hook | None = None,
+        hook: Hook | None = None, on_checkpoint: Told | None = None,
     ) -> None:  # fmt: skip
         self.settings: dict[str, Setting] = settle_settings(given, alone=alone)
         self.store: Store = store_for(str(self.value("url"))) if store is None else store
@@ -58,6 +59,7 @@ class Hub:
         self.rules: tuple[Rule, ...] = self.value("rules")
         self.approvers: Mapping[str, tuple[str, ...]] = self.value("approvers")
         self.anchor = anchor_of(self.store.url, self.value("anchor"))
+        self.checkpointer = Checkpointer(self.store, self.settings, anchor=self.anchor, hook=on_checkpoint)
         self.tools: list[object] = [*tools, *self._tables()]
         self.bodies: dict[str, Callable[..., Any]] = {}
         """How this process reaches tools that live elsewhere."""
@@ -138,11 +140,13 @@ class Hub:
                 level = logging.WARNING if run_id is not None else logging.INFO
                 log.log(level, "created a new ledger at %s", self.store.url)
             self.hiding.ready()
+            self.checkpointer.ready()
             self._opened = True
 
     def close(self) -> None:
         """Give everything back; runs that are still open are recovered by their policy."""
         self.keeper.close()
+        self.checkpointer.close()
         self.store.close()
         self._opened = False
 

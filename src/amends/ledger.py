@@ -33,6 +33,8 @@ class StoreOp(Op[T]):
     """One transaction of the ledger."""
 
     repeated: bool = field(default=False, kw_only=True)
+    proof: str = field(default="", kw_only=True)
+    """Of its payload, where that is encrypted on the way (``amends.proofs``); empty: the ledger makes it."""
 
 
 @dataclass(slots=True)
@@ -160,6 +162,9 @@ class AdmitCall(StoreOp[Admission]):
     """The rule whose author takes what it leaves behind."""
     expected: bool = False
     """The key was asked for before: a store may look for the answer before it takes its write lock."""
+    run_id: str = ""
+    tenant: str = ""
+    """Of the run, where the caller knows them: an event says them, and a store need not read them first."""
 
 
 @dataclass(slots=True)

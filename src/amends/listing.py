@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
+from amends import people
+from amends.bundleops import HasLoaded
 from amends.engine.session import call_of
 from amends.engine.telling import event_of, held_lock_of, info_of
-from amends.filter import CALL_FIELDS, CALL_WORDS, RUN_FIELDS, Filter, parse_filter
+from amends.filter import CALL_FIELDS, CALL_WORDS, EVENT_FIELDS, EVENT_STATES, RUN_FIELDS, Filter, parse_filter
 from amends.flow import Flow
 from amends.hub import Hub, View
 from amends.ledger import HeldLock, ListLocks, ListRuns, ReadEvents, ReadRun, SearchCalls, StoreOp
 from amends.model import Call, Event, Lock, RunInfo
 from amends.ops import ReadClocks
-from amends.rows import CallRow, RunRow
+from amends.rows import CallRow, EventRow, RunRow
 
 T = TypeVar("T")
 PAGE: Final = 200
+OF_EVENTS: Final = ("tool", "kind", "agent", "principal")
+"""What is asked of the call, or the run, that an event is about."""
 KNOWN_RUNS_MAX: Final = 10_000
 """Runs whose tags are remembered while the calls of a ledger are looked through."""
+
+
+SLACK_S: Final = 60.0
+"""Transactions of a server may end in another order than their events are numbered in, never so long apart."""
+
+
+class Narrows(Protocol):
+    """What a filter asks that a row alone does not tell."""
+
+    async def rows(self, rows: list[Any]) -> list[Any]:
+        """Those that pass, in their order."""
+        ...
+
+    def is_over(self, row: Any) -> bool:
+        """Whether what comes after this row cannot pass."""
+        ...
 
 
 class Pages(Generic[T]):
@@ -35,7 +55,7 @@ class Pages(Generic[T]):
         take: Callable[[Any], bool],
         make: Callable[[Any], T],
         *,
-        narrow: Narrow | None = None,
+        narrow: Narrows | None = None,
     ) -> None:
         self._next: StoreOp[Any] | None = first
         self._then, self._take, self._make = then, take, make
@@ -96,6 +116,40 @@ class Narrow:
         return self._tagged[row.run]
 
 
+class EventNarrow:
+    """What a filter asks of events: their time, and of which tool, agent and principal their call or run is."""
+
+    def __init__(self, wanted: Filter, *, ascends: bool) -> None:
+        self._wanted, self._ascends = wanted, ascends
+        self._now: float | None = None
+        self._known: dict[str, dict[str, Any]] = {}
+
+    async def rows(self, rows: list[EventRow]) -> list[EventRow]:
+        """Those that pass, in their order."""
+        if self._now is None:
+            self._now = (await ReadClocks()).wall
+        found = [row for row in rows if self._wanted.takes_event(row, self._now)]
+        if not self._wanted.has(*OF_EVENTS):
+            return found
+        return [row for row in found if self._wanted.takes(await self._about(row))]
+
+    def is_over(self, row: EventRow) -> bool:
+        """Whether all that comes after this event is too new."""
+        return self._ascends and self._now is not None and row.at - SLACK_S > self._wanted.within(self._now)[1]
+
+    async def _about(self, row: EventRow) -> dict[str, Any]:
+        about = row.call or row.run
+        if about not in self._known:
+            if len(self._known) >= KNOWN_RUNS_MAX:
+                self._known.clear()
+            tree = await ReadRun("", uid=row.root)
+            for run in () if tree is None else tree.runs:
+                self._known[run.uid] = {"tool": "", "kind": "", "agent": run.agent, "principal": run.principal}
+            for call in () if tree is None else tree.calls:
+                self._known[call.id] = {name: getattr(call, name) for name in OF_EVENTS}
+        return self._known.setdefault(about, dict.fromkeys(OF_EVENTS, ""))
+
+
 def narrowing(wanted: Filter, *fields: str) -> Narrow | None:
     """What must be asked of the ledger for these fields, and for an age; None: nothing."""
     return Narrow(wanted) if wanted.has("age", *fields) else None
@@ -138,11 +192,37 @@ def lock_pages(view: View) -> Pages[Lock]:
     return Pages(ListLocks(tenant, "", PAGE), then, lambda _: True, held_lock_of)
 
 
-def event_pages(view: View, root: str | None, after: int) -> Pages[Event]:
-    """Events, oldest first."""
+def event_pages(
+    view: View, root: str | None, after: int, wanted: Filter | None = None, *, ascends: bool = True
+) -> Pages[Event]:
+    """Events, in ledger order; ``ascends``: so that times ascend, too."""
     tenant = view.tenant or ""
 
     def then(row: Any) -> StoreOp[Any]:
         return ReadEvents(tenant, root, row.seq, PAGE)
 
-    return Pages(ReadEvents(tenant, root, after, PAGE), then, lambda _: True, event_of)
+    narrow = EventNarrow(wanted, ascends=ascends) if wanted is not None and wanted.words else None
+    return Pages(ReadEvents(tenant, root, after, PAGE), then, lambda _: True, event_of, narrow=narrow)
+
+
+async def events_of(view: View, run_id: str | None, after: int, text: str) -> Pages[Event]:
+    """The events that pass the filter; begun where its time begins, so that what is older is not looked through."""
+    wanted = parse_filter(text, EVENT_FIELDS, EVENT_STATES)
+    root = None if run_id is None else people.found(await ReadRun(view.tenant or "", id=run_id), run_id).run.root
+    ascends = root is None and not await HasLoaded()
+    if ascends and wanted.has("at", "age"):
+        first, _ = wanted.within((await ReadClocks()).wall)
+        after = max(after, await _before(first - SLACK_S))
+    return event_pages(view, root, after, wanted, ascends=ascends)
+
+
+async def _before(moment: float) -> int:
+    """A place in the ledger before which everything is older than this: found by halving."""
+    low, high = 0, 1
+    while (page := await ReadEvents(None, None, high, 1)) and page[0].at < moment:
+        low, high = high, high * 2
+    while high - low > PAGE:
+        middle = (low + high) // 2
+        page = await ReadEvents(None, None, middle, 1)
+        low, high = (middle, high) if page and page[0].at < moment else (low, middle)
+    return low

@@ -7,7 +7,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from amends.errors import ResultGone
+from amends.errors import ApprovalVoid, Held, ResultGone
 from amends.record import dataclass, field
 from amends.states import CallState, HoldReason, RunState
 
@@ -290,6 +290,19 @@ class Staged(Generic[R_co]):
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """What a model asks for: a tool by its name, with JSON. Built by whoever reads a model's answer."""
+
+    tool: str
+    args: Mapping[str, Any] | str
+    """An object, or the text of one as some providers send it."""
+    tool_call_id: str | None = None
+    """Recorded, and never the call's identity: a provider makes a new one for every retry."""
+    handler: Callable[..., object] | None = None
+    """The function to call instead of the tool's own body."""
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """What became of a model's request, and the words for the model."""
 
@@ -305,6 +318,13 @@ class Answer:
         if self.status in ("done", "replayed", "staged"):
             return False
         return not (self.status == "held" and getattr(self.error, "reason", None) in ("approval", "budget"))
+
+    @property
+    def waits(self) -> bool:
+        """Whether a person decides before it can go on: raise ``error`` to let the run go until then."""
+        if isinstance(self.error, Held):
+            return self.error.reason != "duplicate"  # that one the model can settle by saying what it meant
+        return isinstance(self.error, ApprovalVoid) and self.error.asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,3 +365,5 @@ class RunInfo:
     deadline_at: datetime | None = None
     gone_at: datetime | None = None
     """When gc removed the payloads of its tree; ``input`` and ``output`` are None then, whatever they were."""
+    origin: str | None = None
+    """The ledger that it was loaded from; None: it is of this one."""

@@ -126,6 +126,14 @@ class KeepAnchor(Op[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class KeepCheckpoint(Op[bool]):
+    """The anchor knows at least this checkpoint, on the disk; false: it is another ledger's anchor."""
+
+    anchor: Any
+    newest: Any
+
+
+@dataclass(frozen=True, slots=True)
 class IsDead(Op[bool]):
     """Whether this owner is certainly dead: same host and boot, process gone."""
 

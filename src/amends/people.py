@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal, TypeVar
 
@@ -12,6 +12,8 @@ from amends.context import calling_run, parent_call
 from amends.engine import opening, recovery
 from amends.engine.recovery import Found, recover_tree
 from amends.engine.session import Ask, Session, ask_for, call_of
+from amends.engine.telling import answer_done, answer_error
+from amends.engine.turn import End
 from amends.engine.veiling import scrubbed
 from amends.errors import LedgerError, NoRun, RunEnded, TransitionRefused, UsageError
 from amends.flow import Flow
@@ -29,7 +31,7 @@ from amends.ledger import (
     StoreOp,
     Tree,
 )
-from amends.model import Call, NoEffect
+from amends.model import Answer, Call, NoEffect, ToolCall
 from amends.ops import IsDead, Lease
 from amends.requesting import adhoc_spec
 from amends.rows import CallRow, RunRow, needs_tool
@@ -90,6 +92,21 @@ def log_for(session: Session, error: Exception, tool: str) -> None:
     if isinstance(error, UsageError | LedgerError) and not isinstance(error, RunEnded):
         words = f"{tool}: {type(error).__name__}: {error} ({error.hint})"
         log.error("%s", scrubbed(session, words))
+
+
+def told_turn(
+    session: Session, calls: Sequence[ToolCall], asks: Sequence[Ask | Exception], ends: Sequence[End]
+) -> list[Answer]:
+    """What a model is told of each call of its turn."""
+    answers = []
+    for call, ask, end in zip(calls, asks, ends, strict=True):
+        if isinstance(end, Exception):
+            log_for(session, end, call.tool)
+            answers.append(answer_error(session, call.tool, end))
+        else:
+            assert isinstance(ask, Ask), "only what was asked for is done"
+            answers.append(answer_done(session, ask, end))
+    return answers
 
 
 def log_lost(hub: Hub, found: Found, error: Exception) -> None:
@@ -170,8 +187,13 @@ async def read_call(call_id: str) -> CallRow | None:
 def found(tree: Tree | None, id: str) -> Tree:
     """The tree, which must be there."""
     if tree is None:
-        raise UsageError(f"there is no run {id!r} in this ledger", hint="rt.runs() lists them; is it the right tenant?")
+        raise no_run(id)
     return tree
+
+
+def no_run(id: str) -> UsageError:
+    """What is said of a run that is not there."""
+    return UsageError(f"there is no run {id!r} in this ledger", hint="rt.runs() lists them; is it the right tenant?")
 
 
 def call_found(hub: Hub, view: View, row: CallRow | None, id: str) -> Call:

@@ -72,7 +72,7 @@ async def _calls(tool: str) -> list[CallRow]:
     before: int | None = None
     while True:
         page = await SearchCalls(None, (), before, PAGE, tool)
-        found += page
+        found += [row for row in page if not row.is_loaded]
         if len(page) < PAGE:
             return found
         if len(found) >= CALLS_MAX:

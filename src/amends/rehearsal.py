@@ -23,6 +23,7 @@ from amends.ops import (
     Invoke,
     IsDead,
     KeepAnchor,
+    KeepCheckpoint,
     Later,
     Lease,
     LiveCalls,
@@ -139,7 +140,7 @@ class Rehearsal:
                 return 0
             case IsDead():
                 return False
-            case Watch() | ReadAnchor() | KeepAnchor():
+            case Watch() | ReadAnchor() | KeepAnchor() | KeepCheckpoint():
                 return None  # nothing is used up here, and so no anchor is asked
             case Together(flows=flows):
                 return self._in_turn(flows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from amends.context import parent_call
 from amends.engine.session import Ask, Session, ask_for
 from amends.errors import BadArguments, UsageError
 from amends.hub import Hub
+from amends.model import ToolCall
 from amends.secret import NOTHING, Hidden
 from amends.tool import Declaration, Options, Spec, being_done, declare, specs_of
 
@@ -31,6 +32,7 @@ def model_ask(
     handler: Callable[..., Any] | None,
     tool_call_id: str | None,
     again: str | None,
+    grp: str = "",
 ) -> Ask:
     """A tool asked for by a model: a name and JSON. ``again_because`` is the model's word for a deliberate repeat."""
     if handler is not None and tool not in hub.specs:
@@ -45,7 +47,7 @@ def model_ask(
     fn = handler if handler is None or spec.signature is None else _doing(spec.declaration, handler, is_async=is_async)
     return ask_for(
         session, spec, bound, fn=fn, is_async=is_async, again=again or because, call_ref=tool_call_id,
-        parent=parent_call(),
+        parent=parent_call(), grp=grp,
     )  # fmt: skip
 
 
@@ -58,6 +60,23 @@ def foreseen_ask(
         raise AssertionError("what is only asked about has no body")
 
     return model_ask(hub, session, tool, args, handler=nobody, tool_call_id=tool_call_id, again=None)
+
+
+def turn_asks(hub: Hub, session: Session, calls: Sequence[ToolCall]) -> list[Ask | Exception]:
+    """What a model asks for in one turn, as one group; where it cannot be asked for, why."""
+    grp = session.new_id("grp") if len(calls) > 1 else ""
+    asks: list[Ask | Exception] = []
+    for call in calls:
+        try:
+            ask = model_ask(
+                hub, session, call.tool, call.args, handler=call.handler, tool_call_id=call.tool_call_id, again=None,
+                grp=grp,
+            )  # fmt: skip
+        except Exception as error:
+            asks.append(error)
+        else:
+            asks.append(ask)
+    return asks
 
 
 def _doing(declared: Declaration, handler: Callable[..., Any], *, is_async: bool | None) -> Callable[..., Any]:

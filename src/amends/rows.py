@@ -11,6 +11,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
+from amends.eventrows import EVENT_COLUMNS as EVENT_COLUMNS
+from amends.eventrows import AddEvent as AddEvent
+from amends.eventrows import EventRow as EventRow
+from amends.eventrows import PageEvents as PageEvents
 from amends.flow import Op
 from amends.record import dataclass
 
@@ -64,6 +68,8 @@ class RunRow:
     closed_at: float | None = None
     gone_at: float | None = None
     """When gc removed the payloads of the whole tree."""
+    origin: str = ""
+    """The ledger that it was loaded from: a record, that nothing here works with; empty: it is ours."""
 
     @property
     def lost_at(self) -> float | None:
@@ -157,6 +163,11 @@ class CallRow:
     """Of a tool that nobody declared: the rule whose author takes what it leaves behind."""
 
     @property
+    def is_loaded(self) -> bool:
+        """Of a run that was loaded from another ledger."""
+        return self.key.startswith(LOADED)
+
+    @property
     def in_question(self) -> int:
         """The attempt, of the call or of its compensation, that nobody knows the outcome of; 0: there is none."""
         return {"in_doubt": self.attempt, "compensation_in_doubt": self.comp_attempt}.get(self.state, 0)
@@ -172,25 +183,8 @@ class CallRow:
         return lost_at(self.args, self.result)
 
 
-@dataclass(frozen=True, slots=True)
-class EventRow:
-    """One line of the record; ``seq`` is the ledger's own order."""
-
-    seq: int
-    at: float
-    root: str
-    run: str
-    run_id: str
-    tenant: str
-    call: str
-    what: str
-    frm: str
-    to_state: str
-    by_whom: str
-    epoch: int
-    facts: str
-
-
+LOADED: Final = "loaded:"
+"""How the keys of calls begin whose run was loaded from another ledger: no request of ours has such a key."""
 GONE: Final = "gone:"
 """What gc removed leaves this and its time in its place: no JSON begins so, and nothing reads as if it had been empty."""
 PLAIN: Final = frozenset({"", "null", "{}", "[]"})
@@ -221,7 +215,6 @@ def needs_tool(root: RunRow, call: CallRow) -> bool:
 
 RUN_COLUMNS: Final = tuple(field.name for field in fields(RunRow))
 CALL_COLUMNS: Final = tuple(field.name for field in fields(CallRow))
-EVENT_COLUMNS: Final = tuple(field.name for field in fields(EventRow))
 
 Changes = Mapping[str, Any]
 
@@ -365,31 +358,3 @@ class UpdateCall(Op[CallRow]):
 
     row: CallRow
     changes: Changes
-
-
-@dataclass(frozen=True, slots=True)
-class AddEvent(Op[int]):
-    """Write an event and return its place in the ledger."""
-
-    at: float
-    root: str
-    run: str
-    run_id: str
-    tenant: str
-    call: str
-    what: str
-    frm: str
-    to_state: str
-    by_whom: str
-    epoch: int
-    facts: str
-
-
-@dataclass(frozen=True, slots=True)
-class PageEvents(Op[list[EventRow]]):
-    """Events in ledger order, above ``after``."""
-
-    root: str | None
-    tenant: str | None
-    after: int
-    limit: int

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, NoReturn, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, overload
 
 from amends import people
 from amends.attempts import Attempt, end_open
 from amends.budget import Costs
-from amends.context import parent_call, refuse_nowhere
+from amends.context import parent_call, reader, refuse_nowhere
+from amends.drawn import dice, new_name
 from amends.drive import Driver
 from amends.engine import ending, leaving, plan
 from amends.engine.call import Done, guarded_call
@@ -20,19 +22,26 @@ from amends.engine.foreseeing import ask_first
 from amends.engine.joining import doubt_left
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.telling import answer_done, answer_error, info_of, output_gone, report_of
+from amends.engine.turn import End, do_turn
+from amends.engine.values import read_clock
 from amends.errors import Held, LedgerError, TransactionOpen, UsageError, Waiting
 from amends.flow import Flow
 from amends.hiding import given_to, output_of, output_said
 from amends.hub import Hub, is_over
 from amends.joining import note_left_open, refuse_waiting
 from amends.ledger import Tree
-from amends.model import Answer, Approval, Staged
+from amends.model import Answer, Approval, Staged, ToolCall
 from amends.ops import Flight
 from amends.report import Report
-from amends.requesting import direct_ask, foreseen_ask, model_ask, once_ask, stranger_name
+from amends.requesting import direct_ask, foreseen_ask, model_ask, once_ask, stranger_name, turn_asks
 from amends.rows import RunRow
 from amends.states import RunState
 from amends.tool import Declaration, Options, Tool, current_caller
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from random import Random
+    from uuid import UUID
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -123,6 +132,12 @@ class Run:
         except Waiting:
             return None
 
+    def answer_all(self, calls: Iterable[ToolCall], /) -> list[Answer]:
+        """Do what a model asked for in one turn, side by side and a pivot last, and phrase each outcome for it."""
+        asked = tuple(calls)
+        asks = turn_asks(self._hub, self._session, asked)
+        return people.told_turn(self._session, asked, asks, self._turn(asks))
+
     def execute(self, plan_: Sequence[object], /) -> list[Answer]:
         """A model's plan: a list of ``{"tool", "args"}``; inner lists run in parallel."""
         self._check_here()
@@ -159,14 +174,15 @@ class Run:
         """A run inside this one, taken back with it."""
         inner = self._open_child(id, input)
         token = current_caller.set(inner)
-        try:
-            yield inner
-        except BaseException as error:
+        with self._hub.live.block(inner._session.uid):
+            try:
+                yield inner
+            except BaseException as error:
+                current_caller.reset(token)
+                inner._leave(error)
+                raise
             current_caller.reset(token)
-            inner._leave(error)
-            raise
-        current_caller.reset(token)
-        inner._leave(None)
+            inner._leave(None)
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Run ``fn`` in a thread that has this run; leaving the block waits for it."""
@@ -218,6 +234,19 @@ class Run:
             self._release()
         raise AssertionError("taking back always raises")
 
+    def now(self) -> datetime:
+        """The time, written down: the same again after a resume, and in a replay."""
+        self._check_here()
+        return self._flow(read_clock(self._session, reader()))
+
+    def random(self) -> Random:
+        """Dice of this run's own: the nth are the same after a resume, and in a replay."""
+        return dice(self._session, reader())
+
+    def uuid(self) -> UUID:
+        """A new name: the nth of this run is the same after a resume, and in a replay."""
+        return new_name(self._session, reader())
+
     def leave(self, error: BaseException | None = None) -> None:
         """The run is left as the end of a block leaves it: committed, taken back over an error, let go over ``Waiting``.
 
@@ -260,6 +289,27 @@ class Run:
             return self._watched(flow(self._session, ask), [ask.flight])
         with self.child(stranger_name(ask)) as inner:
             return inner._watched(flow(inner._session, ask), [ask.flight])
+
+    def _turn(self, asks: Sequence[Ask | Exception]) -> list[End]:
+        """How the calls of one turn ended; those that nobody declared, each in a run of its own, come last."""
+        strangers = {place for place, ask in enumerate(asks) if isinstance(ask, Ask) and ask.undeclared}
+        known = [ask for place, ask in enumerate(asks) if place not in strangers]
+        flights = [ask.flight for ask in known if isinstance(ask, Ask)]
+        try:
+            refuse_nowhere(known[0].spec.name if known and isinstance(known[0], Ask) else "a tool")
+            self._check_here()
+            ends = self._watched(do_turn(self._session, known), flights)
+        except Exception as error:  # of this place, and so of all of them
+            return [ask if isinstance(ask, Exception) else error for ask in asks]
+        rest = iter(ends)
+        return [self._end_of(ask) if place in strangers else next(rest) for place, ask in enumerate(asks)]
+
+    def _end_of(self, ask: Ask | Exception) -> End:
+        assert isinstance(ask, Ask), "a stranger was asked for"
+        try:
+            return self._do(ask)
+        except Exception as error:
+            return error
 
     def _ride(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Done:
         """In the caller's own transaction: nothing of it is in flight, and stopped it never was."""
@@ -334,9 +384,10 @@ class Run:
             error.add_note(note)
 
     def _release(self) -> None:
+        self._over = True
         if not self._session.above:  # a child's lease is its root's, which goes on
             self._hub.keeper.forget(self._session.lease)
-        self._over = True
+            self._hub.checkpointer.left(self.id, quiet=sys.exc_info()[1] is not None)
 
 
 class Entered:
@@ -345,9 +396,11 @@ class Entered:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._token: Any = None
+        self._around = run._hub.live.block(run._session.uid)
 
     def __enter__(self) -> Run:
         self._token = current_caller.set(self.run)
+        self._around.__enter__()
         return self.run
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -356,3 +409,4 @@ class Entered:
             self.run._leave(error)
         finally:
             self.run._release()
+            self._around.__exit__(None, None, None)

@@ -12,6 +12,10 @@ from amends import listing, people, upkeep
 from amends.approvaldesk import ApprovalDesk
 from amends.budget import Budget
 from amends.budgetdesk import BudgetDesk
+from amends.bundledesk import BundleDesk
+from amends.checkpoint import Checkpoint
+from amends.checkpointdesk import CheckpointDesk
+from amends.context import refuse_reaching
 from amends.doubtdesk import DoubtDesk
 from amends.drive import Driver
 from amends.engine import opening, plan
@@ -23,6 +27,7 @@ from amends.hub import Hub, View, is_settled, refuse_nested
 from amends.ledger import Store
 from amends.model import Approval, Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
 from amends.noticedesk import NoticeDesk
+from amends.replaydesk import ReplayDesk, reopened
 from amends.report import Report
 from amends.requesting import once_ask
 from amends.rows import RunRow
@@ -40,7 +45,7 @@ IfRolledBack = Literal["again", "raise"]
 Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
-class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk):
+class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, ReplayDesk, CheckpointDesk):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(
@@ -59,6 +64,9 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk):
         link_secret: str | None = None,
         link_url: str | None = None,
         anchor: str | None = None,
+        checkpoint: float | str | None = None,
+        audit_key: str | None = None,
+        on_checkpoint: Callable[[Checkpoint], object] | None = None,
         create: bool | None = None,
         tenant: str | None = None,
         agent: str | None = None,
@@ -71,7 +79,7 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk):
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
         given |= {"rules": None if rules is None else tuple(rules), "tools": None}  # those here are beside a file's
-        self._hub = Hub(given, tools, store=store, hook=on_approval_needed)
+        self._hub = Hub(given, tools, store=store, hook=on_approval_needed, on_checkpoint=on_checkpoint)
         self._driver: Driver = Driver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s)
         value = self._hub.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
@@ -124,11 +132,15 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk):
     ) -> Run:
         """The same without a block (notebooks): end it with ``commit`` or ``rollback``."""
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
+        replayed = reopened(id, input)
+        if replayed is not None:
+            return replayed  # type: ignore[no-any-return]
         refuse_nested(f"rt.open({id!r})")
         return self._open(id, input, options)
 
     def _open(self, id: str | None, input: object, options: Mapping[str, Any]) -> Run:
         people.check_options(options)
+        refuse_reaching(f"rt.run({id!r})")
         self._hub.ready(run_id=id)
         wanted = self._hub.opening(self._view, id, input, options)
         while True:
@@ -229,6 +241,7 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk):
             log.warning("run %s could not be recovered here: %s", row.id, error)
         finally:
             self._hub.keeper.forget(lease)
+            self._hub.checkpointer.wake()
         return self._report(uid=row.uid)
 
     def _resume(self, run: Run) -> None:
@@ -264,14 +277,9 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk):
         row = self._drive(people.read_call(call_id))
         return people.call_found(self._hub, self._view, row, call_id)
 
-    def events(self, run_id: str | None = None, *, after: int = 0) -> Iterator[Event]:
-        """The record, in ledger order, of one run's tree or of everything."""
-        root = (
-            None
-            if run_id is None
-            else people.found(self._drive(people.read(tenant=self._view.tenant or "", id=run_id)), run_id).run.root
-        )
-        return self._pages(listing.event_pages(self._view, root, after))
+    def events(self, run_id: str | None = None, *, after: int = 0, filter: str = "") -> Iterator[Event]:
+        """The record, in ledger order, of one run's tree or of everything; by time, tool, agent, principal, state."""
+        return self._pages(self._drive(listing.events_of(self._view, run_id, after, filter)))
 
     def locks(self) -> Iterator[Lock]:
         """What runs have to themselves until they have ended, by name, with who waits for it."""
@@ -320,6 +328,7 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk):
     # ---- inside ---------------------------------------------------------------------------
 
     def _drive(self, flow: Flow[T]) -> T:
+        refuse_reaching("a verb of the runtime")
         self._hub.ready()
         return self._driver.run(flow)
 
@@ -344,6 +353,10 @@ class _Block:
         self._entered: Entered | None = None
 
     def __enter__(self) -> Run:
+        replayed = reopened(self._id, self._input)
+        if replayed is not None:
+            self._entered = Entered(replayed)
+            return self._entered.__enter__()
         refuse_nested(f"rt.run({self._id!r})")
         self._entered = Entered(self._rt._open(self._id, self._input, self._options))
         return self._entered.__enter__()

@@ -11,6 +11,8 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final, TypeVar
 
 from amends.approvalops import EditApproval
+from amends.bundleops import ReadRecord
+from amends.chain import proof
 from amends.errors import LedgerSealed
 from amends.ledger import (
     AdmitCall,
@@ -30,7 +32,7 @@ from amends.ledger import (
 from amends.record import changed
 from amends.rows import PLAIN, CallRow, EventRow, RunRow, lost_at
 from amends.secret import MARK, MASK, SEALED
-from amends.vault import Vault
+from amends.vault import Vault, is_sealed
 from amends.veil import with_secrets
 
 T = TypeVar("T")
@@ -48,6 +50,18 @@ SAID: Final[dict[type[StoreOp[Any]], tuple[str, tuple[str, ...]]]] = {
     BeginRollback: ("", ("why",)),
 }
 """What an operation says that is nobody else's, and the row that it is said of: it does not open in another one."""
+RAW: Final[tuple[type[StoreOp[Any]], ...]] = (ReadRecord,)
+"""What is answered as it is written."""
+PROVED: Final[dict[type[StoreOp[Any]], tuple[str, ...]]] = {
+    AdmitCall: ("args",),
+    OpenRun: ("input",),
+    OpenChild: ("input",),
+    SettleCall: ("result", "error"),
+    NoteEvidence: ("result",),
+    ResolveCall: ("result",),
+    DecideCommit: ("output",),
+}
+"""What of it an event proves: the first of these that it has."""
 CALL_TEXTS: Final = ("args", "result", "error", "comp_error", "evidence", "learned")
 RUN_TEXTS: Final = ("input", "output", "goal_why", "causes")
 PARTS: Final = ("evidence", "learned", "causes")
@@ -72,11 +86,24 @@ class Sealing:
         if isinstance(op, EditApproval):
             self.seal(op.instead)
         row, names = SAID.get(type(op), ("", ()))
+        if not op.proof:
+            op.proof = self._proof(op, PROVED.get(type(op), ()))
         about = getattr(op, row) if row else ""
         for name in names:
             text = getattr(op, name)
             if text is not None:
                 setattr(op, name, self.sealed(text, about))
+
+    def _proof(self, op: StoreOp[Any], names: tuple[str, ...]) -> str:
+        """Of what the operation says, before nobody can read it any more."""
+        said = next((text for name in names if (text := getattr(op, name))), "")
+        return self.vault.proof(_settled(said)) if said and not is_sealed(said) else ""
+
+    def proves(self, proved: str, text: str) -> bool | None:
+        """Whether an event's proof is of this opened payload; None: nobody can tell without the key of then."""
+        if ":" not in proved:  # written before the ledger was encrypted
+            return proved in (proof(text), proof(_settled(text)))
+        return self.vault.proves(proved, _settled(text))
 
     def sealed(self, text: str, about: str) -> str:
         """One payload; what says nothing of anybody, and what gc has left, stays as it is."""
@@ -106,7 +133,13 @@ class Sealing:
 
     def _row(self, row: Any, names: tuple[str, ...], about: str) -> Any:
         texts = ((name, getattr(row, name)) for name in names)
-        news = {name: self.readable(name, text, about) for name, text in texts if text and SEALED in text}
+        is_loaded = bool(row.origin) if isinstance(row, RunRow) else row.is_loaded
+        try:
+            news = {name: self.readable(name, text, about) for name, text in texts if text and SEALED in text}
+        except LedgerSealed:
+            if not is_loaded:
+                raise
+            return row  # with the keys of another ledger: what cannot be read stays as it is, and is shown so
         return changed(row, news) if news else row
 
     def readable(self, name: str, text: str, about: str) -> str:
@@ -157,6 +190,13 @@ class Sealing:
             return f"({MASK} encrypted)"
 
 
+def _settled(text: str) -> str:
+    """A payload without what another key spells in another way: of a hidden value only what stands for it."""
+    if MARK not in text:
+        return text
+    return with_secrets(text, lambda packed: {"$secret": packed if isinstance(packed, str) else packed[0]})
+
+
 def _each(text: str, name: str, change: Callable[[str], str]) -> str:
     """The same JSON with what others said in it changed; the same text where nothing is."""
     kept: Any = json.loads(text)
@@ -182,11 +222,15 @@ class SealedStore:
 
     def perform(self, op: StoreOp[T]) -> T:
         """See ``Store``."""
+        if type(op) in RAW:
+            return self._store.perform(op)
         self._sealing.seal(op)
         return self._sealing.opened(self._store.perform(op))
 
     async def perform_async(self, op: StoreOp[T]) -> T:
         """See ``Store``."""
+        if type(op) in RAW:
+            return await self._store.perform_async(op)
         self._sealing.seal(op)
         return self._sealing.opened(await self._store.perform_async(op))
 

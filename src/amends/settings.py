@@ -27,6 +27,8 @@ DEFAULTS: Final[dict[str, Any]] = {
     "app": None,
     "by": None,
     "anchor": None,
+    "checkpoint": 5.0,
+    "audit_key": None,
     "budgets": (),
     "rules": (),
     "approvers": {},
@@ -39,7 +41,7 @@ DEFAULTS: Final[dict[str, Any]] = {
 }
 LISTS: Final = ("redact", "encrypt")
 """Settings of many texts: a list, or one text with blanks between them."""
-SECRETS: Final = ("secret_key", "encrypt")
+SECRETS: Final = ("secret_key", "encrypt", "audit_key")
 """Settings that are never shown."""
 TABLES: Final[dict[str, Callable[[Any, str], Any]]] = {
     "budgets": checked_budgets,
@@ -48,6 +50,8 @@ TABLES: Final[dict[str, Callable[[Any, str], Any]]] = {
     "tools": checked_tools,
 }
 """Settings that are tables in a file, and so have no variable; with what checks them."""
+SWITCHED: Final = ("checkpoint",)
+"""Settings that are a number, or ``off``."""
 CHOICES: Final = {"order": ("strict", "advise")}
 
 
@@ -104,6 +108,8 @@ def _checked(name: str, value: Any, origin: str) -> Any:
                 f"{name} is {value!r} ({origin}), which is neither true nor false", setting=name, origin=origin
             )
         return known
+    if name in SWITCHED and (value is False or str(value).lower() == "off"):
+        return "off"
     if isinstance(default, float):
         try:
             number = float(value)
@@ -112,7 +118,8 @@ def _checked(name: str, value: Any, origin: str) -> Any:
         low = 0.0 if name != "lease" else 0.05
         if not number >= low:
             raise BadConfig(
-                f"{name} is {value!r} ({origin}); it is a number of seconds, at least {low:g}",
+                f"{name} is {value!r} ({origin}); it is a number of seconds, at least {low:g}"
+                f"{', or off' if name in SWITCHED else ''}",
                 setting=name,
                 origin=origin,
             )

@@ -73,7 +73,8 @@ async def collect(
 def reencrypt(hub: Hub) -> int:
     """Every payload is sealed with the newest key; how many rows were written anew. Beside living runs, row by row.
 
-    Events are never written again: what they quote stays sealed with the key of its day.
+    Events are never written again: what they quote stays sealed with the key of its day. So does a run that was loaded
+    from another ledger, whose keys they are.
     """
     sealing = hub.hiding.sealing
     if sealing is None:
@@ -86,11 +87,11 @@ def reencrypt(hub: Hub) -> int:
     place: tuple[float, str] | None = None
     while runs := perform(ListRuns(None, (), place, PAGE)):
         place = (runs[-1].created_at, runs[-1].uid)
-        count += sum(_rewritten(hub, sealing, run) for run in runs)
+        count += sum(_rewritten(hub, sealing, run) for run in runs if not run.origin)
     seq: int | None = None
     while calls := perform(SearchCalls(None, (), seq, PAGE)):
         seq = calls[-1].seq
-        count += sum(_rewritten(hub, sealing, call) for call in calls)
+        count += sum(_rewritten(hub, sealing, call) for call in calls if not call.is_loaded)
     return count
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -29,6 +30,7 @@ class Vault:
         self.ids: tuple[str, ...] = tuple(id for id, _ in found)
         make = _cipher()
         self._ciphers: dict[str, Any] = {id: make(key) for id, key in found}
+        self._proving = {id: sha256(b"amends proof" + key).digest() for id, key in found}
         self._newest = self._ciphers[self.ids[0]]
 
     def seal(self, text: str, about: str) -> str:
@@ -56,6 +58,18 @@ class Vault:
                 hint="restore the ledger from a backup",
             ) from error
         return plain.decode("utf-8", "surrogatepass")
+
+    def proof(self, text: str) -> str:
+        """What an event says of a payload: of no use to whoever has no key and guesses at it."""
+        return self._proof(self.ids[0], text)
+
+    def proves(self, proved: str, text: str) -> bool | None:
+        """Whether this is the proof of this text; None: its key is gone."""
+        id = proved.partition(":")[0]
+        return proved == self._proof(id, text) if id in self._proving else None
+
+    def _proof(self, id: str, text: str) -> str:
+        return f"{id}:{hmac.digest(self._proving[id], text.encode('utf-8', 'surrogatepass'), 'sha256').hex()}"
 
     def is_newest(self, text: str) -> bool:
         """Whether it is sealed with the key that seals now."""

@@ -146,6 +146,7 @@ class Worker:
                 people.log_lost(rt._hub, found, error)
             else:
                 yield report
+        rt._hub.checkpointer.beat()
 
     def _sleep(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -187,6 +188,7 @@ class Worker:
                 people.log_lost(rt._hub, found, error)
             else:
                 yield report
+        await asyncio.to_thread(rt._hub.checkpointer.beat)
 
     async def _sleep_async(self, seconds: float) -> None:
         until = time.monotonic() + seconds

@@ -318,7 +318,7 @@ def test_a_pause_of_the_tools_own_is_no_failure_and_its_body_runs_from_its_begin
 def test_a_pause_before_the_tools_leaves_the_run_to_whoever_resumes_it(shop: Shop) -> None:
     saver, turns = InMemorySaver(), [[charge("A1", 500)], [("balance", {"account": "a"})], "ok"]
     asks = HumanInTheLoopMiddleware(interrupt_on={"balance": True})
-    with runtime(shop, lease=0.05) as rt:
+    with runtime(shop) as rt:
         guard = AmendsMiddleware(rt)
         with guard.turn(CONFIG):
             state = agent_of(guard, shop, turns, saver, middleware=[asks]).invoke(HELLO, CONFIG)
@@ -436,3 +436,50 @@ def test_the_wrong_colour_is_said_before_anything_is_done(shop: Shop) -> None:
     with runtime(shop) as rt, pytest.raises(UsageError, match="blocking Runtime"):
         asyncio.run(agent_of(AmendsMiddleware(rt), shop, turns).ainvoke(HELLO))
     assert shop.effects() == []
+
+
+@pytest.mark.parametrize("asked", ["book book", "stamp book", "book stamp"])
+def test_two_calls_of_one_node_do_not_get_each_others_answers(shop: Shop, asked: str) -> None:
+    done: list[str] = []
+
+    @lc_tool
+    def book(room: str) -> str:
+        """Book a room."""
+        done.append(f"{room} {interrupt(f'{room}?')}")
+        return room
+
+    calls = [("book", {"room": str(n)}) if name == "book" else ("stamp", {"text": "x"})
+             for n, name in enumerate(asked.split())]  # fmt: skip
+    stamp = next(fn for fn in shop.functions() if fn.__name__ == "stamp")
+    with runtime(shop, amends.declare("book", compensate=lambda: None)) as rt:
+        guard = AmendsMiddleware(rt)
+        made = StateGraph(MessagesState)
+        made.add_node("tools", ToolNode([book, lc_tool(stamp)], wrap_tool_call=guard.wrap_tool_call))
+        made.add_edge(START, "tools")
+        graph = made.compile(checkpointer=InMemorySaver())
+        message = Scripted(turns=[calls]).invoke([HumanMessage("go")])
+        with pytest.raises(UsageError, match="one would get the other's answer"):
+            graph.invoke({"messages": [message]}, CONFIG)
+            for asked_for in rt.approvals():  # the first pause may have hidden the second
+                rt.approve(asked_for.id, digest=asked_for.digest, by="anna")
+            graph.invoke(Command(resume="yes"), CONFIG)
+    assert done == []
+
+
+def test_one_that_pauses_by_itself_beside_others_is_no_danger(shop: Shop) -> None:
+    @lc_tool
+    def book(room: str) -> str:
+        """Book a room."""
+        return f"{room} {interrupt(f'{room}?')}"
+
+    with runtime(shop, amends.declare("book", compensate=lambda: None)) as rt:
+        guard = AmendsMiddleware(rt)
+        made = StateGraph(MessagesState)
+        made.add_node("tools", ToolNode([book, lc_tool(shop.functions()[0])], wrap_tool_call=guard.wrap_tool_call))
+        made.add_edge(START, "tools")
+        graph = made.compile(checkpointer=InMemorySaver())
+        message = Scripted(turns=[[charge("A1", 500), ("book", {"room": "7"})]]).invoke([HumanMessage("go")])
+        graph.invoke({"messages": [message]}, CONFIG)
+        state = graph.invoke(Command(resume="yes"), CONFIG)
+    assert told_in(state) == ['{"id": "ch_A1", "cents": 500}', "7 yes"]
+    assert shop.effects() == ["charge A1 500"]

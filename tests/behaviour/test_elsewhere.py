@@ -12,6 +12,7 @@ import pytest
 
 from amends import AsyncRuntime, Held, Runtime, Waiting, declare, tool
 from amends.errors import BadConfig, BadDeclaration, RolledBack, RunBlocked, UsageError
+from amends.testing import runtime
 
 
 class Shop:
@@ -122,20 +123,16 @@ def test_a_staged_call_that_outlived_its_process_is_done_where_it_is_reached(tmp
     assert mails == ["reached ann"]
 
 
-def test_a_worker_leaves_alone_what_it_cannot_take_back(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+def test_a_worker_leaves_alone_what_it_cannot_take_back() -> None:
     shop = Shop()
-    tools = [declare("charge", compensate=BACK), declare("refund", kind="pivot")]
-    with Runtime(url, tools=tools, lease=0.05) as rt:
-        run = rt.open("order-7")
-        run.answer("charge", {"order": "7"}, handler=shop.charge)
-        run.leave(Waiting("its process ends here"))
-    with Runtime(url, tools=tools, lease=0.05) as rt:
-        while not (left := rt.recover()):
-            pass  # until its lease has run out
-        assert left[0].skipped == ("charge",)
-        rt.reach({"refund": shop.refund})
-        assert rt.recover()[0].state == "rolled_back"
+    rt = runtime(tools=[declare("charge", compensate=BACK), declare("refund", kind="pivot")])
+    run = rt.open("order-7")
+    run.answer("charge", {"order": "7"}, handler=shop.charge)
+    run.leave(Waiting("its process ends here"))
+    rt.clock.advance(60)
+    assert rt.recover()[0].skipped == ("charge",)
+    rt.reach({"refund": shop.refund})
+    assert rt.recover()[0].state == "rolled_back"
     assert shop.said == ["charge 7", "refund ch_7 S1"]
 
 

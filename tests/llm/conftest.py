@@ -34,13 +34,13 @@ def rt() -> Iterator[Runtime]:
 
 @pytest.fixture
 def openai(server: Server) -> Iterator[OpenAI]:
-    with OpenAI(**server.openai) as client:
+    with OpenAI(**{**server.openai, "api_key": "sk-test-canary"}) as client:
         yield client
 
 
 @pytest.fixture
 def anthropic(server: Server) -> Iterator[Anthropic]:
-    with Anthropic(**server.anthropic) as client:
+    with Anthropic(**{**server.anthropic, "api_key": "sk-test-canary"}) as client:
         yield client
 
 

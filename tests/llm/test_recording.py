@@ -21,7 +21,7 @@ from amends import AsyncRuntime, Runtime, UsageError, tool
 from amends.errors import NoRun, RunEnded, WrongColour
 from amends.llm import record
 from tests.llm.conftest import CLAUDE, GPT, SAID, Ask, chat, messages, responses
-from tests.llm.server import ANSWERS, TEXT, Server
+from tests.llm.server import TEXT, Server, answered
 
 SDK_ERRORS = {"messages": anthropic_sdk}
 
@@ -188,7 +188,7 @@ def test_parsed_answers_are_recorded(rt: Runtime, openai: OpenAI, monkeypatch: p
 def test_a_client_of_azure_is_recorded(rt: Runtime) -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
         assert request.url.path == "/openai/deployments/gpt-4o-mini/chat/completions"
-        return httpx2.Response(200, json=ANSWERS["/chat/completions"]({"model": GPT})[0])
+        return httpx2.Response(200, json=answered("chat.completions", {"model": GPT}))
 
     http = httpx2.Client(transport=httpx2.MockTransport(answer))
     azure: dict[str, Any] = {"azure_endpoint": "https://here.openai.azure.com", "api_version": "2025-01-01"}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from amends.llm.assembling import assembler
+from amends.llm.events import events_of
 from amends.llm.prices import Prices
-from amends.llm.replaying import events_of
 from amends.llm.wire import (
     ATTACHMENT_TOKENS,
     BYTES_PER_TOKEN,
@@ -20,20 +20,18 @@ from amends.llm.wire import (
     tokens_of,
     written,
 )
-from tests.llm.server import ANSWERS
-
-PATHS = {"chat.completions": "/chat/completions", "responses": "/responses", "messages": "/messages"}
+from tests.llm.server import answered
 
 
+@pytest.mark.parametrize("pieces", [False, True], ids=["whole", "pieces"])
 @pytest.mark.parametrize("tools", [[], [{"name": "charge"}]], ids=["text", "tools"])
-def test_the_events_of_an_answer_make_that_answer(api: Any, tools: list[Any]) -> None:
-    whole, _ = ANSWERS[PATHS[api]]({"model": "m", "tools": tools})
+def test_the_events_of_an_answer_make_that_answer(api: Any, tools: list[Any], pieces: bool) -> None:
+    whole = answered(api, {"model": "m", "tools": tools})
     for choice in whole.get("choices", ()):
-        choice.pop("logprobs")
         for number, call in enumerate(choice["message"].get("tool_calls", ())):
             call["index"] = number
     made = assembler(api)
-    for _, event in events_of(api, whole):
+    for _, event in events_of(api, whole, split=list if pieces else lambda text: [text]):
         made.see(event)
     expected = {key: value for key, value in whole.items() if key != "usage" or api != "chat.completions"}
     assert made.response == expected

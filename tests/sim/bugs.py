@@ -18,7 +18,7 @@ from unittest import mock
 
 from amends import notices, planmark, planning
 from amends.budgetrows import UpdateSlice
-from amends.engine import call, doubt, ending, judge, landing, recovery, rollback, session
+from amends.engine import call, checkpointing, doubt, ending, judge, landing, recovery, rollback, session
 from amends.ledger import AdmitCall
 from amends.lockrows import TakeLock, Wanted
 from amends.ops import Lease
@@ -28,6 +28,7 @@ from amends.store import (
     budgets,
     change,
     charging,
+    checkpoints,
     intents,
     law,
     locks,
@@ -70,6 +71,8 @@ MODULES = (
     notices,
     store_notices,
     paying,
+    checkpointing,
+    checkpoints,
 )
 SCHEDULES_MAX = 4_000
 
@@ -488,6 +491,18 @@ BUGS: tuple[Bug, ...] = (
     Bug("G1", "gc removes what evidence may have to be taken back with",
         lambda: rewritten((retention, "_open_question", 'if call.state == "compensated" and call.comp_blind:', "if False:")),
         ("work_left",), ("F25", "F25b")),
+    Bug("C1", "the anchor is told before the ledger has the checkpoint",
+        lambda: rewritten((checkpointing, "write_checkpoints", "if await WriteCheckpoint(row):", "if await _anchored(anchor, row) and await WriteCheckpoint(row):")),
+        ("checkpoints_anchored",), ("F33",)),
+    Bug("C2", "who is second puts its checkpoint behind the other one as it is",
+        lambda: rewritten((checkpoints, "write_checkpoint", "(op.row.n - 1, op.row.prev) == end and await AddCheckpoint(op.row)", "await AddCheckpoint(changed(op.row, {'n': end[0] + 1}))")),
+        ("checkpoints_chain",), ("F33",)),
+    Bug("C3", "who has nothing to write leaves the anchor as a dead writer left it",
+        lambda: rewritten((checkpointing, "write_checkpoints", "newest = rows[-1:] or await ReadCheckpoints(-1, 1)", "newest = rows[-1:]")),
+        ("checkpoints_anchored",), ("F33",)),
+    Bug("C4", "a checkpoint names the first event of a tree instead of the newest",
+        lambda: rewritten((checkpoints, "draft_checkpoint", "heads[one.root].n < one.n", "heads[one.root].n > one.n")),
+        ("checkpoints_cover",), ("F33",)),
 )  # fmt: skip
 
 

@@ -629,6 +629,7 @@ def f10b_two_openers(v: Variant) -> Scenario:
 def all_scenarios(v: Variant) -> list[Scenario]:
     """Every flow of the core with this variant of its tools."""
     from tests.sim.approving import approving_scenarios
+    from tests.sim.checkpointing import checkpoint_scenarios
     from tests.sim.desk import desk_scenarios
     from tests.sim.locking import lock_scenarios
     from tests.sim.spending import spending_scenarios
@@ -673,4 +674,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *desk_scenarios(v),
         *approving_scenarios(v),
         *telling_scenarios(v),
+        *checkpoint_scenarios(v),
     ]

@@ -71,8 +71,8 @@ def database(mysql_kept: str) -> Iterator[Any]:
                  "used" if number % 30 else "pending"),
             )  # fmt: skip
             cursor.execute(
-                "insert into events (at, root, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts)"
-                " values (1.0, %s, '', '', 't', '', '', '', '', '', 1, '')",
+                "insert into events (at, root, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts,"
+                " n, hash) values (1.0, %s, '', '', 't', '', '', '', '', '', 1, '', 1, '')",
                 (f"u{number}",),
             )
         cursor.execute("analyze table runs, calls, events")

@@ -385,7 +385,7 @@ def test_a_run_that_somebody_keeps_locked_is_named(make: Make, url: str, colour:
     call = ledger.start(run)
     with locked(url, run.uid):
         error = unavailable_error(ledger, ledger.admit_op(run, "other"))
-        assert f"run {run.uid} is locked by another transaction" in str(error)
+        assert f"run {run.id} is locked by another transaction" in str(error)
         assert "idle in transaction" in error.hint
         assert f"call {call.id} is locked" in str(unavailable_error(ledger, ledger.settle_op(call)))
         assert "order is locked" in str(unavailable_error(ledger, ledger.open_op("order")))

@@ -34,8 +34,8 @@ insert into calls (id, seq, run, root, run_id, tenant, tool, version, kind, "key
 select 'c' || n, n, 'u' || n / 4, 'u' || n / 4, 'i' || n / 4, 't', 'charge', '1', 'compensatable', 'k' || n, 1, '', '', '',
     case when n % 1000 = 0 then 'in_doubt' else 'succeeded' end, n, 1, 1
 from generate_series(1, 40000) n;
-insert into events (at, root, run, run_id, tenant, "call", what, frm, to_state, by_whom, epoch)
-select n, 'u' || n / 4, 'u' || n / 4, 'i' || n / 4, 't', 'c' || n, 'call', '(new)', 'started', 'o', 1
+insert into events (at, root, run, run_id, tenant, "call", what, frm, to_state, by_whom, epoch, n, hash)
+select n, 'u' || n / 4, 'u' || n / 4, 'i' || n / 4, 't', 'c' || n, 'call', '(new)', 'started', 'o', 1, n, ''
 from generate_series(1, 40000) n;
 analyze;
 """

@@ -161,6 +161,7 @@ assert_type(pay.fn, Callable[..., object])
 assert_type(pay.name, str)
 pay.compensate(unpay, idempotent=True)
 elsewhere = declare("search", kind="read", key="q", cost=0.5)
+undone = declare("book", compensate={"tool": "cancel", "args": {"id": "$result.id"}}, probe="find")
 more = Runtime(tools=[pay, elsewhere, Payment])
 
 def generic(tools: list[Tool[..., Any]]) -> None: ...

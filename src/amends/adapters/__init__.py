@@ -1,1 +1,1 @@
-"""Adapters: one module per framework, named after its distribution. Each imports its framework and ``amends`` alone."""
+"""One module for each framework or SDK, named after its distribution; each brings its own extra."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from amends.approvalops import ReadApproval
+from amends.checkpointops import ReadCheckpoints
+from amends.engine.checkpointing import holds_checkpoint
 from amends.engine.session import Session
 from amends.errors import LedgerBehind
 from amends.ledger import ReadEvents
@@ -13,9 +15,14 @@ from amends.rows import CallRow
 
 
 async def check_anchor(anchor: Any) -> None:
-    """Raise ``LedgerBehind`` when the ledger does not have what its anchor says was used up."""
+    """Raise ``LedgerBehind`` when the ledger does not have what its anchor says was used up, or happened."""
     mark = None if anchor is None else await ReadAnchor(anchor)
     if mark is None:
+        return
+    if mark.checkpoint is not None and not anchor.is_held:
+        await _check_checkpoint(mark.checkpoint)
+        anchor.is_held = True
+    if not mark.seq:
         return
     later = await ReadEvents(None, None, max(0, mark.seq - 1), 1)
     found = await ReadApproval(mark.approval) if mark.approval else None
@@ -27,6 +34,21 @@ async def check_anchor(anchor: Any) -> None:
         " it was put back to an earlier state, and starts nothing",
         known=mark.seq,
         found=later[0].seq if later else 0,
+    )
+
+
+async def _check_checkpoint(known: Any) -> None:
+    """Once in a process: a ledger that forgot what it did would do it again, approved or not."""
+    if await holds_checkpoint(known):
+        return
+    newest = await ReadCheckpoints(-1, 1)
+    has = f"its newest is {newest[0].n}" if newest else "it has none"
+    other = "" if not newest or newest[0].ledger == known.ledger else f", of another ledger than {known.ledger}"
+    raise LedgerBehind(
+        f"the ledger does not have checkpoint {known.n}, which its anchor knows ({has}{other}): it was put back to an"
+        " earlier state or deleted, has forgotten what it did since, and starts nothing",
+        known=known.n,
+        found=newest[0].n if newest else 0,
     )
 
 

@@ -159,28 +159,11 @@ async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False) -
     asked.add(ask.key)
     need = await need_for(session, ask) if session.rules or spec.needs_approval or ask.undeclared else None
     answer = await AdmitCall(
-        call_id=session.new_id("call"),
-        run=session.uid,
-        root=session.root,
-        owner=session.lease.owner,
-        epoch=session.lease.epoch,
-        tool=spec.name,
-        version=spec.version,
-        kind=spec.kind,
-        key=ask.key,
-        ident=ask.ident,
-        digest=ask.digest,
-        args=ask.text,
-        scope=spec.scope,
-        declared=spec.declared_key,
-        again=ask.again,
-        call_ref=ask.call_ref,
-        parent=ask.parent,
-        grp=ask.grp,
-        at_commit=spec.at == "commit",
-        after=spec.after,
-        undoable=spec.compensate is not None,
-        on_conflict=spec.on_conflict,
+        call_id=session.new_id("call"), run=session.uid, root=session.root, run_id=session.id, tenant=session.tenant,
+        owner=session.lease.owner, epoch=session.lease.epoch, tool=spec.name, version=spec.version, kind=spec.kind,
+        key=ask.key, ident=ask.ident, digest=ask.digest, args=ask.text, scope=spec.scope, declared=spec.declared_key,
+        again=ask.again, call_ref=ask.call_ref, parent=ask.parent, grp=ask.grp, at_commit=spec.at == "commit",
+        after=spec.after, undoable=spec.compensate is not None, on_conflict=spec.on_conflict,
         advise=session.advises(spec),
         locks=wanted_by(session, ask, wait),
         costs=asking_bill(session, ask, wide=wide) if session.budgets else ask.costs,
@@ -188,7 +171,7 @@ async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False) -
         accepts=await accepted_by(session, ask) if ask.undeclared else "",
         outbox=await outbox_terms(session) if spec.kind == "pivot" else NO_TERMS,
         expected=expected,
-    )
+    )  # fmt: skip
     if answer.verdict == "again":
         return await admit(session, ask, wait, wide=True)
     if answer.verdict == "start":

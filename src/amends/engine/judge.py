@@ -82,6 +82,7 @@ PERHAPS: Final = frozenset(
         "anthropic.InternalServerError",
         "grpc.RpcError",
         "smtplib.SMTPServerDisconnected",
+        "amends.idempotency.KeyReused",
     }
 )
 """The request may have been sent: the effect may be there."""

@@ -12,7 +12,8 @@ evidence about one that succeeded is no news, and gc takes nothing of a tree who
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from amends.record import dataclass, field
 from amends.rows import CallRow
@@ -51,3 +52,12 @@ class Recall:
         """Forget everything, and whatever comes: what has succeeded here may be taken back from now on."""
         self.closed = True
         self.rows = {}
+
+
+@dataclass(slots=True)
+class Readings:
+    """What programs and bodies of one tree have read of the clock, dice and new names."""
+
+    counters: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    recorded: Mapping[tuple[str, str], Sequence[float]] | None = None
+    """What the clock said before a resume, by run and by the call in whose body it was read; None: not looked up."""

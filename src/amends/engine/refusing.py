@@ -47,7 +47,7 @@ def in_doubt(session: Session, row: CallRow) -> InDoubt:
     )
 
 
-def failure(spec: Spec | None, row: CallRow) -> Exception:
+def failure(spec: Spec | None, row: CallRow) -> ToolFailed:
     """A recorded failure: only its words are left of the original exception."""
     name, message = error_parts(row.error)
     words = "it failed" if row.lost_at is None else "it failed; gc has removed what it said"
@@ -90,7 +90,7 @@ def refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
                 run_id=session.id,
             )
         case "conflict":
-            raise _conflict(session, ask, row_of(answer))
+            raise conflict(session, ask, row_of(answer))
         case "held":
             raise held_for(session, row_of(answer), answer.approval, answer.twin)
         case "failed":
@@ -108,7 +108,8 @@ def refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
     raise AssertionError(f"the ledger gave a verdict nobody knows: {answer.verdict}")
 
 
-def _conflict(session: Session, ask: Ask, row: CallRow) -> KeyConflict:
+def conflict(session: Session, ask: Ask, row: CallRow) -> KeyConflict:
+    """The typed error for a known identity with other arguments."""
     changed, shown = {}, "gc has removed them since"
     given = ask.args if ask.shown is None else ask.shown
     if row.args.startswith(SEALED):

@@ -16,7 +16,7 @@ from amends.canonical import ARGS_BYTES_MAX, canonical, check_size, decode, dige
 from amends.charges import read_charge
 from amends.check import lock_names
 from amends.engine.hidden import Memory, hidden_locks, hide_args
-from amends.engine.recall import Recall
+from amends.engine.recall import Readings, Recall
 from amends.engine.spending import bill_for, unreserved
 from amends.errors import BadArguments
 from amends.model import Call, Compensation, Order, Phase, Request
@@ -72,6 +72,7 @@ class Session:
     given: Any = None
     """The run's input as its caller gave it, where this process has it."""
     memory: Memory = field(default_factory=Memory)
+    readings: Readings = field(default_factory=Readings)
 
     @property
     def known(self) -> dict[str, Secret]:

@@ -53,6 +53,7 @@ def info_of(run: RunRow, parent: str = "") -> RunInfo:
         closed_at=moment(run.closed_at),
         deadline_at=moment(run.deadline_at),
         gone_at=moment(run.gone_at or run.lost_at),
+        origin=run.origin or None,
     )
 
 
@@ -164,6 +165,8 @@ def answer_done(session: Session, ask: Ask, done: Done) -> Answer:
     told = _json(value)
     if spec.redact is not None:  # as it was written down, where it was: there its hidden fields are masked
         told = session.veil.scrub(told if call.result is None else _json(call.result), ask.known)
+    if done.replayed and session.resumed and ask.call_ref and ask.call_ref == done.row.call_ref:
+        return Answer("replayed", told, value, call)  # the very request whose answer was lost: the model never had it
     if done.replayed:
         return Answer("replayed", f"Already done in this task; the same result: {told}", value, call)
     return Answer("done", told, value, call)

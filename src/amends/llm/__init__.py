@@ -1,8 +1,21 @@
-"""Recording what a program asks of models: ``record(client)`` for the OpenAI and the Anthropic SDK."""
+"""Models: the agent loop, recorded clients, and scripts that stand for a model in tests."""
 
 from __future__ import annotations
 
+from amends.llm.agent import Finished, run_agent, run_agent_async
 from amends.llm.prices import Price
 from amends.llm.recording import record
+from amends.llm.scripted import Heard, Reply, ScriptedModel
+from amends.llm.serving import ModelServer
 
-__all__ = ["Price", "record"]
+__all__ = [
+    "Finished",
+    "Heard",
+    "ModelServer",
+    "Price",
+    "Reply",
+    "ScriptedModel",
+    "record",
+    "run_agent",
+    "run_agent_async",
+]

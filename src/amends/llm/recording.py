@@ -34,7 +34,7 @@ def record(client: C, prices: Mapping[str, Price] | None = None, *, outside: Out
     its connections. ``prices``: US dollars for a million tokens, by model (``*`` is a wildcard), before those of
     genai-prices. ``outside``: a request outside a run raises ``NoRun``, or passes unrecorded.
     """
-    kind = _kind_of(client)
+    kind = kind_of(client)
     if outside not in get_args(Outside):
         raise UsageError(f"outside is {outside!r}; it is one of {', '.join(get_args(Outside))}")
     plain: Any = getattr(type(client), "__amends_plain__", type(client))
@@ -50,16 +50,20 @@ def record(client: C, prices: Mapping[str, Price] | None = None, *, outside: Out
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class Kind:
+    """What is known of a client by its class."""
+
     provider: str
     is_async: bool
+    is_recorded: bool
 
 
-def _kind_of(client: object) -> _Kind:
+def kind_of(client: object) -> Kind:
+    """Of which SDK and colour a client is; raises where it is of none."""
     for cls in type(client).__mro__:
         provider = cls.__module__.partition(".")[0]
         if provider in PROVIDERS and cls.__name__ in ("SyncAPIClient", "AsyncAPIClient"):
-            return _Kind(provider, cls.__name__ == "AsyncAPIClient")
+            return Kind(provider, cls.__name__ == "AsyncAPIClient", hasattr(type(client), "__amends_plain__"))
     raise UsageError(
         f"record() takes a client of the OpenAI or the Anthropic SDK, not {type(client).__name__}",
         hint="pass OpenAI(), AsyncOpenAI(), Anthropic() or AsyncAnthropic()",

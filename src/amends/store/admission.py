@@ -10,9 +10,10 @@ from amends.budgetrows import Overrun
 from amends.ledger import Admission, AdmitCall
 from amends.rows import CallRow, FindCall, FindKey, ListCalls, ListGenerations, Now, RunRow, UpdateCall, UpdateRun
 from amends.states import FREES_KEY
-from amends.store.change import find_run, held, move_call
+from amends.store.change import find_run, held, move_call, note
 from amends.store.law import (
     admit_by_law,
+    asked_for,
     broken_law,
     hold_for_budget,
     hold_read,
@@ -81,7 +82,7 @@ async def _first_answer(mine: CallRow, run: RunRow) -> Admission:
 async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission:
     # Reads are recorded, never deduplicated: the call's own id keeps their keys apart.
     closed = await takes_nothing(op, run, root, now)
-    if closed is not None and (root.state == "committed" or root.goal == "commit"):
+    if closed is not None and ("committed" in (root.state, run.state) or root.goal == "commit"):
         recorded = [call for call in await ListCalls(root.uid, ("succeeded",)) if call.key.startswith(f"{op.key}:")]
         return Admission("replay", recorded[-1]) if recorded else closed
     if closed is not None:
@@ -276,6 +277,11 @@ async def _admit_asked_read(op: AdmitCall, run: RunRow, root: RunRow, now: float
 
 async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
     if op.on_conflict == "raise" or known.state in ("held", "ready"):
+        if not is_record(root):
+            await note(
+                run, "refused", at=now, by=op.tool, epoch=root.epoch, law="conflict", tool=op.tool, known=known.id,
+                **asked_for(op),
+            )  # fmt: skip
         return Admission("conflict", known, run=run)
     closed = await takes_nothing(op, run, root, now)
     if closed is not None:

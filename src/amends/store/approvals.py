@@ -31,10 +31,11 @@ from amends.approvalrows import (
     UpdateApproval,
     person,
 )
+from amends.chain import proof
 from amends.errors import TransitionRefused
 from amends.rows import CallRow, FindCall, FindKey, ListCalls, Now, RunRow, UpdateRun
 from amends.states import FREES_KEY
-from amends.store.change import find_run, move_approval, move_call, move_run, note, owned
+from amends.store.change import find_run, move_approval, move_call, move_run, note, owned, refuse_record
 from amends.store.law import admit_by_law
 from amends.store.requests import REVIVED, as_before, ask_anew, binding, is_enough, is_requester, resting
 
@@ -49,6 +50,7 @@ async def decide_approval(op: DecideApproval) -> Ruled:
     if (op.repeated or again) and _is_said(approval, op, again=again):
         return Ruled(approval, call, now)  # said before, and the answer was lost; or a button pressed twice
     run = await find_run(call.run)
+    refuse_record(run)
     epoch = (await find_run(call.root)).epoch
     void = await _why_void(approval, call, op, now)
     if void:
@@ -129,7 +131,7 @@ async def _say_yes(
     if not enough:
         await note(
             run, "approval given", at=now, by=op.by, epoch=epoch, call=call.id, approval=approval.id, why=op.why,
-            behalf=op.behalf, of=approval.needed,
+            behalf=op.behalf, of=approval.needed, given=proof(given),
         )  # fmt: skip
         return await UpdateApproval(approval, {"given": given}), call
     why = f"bypass: {op.why}" if op.verb == "bypass" else op.why

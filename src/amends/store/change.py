@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from amends.approvalrows import OPEN, ApprovalRow, FindApproval, UpdateApproval
-from amends.errors import LeaseLost, TransitionRefused
+from amends.chain import proof
+from amends.errors import LeaseLost, RunIsRecord, TransitionRefused
 from amends.lockrows import DropWaits, FreeLocks
 from amends.plain import quoted
 from amends.rows import AddEvent, CallRow, FindCall, FindRun, ListCalls, RunRow, UpdateCall, UpdateRun
@@ -43,10 +44,17 @@ async def find_run(uid: str, *, peek: bool = False) -> RunRow:
     return row
 
 
+def refuse_record(run: RunRow) -> None:
+    """Raise ``RunIsRecord`` of a run that was loaded from another ledger."""
+    if run.origin:
+        raise RunIsRecord(run.id, origin=run.origin)
+
+
 async def note(
     run: RunRow, what: str, *, at: float, by: str, epoch: int, call: str = "", frm: str = "", to: str = "", **facts: Any
 ) -> int:
-    """Write an event; returns its place in the ledger."""
+    """Write an event; returns its place in the ledger. The record of another ledger is not gone on with."""
+    refuse_record(run)
     kept = {name: value for name, value in facts.items() if value not in (None, "", ())}
     return await AddEvent(
         at=at,
@@ -113,9 +121,11 @@ async def move_approval(
         raise TransitionRefused(
             f"approval {row.id} ({row.tool}) is {row.state} and cannot become {to}", frm=row.state, to=to
         )
+    given = proof(changes["given"]) if "given" in changes else None
     seq = await note(
-        run, "approval", at=at, by=by, epoch=epoch, call=row.call, frm=row.state, to=to, approval=row.id, why=why
-    )
+        run, "approval", at=at, by=by, epoch=epoch, call=row.call, frm=row.state, to=to, approval=row.id, why=why,
+        given=given,
+    )  # fmt: skip
     if to == "used":
         changes["used_seq"] = seq
     # What is decided, used or over need not be told any more.

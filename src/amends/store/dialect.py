@@ -40,6 +40,14 @@ class Dialect:
     ended: str = ""
     """The column of the index ``runs_closed``, where that cannot be an index of some rows only."""
 
+    linked: str = ""
+    """An event's hash, where the server makes it: of the one before, the number, the microseconds and the body."""
+
+    as_float: str = "{}"
+    as_int: str = "{}"
+    as_text: str = "{}"
+    """A parameter with its type, where nothing else says what it is."""
+
     def name_of(self, column: str) -> str:
         """A column or table, safe from the reserved words."""
         return f"{self.quote}{column}{self.quote}"
@@ -62,6 +70,7 @@ MYSQL: Final = Dialect(
     is_open="attention = 1",
     if_absent="insert ignore into {}",
     ended="ended_at",
+    linked="sha2(concat({}, ':', {}, ':', {}, ':', {}), 256)",
 )
 
 POSTGRES: Final = Dialect(
@@ -74,4 +83,8 @@ POSTGRES: Final = Dialect(
     clock="extract(epoch from clock_timestamp())::float8",
     index="",
     is_open="attention = 1",
+    linked="encode(sha256(convert_to({} || ':' || ({}) || ':' || {} || ':' || {}, 'UTF8')), 'hex')",
+    as_float="{}::float8",
+    as_int="{}::bigint",
+    as_text="{}::text",
 )

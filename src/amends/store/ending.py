@@ -23,6 +23,7 @@ from amends.ledger import (
 )
 from amends.lockrows import Wanted
 from amends.planmark import tree_mark
+from amends.proofs import proof_of
 from amends.rows import CallRow, FindCall, FindRun, ListCalls, ListTree, Now, RunRow, UpdateCall, UpdateRun
 from amends.states import RUN_FINAL, STANDING, UNSETTLED
 from amends.store.change import count_replays, find_run, holds, move_call, move_run, note, owned, unblock
@@ -185,15 +186,16 @@ async def decide_commit(op: DecideCommit) -> Decision:
     if run.phase == "rolling_back" or (run.phase == "open" and (run.goal == "rollback" or late)):
         over = await refused_before(run, run.uid) if op.repeated else None
         if over is not None:
-            calls, _ = await within(run)
-            return Decision(
-                "over", run, tuple(call for call in calls if call.run == run.uid and call.is_staged), over=over
-            )
+            outbox = tuple(call for call in (await within(run))[0] if call.run == run.uid and call.is_staged)
+            return Decision("over", run, outbox, over=over)
         return Decision("rollback", run)
     await count_replays(op.replays)
     if run.goal != "commit" or op.output is not None:
+        proved = proof_of(op, op.output)
         if run.goal != "commit":
-            await note(run, "goal", at=now, by=op.owner, epoch=op.epoch, to="commit")
+            await note(run, "goal", at=now, by=op.owner, epoch=op.epoch, to="commit", output=proved)
+        elif op.output != run.output:
+            await note(run, "output", at=now, by=op.owner, epoch=op.epoch, output=proved)
         output = run.output if op.output is None else op.output
         run = await UpdateRun(run, {"goal": "commit", "goal_by": "self", "output": output})
     if op.repeated and run.pivot and run.pivot == run.staged_pivot and run.phase == "open":

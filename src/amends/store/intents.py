@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from amends import approvalops, budgetops, deskops, ledger, noticeops, sealops
+from amends import approvalops, budgetops, bundleops, checkpointops, deskops, ledger, noticeops, sealops, valueops
 from amends.flow import Flow
 from amends.store import (
     admission,
     approvals,
+    checkpoints,
     desk,
     ending,
+    loading,
     notices,
     opening,
     reading,
     retention,
     sealing,
     settlement,
+    values,
 )
 
 INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
@@ -49,6 +52,7 @@ INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     ledger.SearchCalls: reading.search_calls,
     ledger.ReadEvents: reading.read_events,
     ledger.ListLocks: reading.list_locks,
+    valueops.NoteValue: values.note_value,
     deskops.AcceptCall: desk.accept_call,
     budgetops.ListBudgets: reading.list_budgets,
     ledger.CollectGarbage: retention.collect_garbage,
@@ -62,9 +66,17 @@ INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     approvalops.Delegate: approvals.delegate,
     approvalops.ReadApproval: approvals.read_approval,
     approvalops.SearchApprovals: approvals.search_approvals,
+    bundleops.FindTrees: loading.find_trees,
+    bundleops.ReadRecord: loading.read_record,
+    bundleops.LoadRecords: loading.load_records,
+    bundleops.HasLoaded: loading.has_loaded,
     noticeops.DueNotices: notices.due_notices,
     noticeops.ClaimNotice: notices.claim_notice,
     noticeops.NoteTold: notices.note_told,
+    checkpointops.DraftCheckpoint: checkpoints.draft_checkpoint,
+    checkpointops.WriteCheckpoint: checkpoints.write_checkpoint,
+    checkpointops.ReadCheckpoints: checkpoints.read_checkpoints,
+    checkpointops.ReadHashes: checkpoints.read_hashes,
 }
 
 READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(
@@ -77,9 +89,15 @@ READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(
         ledger.DueRuns,
         ledger.ListLocks,
         budgetops.ListBudgets,
+        bundleops.FindTrees,
+        bundleops.ReadRecord,
+        bundleops.HasLoaded,
         approvalops.ReadApproval,
         approvalops.SearchApprovals,
         noticeops.DueNotices,
+        checkpointops.DraftCheckpoint,
+        checkpointops.ReadCheckpoints,
+        checkpointops.ReadHashes,
     }
 )
 """Operations that change nothing: a store may answer them without taking its write lock."""

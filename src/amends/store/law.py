@@ -10,6 +10,7 @@ from typing import Any
 from amends.approvalrows import Need, TermsOf
 from amends.budgetrows import Overrun
 from amends.ledger import Admission, AdmitCall
+from amends.proofs import call_bound, proof_of
 from amends.rows import CallRow, FindCall, InsertCall, ListCalls, ListTree, RunRow, UpdateRun
 from amends.states import RUN_FINAL, UNSETTLED
 from amends.store.change import find_run, move_call, note
@@ -50,8 +51,9 @@ async def admit_by_law(
     broken = await broken_law(op, run, now)
     if broken is not None and not op.advise:
         await note(
-            run, "refused", at=now, by=op.tool, epoch=root.epoch, law=broken.law, tool=op.tool, missing=broken.missing
-        )
+            run, "refused", at=now, by=op.tool, epoch=root.epoch, law=broken.law, tool=op.tool, missing=broken.missing,
+            unsettled=broken.unsettled, pivot=broken.pivot, **asked_for(op),
+        )  # fmt: skip
         return broken
     need = None if op.need is None else await really(op.need, run, op.tool)
     if need is not None and need.decision == "refuse":
@@ -66,6 +68,11 @@ async def admit_by_law(
         call = await write_call(op, run, root, now, state="held", reason="approval", need=need, **facts)
         return await _asked(op, run, root, call, need, now, follows=follows)
     return await _start(op, run, root, now, facts)
+
+
+def asked_for(op: AdmitCall) -> dict[str, str]:
+    """What a refusal was an answer to, for a replay: a refusal has no row."""
+    return {"ident": op.ident, "again": op.again, "parent": op.parent}
 
 
 async def _start(op: AdmitCall, run: RunRow, root: RunRow, now: float, facts: dict[str, Any]) -> Admission:
@@ -93,7 +100,9 @@ async def _start(op: AdmitCall, run: RunRow, root: RunRow, now: float, facts: di
 async def refused_by_rule(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission:
     """A rule says no: an event and an answer, no call; it takes no key."""
     why = "" if op.need is None else op.need.why
-    await note(run, "refused", at=now, by=op.tool, epoch=root.epoch, law="rule", tool=op.tool, rule=why)
+    await note(
+        run, "refused", at=now, by=op.tool, epoch=root.epoch, law="rule", tool=op.tool, rule=why, **asked_for(op)
+    )
     return Admission("refused", run=run, law="rule", void=why)
 
 
@@ -210,7 +219,8 @@ async def write_call(
         facts["cost"], costs = await remember_cost(op, root, facts.get("cost", ""))
     seq = await note(
         run, "call", at=now, by=op.owner, epoch=root.epoch, call=op.call_id, frm="(new)", to=state,
-        tool=op.tool, reason=facts.get("reason"), violation=facts.get("violation"),
+        tool=op.tool, args=proof_of(op, op.args), row=call_bound(op, op.key, facts["generation"]),
+        reason=facts.get("reason"), violation=facts.get("violation"),
         locks=op.locks.names, costs=costs, accepts=op.accepts,
     )  # fmt: skip
     if state == "started":

@@ -29,3 +29,8 @@ def knows(call: CallRow, *, by: str, attempt: int, answer: str, why: str) -> boo
 def _cut(why: str) -> str:
     """As much as is kept; an encrypted text is all or nothing."""
     return why if why.startswith(SEALED) else why[:WORDS_MAX]
+
+
+def told(error: str) -> str:
+    """A stored error in words."""
+    return ": ".join(part for part in json.loads(error) if part) if error.startswith("[") else error

@@ -10,6 +10,9 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from amends.budgetrows import SliceRow
+from amends.bundleops import RunsOf
+from amends.chain import GENESIS, link, moment
+from amends.checkpointrows import CheckpointRow
 from amends.flow import run_flow
 from amends.ledger import StoreOp
 from amends.lockrows import (
@@ -54,6 +57,7 @@ from amends.rows import (
 )
 from amends.store.approvalmemory import SHELF_ROWS, Shelf
 from amends.store.budgetmemory import BUDGET_ROWS
+from amends.store.checkpointmemory import CHECKPOINT_ROWS
 from amends.store.intents import intent
 
 T = TypeVar("T")
@@ -75,7 +79,9 @@ class MemoryStore:
         self.waits: dict[tuple[str, str], WaitRow] = {}
         self.marks: dict[str, MarkRow] = {}
         self.slices: dict[str, SliceRow] = {}
+        self.checkpoints: list[CheckpointRow] = []
         self.shelf = Shelf(self._undo)
+        self._tails: dict[str, tuple[int, str]] = {}
         self._ids: dict[tuple[str, str], list[str]] = {}
         self._trees: dict[str, list[str]] = {}
         self._keys: dict[str, list[str]] = {}
@@ -113,7 +119,7 @@ class MemoryStore:
 
     def _now(self, op: Now) -> float:
         newest = self.events[-1].at if self.events else 0.0
-        return max(self._clock(), newest)
+        return moment(max(self._clock(), newest))
 
     def _find_run(self, op: FindRun) -> RunRow | None:
         return self.runs.get(op.uid)
@@ -121,6 +127,9 @@ class MemoryStore:
     def _find_run_by_id(self, op: FindRunById) -> RunRow | None:
         uids = self._ids.get((op.tenant, op.id))
         return self.runs[uids[-1]] if uids else None
+
+    def _runs_of(self, op: RunsOf) -> list[RunRow]:
+        return sorted((self.runs[uid] for uid in self._ids.get((op.tenant, op.id), ())), key=lambda run: run.generation)
 
     def _list_tree(self, op: ListTree) -> list[RunRow]:
         return [self.runs[uid] for uid in self._trees.get(op.root, ())]
@@ -187,7 +196,7 @@ class MemoryStore:
     def _insert_call(self, op: InsertCall) -> None:
         row = op.row
         generations = self._keys.get(row.key, [])
-        assert len(generations) == row.generation - 1, "a key's generations are counted without a gap"
+        assert row.is_loaded or len(generations) == row.generation - 1, "a key's generations are counted without a gap"
         assert row.id not in self.calls, "a call's id is new"
         self.calls[row.id] = row
         self._undo.append(lambda: self.calls.pop(row.id))
@@ -203,7 +212,12 @@ class MemoryStore:
         return new
 
     def _add_event(self, op: AddEvent) -> int:
+        assert op.at == moment(op.at), "an event's time is whole microseconds"
         seq = len(self.events) + 1
+        old = self._tails.get(op.root)
+        last, prev = old or (0, GENESIS)
+        tail = self._tails[op.root] = (last + 1, link(prev, last + 1, op.at, op.body))
+        self._undo.append(lambda: self._tails.pop(op.root) if old is None else self._tails.__setitem__(op.root, old))
         self.events.append(
             EventRow(
                 seq,
@@ -219,6 +233,7 @@ class MemoryStore:
                 op.by_whom,
                 op.epoch,
                 op.facts,
+                *tail,
             )
         )
         self._undo.append(self.events.pop)
@@ -305,6 +320,7 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     Now: MemoryStore._now,
     FindRun: MemoryStore._find_run,
     FindRunById: MemoryStore._find_run_by_id,
+    RunsOf: MemoryStore._runs_of,
     ListTree: MemoryStore._list_tree,
     ListDue: MemoryStore._list_due,
     ListOwned: MemoryStore._list_owned,
@@ -334,4 +350,5 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     FindMark: lambda store, op: store.marks.get(op.name),
     AddMark: MemoryStore._add_mark,
     **BUDGET_ROWS,
+    **CHECKPOINT_ROWS,
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from amends.chain import GENESIS
 from amends.ledger import Admission, AdmitCall, BeginCompensation, SettleCall, SettleCompensation, Settled, StoreOp
 from amends.rows import CallRow
 from amends.store.dialect import MYSQL
@@ -22,11 +23,13 @@ from amends.store.quick import (
     STILL_GOING,
     UNDONE,
     WHEN,
+    admission_body,
     admission_facts,
     admission_values,
     admitted,
     beginning_facts,
     begun,
+    body_after,
     free_values,
     going_values,
     is_plain_admission,
@@ -46,10 +49,16 @@ Clock = Callable[[], float] | None
 Ask = Callable[[str, tuple[Any, ...], str], list[tuple[Any, ...]]]
 """Sends statements, with literals for %s, in one packet, for the run of this uid; the rows of the one that has any."""
 
-_NOW: Final = "greatest({clock}, coalesce((select at from events order by seq desc limit 1), 0))"
+_NEWEST: Final = "greatest({clock}, coalesce((select at from events order by seq desc limit 1), 0))"
+_NOW: Final = f"round({_NEWEST} * 1e6) / 1e6"
+_ROOT: Final = (
+    f"set @n = 1, @prev = '{GENESIS}', @at = (select {_NOW} from runs where uid = %s and owner = %s and epoch = %s"
+)
+# A statement of its own, after the one that has locked the run: it looks at what others have written until then.
+_TAIL: Final = "select n + 1, hash into @n, @prev from events where root = %s order by n desc limit 1"
 _EVENT: Final = (
-    "insert into events (at, root, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts)"
-    " select @at, "
+    "insert into events (at, n, hash, root, run, run_id, tenant, `call`, what, frm, to_state, by_whom, epoch, facts)"
+    f" select @at, @n, {MYSQL.linked.format('@prev', '@n', 'cast(round(@at * 1e6) as signed)', '%s')}, "
 )
 _COLUMNS: Final = ("seq", "run_id", "tenant", "agent", "principal", *FROM_OP, *SAME, *WHEN)
 
@@ -57,9 +66,10 @@ _ADMIT: Final = "; ".join(
     (
         "begin",
         (
-            f"set @at = (select {_NOW} from runs where uid = %s and owner = %s and epoch = %s and {OPEN_ROOT}"
+            f"{_ROOT} and id = %s and tenant = %s and {OPEN_ROOT}"
             " and not exists (select 1 from calls where `key` = %s) for update)"
         ),
+        _TAIL,
         (
             f"{_EVENT}uid, uid, id, tenant, %s, 'call', '(new)', 'started', %s, epoch, %s from runs"
             " where uid = %s and @at is not null"
@@ -73,11 +83,14 @@ _ADMIT: Final = "; ".join(
         "commit",
     )
 )
-_IS_MEANT: Final = "id = %s and root = %s and state = 'started' and attempt = %s and evidence = '' and kind <> 'pivot'"
+_IS_MEANT: Final = (
+    "id = %s and root = %s and run = %s and state = 'started' and attempt = %s and evidence = '' and kind <> 'pivot'"
+)
 _SETTLE: Final = "; ".join(
     (
         "begin",
-        f"set @at = (select {_NOW} from runs where uid = %s and owner = %s and epoch = %s for update)",
+        f"{_ROOT} for update)",
+        _TAIL,
         (
             f"{_EVENT}root, run, run_id, tenant, id, 'call', 'started', %s, %s, %s, %s from calls"
             f" where {_IS_MEANT} and @at is not null"
@@ -94,11 +107,9 @@ _SETTLE: Final = "; ".join(
 _BEGIN: Final = "; ".join(
     (
         "begin",
-        (
-            f"set @at = (select {_NOW} from runs where uid = %s and owner = %s and epoch = %s and state = 'rolling_back'"
-            " for update)"
-        ),
-        f"set @at = (select @at from calls c where c.id = %s and c.root = %s and {FREE_TO_GO.format('%s')})",
+        f"{_ROOT} and state = 'rolling_back' for update)",
+        _TAIL,
+        f"set @at = (select @at from calls c where c.id = %s and c.root = %s and c.run = %s and {FREE_TO_GO.format('%s')})",
         (
             f"{_EVENT}root, run, run_id, tenant, id, 'call', 'succeeded', 'compensating', %s, %s, %s from calls"
             " where id = %s and @at is not null"
@@ -114,8 +125,9 @@ _BEGIN: Final = "; ".join(
 _END: Final = "; ".join(
     (
         "begin",
-        f"set @at = (select {_NOW} from runs where uid = %s and owner = %s and epoch = %s for update)",
-        f"set @at = (select @at from calls c where c.id = %s and c.root = %s and {STILL_GOING.format('%s')})",
+        f"{_ROOT} for update)",
+        _TAIL,
+        f"set @at = (select @at from calls c where c.id = %s and c.root = %s and c.run = %s and {STILL_GOING.format('%s')})",
         (
             f"{_EVENT}root, run, run_id, tenant, id, 'call', 'compensating', %s, %s, %s, %s from calls"
             " where id = %s and @at is not null"
@@ -136,13 +148,13 @@ _SAME: Final = tuple(SAME.values())
 
 def admit(op: AdmitCall, clock: Clock, ask: Ask) -> Admission | None:
     """Start the call; None: nothing was changed and the flow decides."""
-    values = admission_values(op)
+    values, facts = admission_values(op), admission_facts(op)
     text, now = (_SERVER[0], ()) if clock is None else (_GIVEN[0], (clock(),))
     told = ask(
         text,
         (
-            *now, op.root, op.owner, op.epoch, values[6], op.call_id, op.owner, admission_facts(op), op.root,
-            *values, *_SAME, op.root, op.call_id,
+            *now, op.root, op.owner, op.epoch, op.run_id, op.tenant, values[6], op.root, admission_body(op, facts),
+            op.call_id, op.owner, facts, op.root, *values, *_SAME, op.root, op.call_id,
         ),
         op.root,
     )  # fmt: skip
@@ -156,13 +168,13 @@ def settle(op: SettleCall, clock: Clock, ask: Ask) -> Settled | None:
     """Settle the call; None: nothing was changed and the flow decides."""
     assert op.seen is not None, "a plain settlement knows what it settles"
     text, now = (_SERVER[1], ()) if clock is None else (_GIVEN[1], (clock(),))
-    root = op.seen.root
-    meant = (op.call_id, root, op.attempt)
+    root, facts = op.seen.root, settlement_facts(op)
+    meant = (op.call_id, root, op.seen.run, op.attempt)
     told = ask(
         text,
         (
-            *now, root, op.owner, op.epoch, op.to, op.owner, op.epoch, settlement_facts(op), *meant,
-            *settlement_values(op), op.retry_s, int(places(op)), *meant,
+            *now, root, op.owner, op.epoch, root, body_after(op, "started", op.to, facts), op.to, op.owner, op.epoch,
+            facts, *meant, *settlement_values(op), op.retry_s, int(places(op)), *meant,
         ),
         root,
     )  # fmt: skip
@@ -173,12 +185,13 @@ def begin(op: BeginCompensation, clock: Clock, ask: Ask) -> CallRow | None:
     """Begin the compensation; None: nothing was changed and the flow decides."""
     assert op.seen is not None, "a plain compensation knows what it takes back"
     text, now = (_SERVER[2], ()) if clock is None else (_GIVEN[2], (clock(),))
-    root = op.seen.root
+    root, facts = op.seen.root, beginning_facts(op)
     told = ask(
         text,
         (
-            *now, root, op.owner, op.epoch, op.call_id, root, *free_values(op), op.owner, op.epoch,
-            beginning_facts(op), op.call_id, op.attempt, op.call_id,
+            *now, root, op.owner, op.epoch, root, op.call_id, root, op.seen.run, *free_values(op),
+            body_after(op, "succeeded", "compensating", facts), op.owner, op.epoch, facts, op.call_id, op.attempt,
+            op.call_id,
         ),
         root,
     )  # fmt: skip
@@ -189,12 +202,13 @@ def end(op: SettleCompensation, clock: Clock, ask: Ask) -> Settled | None:
     """Settle the compensation; None: nothing was changed and the flow decides."""
     assert op.seen is not None, "a plain compensation knows what it takes back"
     text, now = (_SERVER[3], ()) if clock is None else (_GIVEN[3], (clock(),))
-    root = op.seen.root
+    root, facts = op.seen.root, undone_facts(op)
     told = ask(
         text,
         (
-            *now, root, op.owner, op.epoch, op.call_id, root, *going_values(op), op.to, op.owner, op.epoch,
-            undone_facts(op), op.call_id, *undone_values(op), op.retry_s, op.call_id,
+            *now, root, op.owner, op.epoch, root, op.call_id, root, op.seen.run, *going_values(op),
+            body_after(op, "compensating", op.to, facts), op.to, op.owner, op.epoch, facts, op.call_id,
+            *undone_values(op), op.retry_s, op.call_id,
         ),
         root,
     )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 from amends.errors import RunEnded
 from amends.ledger import ClaimRun, DueRuns, LetGo, OpenChild, Opened, OpenRun, Renewed, RenewLeases
 from amends.lockrows import DropWaits
+from amends.proofs import proof_of, run_bound
 from amends.rows import (
     CallRow,
     FindRun,
@@ -21,7 +22,7 @@ from amends.rows import (
     UpdateRun,
     needs_tool,
 )
-from amends.store.change import count_replays, find_run, holds, move_call, move_run, note, owned
+from amends.store.change import count_replays, find_run, holds, move_call, move_run, note, owned, refuse_record
 from amends.store.requests import resting
 
 
@@ -31,6 +32,7 @@ async def open_run(op: OpenRun) -> Opened:
     now = await Now()  # after the lock: who had it may have written later than we began
     if row is None:
         return Opened("fresh", await _create(op, 1, now), now)
+    refuse_record(row)
     if op.repeated and row.opener == op.opener:
         return Opened("fresh" if row.epoch == 1 else "resumed", row, now)
     if row.parent:
@@ -83,7 +85,10 @@ async def _create(op: OpenRun, generation: int, now: float) -> RunRow:
         budgets=op.budgets,
     )
     await InsertRun(row)
-    await note(row, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=generation)
+    await note(
+        row, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=generation,
+        input=proof_of(op, op.input or None), row=run_bound(row),
+    )  # fmt: skip
     return row
 
 
@@ -96,6 +101,8 @@ async def open_child(op: OpenChild) -> Opened:
     now = await Now()
     row = await FindRunById(parent.tenant, op.id)
     mine = row is not None and row.root == parent.root
+    if row is not None:
+        refuse_record(row)
     if row is not None and mine:
         if op.input and row.input_digest != op.input_digest:
             return Opened("conflict", row, now)
@@ -126,7 +133,10 @@ async def open_child(op: OpenChild) -> Opened:
         epoch=op.epoch,
     )
     await InsertRun(child)
-    await note(child, "run", at=now, by=op.owner, epoch=op.epoch, frm="(new)", to="open", parent=parent.id)
+    await note(
+        child, "run", at=now, by=op.owner, epoch=op.epoch, frm="(new)", to="open", parent=parent.id,
+        input=proof_of(op, op.input or None), row=run_bound(child),
+    )  # fmt: skip
     return Opened("fresh", child, now)
 
 
@@ -143,7 +153,7 @@ async def claim_run(op: ClaimRun) -> RunRow | None:
     # Who looks for work takes another tree; who was asked for this one, or may already have it, waits for it.
     root = await FindRun(op.root, skip=not op.repeated and not op.force)
     now = await Now()
-    if root is None or root.closed_at is not None:
+    if root is None or root.closed_at is not None or root.origin:
         return None
     if op.repeated and root.opener == op.opener:
         return root

@@ -13,7 +13,7 @@ from typing import Any, Final
 from amends.approvalrows import BUDGET, ApprovalRow, FindApproval, Need, TermsOf
 from amends.budget import ONE, amount_in, decimal_of, text_of
 from amends.budgetrows import Overrun, Want
-from amends.charges import PLANNED, RESERVED, Charge, planned, read_charge, written
+from amends.charges import PLANNED, RESERVED, Charge, overrun_in, planned, read_charge, written
 from amends.ledger import Admission, AdmitCall, SettleCall
 from amends.phrases import limit_words
 from amends.plain import digest
@@ -23,6 +23,7 @@ from amends.store.change import note
 from amends.store.requests import ask_anew, replace_request
 
 EVENTS_PAGE: Final = 500
+NOTHING: Final[Mapping[str, str]] = {}
 PAGES_MAX: Final = 10_000
 """Pages of one run's record that are looked through for what a request was told."""
 
@@ -48,7 +49,8 @@ async def charge_for(
         over = replace(taken.over, tool=_tools_of(taken.over, [(op.tool, op.costs.wants), *_named(staged)]))
         if over.want.holds and any(op.costs.ask):
             return over
-        run = await refused(over, run, root, now, by=op.owner, request=op.call_id)
+        asked = {"asks": op.tool, "ident": op.ident, "again": op.again, "parent": op.parent}
+        run = await refused(over, run, root, now, by=op.owner, request=op.call_id, asked=asked)
         return Admission("refused", run=run, law="budget", over=replace(over, also=()))
     parts = list(taken.parts)
     mine = [parts.pop(0) for want in op.costs.wants if want.per != "call"]
@@ -56,7 +58,9 @@ async def charge_for(
     return {"cost": written(_reserved(planned(op.costs), mine))} if op.costs.costs else {}
 
 
-async def refused(over: Overrun, run: RunRow, root: RunRow, now: float, *, by: str, request: str) -> RunRow:
+async def refused(
+    over: Overrun, run: RunRow, root: RunRow, now: float, *, by: str, request: str, asked: Mapping[str, str] = NOTHING
+) -> RunRow:
     """The refusal of a call, or of a run's end, is in the record. The run goes back where the budget says so, or where
     this was its end, but never over a pivot.
     """
@@ -66,6 +70,7 @@ async def refused(over: Overrun, run: RunRow, root: RunRow, now: float, *, by: s
     await note(
         run, "refused", at=now, by=by, epoch=root.epoch, law="budget", tool=over.tool, cap=text_of(over.want.cap),
         amount=text_of(over.want.amount), pattern=over.want.tool, period=over.period, request=request, **words, **amounts,
+        **asked,
     )  # fmt: skip
     if not (over.want.then == "rollback" or at_end) or run.phase != "open" or run.pivot or run.goal == "rollback":
         return run
@@ -87,16 +92,7 @@ async def refused_before(run: RunRow, request: str) -> Overrun | None:
         if len(page) < EVENTS_PAGE:
             break
         after = page[-1].seq
-    return None if found is None else _overrun_in(found)
-
-
-def _overrun_in(facts: Mapping[str, Any]) -> Overrun:
-    every, who, period = (facts.get(name, "") for name in ("every", "who", "period"))
-    cap, amount, spent, reserved, asked = (
-        amount_in(facts[name]) for name in ("cap", "amount", "spent", "reserved", "asked")
-    )
-    want = Want(facts["unit"], cap, facts["per"], every, facts["pattern"], facts["then"], who, amount)
-    return Overrun(want, spent, reserved, asked, period, facts["tool"])
+    return None if found is None else overrun_in(found)
 
 
 async def remember_cost(op: AdmitCall, root: RunRow, reserved: str) -> tuple[str, dict[str, str]]:

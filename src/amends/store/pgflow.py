@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
+from amends.chain import storable
 from amends.flow import Op
 from amends.ledger import ListRuns, ReadCall, ReadEvents, SearchCalls, StoreOp
 from amends.store import pgerrors
@@ -183,8 +184,4 @@ def clean(params: Any) -> tuple[Any, ...]:
 
     Only free texts come here with such a thing: identities that have one are refused before anything is begun.
     """
-    return tuple(_storable(one) if isinstance(one, str) else one for one in params)
-
-
-def _storable(text: str) -> str:
-    return text.replace("\x00", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode("utf-8")
+    return tuple(storable(one) if isinstance(one, str) else one for one in params)

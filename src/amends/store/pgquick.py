@@ -23,6 +23,7 @@ from amends.store.quick import (
     STILL_GOING,
     UNDONE,
     WHEN,
+    admission_body,
     admission_facts,
     admission_values,
     admitted,
@@ -30,6 +31,7 @@ from amends.store.quick import (
     answered,
     beginning_facts,
     begun,
+    body_after,
     free_values,
     going_values,
     is_plain_admission,
@@ -53,14 +55,18 @@ _ROOT: Final = (
     "with r as materialized (select uid, id, tenant, agent, principal from runs"
     " where uid = %s and owner = %s and epoch = %s{} for update)"
 )
+# The end of the chain is read by a function, which looks when it is called: after the run's lock, as r has it.
 _PLACE: Final = (
     ", s as materialized (select nextval('events_seq_seq') as seq,"
-    " greatest(coalesce(%s::float8, extract(epoch from clock_timestamp())::float8),"
-    " (select at from events order by seq desc limit 1)) as at from r{})"
+    " round(greatest(coalesce(%s::float8, extract(epoch from clock_timestamp())::float8),"
+    " (select at from events order by seq desc limit 1)) * 1e6::float8) / 1e6::float8 as at, t.last + 1 as n, t.prev"
+    " from r cross join lateral amends_tail(r.uid) t where t.last is not null{})"
 )
 _EVENT: Final = (
     ', e as (insert into events (seq, at, root, run, run_id, tenant, "call", what, frm, to_state, by_whom, epoch,'
-    " facts) select s.seq, s.at, {}, 'call', {}, %s, %s, %s from {})"
+    " facts, n, hash) select s.seq, s.at, {}, 'call', {}, %s, %s, %s, s.n, "
+    + POSTGRES.linked.format("s.prev", "s.n", "round(s.at * 1e6::float8)::bigint", "%s::text")
+    + " from {})"
 )
 _NUMBERS: Final = {"declared", "undoable", "created_epoch", "asked_epoch", "comp_gave_up"}
 _FLOATS: Final = {"quiet_mono", "comp_mono"}
@@ -72,8 +78,8 @@ def _mark(name: str) -> str:
 
 
 _ADMIT: Final = (
-    _ROOT.format(f" and {OPEN_ROOT}")
-    + _PLACE.format(' where not exists (select 1 from calls where "key" = %s)')
+    _ROOT.format(f" and id = %s and tenant = %s and {OPEN_ROOT}")
+    + _PLACE.format(' and not exists (select 1 from calls where "key" = %s)')
     + _EVENT.format("r.uid, r.uid, r.id, r.tenant, %s", "'(new)', 'started'", "r, s")
     + f", c as (insert into calls (seq, run_id, tenant, agent, principal, {', '.join(WHEN)}, generation, state, attempt, "
     + ", ".join(f'"{name}"' for name in FROM_OP)
@@ -87,7 +93,7 @@ assert tuple(SAME) == ("generation", "state", "attempt"), "the statement names t
 _ANSWER: Final = answer_sql(POSTGRES)
 
 _CHANGE: Final = (
-    ", u as (update calls c set {} from r, s where c.id = %s and c.root = r.uid and {}"
+    ", u as (update calls c set {} from r, s where c.id = %s and c.root = r.uid and c.run = %s and {}"
     " returning c.run, c.run_id, c.tenant, c.id)"
 )
 _TOLD: Final = " select s.seq, s.at from s, u"
@@ -149,12 +155,12 @@ async def admit(op: AdmitCall, clock: Clock) -> Admission | None:
             return recorded
     if not is_plain_admission(op):
         return None
-    values = admission_values(op)
+    values, facts = admission_values(op), admission_facts(op)
     told, _, _ = await Execute(
         _ADMIT,
         (
-            op.root, op.owner, op.epoch, _now(clock), values[6], op.call_id, op.owner, op.epoch, admission_facts(op),
-            *values,
+            op.root, op.owner, op.epoch, op.run_id, op.tenant, _now(clock), values[6], op.call_id, op.owner, op.epoch,
+            facts, admission_body(op, facts), *values,
         ),
         lasting=True,
     )  # fmt: skip
@@ -169,11 +175,12 @@ async def settle(op: SettleCall, clock: Clock) -> Settled | None:
     # A call of the whole ledger may be waited for in another process: its flow rings there.
     if not is_plain_settlement(op) or op.seen is None or op.seen.scope == "ledger":
         return None
+    facts = settlement_facts(op)
     told, _, _ = await Execute(
         _SETTLE,
         (
             op.seen.root, op.owner, op.epoch, _now(clock), *settlement_values(op), op.retry_s, places(op), op.call_id,
-            op.attempt, op.to, op.owner, op.epoch, settlement_facts(op),
+            op.seen.run, op.attempt, op.to, op.owner, op.epoch, facts, body_after(op, "started", op.to, facts),
         ),
         lasting=True,
     )  # fmt: skip
@@ -184,11 +191,12 @@ async def begin(op: BeginCompensation, clock: Clock) -> CallRow | None:
     """Begin the compensation; None: nothing was changed and the flow decides."""
     if not is_plain_beginning(op) or op.seen is None:
         return None
+    facts = beginning_facts(op)
     told, _, _ = await Execute(
         _BEGIN,
         (
-            op.seen.root, op.owner, op.epoch, _now(clock), op.attempt, op.call_id, *free_values(op), op.owner,
-            op.epoch, beginning_facts(op),
+            op.seen.root, op.owner, op.epoch, _now(clock), op.attempt, op.call_id, op.seen.run, *free_values(op),
+            op.owner, op.epoch, facts, body_after(op, "succeeded", "compensating", facts),
         ),
         lasting=True,
     )  # fmt: skip
@@ -199,11 +207,13 @@ async def end(op: SettleCompensation, clock: Clock) -> Settled | None:
     """Settle the compensation; None: nothing was changed and the flow decides."""
     if not is_plain_end(op) or op.seen is None or op.seen.scope == "ledger":
         return None
+    facts = undone_facts(op)
     told, _, _ = await Execute(
         _END,
         (
             op.seen.root, op.owner, op.epoch, _now(clock), *undone_values(op), op.retry_s, op.call_id,
-            *going_values(op), op.to, op.owner, op.epoch, undone_facts(op),
+            op.seen.run, *going_values(op), op.to, op.owner, op.epoch, facts,
+            body_after(op, "compensating", op.to, facts),
         ),
         lasting=True,
     )  # fmt: skip

@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
 
+from amends.chain import body_of, proof
 from amends.ledger import Admission, AdmitCall, BeginCompensation, SettleCall, SettleCompensation, Settled
 from amends.plain import quoted
+from amends.proofs import call_bound
 from amends.rows import CALL_COLUMNS, CallRow
+from amends.states import NEW
 from amends.store.dialect import Dialect
 from amends.store.sql import CALLS
 
@@ -88,7 +91,24 @@ def admitted(values: tuple[Any, ...], seq: int, at: float, of_run: Sequence[str]
 
 def admission_facts(op: AdmitCall) -> str:
     """What the event of a plain admission says."""
-    return f'{{"tool": {quoted(op.tool)}}}'
+    key = f"{op.key}:{op.call_id}" if op.kind == "read" else op.key
+    return f'{{"tool": {quoted(op.tool)}, "args": "{op.proof or proof(op.args)}", "row": "{call_bound(op, key, 1)}"}}'
+
+
+def admission_body(op: AdmitCall, facts: str) -> str:
+    """The digest of that event; the store demands that the run has this id and tenant."""
+    return body_of(
+        op.root, op.run, op.run_id, op.tenant, op.call_id, "call", NEW, "started", op.owner, op.epoch, facts
+    )  # fmt: skip
+
+
+def body_after(op: SettleCall | BeginCompensation | SettleCompensation, frm: str, to: str, facts: str) -> str:
+    """The digest of the event of what happened to a call that its caller has seen: it stays in its run."""
+    seen = op.seen
+    assert seen is not None, "a plain change knows what it changes"
+    return body_of(
+        seen.root, seen.run, seen.run_id, seen.tenant, seen.id, "call", frm, to, op.owner, op.epoch, facts
+    )  # fmt: skip
 
 
 # ---- answering ---------------------------------------------------------------------------
@@ -156,7 +176,11 @@ def settled(op: SettleCall, seq: int, at: float) -> Settled:
 
 def settlement_facts(op: SettleCall) -> str:
     """What the event of a plain settlement says."""
-    return f'{{"attempt": {op.attempt}, "why": {quoted(op.why)}}}' if op.why else f'{{"attempt": {op.attempt}}}'
+    why = f', "why": {quoted(op.why)}' if op.why else ""
+    if op.result is not None:
+        return f'{{"attempt": {op.attempt}{why}, "result": "{op.proof or proof(op.result)}"}}'
+    failure = f', "failure": "{op.proof or proof(op.error)}"' if op.error else ""
+    return f'{{"attempt": {op.attempt}{why}{failure}}}'
 
 
 # ---- compensating -------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from amends.approvalrows import (
     person,
 )
 from amends.canonical import digest
+from amends.proofs import terms_bound
 from amends.rows import CallRow, FindCall, ListCalls, RunRow, UpdateCall
 from amends.store.change import move_approval, move_call, note
 
@@ -68,7 +69,8 @@ async def ask(
     bound = binding(row, call)
     seq = await note(
         run, "approval", at=at, by=by, epoch=epoch, call=call.id, frm="(new)", to="pending", approval=row.id,
-        tool=call.tool, digest=bound, rule=need.why, needed=need.needed, roles=need.roles, follows=follows, **facts,
+        tool=call.tool, digest=bound, terms=terms_bound(row), rule=need.why, needed=need.needed, roles=need.roles,
+        follows=follows, **facts,
     )  # fmt: skip
     row = replace(row, seq=seq, digest=bound)
     await InsertApproval(row)

@@ -86,6 +86,8 @@ async def _remove(root: RunRow, calls: Iterable[CallRow], now: float, dry_run: b
     if any(isinstance(row, CallRow) and row.cost for row, _ in changes):
         await DropSlices(root.uid)
     count = sum(isinstance(row, CallRow) for row, _ in changes)
+    if root.origin:
+        return freed  # its events are another ledger's: none is added, and those there are stay whole
     await note(root, "payloads removed", at=now, by="gc", epoch=root.epoch, calls=count, bytes=freed)
     return freed
 

@@ -21,10 +21,11 @@ from amends.ledger import (
     WatchDoubt,
 )
 from amends.lockrows import Contention, Wanted
+from amends.proofs import proof_of, settlement_said
 from amends.rows import CallRow, FindCall, Now, RunRow, UpdateCall, UpdateRun
 from amends.store.change import find_run, holds, move_call, move_run, note, owned, unblock
 from amends.store.law import early, promote
-from amends.store.learning import knows, learned
+from amends.store.learning import knows, learned, told
 from amends.store.locks import names_wanted, take_locks
 from amends.store.paying import pay_start, refused_before, with_actuals
 from amends.store.requests import may_start, told_before, use, use_staged
@@ -106,8 +107,8 @@ async def settle_call(op: SettleCall) -> Settled:
         happened = op.to == "succeeded"
         certain = op.to in ("failed", "backing_off")
         kept = await _keep_evidence(
-            call, op.attempt, happened=happened, certain=certain, result=op.result, error=op.error,
-            source="fenced", boot=op.boot, mono=op.mono, repeated=op.repeated,
+            call, op.attempt, happened=happened, certain=certain, result=op.result, proved=proof_of(op, op.result),
+            error=op.error, source="fenced", boot=op.boot, mono=op.mono, repeated=op.repeated,
         )  # fmt: skip
         return Settled(kept, fenced=True)
     now = await Now()
@@ -115,14 +116,14 @@ async def settle_call(op: SettleCall) -> Settled:
     tells = op.spent or '"said"' in call.cost
     paid = {"cost": await with_actuals(call, op, root, now)} if tells else {}
     settled = await move_call(
-        run, call, op.to, at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt, "why": op.why}, **paid,
+        run, call, op.to, at=now, by=op.owner, epoch=op.epoch, facts=settlement_said(op), **paid,
         result=op.result, loss=op.loss, error=op.error, why=op.why, settled_at=now,
         retry_at=None if op.retry_s is None else now + op.retry_s, quiet_boot=op.boot, quiet_mono=op.mono,
     )  # fmt: skip
     known = json.loads(call.evidence) if call.evidence and op.to in ("failed", "backing_off") else {}
     if known.get("happened"):
         # This attempt had no effect. An earlier one, which was thought absent, has returned meanwhile: it had.
-        return Settled(await _reopen(run, settled, known["result"], now, "late", root.epoch))
+        return Settled(await _reopen(run, settled, known["result"], known.get("proof"), now, "late", root.epoch))
     await _after_settling(run, settled, now, op.owner, root.epoch, doom=op.doom)
     return Settled(settled)
 
@@ -155,28 +156,29 @@ async def note_evidence(op: NoteEvidence) -> CallRow | None:
     if call is None:
         return None
     return await _keep_evidence(
-        call, op.attempt, happened=op.happened, certain=op.certain, result=op.result, error=op.error,
-        source=op.source, boot=op.boot, mono=op.mono, repeated=op.repeated,
+        call, op.attempt, happened=op.happened, certain=op.certain, result=op.result, proved=proof_of(op, op.result),
+        error=op.error, source=op.source, boot=op.boot, mono=op.mono, repeated=op.repeated,
     )  # fmt: skip
 
 
 async def _keep_evidence(
-    call: CallRow, attempt: int, *, happened: bool, certain: bool, result: str | None, error: str, source: str,
-    boot: str, mono: float | None, repeated: bool,
+    call: CallRow, attempt: int, *, happened: bool, certain: bool, result: str | None, proved: str | None,
+    error: str, source: str, boot: str, mono: float | None, repeated: bool,
 ) -> CallRow:  # fmt: skip
     now = await Now()
     run = await find_run(call.run)
     root = await find_run(call.root)
-    text = json.dumps({"attempt": attempt, "happened": happened, "certain": certain, "result": result, "error": error})
+    kept = {"attempt": attempt, "happened": happened, "certain": certain, "result": result, "error": error}
+    text = json.dumps(kept if proved is None else kept | {"proof": proved})
     if repeated and call.evidence == text:
         return call
     await note(
         run, "evidence", at=now, by=source, epoch=root.epoch, call=call.id, attempt=attempt, happened=happened,
-        error=error,
+        error=error, result=proved,
     )  # fmt: skip
     word = "happened" if happened else "nothing happened" if certain else "returned"
     changes: dict[str, Any] = {
-        "learned": learned(call, at=now, by=source, attempt=attempt, answer=word, why=_told(error))
+        "learned": learned(call, at=now, by=source, attempt=attempt, answer=word, why=told(error))
     }
     if happened or not call.evidence:
         changes["evidence"] = text
@@ -188,21 +190,19 @@ async def _keep_evidence(
     # What was known to have happened and was taken back is no news; what was taken back blindly may have come later.
     undone = call.state == "compensated" and call.comp_blind
     if happened and (undone or call.state in ("failed", "backing_off")):
-        call = await _reopen(run, call, result, now, source, root.epoch)
+        call = await _reopen(run, call, result, proved, now, source, root.epoch)
     return call
 
 
-def _told(error: str) -> str:
-    return ": ".join(part for part in json.loads(error) if part) if error.startswith("[") else error
-
-
-async def _reopen(run: RunRow, call: CallRow, result: str | None, now: float, by: str, epoch: int) -> CallRow:
+async def _reopen(
+    run: RunRow, call: CallRow, result: str | None, proved: str | None, now: float, by: str, epoch: int
+) -> CallRow:
     """An effect that was thought absent or undone is there after all."""
     if call.state == "backing_off":
         call = await move_call(run, call, "failed", at=now, by=by, epoch=epoch, settled_at=now)
     kept = result if result is not None else call.result
     call = await move_call(
-        run, call, "succeeded", at=now, by=by, epoch=epoch, facts={"late": True}, result=kept, settled_at=now,
+        run, call, "succeeded", at=now, by=by, epoch=epoch, facts={"late": True, "result": proved}, result=kept, settled_at=now,
         comp_from=call.comp_attempt, comp_gave_up=0,
     )  # fmt: skip
     if call.kind == "pivot" and run.phase == "open" and not run.pivot and not call.violation:
@@ -247,7 +247,7 @@ def _knows(call: CallRow, op: NoteProbe) -> bool:
 async def watch_doubt(op: WatchDoubt) -> CallRow:
     """See ``WatchDoubt``."""
     call = await _find(op.call_id)
-    if not _is_about(call, op.about):
+    if not _is_about(call, op.about) or call.is_loaded:
         return call
     if call.state == "in_doubt":
         return await UpdateCall(call, {"quiet_boot": op.boot, "quiet_mono": op.mono})
@@ -286,11 +286,11 @@ async def resolve_call(op: ResolveCall) -> CallRow:
         changes = {"comp_settled_at": now, "comp_gave_up": 0, "comp_from": call.comp_attempt}
     elif op.to != "residue":
         changes |= {"settled_at": now, "retry_at": None if op.retry_s is None else now + op.retry_s}
+    facts: dict[str, Any] = {"why": op.why, "resolved": True}
     if op.to == "succeeded":
         changes |= {"result": op.result, "loss": op.loss}
-    call = await move_call(
-        run, call, op.to, at=now, by=op.by, epoch=root.epoch, facts={"why": op.why, "resolved": True}, **changes
-    )
+        facts["result"] = proof_of(op, op.result)
+    call = await move_call(run, call, op.to, at=now, by=op.by, epoch=root.epoch, facts=facts, **changes)
     run = await _after_settling(run, call, now, op.by, root.epoch)
     await unblock(run, at=now, by=op.by, epoch=root.epoch)
     return call

@@ -13,14 +13,18 @@ from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
 from amends import rows
+from amends.chain import moment
 from amends.errors import TransitionRefused
 from amends.flow import Flow
 from amends.record import changed
-from amends.rows import CALL_COLUMNS, EVENT_COLUMNS, RUN_COLUMNS, CallRow, Changes, EventRow, RunRow
+from amends.rows import CALL_COLUMNS, RUN_COLUMNS, CallRow, Changes, RunRow
 from amends.states import CALL_STATES, LIVE, NEW, RUN_STATES, STANDING, UNSETTLED, call_sources, run_sources
 from amends.store.approvalsql import APPROVAL_ROWS, ApprovalStatements
 from amends.store.budgetsql import BUDGET_ROWS, BudgetStatements
+from amends.store.bundlesql import BUNDLE_ROWS, BundleStatements
+from amends.store.checkpointsql import CHECKPOINT_ROWS, CheckpointStatements
 from amends.store.dialect import Dialect
+from amends.store.eventsql import EVENT_ROWS, EventStatements
 from amends.store.locksql import LOCK_ROWS, LockStatements
 from amends.store.marksql import MARK_ROWS, MarkStatements
 from amends.store.statement import Execute as Execute
@@ -57,7 +61,6 @@ def _table(
 
 RUNS: Final = _table("runs", "uid", RUN_COLUMNS, kind=RunRow, sources=run_sources)
 CALLS: Final = _table("calls", "id", CALL_COLUMNS, kind=CallRow, sources=call_sources)
-EVENT_VALUES: Final = attrgetter(*EVENT_COLUMNS[1:])
 
 
 class Statements:
@@ -70,14 +73,17 @@ class Statements:
         self.budgets = BudgetStatements(dialect)
         self.approvals = ApprovalStatements(dialect)
         self.marks = MarkStatements(dialect)
-        runs, calls, events = self._select("runs", RUN_COLUMNS), self._select("calls", CALL_COLUMNS), "from events"
+        self.bundles = BundleStatements(dialect)
+        self.events = EventStatements(dialect)
+        self.checkpoints = CheckpointStatements(dialect)
+        runs, calls = self._select("runs", RUN_COLUMNS), self._select("calls", CALL_COLUMNS)
         mark, lock = dialect.mark, dialect.lock
         key = dialect.name_of("key")
         self.is_open = dialect.is_open or _among(OPEN)
         # When a root ended that still has its payloads, and what the index of those is said with.
         some = ("parent = ''", "gone_at is null", "closed_at is not null")
         self.ended = (dialect.ended, ()) if dialect.ended else ("closed_at", some)
-        newest = f"{events} order by seq desc limit 1"
+        newest = "from events order by seq desc limit 1"
         self.newest = f"select {dialect.clock}, (select at {newest})" if dialect.clock else f"select null, at {newest}"
         self.find_run = f"{runs} where uid = {mark}"
         self.claim_root = f"{runs} where uid = {mark}{dialect.skip}"
@@ -91,7 +97,6 @@ class Statements:
         self.list_generations = f"{calls} where {key} = {mark} order by generation"
         self.insert_run = self._insert("runs", RUN_COLUMNS)
         self.insert_call = self._insert("calls", CALL_COLUMNS)
-        self.insert_event = self._insert("events", EVENT_COLUMNS[1:]) + dialect.new_id
 
     def update(self, table: Table[Any], changes: Changes) -> str:
         """Change these columns of the row that is still in the state that was read.
@@ -114,7 +119,7 @@ class Statements:
         shape = (table, terms, order)
         text = self._shapes.get(shape)
         if text is None:
-            columns = {"runs": RUN_COLUMNS, "calls": CALL_COLUMNS, "events": EVENT_COLUMNS}[table]
+            columns = {"runs": RUN_COLUMNS, "calls": CALL_COLUMNS}[table]
             where = f" where {' and '.join(terms)}" if terms else ""
             hint = self._dialect.index.format(index) if index else ""
             rest = f"{hint}{where} order by {order} limit ?".replace("?", self._dialect.mark)
@@ -177,7 +182,7 @@ async def _now(desk: Desk, _op: rows.Now) -> float:
     found, _, _ = await Execute(desk.statements.newest, ())
     server, newest = found[0] if found else (None, None)
     clock: float = server if desk.clock is None else desk.clock()
-    return clock if newest is None else max(clock, newest)
+    return moment(clock if newest is None else max(clock, newest))
 
 
 async def _find_run(desk: Desk, op: rows.FindRun) -> RunRow | None:
@@ -255,11 +260,6 @@ async def _update(
     # The flow may hold an older copy than this transaction has written: change the newest.
     new = seen[key] = table.changed(seen.get(key, row), changes)
     return new
-
-
-async def _add_event(desk: Desk, op: rows.AddEvent) -> int:
-    told, _, seq = await Execute(desk.statements.insert_event, EVENT_VALUES(op))
-    return told[0][0] if told else seq
 
 
 def _remembered(seen: dict[str, Row], key: str, row: Row) -> Row:
@@ -344,12 +344,6 @@ async def _page_calls(desk: Desk, op: rows.PageCalls) -> list[CallRow]:
     return [CALLS.make(*row) for row in found]
 
 
-async def _page_events(desk: Desk, op: rows.PageEvents) -> list[EventRow]:
-    terms, params = _where((("root = ?", op.root), ("tenant = ?", op.tenant), ("seq > ?", op.after)))
-    found, _, _ = await Execute(desk.statements.page("events", terms, "seq"), (*params, op.limit))
-    return [EventRow(*row) for row in found]
-
-
 def _where(terms: Iterable[tuple[str, Any]]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     """The terms that were given a value, with their values."""
     given = [(term, value) for term, value in terms if value is not None]
@@ -387,10 +381,11 @@ _ROWS: Final[dict[type[Any], Callable[[Desk, Any], Flow[Any]]]] = {
     rows.PageCalls: _page_calls,
     rows.InsertCall: _insert_call,
     rows.UpdateCall: _update_call,
-    rows.AddEvent: _add_event,
-    rows.PageEvents: _page_events,
+    **EVENT_ROWS,
     **LOCK_ROWS,
     **BUDGET_ROWS,
     **APPROVAL_ROWS,
     **MARK_ROWS,
+    **BUNDLE_ROWS,
+    **CHECKPOINT_ROWS,
 }

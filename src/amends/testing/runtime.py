@@ -112,6 +112,7 @@ class TestRuntime(Runtime):
         memory = MemoryStore(clock=lambda: self.clock.wall) if store is None else store
         self._hub = Hub({"url": "memory:", **options}, tools, store=memory, alone=True, hook=on_approval_needed)
         self._hub.keeper = Keeper(memory.perform, self._hub.lease_s, mono=lambda: self.clock.mono, beats=False)
+        self._hub.checkpointer.beats = False  # virtual time passes no thread
         self.clock._passing.append(self._renew)
         self._deaths: set[str] = set()
         self._births = 0

@@ -17,9 +17,24 @@ from typing import Any, Final
 from amends.context import inside
 from amends.flow import Op
 from amends.ledger import ClaimRun, OpenRun, RenewLeases, SettleCall, StoreOp
-from amends.ops import Await, Ended, Invoke, IsDead, Lease, LiveCalls, Luck, ReadClocks, Sleep, Together, Watch
+from amends.ops import (
+    Await,
+    Ended,
+    Invoke,
+    IsDead,
+    KeepCheckpoint,
+    Lease,
+    LiveCalls,
+    Luck,
+    ReadAnchor,
+    ReadClocks,
+    Sleep,
+    Together,
+    Watch,
+)
 from amends.store.memory import MemoryStore
 from amends.testing.clock import Clock
+from amends.testing.remembered import Remembered
 
 TURNS_MAX: Final = 20_000
 """A schedule longer than this does not end: that is a finding, not a reason to wait."""
@@ -83,6 +98,7 @@ class Simulation:
     def __init__(self, *, seed: int = 0, lease_s: float = 30.0) -> None:
         self.clock = Clock()
         self.store = MemoryStore(clock=lambda: self.clock.wall)
+        self.anchor = Remembered()
         self.lease_s = lease_s
         self.luck = random.Random(seed)
         self.processes: list[Process] = []
@@ -216,8 +232,10 @@ class Simulation:
 
     def perform(self, process: Process, op: Op[Any]) -> Any:
         """Carry out one operation for a process, with whatever its schedule has in store for it."""
-        if isinstance(op, StoreOp | Invoke):
+        if isinstance(op, StoreOp | Invoke | KeepCheckpoint):
             return self._point(process, op)
+        if isinstance(op, ReadAnchor):
+            return op.anchor.read()
         if isinstance(op, ReadClocks):
             return self.clock.read(process.host)
         if isinstance(op, Luck):
@@ -235,7 +253,7 @@ class Simulation:
             return self._together(process, op)
         raise TypeError(f"the simulation does not know {type(op).__name__}")
 
-    def _point(self, process: Process, op: StoreOp[Any] | Invoke) -> Any:
+    def _point(self, process: Process, op: StoreOp[Any] | Invoke | KeepCheckpoint) -> Any:
         """An operation at which the world may stop."""
         fault = process.faults.get(process.points, "")
         process.points += 1
@@ -265,7 +283,7 @@ class Simulation:
                 self.jumped = True
                 self.clock.jump(3_600.0)
         seen = len(self.store.events)
-        answer = self._invoke(process, op, fault) if isinstance(op, Invoke) else self.store.perform(op)
+        answer = self._answer(process, op, fault)
         if isinstance(op, OpenRun | ClaimRun):
             self._watch_owners(seen)
         if isinstance(op, SettleCall):
@@ -277,6 +295,11 @@ class Simulation:
         if fault == "cancel after" and isinstance(op, Invoke):
             raise Cancelled
         return answer
+
+    def _answer(self, process: Process, op: StoreOp[Any] | Invoke | KeepCheckpoint, fault: str) -> Any:
+        if isinstance(op, KeepCheckpoint):
+            return op.anchor.keep_checkpoint(op.newest)
+        return self._invoke(process, op, fault) if isinstance(op, Invoke) else self.store.perform(op)
 
     def _watch_owners(self, seen: int) -> None:
         """Note when a run was taken from a process that lives and kept its lease."""

@@ -6,6 +6,7 @@ from typing import Final
 
 from amends.testing.approvalcheckers import APPROVAL_CHECKERS
 from amends.testing.budgetcheckers import BUDGET_CHECKERS
+from amends.testing.checkpointcheckers import CHECKPOINT_CHECKERS
 from amends.testing.deskcheckers import DESK_CHECKERS
 from amends.testing.lockcheckers import LOCK_CHECKERS
 from amends.testing.noticecheckers import NOTICE_CHECKERS
@@ -16,4 +17,5 @@ TOPIC_CHECKERS: Final = (
     *APPROVAL_CHECKERS,
     *BUDGET_CHECKERS,
     *NOTICE_CHECKERS,
+    *CHECKPOINT_CHECKERS,
 )

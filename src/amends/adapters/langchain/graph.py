@@ -51,3 +51,14 @@ def has_answers(state: Any) -> bool:
 def asked_ids(state: Any) -> set[str | None]:
     """The ids of all calls that the model knows it has made."""
     return {call["id"] for one in messages_of(state) if isinstance(one, AIMessage) for call in one.tool_calls}
+
+
+def neighbours(config: Mapping[str, Any], state: Any, call_id: str | None) -> set[str | None]:
+    """The other calls that are done in the very same node; none where the graph gives each call one of its own."""
+    path = config.get("metadata", {}).get("langgraph_path", ())
+    if not path or path[0] != "__pregel_pull":
+        return set()
+    for message in reversed(messages_of(state)):
+        if isinstance(message, AIMessage):
+            return {call["id"] for call in message.tool_calls} - {call_id}
+    return set()

@@ -18,8 +18,8 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import interrupt
 
 from amends import Answer, AsyncRun, AsyncRuntime, Report, RolledBack, Run, RunBlocked, Runtime, UsageError, Waiting
-from amends.adapters.langchain.body import Body, Handled, reached
-from amends.adapters.langchain.graph import asked_ids, has_answers, inside, thread_of, turns_in
+from amends.adapters.langchain.body import PAUSED, Body, Handled, reached
+from amends.adapters.langchain.graph import asked_ids, has_answers, inside, neighbours, thread_of, turns_in
 from amends.adapters.langchain.turn import Seat, Turn, awaited, blocking, scope, surrounding
 from amends.errors import ApprovalVoid, Busy, RunEnded
 
@@ -147,9 +147,10 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         try:
             with seat.lock:
                 run = self._open(seat, request.state)
+            self._refuse_crossing(seat, request)
             for _ in range(WAKES_MAX):
                 answer = run.answer(call["name"], call["args"], handler=body.run, tool_call_id=call["id"])
-                if not self._is_pause(answer, body, seat):
+                if not self._is_pause(answer, body, seat, request):
                     return self._told(answer, body)
                 interrupt(_asked(answer))
         except RunEnded as over:
@@ -167,9 +168,10 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         try:
             async with seat.alock:
                 run = await self._aopen(seat, request.state)
+            self._refuse_crossing(seat, request)
             for _ in range(WAKES_MAX):
                 answer = await run.answer(call["name"], call["args"], handler=body.arun, tool_call_id=call["id"])
-                if not self._is_pause(answer, body, seat):
+                if not self._is_pause(answer, body, seat, request):
                     return self._told(answer, body)
                 interrupt(_asked(answer))
         except RunEnded as over:
@@ -179,17 +181,32 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
                 await awaited(seat.run).leave(Waiting("the graph pauses"))
         raise _never_decided(call["name"])
 
-    def _is_pause(self, answer: Answer, body: Body, seat: Seat) -> bool:
+    def _is_pause(self, answer: Answer, body: Body, seat: Seat, request: ToolCallRequest) -> bool:
         """Whether the graph pauses for what was answered; a pause of the tool's own comes out here."""
-        if body.bubble is not None:
-            seat.pausing = True
-            raise body.bubble
         waits = answer.status == "held" and getattr(answer.error, "reason", "") in ("approval", "budget")
         asked_anew = isinstance(answer.error, ApprovalVoid) and answer.error.asked
-        if not (waits or asked_anew) or not seat.is_resumable:
+        if body.bubble is None and (not (waits or asked_anew) or not seat.is_resumable):
             return False
-        seat.pausing = True
+        call_id = request.tool_call["id"]
+        others = neighbours(request.runtime.config, request.state, call_id)
+        with self._lock:
+            crosses = others & (seat.by_itself if body.bubble is None else seat.paused)
+            seat.pausing = True
+            seat.paused.add(call_id)
+            if body.bubble is not None:
+                seat.by_itself.add(call_id)
+        if crosses:
+            raise _would_cross(request.tool_call["name"])
+        if body.bubble is not None:
+            raise body.bubble
         return True
+
+    def _refuse_crossing(self, seat: Seat, request: ToolCallRequest) -> None:
+        """Of two that paused in one node only the first pause was seen: before either runs again it is said."""
+        call_id = request.tool_call["id"]
+        others = neighbours(request.runtime.config, request.state, call_id) & seat.paused
+        if others and ({call_id} | others) & seat.by_itself and call_id in seat.paused:
+            raise _would_cross(request.tool_call["name"])
 
     def _told(self, answer: Answer, body: Body) -> Handled:
         if answer.status == "failed" and self._on_error == "raise" and answer.error is not None:
@@ -298,7 +315,9 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         """
         calls = [] if known is None else [*known.calls, *(call for child in known.children for call in child.calls)]
         done = [call.tool_call_id for call in calls if call.state == "succeeded"]
-        seat.pausing = any(call.state == "held" for call in calls)  # a neighbour has paused the graph before this call
+        seat.pausing = any(call.state == "held" for call in calls)  # another call has paused the graph before this one
+        seat.by_itself = {call.tool_call_id for call in calls if PAUSED in (call.error or "")}
+        seat.paused = seat.by_itself | {call.tool_call_id for call in calls if call.state in ("held", "ready")}
         return {
             "tags": () if seat.thread is None else (f"thread:{seat.thread}",),
             "recover": self._recover or ("wait" if seat.is_resumable and seat.thread is not None else "rollback"),
@@ -329,6 +348,14 @@ def _asked(answer: Answer) -> dict[str, Any]:
     if call is not None:
         shown |= {"run": call.run_id, "tool": call.tool, "args": json.loads(json.dumps(dict(call.args), default=str))}
     return shown if approval is None else {**shown, "approval": approval.id, "digest": approval.digest}
+
+
+def _would_cross(tool: str) -> UsageError:
+    """The graph hands out answers by their order in a node, and a call that is answered from the record asks no more."""
+    return UsageError(
+        f"{tool} pauses by itself, in one node with another call that waits: one would get the other's answer",
+        hint="say needs_approval= instead of interrupt(), or give each call a node of its own, as create_agent does",
+    )
 
 
 def _never_decided(tool: str) -> UsageError:

@@ -22,6 +22,9 @@ class Seat:
         self.run_id, self.run, self.thread = run_id, run, thread_of(config)
         self.is_resumable = is_resumable(config)
         self.users, self.pausing = 0, False
+        self.paused: set[str | None] = set()
+        """The ids of calls that have paused the graph, and of those the ones whose tool did so by itself."""
+        self.by_itself: set[str | None] = set()
         self.lock, self.alock = threading.Lock(), asyncio.Lock()
 
 

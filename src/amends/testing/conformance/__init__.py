@@ -25,6 +25,8 @@ from amends.testing.conformance import (  # isort: skip
     retention as retention,
     sealing as sealing,
     desk as desk,
+    loading as loading,
+    checkpoints as checkpoints,
 )
 from amends.testing.conformance.prove import COLOURS, Proof, check_store, prove_store
 from amends.testing.conformance.registry import CHECKS, Skipped

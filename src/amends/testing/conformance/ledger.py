@@ -15,6 +15,7 @@ from amends.approvalops import SearchApprovals
 from amends.approvalrows import ApprovalRow
 from amends.budgetops import ListBudgets
 from amends.budgetrows import SliceRow
+from amends.chain import GENESIS, link, moment
 from amends.ledger import Store
 from amends.rows import CallRow, EventRow, RunRow
 from amends.states import NEW, call_may, run_may
@@ -144,7 +145,7 @@ class Ledger:
         kind = given.pop("kind", "compensatable")
         return ops.AdmitCall(
             call_id=given.pop("call_id", "") or self.new("call"), run=run.uid, root=run.root,
-            owner=owner or run.owner or "a", epoch=run.epoch, tool=tool, version="1", kind=kind,
+            run_id=run.id, tenant=run.tenant, owner=owner or run.owner or "a", epoch=run.epoch, tool=tool, version="1", kind=kind,
             key=given.pop("key", f"key of {tool} in {run.root}"), ident=f"ident of {args}", digest=f"digest of {args}",
             args=args, undoable=given.pop("undoable", kind == "compensatable"),
             expected=given.pop("expected", True), **given,
@@ -286,24 +287,40 @@ def audit(ledger: Ledger) -> None:
     """Replay the record: every move is one event that its table has, and it ends where the rows stand."""
     runs, calls, events = ledger.everything()
     state: dict[str, str] = {}
+    loaded = {run.uid for run in runs if run.origin}
     seq, at = 0, 0.0
     for event in events:
         assert event.seq > seq, "the record has one order"
-        assert event.at >= at, "ledger time does not go back"
-        seq, at = event.seq, event.at
+        seq = event.seq
+        if event.root not in loaded:  # those of another ledger have its time
+            assert event.at >= at, "ledger time does not go back"
+            at = event.at
         if event.what not in ("run", "call"):
             continue
         subject, may = (event.run, run_may) if event.what == "run" else (event.call, call_may)
         assert event.frm == state.get(subject, NEW), f"{event} does not follow from {state.get(subject)}"
         assert may(event.frm, event.to_state), f"{event} is in no table"
         state[subject] = event.to_state
+    _audit_chains(events)
     _audit_approvals(ledger.approvals(), {call.id: call for call in calls}, events)
     assert state == {run.uid: run.state for run in runs} | {call.id: call.state for call in calls}
     firsts = {event.seq: event.call for event in events}
     for call in calls:
         assert firsts.get(call.seq) == call.id, "a call's seq is the place of its first event"
+    calls = [call for call in calls if not call.is_loaded]
     if any(call.cost for call in calls):
         assert [*imbalances(ledger.slices(), calls), *unpaid(calls)] == []
+
+
+def _audit_chains(events: list[EventRow]) -> None:
+    """Every event is linked to the one before it in its tree, whichever of the store's ways wrote it."""
+    tails: dict[str, tuple[int, str]] = {}
+    for event in events:
+        last, prev = tails.get(event.root, (0, GENESIS))
+        assert event.n == last + 1, f"{event} does not follow number {last} of its tree"
+        assert event.at == moment(event.at), f"the time of {event} is not in whole microseconds"
+        assert event.hash == link(prev, event.n, event.at, event.body), f"{event} is not linked to the one before it"
+        tails[event.root] = (event.n, event.hash)
 
 
 def _audit_approvals(approvals: list[ApprovalRow], calls: dict[str, CallRow], events: list[EventRow]) -> None:

@@ -56,6 +56,7 @@ create table if not exists runs (
     causes longtext not null default ('[]'),
     closed_at double,
     gone_at double,
+    origin longtext not null default (''),
     ended_at double generated always as (case when parent = '' and gone_at is null then closed_at end) stored,
     constraint runs_state check (state in (
         'open', 'pivoted', 'committed', 'rolling_back', 'rolled_back', 'blocked', 'abandoned'
@@ -165,7 +166,10 @@ create table if not exists events (
     by_whom longtext not null,
     epoch bigint not null,
     facts longtext not null,
-    index events_root (root)
+    n bigint not null,
+    hash longtext not null,
+    -- One order in every tree: a chain that forks cannot be written.
+    unique index events_root (root, n)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
 -- Who holds what, until its root has ended. The name is the key: inserted if absent, it is whose insert came first.
@@ -274,4 +278,18 @@ create table if not exists marks (
     name varbinary(255) not null primary key,
     value longtext not null,
     made_at double not null
+) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
+
+-- The ledger's own chain, over the newest hash of each tree that changed. The number decides who is first.
+create table if not exists checkpoints (
+    n bigint not null primary key,
+    at double not null,
+    ledger longtext not null,
+    high bigint not null,
+    gaps longtext not null,
+    heads longtext not null,
+    prev longtext not null,
+    hash longtext not null,
+    `key` longtext not null,
+    signature longtext not null
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;

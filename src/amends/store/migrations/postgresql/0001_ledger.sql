@@ -52,6 +52,7 @@ create table runs (
     causes text not null default '[]',
     closed_at double precision,
     gone_at double precision,
+    origin text not null default '',
     primary key (uid),
     constraint runs_state check (state in (
         'open', 'pivoted', 'committed', 'rolling_back', 'rolled_back', 'blocked', 'abandoned'
@@ -174,10 +175,21 @@ create table events (
     to_state text not null,
     by_whom text not null,
     epoch bigint not null,
-    facts text not null default '{}'
+    facts text not null default '{}',
+    n bigint not null,
+    hash text collate "C" not null
 );
 
-create index events_root on events (root, seq);
+-- One order in every tree: a chain that forks cannot be written.
+create unique index events_root on events (root, n);
+
+-- The newest event of a tree, as it is when this is called and not when the statement around it began: that one may
+-- have waited for the tree, and its snapshot is older. For this it is volatile, and not in SQL, which is inlined.
+create function amends_tail(tree text, out last bigint, out prev text) language plpgsql volatile parallel unsafe as $$
+begin
+    select e.n, e.hash into last, prev from events e where e.root = tree order by e.n desc limit 1;
+end
+$$;
 
 -- Who holds what, until its root has ended. The name is the key: inserted if absent, it is whose insert came first.
 create table locks (
@@ -300,4 +312,18 @@ create table marks (
     name text collate "C" not null primary key,
     value text not null,
     made_at double precision not null
+);
+
+-- The ledger's own chain, over the newest hash of each tree that changed. The number decides who is first.
+create table checkpoints (
+    n bigint not null primary key,
+    at double precision not null,
+    ledger text not null,
+    high bigint not null,
+    gaps text not null,
+    heads text not null,
+    prev text not null,
+    hash text not null,
+    "key" text not null,
+    signature text not null
 );

@@ -51,6 +51,7 @@ create table runs (
     causes text not null,
     closed_at real,
     gone_at real,
+    origin text not null default '',
     check (
         state = 'open' or state = 'pivoted' or state = 'committed' or state = 'rolling_back'
         or state = 'rolled_back' or state = 'blocked' or state = 'abandoned'
@@ -172,11 +173,13 @@ create table events (
     to_state text not null,
     by_whom text not null,
     epoch integer not null,
-    facts text not null
+    facts text not null,
+    n integer not null,
+    hash text not null
 ) strict;
 
--- Ordered by seq within a root, as above.
-create index events_root on events (root);
+-- One order in every tree: a chain that forks cannot be written.
+create unique index events_root on events (root, n);
 
 -- Who holds what, until its root has ended. The name is the key: inserted if absent, it is whose insert came first.
 create table locks (
@@ -295,4 +298,18 @@ create table marks (
     name text not null primary key,
     value text not null,
     made_at real not null
+) strict;
+
+-- The ledger's own chain, over the newest hash of each tree that changed. The number decides who is first.
+create table checkpoints (
+    n integer primary key,
+    at real not null,
+    ledger text not null,
+    high integer not null,
+    gaps text not null,
+    heads text not null,
+    prev text not null,
+    hash text not null,
+    "key" text not null,
+    signature text not null
 ) strict;

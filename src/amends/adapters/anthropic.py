@@ -1,0 +1,161 @@
+"""The Anthropic SDK: the tool calls of a message, and of its tool runner, go through the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from anthropic.lib.tools import (
+    BetaAsyncBuiltinFunctionTool,
+    BetaAsyncToolRunner,
+    BetaBuiltinFunctionTool,
+    BetaToolRunner,
+    ToolError,
+)
+from anthropic.types import Message
+from anthropic.types.beta import BetaMessage
+
+from amends import Answer, AsyncRun, AsyncRuntime, Run, Runtime, ToolCall, UsageError
+
+Handlers = Mapping[str, Callable[..., object]]
+_held: ContextVar[list[Exception] | None] = ContextVar("amends.adapters.anthropic.held", default=None)
+"""What a turn of the runner has left waiting for a person; None: nobody asks."""
+
+
+def answer_tool_calls(
+    run: Run, message: Message | BetaMessage, *, handlers: Handlers | None = None
+) -> list[dict[str, Any]]:
+    """The calls that a message asks for were done in the run, side by side; the messages to append, its own first.
+
+    Empty: it asks for none, and the model is done. ``handlers``: the functions of tools that are declared without a
+    body. Raises ``Held`` where a person decides first, which lets the run go: keep the message, and give it again when
+    the run is opened again.
+    """
+    calls = _calls(message, handlers)
+    return _messages(message, calls, _told(run.answer_all(calls))) if calls else []
+
+
+async def answer_tool_calls_async(
+    run: AsyncRun, message: Message | BetaMessage, *, handlers: Handlers | None = None
+) -> list[dict[str, Any]]:
+    """The same in an async run, awaited."""
+    calls = _calls(message, handlers)
+    return _messages(message, calls, _told(await run.answer_all(calls))) if calls else []
+
+
+# ---- the SDK's own runner -----------------------------------------------------------------
+
+
+class _Tool(BetaBuiltinFunctionTool):
+    def __init__(self, run: Run, schema: dict[str, Any]) -> None:
+        self._run, self._schema = run, schema
+
+    def to_dict(self) -> Any:
+        return self._schema
+
+    def call(self, input: object) -> str:
+        return _result(self._run.answer(self.name, _arguments(input)))
+
+
+class _AsyncTool(BetaAsyncBuiltinFunctionTool):
+    def __init__(self, run: AsyncRun, schema: dict[str, Any]) -> None:
+        self._run, self._schema = run, schema
+
+    def to_dict(self) -> Any:
+        return self._schema
+
+    async def call(self, input: object) -> str:
+        return _result(await self._run.answer(self.name, _arguments(input)))
+
+
+def runner_tools(rt: Runtime, run: Run) -> list[BetaBuiltinFunctionTool]:
+    """The tools of the runtime for ``client.beta.messages.tool_runner(tools=…)``, each done in the run."""
+    return [_Tool(run, schema) for schema in rt.schemas("anthropic")]
+
+
+def runner_tools_async(rt: AsyncRuntime, run: AsyncRun) -> list[BetaAsyncBuiltinFunctionTool]:
+    """The same for the runner of an ``AsyncAnthropic`` client."""
+    return [_AsyncTool(run, schema) for schema in rt.schemas("anthropic")]
+
+
+def until_done(runner: BetaToolRunner[Any]) -> BetaMessage:
+    """The runner's last message; ``Held`` is raised as soon as a call waits for a person.
+
+    ``runner.until_done()`` of the SDK goes on over such a call: then the model is told, and the run raises ``Held`` when
+    it is left.
+    """
+    last: BetaMessage | None = None
+    for message in runner:
+        last = message
+        held: list[Exception] = []
+        token = _held.set(held)
+        try:
+            runner.generate_tool_call_response()  # which the runner keeps, so that no call runs twice
+        finally:
+            _held.reset(token)
+        if held:
+            raise held[0]
+    assert last is not None, "a runner gives one message at least"
+    return last
+
+
+async def until_done_async(runner: BetaAsyncToolRunner[Any]) -> BetaMessage:
+    """The same for the runner of an ``AsyncAnthropic`` client, awaited."""
+    last: BetaMessage | None = None
+    async for message in runner:
+        last = message
+        held: list[Exception] = []
+        token = _held.set(held)
+        try:
+            await runner.generate_tool_call_response()
+        finally:
+            _held.reset(token)
+        if held:
+            raise held[0]
+    assert last is not None, "a runner gives one message at least"
+    return last
+
+
+def _arguments(input: object) -> Mapping[str, Any]:
+    return input if isinstance(input, Mapping) else {}
+
+
+def _result(answer: Answer) -> str:
+    held = _held.get()
+    if held is not None and answer.waits and answer.error is not None:
+        held.append(answer.error)
+    if answer.is_error:
+        raise ToolError(answer.text)
+    return answer.text
+
+
+# ---- messages -----------------------------------------------------------------------------
+
+
+def _calls(message: Message | BetaMessage, handlers: Handlers | None) -> list[ToolCall]:
+    known = handlers or {}
+    asked = [block for block in message.content if block.type == "tool_use"]
+    if asked and message.stop_reason == "max_tokens":  # half of what was meant may read as the whole of something else
+        raise UsageError("the message was cut at max_tokens; its calls are not done", hint="raise max_tokens")
+    return [ToolCall(block.name, _arguments(block.input), block.id, handler=known.get(block.name)) for block in asked]
+
+
+def _told(answers: Sequence[Answer]) -> Sequence[Answer]:
+    for answer in answers:
+        if answer.waits and answer.error is not None:
+            raise answer.error
+    return answers
+
+
+def _messages(
+    message: Message | BetaMessage, calls: Sequence[ToolCall], answers: Sequence[Answer]
+) -> list[dict[str, Any]]:
+    blocks = [block.to_dict(mode="json", warnings=False) for block in message.content]
+    said = [{name: value for name, value in block.items() if value is not None} for block in blocks]
+    results = [
+        {"type": "tool_result", "tool_use_id": call.tool_call_id, "content": answer.text}
+        | ({"is_error": True} if answer.is_error else {})
+        for call, answer in zip(calls, answers, strict=True)
+    ]
+    return [{"role": "assistant", "content": said}, {"role": "user", "content": results}]

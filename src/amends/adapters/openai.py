@@ -1,0 +1,149 @@
+"""The OpenAI SDK: the tool calls of an answer, and of its Responses tool runner, go through the run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from openai.lib.responses_tool_runner import AsyncRegisteredFunction, RegisteredFunction, ResponsesRunnerTurn
+from openai.types.chat import ChatCompletion
+from openai.types.responses import Response
+
+from amends import Answer, AsyncRun, AsyncRuntime, Run, Runtime, ToolCall, UsageError
+
+Handlers = Mapping[str, Callable[..., object]]
+_ANSWER_ONLY: Final = frozenset({"created_by", "parsed_arguments"})
+"""What an item of an answer has and an item of a request must not have."""
+
+
+def answer_tool_calls(
+    run: Run, response: ChatCompletion | Response, *, handlers: Handlers | None = None
+) -> list[dict[str, Any]]:
+    """The calls that an answer asks for were done in the run, side by side; the messages to append, its own first.
+
+    For chat completions and responses. Empty: it asks for none, and the model is done. ``handlers``: the functions of
+    tools that are declared without a body. Raises ``Held`` where a person decides first, which lets the run go: keep
+    the answer, and give it again when the run is opened again.
+    """
+    calls = _calls(response, handlers)
+    return _messages(response, calls, _told(run.answer_all(calls))) if calls else []
+
+
+async def answer_tool_calls_async(
+    run: AsyncRun, response: ChatCompletion | Response, *, handlers: Handlers | None = None
+) -> list[dict[str, Any]]:
+    """The same in an async run, awaited."""
+    calls = _calls(response, handlers)
+    return _messages(response, calls, _told(await run.answer_all(calls))) if calls else []
+
+
+# ---- the SDK's own runner -----------------------------------------------------------------
+
+
+def registered_functions(rt: Runtime, run: Run) -> list[RegisteredFunction]:
+    """The tools of the runtime for a ``ResponsesToolRunner``, each done in the run."""
+    return [
+        RegisteredFunction(_strict(one), partial(_execute, run, one["name"]), allow_output_override=True)
+        for one in rt.schemas("responses")
+    ]
+
+
+def registered_functions_async(rt: AsyncRuntime, run: AsyncRun) -> list[AsyncRegisteredFunction]:
+    """The same for an ``AsyncResponsesToolRunner``."""
+    return [
+        AsyncRegisteredFunction(_strict(one), partial(_execute_async, run, one["name"]), allow_output_override=True)
+        for one in rt.schemas("responses")
+    ]
+
+
+def answer_turns(
+    run: Run, turns: Generator[ResponsesRunnerTurn, None, None], functions: Iterable[RegisteredFunction]
+) -> Response:
+    """The final answer of ``runner.iterate(...)``; the calls of each turn were one group of the run, by their ids.
+
+    Without it the runner calls each function by itself, and goes on over one that waits for a person. Here ``Held`` is
+    raised, and the runner is closed.
+    """
+    names = frozenset(str(one.tool["name"]) for one in functions)
+    try:
+        for turn in turns:
+            if turn.final:
+                return turn.response
+            calls = [call for call in _calls(turn.response, None) if call.tool in names]
+            turn.supply_outputs(_outputs(calls, _told(run.answer_all(calls))))
+    finally:
+        turns.close()
+    raise UsageError("the runner ended without a final answer", hint="give it more turns with max_steps")
+
+
+async def answer_turns_async(
+    run: AsyncRun, turns: AsyncGenerator[ResponsesRunnerTurn, None], functions: Iterable[AsyncRegisteredFunction]
+) -> Response:
+    """The same for an ``AsyncResponsesToolRunner``, awaited."""
+    names = frozenset(str(one.tool["name"]) for one in functions)
+    try:
+        async for turn in turns:
+            if turn.final:
+                return turn.response
+            calls = [call for call in _calls(turn.response, None) if call.tool in names]
+            turn.supply_outputs(_outputs(calls, _told(await run.answer_all(calls))))
+    finally:
+        await turns.aclose()
+    raise UsageError("the runner ended without a final answer", hint="give it more turns with max_steps")
+
+
+def _strict(schema: dict[str, Any]) -> Any:
+    return {"strict": False, **schema}
+
+
+def _execute(run: Run, name: str, arguments: Mapping[str, object]) -> str:
+    return run.answer(name, arguments).text
+
+
+async def _execute_async(run: AsyncRun, name: str, arguments: Mapping[str, object]) -> str:
+    return (await run.answer(name, arguments)).text
+
+
+# ---- both wire formats --------------------------------------------------------------------
+
+
+def _calls(response: ChatCompletion | Response, handlers: Handlers | None) -> list[ToolCall]:
+    known = handlers or {}
+    if isinstance(response, Response):
+        asked = [(one.name, one.arguments, one.call_id) for one in response.output if one.type == "function_call"]
+        is_cut = response.status == "incomplete"
+    else:
+        choice = response.choices[0]
+        functions = [one for one in choice.message.tool_calls or () if one.type == "function"]
+        asked = [(one.function.name, one.function.arguments, one.id) for one in functions]
+        is_cut = choice.finish_reason == "length"
+    if asked and is_cut:  # the last one may be half of what was meant, and read as the whole of something else
+        raise UsageError("the answer was cut at its limit of tokens; its calls are not done", hint="raise the limit")
+    return [ToolCall(name, arguments or "{}", id, handler=known.get(name)) for name, arguments, id in asked]
+
+
+def _told(answers: Sequence[Answer]) -> Sequence[Answer]:
+    for answer in answers:
+        if answer.waits and answer.error is not None:
+            raise answer.error
+    return answers
+
+
+def _outputs(calls: Sequence[ToolCall], answers: Sequence[Answer]) -> list[Any]:
+    pairs = zip(calls, answers, strict=True)
+    return [{"type": "function_call_output", "call_id": c.tool_call_id, "output": a.text} for c, a in pairs]
+
+
+def _messages(
+    response: ChatCompletion | Response, calls: Sequence[ToolCall], answers: Sequence[Answer]
+) -> list[dict[str, Any]]:
+    if isinstance(response, Response):
+        items = [item.to_dict(mode="json", warnings=False) for item in response.output]
+        said = [{k: v for k, v in item.items() if v is not None and k not in _ANSWER_ONLY} for item in items]
+        return [*said, *_outputs(calls, answers)]
+    message = response.choices[0].message
+    asked = [one.to_dict(mode="json", warnings=False) for one in message.tool_calls or ()]
+    own = {"role": "assistant", "content": message.content, "tool_calls": asked}
+    pairs = zip(calls, answers, strict=True)
+    return [own, *({"role": "tool", "tool_call_id": c.tool_call_id, "content": a.text} for c, a in pairs)]

@@ -1,0 +1,161 @@
+"""A bundle: one file with all that a ledger says of some run trees, and the program that checks it.
+
+A zip of rows as JSON lines. What was redacted or encrypted in the ledger is so in the bundle.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, asdict, fields
+from datetime import UTC, datetime
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from io import BytesIO
+from typing import Any, Final, TypeVar
+
+from amends import bundlerules, bundleverify
+from amends.approvalrows import ApprovalRow
+from amends.bundleops import Record
+from amends.errors import BadBundle, LedgerTampered
+from amends.rows import CallRow, EventRow, RunRow
+
+T = TypeVar("T")
+TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (float, int),
+    "float | None": (float, int, type(None)),
+    "str | None": (str, type(None)),
+}
+"""The types that columns have, as they are declared."""
+OURS: Final = re.compile(r"^from amends\.(?P<name>\w+) import .*\n", re.MULTILINE)
+FUTURE: Final = "from __future__ import annotations\n"
+MAIN: Final = "import sys\n\nimport verify\n\nsys.exit(verify.main([sys.path[0], *sys.argv[1:]]))\n"
+
+
+def pack(records: Iterable[Record], *, ledger: str, version: str, checkpoints: Iterable[Any] = (), now: float) -> bytes:
+    """The bundle of these trees."""
+    trees = list(records)
+    parts: dict[str, list[Any]] = {
+        "runs": [run for one in trees for run in one.runs],
+        "calls": [call for one in trees for call in one.calls],
+        "events": [event for one in trees for event in one.events],
+        "approvals": [asked for one in trees for asked in one.approvals],
+        "checkpoints": list(checkpoints),
+    }
+    texts = {f"{part}.jsonl": "".join(f"{json.dumps(asdict(row))}\n" for row in rows) for part, rows in parts.items()}
+    texts |= {"verify.py": program(), "__main__.py": MAIN}
+    data = {name: text.encode("utf-8") for name, text in texts.items()}
+    manifest = {
+        "format": bundleverify.FORMAT,
+        "version": bundleverify.VERSION,
+        "amends": version,
+        "ledger": ledger,
+        "made_at": datetime.fromtimestamp(now, UTC).isoformat(),
+        "trees": [_tree(one) for one in trees],
+        "files": {name: sha256(text).hexdigest() for name, text in data.items()},
+    }
+    data["manifest.json"] = json.dumps(manifest, indent=1).encode("utf-8")
+    if sum(map(len, data.values())) > bundleverify.UNPACKED_MAX:
+        raise BadBundle(
+            f"it would have more than {bundleverify.UNPACKED_MAX:,} bytes", hint="export fewer runs at once"
+        )
+    out = BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in bundleverify.FILES:
+            packed.writestr(zipfile.ZipInfo(name), data[name], zipfile.ZIP_DEFLATED)
+    return out.getvalue()
+
+
+def _tree(record: Record) -> dict[str, Any]:
+    root, last = record.root, record.events[-1]
+    facts = {"root": root.uid, "run": root.id, "tenant": root.tenant, "origin": root.origin, "state": root.state}
+    return facts | {"generation": root.generation, "events": last.n, "head": last.hash}
+
+
+@cache
+def program() -> str:
+    """``verify.py``: our own module with what it imports of ours put in its place, so that it needs nothing."""
+    return _whole("bundleverify")
+
+
+def _whole(name: str) -> str:
+    text = files("amends").joinpath(f"{name}.py").read_text(encoding="utf-8")
+    return OURS.sub(lambda found: _whole(found["name"]).partition(FUTURE)[2].strip() + "\n", text)
+
+
+def unpack(data: bytes) -> list[Record]:
+    """The trees in a bundle. Raises ``BadBundle`` where it cannot be read, ``LedgerTampered`` where it was changed."""
+    try:
+        found = bundleverify.read(data)
+        problems = bundlerules.check(found)
+    except bundleverify.Unreadable as error:
+        raise BadBundle(str(error)) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadBundle(f"its rows make no sense: {error}") from error
+    if problems:
+        first = problems[0]
+        raise LedgerTampered(f"the bundle was changed: {first!r}", run_id=first.run_id or None)
+    rows = found.rows
+    runs, calls = _rows(rows["runs"], RunRow), _rows(rows["calls"], CallRow)
+    events, asked = _rows(rows["events"], EventRow), _rows(rows["approvals"], ApprovalRow)
+    roots = [run.uid for run in runs if run.uid == run.root]
+    if not roots:
+        raise BadBundle("there is no run in it")
+    trees = [
+        Record(
+            tuple(sorted((run for run in runs if run.root == root), key=lambda run: run.uid != root)),
+            tuple(call for call in calls if call.root == root),
+            tuple(sorted((event for event in events if event.root == root), key=lambda event: event.n)),
+            tuple(one for one in asked if one.root == root),
+        )
+        for root in roots
+    ]
+    _check_places(events, calls, asked)
+    for tree in trees:
+        _check_inside(tree)
+    return trees
+
+
+def _rows(rows: list[dict[str, Any]], kind: type[T]) -> list[T]:
+    known = {field.name: (TYPES[str(field.type)], field.default is not MISSING) for field in fields(kind)}  # type: ignore[arg-type]
+    for row in rows:
+        for name in row.keys() - known.keys():
+            raise BadBundle(f"it says {name!r}, which this amends does not know", hint="upgrade amends")
+        for name, (types, may_miss) in known.items():
+            value = row.get(name, None if may_miss else MISSING)
+            if value is MISSING or (name in row and (not isinstance(value, types) or isinstance(value, bool))):
+                raise BadBundle(f"{name} is {str(row.get(name))[:40]!r}")
+    return [kind(**row) for row in rows]
+
+
+def _check_places(events: list[EventRow], calls: list[CallRow], asked: list[ApprovalRow]) -> None:
+    """Every place that a row names is that of an event here: they are all given new ones together."""
+    places = {event.seq: event for event in events}
+    named = [place for call in calls for place in (call.seq, call.settled_seq)]
+    named += [place for one in asked for place in (one.seq, one.used_seq)]
+    if len(places) != len(events) or any(place and place not in places for place in named):
+        raise BadBundle("its rows name places that no event of it has")
+    if any(not call.seq or places[call.seq].call != call.id for call in calls) or not all(one.seq for one in asked):
+        raise BadBundle("a row does not name the place of its first event")
+
+
+def _check_inside(tree: Record) -> None:
+    """Everything in a tree is of it, and no one else's."""
+    runs, calls = {run.uid for run in tree.runs}, {call.id for call in tree.calls}
+    tenants = {row.tenant for some in (tree.runs, tree.calls, tree.events, tree.approvals) for row in some}
+    inside = [
+        all(run.parent in runs or run is tree.root for run in tree.runs),
+        not tree.root.parent,
+        all(call.run in runs for call in tree.calls),
+        all(event.run in runs and (not event.call or event.call in calls) for event in tree.events),
+        all(one.run in runs and one.call in calls for one in tree.approvals),
+        len(tenants) == 1,
+        bool(tree.root.origin),
+    ]
+    if not all(inside):
+        raise BadBundle(f"what is in it of run {tree.root.id} is not all of that run")

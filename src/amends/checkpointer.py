@@ -1,0 +1,220 @@
+"""Checkpoints, written beside the runs of a process and not in their way: one thread per runtime, when there is news.
+
+No call and no run waits for it, unless ``checkpoint=0`` says so. Whoever dies before it has written leaves that to the
+next process: what is in the ledger is behind the next checkpoint, whoever writes it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from amends import process
+from amends.anchor import Anchor
+from amends.checkpoint import Checkpoint
+from amends.engine.checkpointing import Written, write_checkpoints
+from amends.errors import LedgerError, LedgerUnavailable, UsageError
+from amends.flow import Op, run_flow
+from amends.ledger import Store, StoreOp
+from amends.ops import KeepCheckpoint, ReadAnchor
+from amends.settings import Setting
+
+if TYPE_CHECKING:
+    from amends.signing import AuditKey
+
+log = logging.getLogger("amends")
+
+CLOSE_S_MAX: Final = 5.0
+"""So long does closing wait for the last checkpoint: a ledger that does not answer must not keep a program."""
+OFF: Final = "off"
+
+Told = Callable[[Checkpoint], object]
+
+_left: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
+"""Those that may still have something to write when the program ends."""
+
+
+class Checkpointer:
+    """Writes the checkpoints of one runtime and of all its views."""
+
+    def __init__(
+        self, store: Store, settings: dict[str, Setting], *, anchor: Anchor | None, hook: Told | None = None
+    ) -> None:  # fmt: skip
+        if inspect.iscoroutinefunction(hook):
+            raise UsageError("on_checkpoint= is a plain function of one checkpoint: a thread calls it")
+        self._store, self._anchor, self._hook = store, anchor, hook
+        self._key_text: str = settings["audit_key"].value or ""
+        self._key: AuditKey | None = None
+        if self._key_text:
+            from amends.signing import check_key  # here: few sign
+
+            check_key(self._key_text)
+            settings["audit_key"] = Setting("(set)", settings["audit_key"].origin)  # settings are printed
+        said = settings["checkpoint"]
+        # A ledger in memory is gone with its process: who wants checkpoints of it says so.
+        idle = store.url == "memory:" and said.origin == "default" and hook is None and not self._key_text
+        self.every_s: float | None = None if said.value == OFF or idle else said.value
+        self.beats = True
+        """Whether a thread may write: not in virtual time."""
+        self._changed = threading.Condition()
+        self._writing = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._pending = self._closed = self._complained = False
+        self._last: float | None = None
+        self._pid = os.getpid()
+
+    def ready(self) -> None:
+        """The key is read, if there is one. Raises ``BadConfig``."""
+        if self._key_text and self._key is None:
+            from amends.signing import load_key
+
+            self._key = load_key(self._key_text)
+
+    @property
+    def key(self) -> AuditKey | None:
+        """What checkpoints are signed with; None: nothing, or the ledger was not opened yet."""
+        return self._key
+
+    # ---- now ------------------------------------------------------------------------------
+
+    def write(self) -> Checkpoint | None:
+        """Everything in the ledger is behind a checkpoint; the newest one. None: nothing ever happened in it."""
+        self.ready()
+        with self._writing:
+            self._pending = False
+            flow = write_checkpoints(ledger=process.new_id("ldg"), key=self._key, anchor=self._anchor)
+            done: Written = run_flow(flow, self._perform)
+            self._last = process.mono()
+        if done.behind:
+            assert done.newest is not None, "only what is there is held against its anchor"
+            self._complain(
+                f"checkpoint {done.newest.n} is not anchored: the anchor knows another one, which this ledger does not"
+                " have; amends audit verify says more"
+            )
+        else:
+            self._complained = False
+        for row in done.rows:
+            self._tell(row.told())
+        return None if done.newest is None else done.newest.told()
+
+    def _perform(self, op: Op[Any]) -> Any:
+        if isinstance(op, StoreOp):
+            return self._store.perform(op)
+        if isinstance(op, ReadAnchor):
+            return op.anchor.read()
+        assert isinstance(op, KeepCheckpoint), f"no checkpoint needs {type(op).__name__}"
+        return op.anchor.keep_checkpoint(op.newest)
+
+    def _tell(self, checkpoint: Checkpoint) -> None:
+        if self._hook is not None:
+            try:
+                self._hook(checkpoint)
+            except Exception:  # whatever it was: the next one says all that this one did
+                log.exception("on_checkpoint failed for checkpoint %d", checkpoint.n)
+
+    # ---- in its own time ------------------------------------------------------------------
+
+    def left(self, run_id: str, *, quiet: bool) -> None:
+        """A run has been left. With ``checkpoint=0`` its checkpoint is written when this returns, else soon.
+
+        ``quiet``: something else is on its way to the caller, and is not to be hidden by what this has to say.
+        """
+        if self.every_s != 0:
+            self.wake()
+            return
+        try:
+            self.write()
+        except LedgerError as error:
+            words = f"run {run_id} has ended; what is not written is its checkpoint: {error}"
+            if quiet:
+                log.error("%s", words)  # noqa: TRY400 (said in words; nobody is helped by our lines)
+                return
+            raise LedgerUnavailable(
+                words, hint="amends audit checkpoint writes it; so does the next run that ends"
+            ) from error
+
+    def wake(self) -> None:
+        """There is news: a checkpoint is written within the time that is set."""
+        if self.every_s is None or not self.beats:
+            return
+        if self._pid != os.getpid():  # a forked child has none of its parent's threads
+            self._pid, self._pending, self._thread, self._last = os.getpid(), False, None, None
+            self._changed, self._writing = threading.Condition(), threading.Lock()
+        if self._pending:
+            return
+        with self._changed:
+            self._pending, self._closed = True, False
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._loop, name="amends-checkpoints", daemon=True)
+                self._thread.start()
+        _left.add(self)
+
+    def beat(self) -> None:
+        """A worker comes by: what others left is behind a checkpoint too. Raises nothing."""
+        due = self.every_s is not None and (self._last is None or process.mono() >= self._last + self.every_s)
+        if due:
+            self._try()
+
+    def close(self, *, wait_s: float = CLOSE_S_MAX) -> None:
+        """What is new is behind a checkpoint, if the ledger answers in time; the thread has ended."""
+        self.stop()
+        thread = self._thread
+        if thread is not None and self._pid == os.getpid() and thread is not threading.current_thread():
+            thread.join(timeout=wait_s)
+
+    def stop(self) -> None:
+        """The thread writes what is new and ends; nobody waits for it."""
+        if self._pid == os.getpid():
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
+
+    def _loop(self) -> None:
+        assert self.every_s is not None, "what is off is never woken"
+        while True:
+            with self._changed:
+                since = self._last
+                pause = self.every_s if since is None else max(0.0, since + self.every_s - process.mono())
+                self._changed.wait_for(lambda: self._closed, pause)
+                is_last = self._closed
+                if not self._pending:
+                    self._thread = None
+                    return
+            if not self._try():
+                self._pending, self._last = True, process.mono()
+            if is_last:
+                with self._changed:
+                    self._thread = None
+                return
+
+    def _try(self) -> bool:
+        try:
+            self.write()
+        except Exception as error:  # whatever it was: nobody's run is the worse for it
+            is_known = isinstance(error, LedgerError)
+            self._complain(f"no checkpoint could be written: {error}", None if is_known else error)
+            return False
+        return True
+
+    def _complain(self, words: str, error: Exception | None = None) -> None:
+        """Once until it works again: a thread that says it every few seconds is not read."""
+        if not self._complained:
+            self._complained = True
+            log.warning("%s", words, exc_info=error)
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Many a program never closes its runtime: what it did is behind a checkpoint all the same."""
+    until = process.mono() + CLOSE_S_MAX
+    waiting = [one for one in _left if one._pending]
+    for one in waiting:
+        one.stop()
+    for one in waiting:
+        one.close(wait_s=max(0.0, until - process.mono()))

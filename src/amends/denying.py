@@ -1,0 +1,100 @@
+"""Inside a replay nothing leaves the process: sockets, name look-ups and new processes are refused.
+
+Python tells an audit hook of each of them before it happens. A hook stays for as long as the process lives, so it is
+added with the first replay, and looks only at code that runs inside one: by its context, or in a thread that was born
+there. What a C extension does without Python's own modules it is not told of.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final
+
+from amends.context import guards
+from amends.engine.replay import Replay
+from amends.errors import ReplayDenied
+
+REFUSED: Final = {
+    **dict.fromkeys(("socket.connect", "socket.sendto", "socket.sendmsg", "socket.bind"), "the network"),
+    **dict.fromkeys(("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"), "a name on the network"),
+    "socket.getnameinfo": "a name on the network",
+    **dict.fromkeys(("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn"), "another process"),
+    **dict.fromkeys(("os.fork", "os.forkpty", "pty.spawn", "os.startfile"), "another process"),
+}
+THREAD: Final = "_thread.start_new_thread"
+JOINABLE: Final = "_thread.start_joinable_thread"
+"""What the event of a new thread is called since Python 3.13."""
+
+_replay: ContextVar[Replay | None] = ContextVar("amends.replay", default=None)
+_born: Final[weakref.WeakKeyDictionary[threading.Thread, Replay]] = weakref.WeakKeyDictionary()
+"""Threads that code inside a replay has started: they do not have its context."""
+_adding: Final = threading.Lock()
+_added = False
+
+
+@contextmanager
+def denied(replay: Replay) -> Iterator[None]:
+    """Inside this block the code reaches nothing but its run."""
+    _add_hook()
+    token = _replay.set(replay)
+    try:
+        yield
+    finally:
+        _replay.reset(token)
+
+
+def replay_here() -> Replay | None:
+    """The replay that this code runs inside of, if any."""
+    found = _replay.get()
+    return found if found is not None or not _born else _born.get(threading.current_thread())
+
+
+def born_in(replay: Replay) -> bool:
+    """Whether threads that were started inside this replay are still at work, beside this one."""
+    here = threading.current_thread()
+    return any(one is replay and thread.is_alive() and thread is not here for thread, one in list(_born.items()))
+
+
+def refuse_in_replay(what: str) -> None:
+    """The ledger is neither asked nor told anything by a program that is replayed."""
+    replay = replay_here()
+    if replay is not None:
+        replay.stop(_denial(replay, what, "the ledger"))
+
+
+def _add_hook() -> None:
+    global _added
+    with _adding:
+        if not _added:
+            sys.addaudithook(_hook)
+            guards.append(refuse_in_replay)
+            _added = True
+
+
+def _hook(event: str, args: tuple[Any, ...]) -> None:
+    if event in REFUSED:
+        replay = replay_here()
+        if replay is not None:
+            replay.stop(_denial(replay, f"{event}({_target(event, args)})", REFUSED[event]))
+    elif event in (THREAD, JOINABLE) and _replay.get() is not None:
+        thread = getattr(args[0], "__self__", None)
+        replay = _replay.get()
+        if isinstance(thread, threading.Thread) and replay is not None:
+            _born[thread] = replay
+
+
+def _denial(replay: Replay, what: str, where: str) -> ReplayDenied:
+    run = replay.record.run
+    return ReplayDenied(f"{what}: code inside the replay of run {run.id} reached for {where}", what=what, run_id=run.id)
+
+
+def _target(event: str, args: tuple[Any, ...]) -> str:
+    """What it was about, as far as that is no secret: an address, a program."""
+    if event.startswith("socket.") and event != "socket.getaddrinfo" and len(args) > 1:
+        return str(args[1])[:200]
+    return str(args[0])[:200] if args else ""

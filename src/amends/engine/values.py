@@ -1,0 +1,71 @@
+"""What a program reads through its run: the clock, dice and new names, the same after a resume and in a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import count
+from typing import Final, TypeAlias
+
+from amends.engine.session import Session, moment
+from amends.errors import RunEnded
+from amends.ledger import ReadEvents
+from amends.plain import digest
+from amends.valueops import VALUE, NoteValue
+
+EVENTS_PAGE: Final = 1_000
+Reader: TypeAlias = tuple[str, int]
+"""The call in whose body something is read, and its attempt; of the program itself: no call, 0."""
+PAGES_MAX: Final = 100_000
+"""Pages of one tree's record: a hundred million events."""
+
+
+async def read_clock(session: Session, reader: Reader) -> datetime:
+    """The time now, written down. In a resumed run the nth reading is what the nth was before, as far as that goes.
+
+    ``reader``: the call in whose body it is read; bodies count for themselves, since a replay does not run them.
+    """
+    call, place, readings = reader[0], nth(session, "now", reader), session.readings
+    if readings.recorded is None and (session.resumed or session.lease.epoch > 1):
+        readings.recorded = await _recorded(session)
+    recorded = (readings.recorded or {}).get((session.uid, call), ())
+    if place < len(recorded):
+        return _aware(recorded[place])
+    nonce = session.new_id("val")
+    lease = session.lease
+    now = await NoteValue(session.uid, session.root, lease.owner, lease.epoch, call, nonce)
+    if now is None:
+        raise RunEnded(f"run {session.id} has ended: its clock is read no more", state=session.state, run_id=session.id)
+    return _aware(now)
+
+
+async def _recorded(session: Session) -> dict[tuple[str, str], list[float]]:
+    """Every reading of the tree, by run and by the call in whose body it was."""
+    found: dict[tuple[str, str], list[float]] = {}
+    after = 0
+    for _ in range(PAGES_MAX):
+        page = await ReadEvents(None, session.root, after, EVENTS_PAGE)
+        for event in page:
+            if event.what == VALUE:
+                found.setdefault((event.run, event.call), []).append(event.at)
+        if len(page) < EVENTS_PAGE:
+            break
+        after = page[-1].seq
+    return found
+
+
+def nth(session: Session, what: str, reader: Reader) -> int:
+    """How often this was asked for before, in this run and in this body; counted in one operation, threads included."""
+    counter: Iterator[int] = session.readings.counters.setdefault((what, session.uid, *reader), count())
+    return next(counter)
+
+
+def seed_of(session: Session, what: str, reader: Reader) -> str:
+    """What the nth die or name of a run is made from: the run, and how many there were before. Nothing is written."""
+    return digest(what, session.uid, reader[0], nth(session, what, reader))
+
+
+def _aware(seconds: float) -> datetime:
+    at = moment(seconds)
+    assert at is not None, "a clock that was read says something"
+    return at

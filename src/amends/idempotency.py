@@ -1,0 +1,93 @@
+"""The ``Idempotency-Key`` header: whose key goes into it, and what an answer to it says about the effect.
+
+After draft-ietf-httpapi-idempotency-key-header: 400, the key is missing and nothing was done; 409, a request with this
+key is still at work; 422, this key came with another payload before. Servers use the same statuses for other things
+too, so an answer counts as one of these when it speaks of idempotency, or, with 409 and 422, says nothing at all.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Final, Literal
+
+from amends.context import current_call
+from amends.errors import NoRun
+from amends.model import Call, NoEffect
+
+HEADER: Final = "Idempotency-Key"
+STATUSES: Final = frozenset({400, 409, 422})
+"""Only of these the body of an answer is looked at."""
+WAIT_S: Final = 10.0
+"""How long a request that is still at work elsewhere is asked for again."""
+PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 2.0
+TEXT_CHARS_MAX: Final = 65_536
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+_SPEAKS_OF_IT: Final = re.compile(r"idempoten", re.IGNORECASE)
+
+Meaning = Literal["", "missing", "running", "reused"]
+
+
+class StillRunning(TimeoutError):
+    """The destination was still at work on an earlier request with this key: a doubt."""
+
+
+class KeyReused(Exception):
+    """The destination has seen this key with another payload, and what it did then may stand: a doubt."""
+
+
+class Sending:
+    """One request that carries the key of the call whose body sends it."""
+
+    def __init__(self, call: Call, wait_s: float) -> None:
+        self.call, self.key = call, call.key
+        self._until = time.monotonic() + wait_s
+        self._pause_s = PAUSE_S_MIN
+
+    def read(self, status: int, text: str, *, retry_after: str | None = None, again: bool = True) -> float | None:
+        """None: the answer is the caller's. A number: send it again after so many seconds.
+
+        Raises ``NoEffect``, ``StillRunning`` or ``KeyReused`` where the answer says that. ``again``: whether the
+        request can be sent a second time.
+        """
+        match meaning(status, text):
+            case "missing":
+                raise NoEffect(f"{self.call.tool}: the destination saw no {HEADER} and did nothing ({status})")
+            case "reused":
+                raise KeyReused(
+                    f"{self.call.tool}: the destination has seen the key of this call with another payload ({status}). "
+                    "Either an earlier attempt sent something else, or the body sends two requests: give each its own key"
+                )
+            case "running":
+                return self._again_in(retry_after, again=again)
+        return None
+
+    def _again_in(self, retry_after: str | None, *, again: bool) -> float:
+        pause = self._pause_s if not (retry_after or "").isdigit() else float(retry_after or 0)
+        self._pause_s = min(self._pause_s * 2, PAUSE_S_MAX)
+        if not again or time.monotonic() + pause > self._until:
+            raise StillRunning(f"{self.call.tool}: the destination is still at work on the first request with this key")
+        return pause
+
+
+def sending(method: str, *, wait_s: float = WAIT_S) -> Sending | None:
+    """The request that is about to be sent, if it belongs to a call: a body or a compensation, and no mere reading."""
+    if method.upper() in _SAFE:
+        return None
+    try:
+        call = current_call()
+    except NoRun:
+        return None
+    return None if call.phase == "probe" else Sending(call, wait_s)
+
+
+def meaning(status: int, text: str) -> Meaning:
+    """What an answer to a request with a key says about it; empty: it is about something else."""
+    if status not in STATUSES:
+        return ""
+    says_so = _SPEAKS_OF_IT.search(text[:TEXT_CHARS_MAX]) is not None
+    if status == 400:
+        return "missing" if says_so else ""
+    if not says_so and text.strip():
+        return ""
+    return "running" if status == 409 else "reused"

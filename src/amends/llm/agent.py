@@ -1,0 +1,321 @@
+"""``run_agent``: a model, its tools and one run. The model proposes; the run records, refuses, waits and takes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack, get_args
+
+from amends import Answer, AsyncRun, AsyncRuntime, Budget, Held, Report, RolledBack, Run, Runtime, Tool, UsageError
+from amends.errors import ApprovalVoid
+from amends.llm.clients import Client, OnText, client_for
+from amends.llm.conversation import ROLLBACK, Conversation
+from amends.llm.dialects import Prompt, Style, dialect
+from amends.llm.wire import Api
+
+Outcome: TypeAlias = Literal["done", "waiting", "rolled_back", "max_turns", "stopped"]
+TURNS_MAX: Final = 20
+NO_WAY_BACK: Final = (
+    "Not taken back: this task has made its irreversible call, and only goes forward. "
+    "Finish what is left, or stop and tell the user."
+)
+
+
+class RunOptions(TypedDict, total=False):
+    """What ``rt.run`` takes besides the id and the input."""
+
+    tags: Sequence[str]
+    budgets: Iterable[Budget]
+    recover: Literal["rollback", "resume", "wait"]
+    wait: float | None
+    wait_approval: float | None
+    deadline: float | None
+    if_rolled_back: Literal["again", "raise"]
+    tenant: str | None
+    agent: str | None
+    principal: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How the agent's run ended, or where it stands."""
+
+    outcome: Outcome
+    """``done``: committed. ``waiting``: for a person; ask again with the same id. The others: taken back, or after the
+    pivot blocked, because the model asked for it, ran out of turns, or was stopped.
+    """
+    text: str
+    """What the model said last."""
+    why: str
+    """Why it is not ``done``, in words."""
+    turns: int
+    """How often the model was asked, before a resume too."""
+    report: Report
+    messages: tuple[Mapping[str, Any], ...]
+    """The conversation in the words of the API."""
+    waiting: tuple[Held | ApprovalVoid, ...] = ()
+    """What waits for a person: each has ``.call`` and ``.approval``."""
+
+    @property
+    def run_id(self) -> str:
+        """The run's id: with it the same agent goes on."""
+        return self.report.run_id
+
+    @property
+    def state(self) -> str:
+        """The run's state in the ledger."""
+        return self.report.state
+
+
+class _Unfinished(Exception):
+    """Leaves the block as a failure: before the pivot everything is taken back."""
+
+    def __init__(self, outcome: Outcome, why: str) -> None:
+        super().__init__(why)
+        self.outcome = outcome
+
+
+def run_agent(
+    rt: Runtime,
+    prompt: Prompt,
+    /,
+    *,
+    client: object,
+    model: str,
+    id: str | None = None,
+    system: str = "",
+    tools: Iterable[str | Tool[..., Any]] | None = None,
+    max_turns: int = TURNS_MAX,
+    api: Api | None = None,
+    options: Mapping[str, Any] | None = None,
+    on_text: OnText | None = None,
+    repeats: bool = False,
+    may_roll_back: bool = False,
+    **run: Unpack[RunOptions],
+) -> Finished:
+    """A model has worked on the prompt with the tools of ``rt``, in one run, until it was done or had to wait.
+
+    ``client``: ``OpenAI``, ``Anthropic`` or a ``ScriptedModel``. ``id``: a run that is known goes on where it was, in
+    another process too. ``tools``: which ones the model is told about; None: all. ``api``: ``"responses"`` instead of
+    chat completions. ``options``: more of the request, in the API's words. ``on_text``: gets what the model says piece
+    by piece, and the answers are streamed then. ``repeats``: the model may repeat a call on purpose
+    (``again_because``). ``may_roll_back``: the model gets a tool to ask that everything be taken back.
+    """
+    talk, asks = _begun(rt, prompt, client, is_async=False, **_said(locals()))
+    seen, end = rt.scoped(tenant=run.get("tenant")) if run.get("tenant") else rt, _End()
+    if id is not None:
+        before: Report | None = None
+        with suppress(UsageError):  # nobody has opened it yet
+            before = seen.report(id)
+        talk.recall(before)
+    try:
+        with rt.run(id, input=talk.input, history=talk.knows_all, **run) as opened:
+            end.run_id = opened.id
+            if opened.state == "committed":
+                end.text = str(opened.output or "")
+            else:
+                talk.recall(opened.report())
+                end.text = opened.output = _converse(opened, talk, asks, max_turns, on_text)
+    except (Held, ApprovalVoid, RolledBack, _Unfinished) as error:
+        end.take(error, talk)
+    return end.finished(talk, seen.report(end.run_id))
+
+
+async def run_agent_async(
+    rt: AsyncRuntime,
+    prompt: Prompt,
+    /,
+    *,
+    client: object,
+    model: str,
+    id: str | None = None,
+    system: str = "",
+    tools: Iterable[str | Tool[..., Any]] | None = None,
+    max_turns: int = TURNS_MAX,
+    api: Api | None = None,
+    options: Mapping[str, Any] | None = None,
+    on_text: OnText | None = None,
+    repeats: bool = False,
+    may_roll_back: bool = False,
+    **run: Unpack[RunOptions],
+) -> Finished:
+    """The same with ``AsyncRuntime`` and ``AsyncOpenAI``, ``AsyncAnthropic`` or a ``ScriptedModel``, awaited."""
+    talk, asks = _begun(rt, prompt, client, is_async=True, **_said(locals()))
+    seen, end = rt.scoped(tenant=run.get("tenant")) if run.get("tenant") else rt, _End()
+    if id is not None:
+        before: Report | None = None
+        with suppress(UsageError):  # nobody has opened it yet
+            before = await seen.report(id)
+        talk.recall(before)
+    try:
+        async with rt.run(id, input=talk.input, history=talk.knows_all, **run) as opened:
+            end.run_id = opened.id
+            if opened.state == "committed":
+                end.text = str(opened.output or "")
+            else:
+                talk.recall(await opened.report())
+                end.text = opened.output = await _converse_async(opened, talk, asks, max_turns, on_text)
+    except (Held, ApprovalVoid, RolledBack, _Unfinished) as error:
+        end.take(error, talk)
+    return end.finished(talk, await seen.report(end.run_id))
+
+
+# ---- the loop -----------------------------------------------------------------------------
+
+
+def _converse(run: Run, talk: Conversation, asks: Client, max_turns: int, on_text: OnText | None) -> str:
+    """What the model says at its end; raises whatever ends the run in another way."""
+    while True:  # every pass asks the model once at most, and it is asked max_turns times
+        if talk.pending is None:
+            _check_turns(talk, max_turns)
+            talk.hear(asks.ask(talk.request(), on_text))
+        if (text := _ended(talk)) is not None:
+            return text
+        if (wish := talk.rollback_asked) is not None and run.state == "open":
+            run.rollback(_reason(wish.args))
+        answers = run.answer_all(talk.asked())
+        _let_go_if_held(answers, talk)
+        talk.tell(answers, no_way_back=NO_WAY_BACK)
+
+
+async def _converse_async(
+    run: AsyncRun, talk: Conversation, asks: Client, max_turns: int, on_text: OnText | None
+) -> str:
+    while True:
+        if talk.pending is None:
+            _check_turns(talk, max_turns)
+            talk.hear(await asks.ask_async(talk.request(), on_text))
+        if (text := _ended(talk)) is not None:
+            return text
+        if (wish := talk.rollback_asked) is not None and run.state == "open":
+            await run.rollback(_reason(wish.args))
+        answers = await run.answer_all(talk.asked())
+        _let_go_if_held(answers, talk)
+        talk.tell(answers, no_way_back=NO_WAY_BACK)
+
+
+def _check_turns(talk: Conversation, max_turns: int) -> None:
+    if talk.turns >= max_turns:
+        raise _Unfinished("max_turns", f"the model did not finish in {max_turns} turns")
+
+
+def _ended(talk: Conversation) -> str | None:
+    """The model's last words; None: it wants something, and goes on."""
+    said = talk.pending
+    assert said is not None, "the model has said something"
+    if said.cut:
+        raise _Unfinished("stopped", f"the model did not finish: {said.cut}")
+    return None if said.calls or said.goes_on else said.text
+
+
+def _let_go_if_held(answers: Sequence[Answer], talk: Conversation) -> None:
+    """A person decides: the run is let go at once, and the same turn goes on when it is opened again."""
+    errors = [answer.error for answer in answers if answer.waits]
+    talk.waiting = waiting = tuple(error for error in errors if isinstance(error, Held | ApprovalVoid))
+    if waiting:
+        raise waiting[0]
+
+
+def _reason(args: Any) -> str:
+    import json
+
+    try:
+        plain = json.loads(args) if isinstance(args, str) else args
+        return str(plain.get("why") or "the model asked for it")[:500]
+    except (ValueError, AttributeError):
+        return "the model asked for it"
+
+
+# ---- its beginning and its end ------------------------------------------------------------
+
+
+def _said(given: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("model", "system", "tools", "max_turns", "api", "options", "repeats", "may_roll_back")
+    return {name: given[name] for name in names}
+
+
+def _begun(
+    rt: Runtime | AsyncRuntime,
+    prompt: Prompt,
+    client: object,
+    *,
+    is_async: bool,
+    model: str,
+    system: str,
+    tools: Iterable[str | Tool[..., Any]] | None,
+    max_turns: int,
+    api: Api | None,
+    options: Mapping[str, Any] | None,
+    repeats: bool,
+    may_roll_back: bool,
+) -> tuple[Conversation, Client]:
+    """Everything that can be wrong is wrong here, before a run is opened."""
+    if isinstance(rt, AsyncRuntime) != is_async:
+        wanted = "run_agent_async" if not is_async else "run_agent"
+        raise UsageError(f"{type(rt).__name__} is for {wanted}", hint="take the runtime of the other colour")
+    if api is not None and api not in get_args(Api):
+        raise UsageError(f"api is {api!r}; it is one of {', '.join(get_args(Api))}")
+    if max_turns < 1:
+        raise UsageError(f"max_turns is {max_turns}; the model must be asked once at least")
+    asks = client_for(client, api, is_async=is_async)
+    style = dialect(asks.api).style
+    schemas = _offered(rt.schemas(style, repeats=repeats), tools)
+    if may_roll_back:
+        if any(_name(one) == ROLLBACK for one in schemas):
+            raise UsageError(f"there is a tool {ROLLBACK!r} already", hint="rename it, or leave may_roll_back out")
+        schemas = [*schemas, _rollback_schema(style)]
+    talk = Conversation(asks.api, model=model, system=system, prompt=prompt, tools=schemas, options=options or {})
+    return talk, asks
+
+
+def _offered(schemas: Sequence[dict[str, Any]], tools: Iterable[str | Tool[..., Any]] | None) -> list[dict[str, Any]]:
+    if tools is None:
+        return list(schemas)
+    names = [one if isinstance(one, str) else str(getattr(one, "name", one)) for one in tools]
+    known = {_name(one): one for one in schemas}
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise UsageError(f"no tool {', '.join(missing)} is declared here", hint="pass it in Runtime(tools=[...])")
+    return [known[name] for name in dict.fromkeys(names)]
+
+
+def _name(schema: Mapping[str, Any]) -> str:
+    return str((schema.get("function") or schema).get("name", ""))
+
+
+def _rollback_schema(style: Style) -> dict[str, Any]:
+    text = "Ask that everything this task has done be undone, and end it. Use it when the task cannot be completed."
+    why = {"type": "string", "description": "Why, in one sentence for the user."}
+    shape = {"type": "object", "properties": {"why": why}, "required": ["why"], "additionalProperties": False}
+    if style == "anthropic":
+        return {"name": ROLLBACK, "description": text, "input_schema": shape}
+    function = {"name": ROLLBACK, "description": text, "parameters": shape}
+    return {"type": "function", **function} if style == "responses" else {"type": "function", "function": function}
+
+
+class _End:
+    """What is known of the end before the ledger is asked."""
+
+    def __init__(self) -> None:
+        self.run_id, self.text, self.why = "", "", ""
+        self.outcome: Outcome = "done"
+        self.waiting: tuple[Held | ApprovalVoid, ...] = ()
+
+    def take(self, error: Exception, talk: Conversation) -> None:
+        """The run was left with this; raises it again where it is none of the ends of an agent."""
+        if not self.run_id or (isinstance(error, ApprovalVoid) and not error.asked):
+            raise error
+        self.why = str(error)
+        self.text = talk.pending.text if talk.pending is not None else ""
+        match error:
+            case _Unfinished():
+                self.outcome = error.outcome
+            case Held() | ApprovalVoid():
+                self.outcome = "waiting"
+                self.waiting = talk.waiting or (error,)
+            case _:
+                self.outcome = "rolled_back"
+
+    def finished(self, talk: Conversation, report: Report) -> Finished:
+        return Finished(self.outcome, self.text, self.why, talk.turns, report, tuple(talk.messages), self.waiting)

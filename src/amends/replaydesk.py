@@ -1,0 +1,108 @@
+"""Replaying a record against the program that made it, in both colours."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from amends.hub import refuse_nested
+from amends.tool import current_caller
+
+if TYPE_CHECKING:
+    from amends.aiorun import AsyncRun
+    from amends.flow import Flow
+    from amends.hub import Hub, View
+    from amends.run import Run
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+# What replays is imported where it is asked for: few programs replay, and they are not the ones that must start fast.
+
+
+def reopened(id: str | None, input: object) -> Any:
+    """The run that is replayed here, opened by its program itself; None: this is no replay, or it was opened."""
+    again = getattr(current_caller.get(), "opened_again", None)
+    return None if again is None else again(id, input)
+
+
+class ReplayDesk:
+    """What a blocking runtime does with a record besides showing it."""
+
+    if TYPE_CHECKING:
+        _hub: Hub
+        _view: View
+
+        def _drive(self, flow: Flow[T]) -> T: ...
+
+    def replay(self, run: str | bytes, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run ``fn`` with every tool, model, clock and die answered from the record; raises ``Diverged``.
+
+        ``run``: the id of a run of this ledger, or what ``export`` gave. No body of a tool starts, nothing is
+        written, and nothing leaves the process. What ``fn`` raised then it raises now.
+        """
+        with self.replaying(run):
+            answer = fn(*args, **kwargs)
+        return answer  # noqa: RET504 (inside the block it would be given before the record was looked at to its end)
+
+    @contextmanager
+    def replaying(self, run: str | bytes, *, until: str | None = None, strict: bool = True) -> Iterator[Run]:
+        """The same as a block that has the recorded run: ``with rt.replaying("order-7") as run:``.
+
+        ``until``: the id of a call; the block ends where something is asked for after it. ``strict=False``: another
+        version of a tool, and other arguments that carry no intent (``ignore=``), are no divergence.
+        """
+        from amends import replaying, replayrun
+
+        refuse_nested("rt.replay")
+        if isinstance(run, bytes):
+            source = replaying.unpacked(self._hub, run)
+        else:
+            source = self._drive(replaying.read(self._hub, self._view, run))
+        replay = replaying.begun(*source, until=until, strict=strict)
+        with replayrun.opened(self._hub, replay) as opened:
+            yield opened
+
+
+class AsyncReplayDesk:
+    """The same, awaited."""
+
+    if TYPE_CHECKING:
+        _hub: Hub
+        _view: View
+
+        async def _drive(self, flow: Flow[T]) -> T: ...
+
+    async def replay(
+        self, run: str | bytes, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Run ``fn`` with every tool, model, clock and die answered from the record; raises ``Diverged``.
+
+        ``run``: the id of a run of this ledger, or what ``export`` gave. No body of a tool starts, nothing is
+        written, and nothing leaves the process. What ``fn`` raised then it raises now.
+        """
+        async with self.replaying(run):
+            answer = await fn(*args, **kwargs)
+        return answer  # noqa: RET504 (inside the block it would be given before the record was looked at to its end)
+
+    @asynccontextmanager
+    async def replaying(
+        self, run: str | bytes, *, until: str | None = None, strict: bool = True
+    ) -> AsyncIterator[AsyncRun]:
+        """The same as a block that has the recorded run: ``async with rt.replaying("order-7") as run:``.
+
+        ``until``: the id of a call; the block ends where something is asked for after it. ``strict=False``: another
+        version of a tool, and other arguments that carry no intent (``ignore=``), are no divergence.
+        """
+        from amends import aioreplay, replaying
+
+        refuse_nested("rt.replay")
+        if isinstance(run, bytes):
+            source = replaying.unpacked(self._hub, run)
+        else:
+            source = await self._drive(replaying.read(self._hub, self._view, run))
+        replay = replaying.begun(*source, until=until, strict=strict)
+        async with aioreplay.opened(self._hub, replay) as opened:
+            yield opened

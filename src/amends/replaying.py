@@ -1,0 +1,237 @@
+"""Replaying, for both colours: reading the record, and a driver that starts nothing and writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
+
+from amends import people
+from amends.canonical import decode
+from amends.engine.recorded import Record, read_record
+from amends.engine.replay import Replay, as_staged, blocked_by
+from amends.engine.session import Ask, Session, call_of
+from amends.engine.telling import report_of
+from amends.engine.unlike import clock_past_end, no_such_child, other_input
+from amends.errors import Diverged, ReplayDenied, RolledBack, RunEnded, UsageError, Waiting
+from amends.flow import Flow, Op
+from amends.hiding import input_said
+from amends.hub import Hub, View
+from amends.ledger import ReadEvents, ReadRun, SearchCalls, Tree
+from amends.model import Call
+from amends.ops import Lease
+from amends.rebuilt import error_of
+from amends.report import Report
+from amends.rows import CallRow, EventRow, RunRow
+from amends.valueops import NoteValue
+
+T = TypeVar("T")
+Source: TypeAlias = tuple[Record, dict[str, CallRow]]
+"""A record, and the calls of other runs that answered some of its requests, by key."""
+EVENTS_PAGE: Final = 5_000
+PAGES_MAX: Final = 100_000
+CALLS_PAGE: Final = 500
+CALL_PAGES_MAX: Final = 200
+"""How far back the ledger is looked through for a call of another run that answered this one."""
+NEW_CHILD: Final = "child_"
+"""How the made-up name of a child run begins that its program gave none."""
+
+
+# ---- the record ---------------------------------------------------------------------------
+
+
+async def read_from_ledger(view: View, run_id: str) -> Record:
+    """One run's tree and all its events."""
+    tree = people.found(await ReadRun(view.tenant or "", run_id), run_id)
+    events: list[EventRow] = []
+    after = 0
+    for _ in range(PAGES_MAX):
+        page = await ReadEvents(None, tree.run.root, after, EVENTS_PAGE)
+        events += page
+        if len(page) < EVENTS_PAGE:
+            break
+        after = page[-1].seq
+    return read_record(tree, events)
+
+
+async def read(hub: Hub, view: View, run_id: str) -> Source:
+    """What a replay of this run needs, read before it begins: during it nobody asks the ledger."""
+    record = await read_from_ledger(view, run_id)
+    return record, await calls_of_ledger(hub, record.tree)
+
+
+def unpacked(hub: Hub, bundle: bytes) -> Source:
+    """The same from an exported bundle."""
+    raise UsageError("bundles cannot be replayed yet")
+
+
+async def calls_of_ledger(hub: Hub, tree: Tree) -> dict[str, CallRow]:
+    """Calls of other runs that may have answered this one, by key: of tools that are once in the ledger."""
+    tools = [spec.name for spec in hub.specs.values() if spec.scope == "ledger"]
+    found: dict[str, CallRow] = {}
+    for tool in tools:
+        before: int | None = None
+        for _ in range(CALL_PAGES_MAX):
+            page = await SearchCalls(tree.run.tenant, (), before, CALLS_PAGE, tool)
+            for row in page:
+                if row.root != tree.run.root and row.result is not None:
+                    found.setdefault(row.key, row)
+            if len(page) < CALLS_PAGE:
+                break
+            before = page[-1].seq
+    return found
+
+
+def begun(record: Record, others: dict[str, CallRow], *, until: str | None, strict: bool) -> Replay:
+    """A replay of this record from its beginning."""
+    if until is not None and until not in record.by_call:
+        raise UsageError(f"run {record.run.id} has no call {until!r} to replay up to")
+    replay = Replay(record, until=until or "", strict=strict)
+    replay.rebuild = error_of
+
+    def answered_elsewhere(ask: Ask) -> CallRow | None:
+        row = others.get(ask.key)
+        return row if row is not None and row.ident == ask.ident else None
+
+    replay.lookup = answered_elsewhere
+    return replay
+
+
+def session_of(hub: Hub, replay: Replay) -> Session:
+    """The recorded run as the engine sees it: with its own names, so that requests have theirs, and no lease."""
+    row = replay.record.run
+    lease = Lease(row.root, "", -1, hub.lease_s, 0.0, lost=True)
+    session = hub.session(row, lease, resumed=replay.record.resumed)
+    session.budgets, session.rules, session.tell, session.anchor = (), (), None, None
+    session.readings.recorded = replay.record.values
+    session.state = "open"
+    return session
+
+
+# ---- a driver -----------------------------------------------------------------------------
+
+
+def refuse(replay: Replay, op: Op[Any]) -> NoReturn:
+    """What a flow of a replay asks of the world, it does not get."""
+    if isinstance(op, NoteValue):
+        replay.stop(clock_past_end(replay.record, op.run))
+    raise AssertionError(f"a replay starts nothing and writes nothing: {type(op).__name__}")
+
+
+def in_turn(replay: Replay, flows: Sequence[Flow[Any]], perform: Callable[[Op[Any]], Any]) -> list[Any]:
+    """Flows that ran side by side, in one thread: one that must wait for its turn lets the others go on."""
+    ends: list[Any] = [None] * len(flows)
+    waiting: dict[int, Op[Any] | None] = dict.fromkeys(range(len(flows)))
+    while waiting:
+        replay.side_by_side = len(waiting)
+        for place, op in list(waiting.items()):
+            try:
+                waiting[place] = flows[place].send(None if op is None else perform(op))
+            except StopIteration as stop:
+                ends[place] = stop.value
+                del waiting[place]
+            except Exception as error:
+                ends[place] = error
+                del waiting[place]
+    replay.side_by_side = 0
+    return ends
+
+
+# ---- runs inside the run ------------------------------------------------------------------
+
+
+def child_row(replay: Replay, session: Session, id: str | None, input: object) -> tuple[RunRow, Session]:
+    """The recorded run inside this one that is opened next by this name; raises ``Diverged`` where there is none."""
+    replay.check()
+    said = input_said(session.veil, session.tenant, input)
+    record = replay.record
+    inside = [run for run in record.runs.values() if run.parent == session.uid]
+    inside = [run for run in inside if run.uid not in record.gone]
+    name = id or (f"child-{said.digest[:12]}" if said.digest else "")
+    full = f"{session.id}/{name}"
+    if name:
+        named = [run for run in inside if run.id == full]
+    else:
+        named = [run for run in inside if run.id.startswith(f"{full}{NEW_CHILD}") and run.uid not in replay.entered]
+    fresh = [run for run in named if run.uid not in replay.entered]
+    if not named and replay.had_ended(session.uid):
+        words = f"run {session.id} takes no new child: it is committed, on its way to commit"
+        raise RunEnded(words, state="committed", run_id=session.id)
+    if not named:
+        replay.stop(no_such_child(replay.record, session, full))
+    row = min(fresh, key=lambda run: (run.generation, run.created_at)) if fresh else named[-1]
+    if row.input_digest != said.digest:
+        recorded = decode(row.input) if row.input else None
+        replay.stop(other_input(replay.record, row.id, recorded, said.shown))
+    replay.entered.add(row.uid)
+    resumed = not fresh
+    inner = session.child(row.uid, row.id, generation=row.generation, resumed=resumed, state="open", given=input)
+    obstacle = record.obstacle(row.uid) if fresh else record.blocked.get(row.uid)
+    if not fresh and any(entry.run == row.uid for entry in replay.left()):
+        obstacle = None  # opened again it went on
+    if obstacle is not None:
+        raise blocked_by(replay, inner, obstacle)
+    return row, inner
+
+
+def left(replay: Replay, session: Session, error: BaseException | None) -> None:
+    """A run of the record is left as it was then: what was taken back is free again, and what blocked it is raised."""
+    record, uid = replay.record, session.uid
+    if error is not None and session.above:
+        replay.free(uid)
+    if isinstance(error, Waiting | Diverged | ReplayDenied) or (error is not None and not isinstance(error, Exception)):
+        return
+    if error is None and session.above and record.ends.get(uid) == "committed":
+        replay.left_committed.add(uid)
+    move = record.blocked.get(uid)
+    if move is not None and (error is None or move.frm != "pivoted"):
+        raise blocked_by(replay, session, move) from error
+
+
+def open_again(hub: Hub, replay: Replay, session: Session, id: str | None, input: object) -> bool:
+    """Whether ``rt.run(...)`` inside a replay opens the run that is replayed: its program does that itself, once.
+
+    Raises ``Diverged`` when it is opened by another name, or with another input.
+    """
+    if replay.opened:
+        return False
+    replay.check()
+    row = replay.record.run
+    if id is not None and id != row.id:
+        replay.stop(no_such_child(replay.record, session, id))
+    said = input_said(hub.veil, row.tenant, input)
+    if said.digest != row.input_digest:
+        recorded = decode(row.input) if row.input else None
+        replay.stop(other_input(replay.record, row.id, recorded, said.shown))
+    replay.opened = True
+    return True
+
+
+# ---- what a run tells of itself -----------------------------------------------------------
+
+
+def report_now(hub: Hub, replay: Replay) -> Report:
+    """What became of the run in the end: its record."""
+    return report_of(hub.reader(replay.record.run), replay.record.tree, ledger=hub.store.url)
+
+
+def taken_back(hub: Hub, replay: Replay, why: str) -> RolledBack:
+    """The end that a program asked for itself."""
+    run = replay.record.run
+    return RolledBack(f"run {run.id} was taken back ({why})", report=report_now(hub, replay), run_id=run.id)
+
+
+def staged_now(hub: Hub, replay: Replay, call_id: str) -> Call:
+    """A staged call as it stood when the program had come as far as it has."""
+    entry = replay.record.by_call[call_id]
+    row = entry.row
+    assert row is not None, "a staged call is a call"
+    landed = replay.reached >= entry.landed_at or (replay.over and row.state == "succeeded")
+    return call_of(row if landed else as_staged(row), hub.specs.get(row.tool))
+
+
+def state_now(replay: Replay, uid: str) -> str:
+    """The state of a run as far as the program has come."""
+    if replay.over:
+        return replay.record.runs[uid].state
+    pivots = (entry.row for entry in replay.asked if entry.run == uid and entry.row is not None)
+    return "pivoted" if any(row.kind == "pivot" and row.state == "succeeded" for row in pivots) else "open"

@@ -1,0 +1,105 @@
+"""Somebody who can write the database, who knows how amends hashes, and who has no key."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from amends.approvalrows import APPROVAL_COLUMNS
+from amends.chain import GENESIS, body_of, link
+from amends.checkpointrows import CHECKPOINT_COLUMNS
+from amends.rows import CALL_COLUMNS, EVENT_COLUMNS, RUN_COLUMNS
+from tests.servers.databases import connect
+
+COLUMNS = {
+    "runs": RUN_COLUMNS,
+    "calls": CALL_COLUMNS,
+    "events": EVENT_COLUMNS,
+    "approvals": APPROVAL_COLUMNS,
+    "checkpoints": CHECKPOINT_COLUMNS,
+}
+ORDER = {"runs": "place", "calls": "seq", "events": "seq", "approvals": "seq", "checkpoints": "n"}
+KEYS = {"runs": "uid", "calls": "id", "events": "seq", "approvals": "id", "checkpoints": "n"}
+
+Row = dict[str, Any]
+Copy = Mapping[str, list[Row]]
+
+
+class Forger:
+    """Rows read and written behind the ledger's back."""
+
+    def __init__(self, url: str) -> None:
+        self.kind = url.partition(":")[0]
+        if self.kind == "sqlite":
+            path = url.removeprefix("sqlite:///").partition("?")[0]
+            self._connection: Any = sqlite3.connect(path, isolation_level=None)
+        else:
+            self._connection = connect(url)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # ---- rows ---------------------------------------------------------------------------------
+
+    def rows(self, table: str) -> list[Row]:
+        """All rows of a table, in their order."""
+        columns = COLUMNS[table]
+        names = ", ".join(map(self._name, columns))
+        order = "rowid" if (self.kind, table) == ("sqlite", "runs") else ORDER[table]
+        found = self.execute(f"select {names} from {table} order by {order}")
+        return [dict(zip(columns, map(_text, row), strict=True)) for row in found]
+
+    def change(self, table: str, row: Row, **changes: Any) -> None:
+        """Some columns of one row."""
+        sets = ", ".join(f"{self._name(name)} = ?" for name in changes)
+        self.execute(f"update {table} set {sets} where {KEYS[table]} = ?", (*changes.values(), row[KEYS[table]]))
+
+    def delete(self, table: str, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self.execute(f"delete from {table} where {KEYS[table]} = ?", (row[KEYS[table]],))
+
+    def insert(self, table: str, *rows: Row) -> None:
+        columns = COLUMNS[table]
+        names, marks = ", ".join(map(self._name, columns)), ", ".join("?" * len(columns))
+        over = " overriding system value" if self.kind == "postgresql" and table == "events" else ""
+        for row in rows:
+            self.execute(f"insert into {table} ({names}){over} values ({marks})", tuple(row[name] for name in columns))
+
+    def execute(self, sql: str, params: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        cursor = self._connection.cursor()
+        cursor.execute(sql if self.kind == "sqlite" else sql.replace("?", "%s"), params)
+        return list(cursor.fetchall()) if cursor.description else []
+
+    def _name(self, column: str) -> str:
+        return f"`{column}`" if self.kind == "mysql" else f'"{column}"'
+
+    # ---- all of it ----------------------------------------------------------------------------
+
+    def copy(self) -> Copy:
+        """Everything that is audited, as it is now."""
+        return {table: self.rows(table) for table in COLUMNS}
+
+    def put_back(self, copy: Copy, *tables: str) -> None:
+        """These tables (or all) are as they were then."""
+        for table in tables or COLUMNS:
+            self.execute(f"delete from {table}")
+            self.insert(table, *copy[table])
+
+    # ---- with right hashes ----------------------------------------------------------------------
+
+    def hash_anew(self, root: str, start: int) -> None:
+        """The chain of a tree is right again from this event on, whatever was done to it."""
+        events = sorted((row for row in self.rows("events") if row["root"] == root), key=lambda row: int(row["n"]))
+        prev = GENESIS
+        for row in events:
+            if row["n"] >= start:
+                hash = link(prev, row["n"], row["at"], body_of(*(row[name] for name in EVENT_COLUMNS[2:-2])))
+                self.change("events", row, hash=hash)
+                prev = hash
+            else:
+                prev = row["hash"]
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value

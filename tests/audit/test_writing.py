@@ -1,0 +1,417 @@
+"""When checkpoints are written: soon, at the end, at once where that is asked for, and never in anybody's way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amends import AsyncRuntime, Checkpoint, Runtime, tool
+from amends.anchor import Anchor
+from amends.checkpoint import read_heads
+from amends.checkpointops import DraftCheckpoint, ReadCheckpoints, WriteCheckpoint
+from amends.errors import BadConfig, LedgerBehind, LedgerUnavailable, UsageError
+from amends.ledger import ReadRun
+from amends.signing import load_key, new_key
+from amends.store import checkpoints
+from amends.store.memory import MemoryStore
+from amends.testing import runtime
+from amends.worker import work
+
+WAIT_S = 30.0
+
+
+@tool
+def note(text: str) -> str:
+    return text
+
+
+@note.compensate
+def forget(result: str) -> None:
+    """Nothing is left of it."""
+
+
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+
+def rows(rt: Any) -> list[Any]:
+    found: list[Any] = rt._hub.store.perform(ReadCheckpoints(0))
+    return found
+
+
+def done(rt: Runtime, id: str) -> None:
+    with rt.run(id):
+        note("x")
+
+
+# ---- when -----------------------------------------------------------------------------------
+
+
+def test_nothing_is_written_while_a_run_goes_on_and_closing_writes_it(tmp_path: Path) -> None:
+    told: list[Checkpoint] = []
+    rt = Runtime(url(tmp_path), tools=[note], on_checkpoint=told.append, checkpoint=3_600)
+    done(rt, "r")
+    done(rt, "s")
+    assert rows(rt) == []
+    rt.close()
+    [one] = told
+    assert (one.n, one.heads, one.key) == (1, 2, "")
+    assert Anchor(tmp_path / "ledger.db.anchor").read().checkpoint.hash == one.hash  # type: ignore[union-attr]
+    rt.close()
+    assert len(told) == 1, "nothing happened since"
+
+
+def test_a_thread_writes_it_within_the_time_that_is_set(tmp_path: Path) -> None:
+    written = threading.Event()
+    rt = Runtime(url(tmp_path), tools=[note], on_checkpoint=lambda _: written.set(), checkpoint=0.01)
+    done(rt, "r")
+    assert written.wait(WAIT_S)
+    written.clear()
+    done(rt, "s")
+    assert written.wait(WAIT_S)
+    rt.close()
+    assert rt._hub.checkpointer._thread is None
+
+
+def test_with_0_a_run_is_left_when_its_checkpoint_is_written(tmp_path: Path) -> None:
+    rt = Runtime(url(tmp_path), tools=[note], checkpoint=0)
+    for n in (1, 2, 3):
+        done(rt, f"r{n}")
+        assert [row.n for row in rows(rt)][-1] == n
+        assert Anchor(tmp_path / "ledger.db.anchor").read().checkpoint.n == n  # type: ignore[union-attr]
+    with pytest.raises(ZeroDivisionError), rt.run("fails"):
+        note("x")
+        raise ZeroDivisionError
+    assert len(rows(rt)) == 4, "taken back is an end as well"
+    rt.close()
+
+
+def test_with_0_the_same_is_true_on_an_event_loop(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncRuntime(url(tmp_path), tools=[note], checkpoint=0) as rt:
+            async with rt.run("r") as run:
+                await run.call(note, text="x")
+            assert len(rows(rt)) == 1
+            opened = await rt.open("s")
+            await opened.commit()
+            assert len(rows(rt)) == 2
+            newest = await rt.checkpoint()
+            assert newest is not None
+            assert newest.n == 2
+
+    asyncio.run(main())
+
+
+def test_off_is_off_until_it_is_asked_for(tmp_path: Path) -> None:
+    rt = Runtime(url(tmp_path), tools=[note], checkpoint="off")
+    done(rt, "r")
+    rt.close()
+    assert not (tmp_path / "ledger.db.anchor").exists()
+    rt = Runtime(url(tmp_path), tools=[note], checkpoint="off")
+    rt._hub.ready()
+    assert rows(rt) == []
+    newest = rt.checkpoint()
+    assert newest is not None
+    assert (newest.n, newest.heads) == (1, 1)
+    rt.close()
+
+
+def test_a_ledger_in_memory_has_none_unless_somebody_wants_them() -> None:
+    rt = Runtime("memory:", tools=[note])
+    done(rt, "r")
+    rt.close()
+    assert rows(rt) == []
+    told: list[Checkpoint] = []
+    rt = Runtime("memory:", tools=[note], on_checkpoint=told.append)
+    assert rt.checkpoint() is None
+    done(rt, "r")
+    rt.close()
+    assert [one.n for one in told] == [1]
+
+
+def test_virtual_time_has_no_thread() -> None:
+    rt = runtime(tools=[note], checkpoint=0.001)
+    done(rt, "r")
+    assert rt._hub.checkpointer._thread is None
+    assert rt.checkpoint() is not None
+    assert rows(rt)[0].at <= rt.clock.wall
+
+
+def test_a_worker_puts_what_others_left_behind_a_checkpoint(tmp_path: Path) -> None:
+    rt = Runtime(url(tmp_path), tools=[note], checkpoint="off")
+    done(rt, "r")
+    rt.close()
+    worker = Runtime(url(tmp_path), tools=[note])
+    work(worker, once=True)
+    with Runtime(url(tmp_path)) as rt:
+        assert [row.n for row in rows(rt)] == [1]
+
+
+PROGRAM = """
+import sys
+from amends import Runtime, tool
+
+@tool(kind="pivot")
+def note(text: str) -> str:
+    return text
+
+rt = Runtime(sys.argv[1], tools=[note])
+with rt.run("r"):
+    note("x")
+"""
+
+
+def test_a_program_that_never_closes_leaves_its_checkpoint_when_it_ends(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM, encoding="ascii")
+    src = str(Path(__file__).resolve().parents[2] / "src")
+    subprocess.run(
+        [sys.executable, str(script), url(tmp_path)], env={**os.environ, "PYTHONPATH": src}, check=True, timeout=WAIT_S
+    )
+    rt = Runtime(url(tmp_path))
+    assert [len(read_heads(row.heads)) for row in rt._hub.store.perform(ReadCheckpoints(0))] == [1]
+    rt.close()
+
+
+def test_a_forked_child_writes_its_own(tmp_path: Path) -> None:
+    rt = Runtime(url(tmp_path), tools=[note], checkpoint=3_600)
+    done(rt, "parent")
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            mine = Runtime(url(tmp_path), tools=[note], checkpoint=3_600)
+            mine._hub.checkpointer = rt._hub.checkpointer
+            done(mine, "child")
+            mine._hub.checkpointer.close()
+            code = 0 if rows(mine) else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    rt.close()
+    with Runtime(url(tmp_path)) as rt:
+        assert [row.n for row in rows(rt)] == [1], "the child's covers both"
+
+
+# ---- what goes wrong ------------------------------------------------------------------------
+
+
+def test_a_hook_that_fails_is_logged_and_the_next_one_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[int] = []
+
+    def hook(checkpoint: Checkpoint) -> None:
+        told.append(checkpoint.n)
+        if checkpoint.n == 1:
+            raise OSError("the other side is down")
+
+    rt = Runtime(url(tmp_path), tools=[note], on_checkpoint=hook, checkpoint=0)
+    done(rt, "r")
+    done(rt, "s")
+    rt.close()
+    assert told == [1, 2]
+    assert "on_checkpoint failed for checkpoint 1" in caplog.text
+
+
+def test_an_async_hook_is_refused_where_the_runtime_is_built() -> None:
+    async def hook(_: Checkpoint) -> None: ...
+
+    with pytest.raises(UsageError, match="a thread calls it"):
+        Runtime("memory:", on_checkpoint=hook)
+
+
+def test_an_anchor_that_cannot_be_written_is_said_once_and_costs_no_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = tmp_path / "no such folder" / "anchor"
+    rt = Runtime(url(tmp_path), tools=[note], anchor=str(gone), checkpoint=0.01)
+    done(rt, "r")
+    thread = rt._hub.checkpointer._thread
+    assert thread is not None
+    rt._hub.checkpointer.beat()
+    done(rt, "s")
+    rt.close()
+    said = [one for one in caplog.messages if "cannot be written to its anchor" in one]
+    assert len(said) == 1
+    with Runtime(url(tmp_path)) as rt:
+        assert rows(rt), "in the ledger they are"
+
+
+def test_with_0_a_checkpoint_that_cannot_be_written_is_an_error_that_says_what_became_of_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = tmp_path / "no such folder" / "anchor"
+    rt = Runtime(url(tmp_path), tools=[note], anchor=str(gone), checkpoint=0)
+    with pytest.raises(LedgerUnavailable, match="run r has ended; what is not written is its checkpoint"):
+        done(rt, "r")
+    assert rt.report("r").state == "committed"
+    with pytest.raises(ZeroDivisionError), rt.run("s"):
+        raise ZeroDivisionError
+    assert "run s has ended; what is not written is its checkpoint" in caplog.text
+    rt.close()
+
+
+@pytest.mark.parametrize("value", [-1, "soon", "nan"])
+def test_a_time_that_is_none_is_refused(value: Any) -> None:
+    with pytest.raises(BadConfig, match="number of seconds, at least 0, or off"):
+        Runtime("memory:", checkpoint=value)
+
+
+# ---- keys ----------------------------------------------------------------------------------
+
+
+def test_another_key_signs_at_once_and_vouches_for_all_before(tmp_path: Path) -> None:
+    one, two = new_key("ed25519"), new_key("hmac")
+    rt = Runtime(url(tmp_path), tools=[note], audit_key=one.secret, checkpoint=0)
+    done(rt, "r")
+    rt.close()
+    rt = Runtime(url(tmp_path), tools=[note], audit_key=two.secret)
+    newest = rt.checkpoint()
+    assert newest is not None
+    assert (newest.n, newest.heads, newest.key) == (2, 0, two.public)
+    assert load_key(two.secret).has_signed(newest.hash, newest.signature)
+    again = rt.checkpoint()
+    assert again == newest, "once is enough"
+    assert json.loads(json.dumps(newest.to_dict()))["n"] == 2
+    rt.close()
+
+
+def test_a_key_file_is_read_when_the_ledger_is_opened(tmp_path: Path) -> None:
+    rt = Runtime(url(tmp_path), tools=[note], audit_key=str(tmp_path / "audit.key"))
+    with pytest.raises(BadConfig, match="neither a key nor a file"):
+        done(rt, "r")
+    (tmp_path / "audit.key").write_text(new_key("ed25519").secret, encoding="ascii")
+    (tmp_path / "audit.key").chmod(0o600)
+    done(rt, "r")
+    rt.close()
+
+
+# ---- a ledger that was put back ---------------------------------------------------------------
+
+
+def test_a_ledger_behind_its_checkpoint_starts_nothing_until_a_person_looked(tmp_path: Path) -> None:
+    rt = Runtime(url(tmp_path), tools=[note], checkpoint=0)
+    done(rt, "r")
+    rt.close()
+    copy = {path: path.read_bytes() for path in tmp_path.glob("ledger.db*") if "anchor" not in path.name}
+    rt = Runtime(url(tmp_path), tools=[note], checkpoint=0)
+    done(rt, "s")
+    rt.close()
+    for path in tmp_path.glob("ledger.db*"):
+        if "anchor" not in path.name:
+            path.unlink()
+    for path, data in copy.items():
+        path.write_bytes(data)
+    rt = Runtime(url(tmp_path), tools=[note], checkpoint=0)
+    with pytest.raises(LedgerBehind, match="does not have checkpoint 2") as behind:
+        done(rt, "s")
+    assert (behind.value.known, behind.value.found) == (2, 1)
+    rt.reconcile_restore(by="anna", why="the disk broke; I looked")
+    done(rt, "s")
+    assert [row.n for row in rows(rt)] == [1, 2]
+    rt.close()
+
+
+def test_an_anchor_is_not_moved_to_a_chain_that_it_does_not_know(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = Runtime(url(tmp_path / "..") + "1", tools=[note], anchor=str(tmp_path / "anchor"), checkpoint="off")
+    done(first, "r")
+    known = first.checkpoint()
+    other = Runtime(url(tmp_path / "..") + "2", tools=[note], anchor=str(tmp_path / "anchor"), checkpoint="off")
+    with pytest.raises(LedgerBehind, match=r"another ledger|it has none"):
+        done(other, "r")
+    assert other.checkpoint() is None
+    with caplog.at_level(logging.WARNING):
+        first._hub.store.perform(WriteCheckpoint(_forged(first)))
+    mark = Anchor(tmp_path / "anchor").read()
+    assert mark is not None
+    assert mark.checkpoint is not None
+    assert known is not None
+    assert mark.checkpoint.hash == known.hash
+    for one in (first, other):
+        one.close()
+
+
+def _forged(rt: Runtime) -> Any:
+    done(rt, "more")
+    row = rt._hub.store.perform(DraftCheckpoint("x", ""))
+    assert row is not None
+    return row
+
+
+# ---- what a server commits late -----------------------------------------------------------------
+
+
+def test_a_place_that_was_passed_over_is_looked_at_again() -> None:
+    store = MemoryStore()
+    rt = Runtime(store=store, tools=[note])
+    done(rt, "early")
+    done(rt, "late")
+    late = [event for event in store.events if event.run_id == "late"]
+    seen = [event for event in store.events if event.run_id == "early"]
+    done(rt, "after")
+    after = store.events[len(seen) + len(late) :]
+    store.events[:] = [*seen, *after]  # its transaction is still open, and theirs have ended
+    first = rt.checkpoint()
+    assert first is not None
+    assert first.heads == 2
+    assert json.loads(store.checkpoints[-1].gaps)[0][:2] == [late[0].seq, late[-1].seq]
+    assert rt.checkpoint() == first
+    store.events[:] = [*seen, *late, *after]
+    second = rt.checkpoint()
+    assert second is not None
+    tree = store.perform(ReadRun("", "late"))
+    assert tree is not None
+    assert read_heads(store.checkpoints[-1].heads) == [(tree.run.root, late[-1].n, late[-1].hash)]
+    assert store.checkpoints[-1].gaps == "[]"
+
+
+def test_gaps_are_forgotten_in_time_and_never_too_many() -> None:
+    gaps = checkpoints._gaps([[1, 3, 0.0], [5, 9, 50.0]], frozenset({7}), [10, 12, 13, 20], 100.0)
+    assert gaps == [[5, 6, 50.0], [8, 9, 50.0], [11, 11, 100.0], [14, 19, 100.0]]
+    many = checkpoints._gaps([], frozenset(), list(range(0, 1_000, 2)), 1.0)
+    assert len(many) == checkpoints.GAPS_MAX
+    assert (many[0][0], many[-1][1]) == (1, 997)
+
+
+# ---- not in the way ---------------------------------------------------------------------------
+
+
+class Asked(MemoryStore):
+    """Remembers what it was asked, and by whom."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, str]] = []
+
+    def perform(self, op: Any) -> Any:
+        self.asked.append((threading.current_thread().name, type(op).__name__))
+        return super().perform(op)
+
+
+def test_a_run_asks_its_ledger_for_nothing_more(tmp_path: Path) -> None:
+    asked = []
+    for checkpoint in ("off", 3_600):
+        store = Asked()
+        rt = Runtime(store=store, tools=[note], checkpoint=checkpoint, anchor=str(tmp_path / f"{checkpoint}"))
+        done(rt, "first")
+        rt.checkpoint()
+        store.asked.clear()
+        done(rt, "second")
+        done(rt, "third")
+        asked.append([name for _, name in store.asked if name != "ReadCheckpoints"])
+        assert [name for _, name in store.asked].count("ReadCheckpoints") == 1, "once in a process: was it put back?"
+        rt.close()
+    without, beside = asked
+    assert beside == without
+    assert {"OpenRun", "AdmitCall", "SettleCall", "DecideCommit"} <= set(beside)
+    assert not {"DraftCheckpoint", "WriteCheckpoint"} & set(beside)

@@ -1,0 +1,247 @@
+"""Programs made by chance, over tools of every kind, that write down everything they are told.
+
+A program runs live, is perhaps killed, held and run again, and is then replayed: what it was told in its last
+execution it must be told again, word for word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from amends import Happened, NoEffect, Retry, Staged, tool
+from amends.errors import Diverged, Error, Held, ReplayDenied, ToolFailed
+from amends.rules import Rule
+from amends.testing.runtime import TestRuntime
+
+Act = tuple[str, Any]
+"""One thing that a program does."""
+DEPTH_MAX = 2
+ACTS = (
+    *("pay", "pay", "look", "look", "wire", "mail", "ask", "ask", "plan", "child", "failing child", "once", "begin"),
+    *("lost", "now", "uuid", "die", "conflict", "forbidden", "stranger", "outer", "probed", "approved", "hand read"),
+)
+
+
+class Declined(Exception):
+    """A tool's own error."""
+
+
+class Odd(Exception):
+    """One that cannot be made of a message alone."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+
+    def __str__(self) -> str:
+        return f"{self.args[1]} ({self.args[0]})"
+
+
+@dataclass
+class World:
+    """Outside, with a die of its own: nothing in it comes out the same twice."""
+
+    chance: Random
+    started: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def act(self, what: str, *, fails: float = 0.2) -> str:
+        self.started.append(what)
+        self.count += 1
+        luck = self.chance.random()
+        if luck < fails:
+            errors = (Declined(f"no {what}"), KeyError(what), ValueError("bad"), Odd(7, what), NoEffect("nothing"))
+            raise self.chance.choice(errors)
+        return f"{what}#{self.count}"
+
+
+def tools_of(world: World) -> list[Any]:
+    """One of every kind."""
+
+    @tool
+    def pay(n: int) -> str:
+        return world.act(f"pay {n}")
+
+    @pay.compensate
+    def refund() -> None:
+        world.started.append("refund")
+
+    @tool(key="order", ignore=("note",))
+    def charge(order: int, cents: int = 1, note: str = "") -> str:
+        return world.act(f"charge {order}", fails=0.1)
+
+    @charge.compensate
+    def uncharge() -> None:
+        world.started.append("uncharge")
+
+    @tool(kind="read")
+    def look(n: int) -> str:
+        return world.act(f"look {n}")
+
+    @tool(kind="pivot")
+    def wire(n: int) -> str:
+        return world.act(f"wire {n}")
+
+    @tool(kind="retriable", idempotent=True, retry=Retry(attempts=50, delay=0.01))
+    def mail(n: int) -> str:
+        return world.act(f"mail {n}", fails=0.0)
+
+    @tool
+    def lose(n: int) -> str:
+        world.act(f"lose {n}", fails=0.0)
+        raise TimeoutError("no answer")
+
+    @lose.compensate(absent_ok=True)
+    def find_it() -> None:
+        world.started.append("find it")
+
+    @tool
+    def probed(n: int) -> str:
+        world.act(f"probed {n}", fails=0.0)
+        raise TimeoutError("no answer")
+
+    @probed.compensate
+    def unprobed() -> None:
+        world.started.append("unprobed")
+
+    @probed.probe(settle=1)
+    def find_probed(n: int) -> Happened[str]:
+        return Happened(f"found {n}")
+
+    @tool(needs_approval=True)
+    def approved(n: int) -> str:
+        return world.act(f"approved {n}", fails=0.0)
+
+    @approved.compensate
+    def unapproved() -> None:
+        world.started.append("unapproved")
+
+    @tool
+    def forbidden(n: int) -> str:
+        return world.act(f"forbidden {n}")
+
+    @forbidden.compensate
+    def unforbidden() -> None:
+        world.started.append("unforbidden")
+
+    @tool
+    def outer(n: int) -> str:
+        return f"outer {look(n=n)} {charge(order=n)}"
+
+    @outer.compensate
+    def unouter() -> None:
+        world.started.append("unouter")
+
+    return [pay, charge, look, wire, mail, lose, probed, approved, forbidden, outer]
+
+
+RULES = (Rule("forbidden", decision="refuse", why="never"), Rule("*stranger*", decision="allow"))
+
+
+def program(chance: Random, depth: int = 0) -> list[Act]:
+    """What it does, in order. Small numbers, so that it often asks for the same thing twice."""
+    acts: list[Act] = []
+    for _ in range(chance.randrange(1, 9 if depth == 0 else 4)):
+        what = chance.choice(ACTS)
+        inner = what in ("child", "failing child")
+        if inner and depth == DEPTH_MAX:
+            continue
+        number = chance.randrange(3)
+        acts.append((what, (number, program(chance, depth + 1)) if inner else number))
+    return acts
+
+
+class Player:
+    """Runs a program in a run, and writes down what it is told."""
+
+    def __init__(self, world: World, tools: list[Any]) -> None:
+        self.world, self.tools = world, {one.name: one for one in tools}
+        self.told: list[Any] = []
+
+    def play(self, run: Any, acts: list[Act]) -> list[Any]:
+        """The whole program; a call that waits for a person ends it."""
+        for what, more in acts:
+            self._hear(lambda what=what, more=more: self._do(run, what, more))  # type: ignore[misc]
+        return self.told
+
+    def _hear(self, act: Callable[[], Any]) -> None:
+        try:
+            value = act()
+        except (Held, Diverged, ReplayDenied):
+            raise
+        except Exception as error:
+            if isinstance(error, Odd) or (isinstance(error, ToolFailed) and error.type_name.endswith("Odd")):
+                self.told.append(("odd", error.message if isinstance(error, ToolFailed) else str(error)))
+                return
+            words = error.for_model() if isinstance(error, Error) and not isinstance(error, ToolFailed) else ""
+            self.told.append(("error", type(error).__name__, str(error), words))
+        else:
+            self.told.append(_plain(value))
+
+    def _do(self, run: Any, what: str, n: Any) -> Any:
+        world, tools = self.world, self.tools
+        match what:
+            case "pay" | "look" | "wire" | "forbidden" | "outer" | "probed" | "approved" | "mail":
+                return tools[what](n=n)
+            case "lost":
+                return tools["lose"](n=n)
+            case "conflict":
+                return [tools["charge"](order=n, note="x"), self._caught(lambda: tools["charge"](order=n, cents=2))]
+            case "ask":
+                told = run.answer(("pay", "look", "charge")[n % 3], {"order": n} if n % 3 == 2 else {"n": n})
+                return (told.status, told.text)
+            case "stranger":
+                told = run.answer("a_stranger", {"n": n}, handler=lambda n: world.act(f"stranger {n}", fails=0.1))
+                return (told.status, told.text)
+            case "plan":
+                group = [{"tool": "pay", "args": {"n": n + 10}}, {"tool": "look", "args": {"n": n}}]
+                answers = run.execute([group, {"tool": "look", "args": {"n": n}}])
+                return [(one.status, one.text) for one in answers]
+            case "child" | "failing child":
+                return self._child(run, n[0], n[1], fails=what != "child")
+            case "once":
+                return run.once(f"k{n}", lambda: world.act(f"once {n}", fails=0.1))
+            case "begin" | "hand read":
+                return self._by_hand(run, n, kind="read" if what == "hand read" else None)
+            case "now":
+                return run.now()
+            case "uuid":
+                return run.uuid()
+            case _:
+                return run.random().random()
+
+    def _by_hand(self, run: Any, n: int, *, kind: str | None) -> Any:
+        attempt = run.begin("looked" if kind else "pay", {"n": n + 20}, kind=kind)
+        if attempt.replayed:
+            return attempt.result
+        value = self.world.act(f"by hand {n}", fails=0.0)
+        attempt.succeed(value)
+        return value
+
+    def _child(self, run: Any, n: int, acts: list[Act], *, fails: bool) -> None:
+        with contextlib.suppress(Declined), run.child(f"c{n}") as inner:
+            self.play(inner, acts)
+            if fails:
+                raise Declined("the child fails")
+
+    def _caught(self, act: Callable[[], Any]) -> Any:
+        try:
+            return act()
+        except Declined as error:
+            return str(error)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Staged):
+        return ("staged", value.done, value.result if value.done else None)
+    return repr(value)
+
+
+def rt_for(world: World) -> tuple[TestRuntime, list[Any]]:
+    """A runtime over these tools."""
+    tools = tools_of(world)
+    return TestRuntime(tools=tools, rules=RULES), tools
