@@ -35,7 +35,7 @@ ROWS: dict[str, Row] = {
         (
             *("record", "error", "errors", "approvalerrors", "phrases", "model", "states", "plain", "chain", "secret"),
             *("canonical", "noticeerrors", "report", "planned", "doubted", "reconciled", "budget", "overspent"),
-            *("bundleerrors", "bundlerules", "bundleverify", "ed25519"),
+            *("verified", "bundleerrors", "bundlerules", "bundleverify", "bundlevouch", "ed25519"),
             "replayerrors",
             "checkpoint",
         ),
@@ -61,7 +61,7 @@ ROWS: dict[str, Row] = {
             *("joining", "filter", "planmark", "deskops", "budgetrows", "budgetops", "rules", "approvalrows"),
             *("approvalops", "noticeops", "links", "charges"),
             *("veil", "markrows", "sealops", "bundleops", "valueops", "proofs", "twins", "elsewhere"),
-            *("checkpointrows", "checkpointops"),
+            *("checkpointrows", "checkpointops", "auditops"),
         ),
         ("words",),
         "a declaration and an operation are data: whoever performs them comes later",
@@ -113,16 +113,17 @@ ROWS: dict[str, Row] = {
             "testing",
             "accounts",
             "budgetdesk",
+            *("auditing", "auditdesk"),
             *("otel", "bundle", "bundling", "bundledesk"),
             *("replaydesk", "replaying", "replayrun", "aioreplay", "denying", "rebuilt", "drawn"),
-            *("checkpointer", "checkpointdesk", "signing"),
+            *("checkpointer", "checkpointdesk", "signing", "witness"),
         ),
         ("words", "tools", "engine", "drive", "store"),
         "the runtime serves every edge, so it may know none of them",
     ),
 }
 EDGES = ("llm", "adapters", "gateway", "http", "console", "cli", "engines")
-PUBLIC = ("", "errors", "idempotency", "links", "notify", "testing", "worker")
+PUBLIC = ("", "errors", "idempotency", "links", "notify", "signing", "testing", "worker")
 EDGE_WHY = "an edge stands on amends and its public modules alone, so that each can be removed"
 
 # Third-party packages, by member; an edge brings its own as an extra, the CLI's are always there.

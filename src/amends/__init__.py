@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from amends.run import Run
     from amends.runtime import Runtime
     from amends.secret import Secret
+    from amends.verified import Problem, Verified
 
 __version__ = "0.1.0.dev0"
 
@@ -88,6 +89,7 @@ __all__ = [
     "Planned",
     "Preview",
     "Probed",
+    "Problem",
     "Reconciliation",
     "Refused",
     "Report",
@@ -109,6 +111,7 @@ __all__ = [
     "ToolError",
     "Unknown",
     "UsageError",
+    "Verified",
     "Waiting",
     "Yes",
     "current_call",
@@ -166,6 +169,7 @@ _WHERE: Final = {
     "run": ("Run",),
     "runtime": ("Runtime",),
     "secret": ("Secret",),
+    "verified": ("Problem", "Verified"),
 }
 """Where each name is. ``tool`` alone is there at once: its module has its name, and would take its place."""
 _MODULE_OF: Final = {name: module for module, names in _WHERE.items() for name in names}

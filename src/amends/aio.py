@@ -15,6 +15,7 @@ from amends import listing, people, upkeep
 from amends.aiodrive import AsyncDriver
 from amends.aiorun import AsyncEntered, AsyncRun
 from amends.approvaldesk import AsyncApprovalDesk
+from amends.auditdesk import AsyncAuditDesk
 from amends.budget import Budget
 from amends.budgetdesk import AsyncBudgetDesk
 from amends.bundledesk import AsyncBundleDesk
@@ -56,6 +57,7 @@ class AsyncRuntime(
     AsyncBundleDesk,
     AsyncReplayDesk,
     AsyncCheckpointDesk,
+    AsyncAuditDesk,
 ):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
@@ -348,7 +350,7 @@ class AsyncRuntime(
     # ---- inside ---------------------------------------------------------------------------
 
     async def _drive(self, flow: Flow[T]) -> T:
-        refuse_reaching("a verb of the runtime")
+        refuse_reaching("a verb of the runtime", flow)
         await self._ready()
         return await self._driver.run(flow)
 

@@ -226,9 +226,9 @@ class AsyncRun:
         except LedgerError:
             raise  # the run is still ours, and may be committed again
         except BaseException:
-            await self._end()
+            await self._given_up()
             raise
-        await self._end()
+        await self._given_up()
 
     async def rollback(self, why: str) -> NoReturn:
         """Compensate everything, then raise ``RolledBack``."""
@@ -238,7 +238,7 @@ class AsyncRun:
         try:
             await shielded(self._flow(leaving.take_back(self._session, why=why)))
         finally:
-            await self._end()
+            await self._given_up()
             with contextlib.suppress(LedgerError):
                 await self._look()
         raise AssertionError("taking back always raises")
@@ -408,7 +408,7 @@ class AsyncRun:
         if error is not None and note:
             error.add_note(note)
 
-    async def _end(self) -> None:
+    async def _given_up(self) -> None:
         self._over = True
         if self._session.above:
             return  # a child's lease is its root's, which goes on
@@ -448,4 +448,4 @@ class AsyncEntered:
             await self.run._go(error)
         finally:
             self._around.__exit__(None, None, None)
-            await self.run._end()
+            await self.run._given_up()

@@ -89,10 +89,11 @@ def to_sign(hash: str) -> bytes:
 
 def anchored_from(said: Mapping[str, Any]) -> Anchored:
     """What an anchor has written down, read back. Raises ``ValueError``, ``LookupError`` or ``TypeError``."""
+    at = said["at"]
     return Anchored(
         str(said["ledger"]),
         int(said["n"]),
-        float(said["at"]),
+        datetime.fromisoformat(at).timestamp() if isinstance(at, str) else float(at),
         str(said["hash"]),
         str(said.get("key", "")),
         str(said.get("signature", "")),

@@ -438,4 +438,10 @@ class TransitionRefused(LedgerError):
 
 
 class LedgerTampered(LedgerError):
-    """The record was changed by somebody."""
+    """The record was changed by somebody: ``.event`` is the first bad event's number in its run's tree."""
+
+    default_hint = "amends audit verify shows all of it; restore the ledger from a copy that you trust"
+
+    def __init__(self, message: str, *, run_id: str | None = None, event: int = 0, how: str = "") -> None:
+        super().__init__(message, run_id=run_id)
+        self.event, self.how = event, how

@@ -125,6 +125,11 @@ class Hub:
         return self._owner
 
     @property
+    def hides(self) -> bool:
+        """Whether a tool, or the runtime, hides something."""
+        return self.hiding.hides
+
+    @property
     def is_open(self) -> bool:
         """Whether the ledger has been opened by this runtime."""
         return self._opened

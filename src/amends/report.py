@@ -113,6 +113,8 @@ def _head(report: Report) -> Iterator[str]:
     run = report.run
     generation = f" (generation {run.generation})" if run.generation > 1 else ""
     yield f"run {run.id}{generation}" + (f"   ledger {report.ledger}" if report.ledger else "")
+    if run.origin is not None:
+        yield f"   (loaded from ledger {run.origin}: a record, that nothing here works with)"
     if run.gone_at is not None:
         yield f"   (arguments and results removed by gc on {run.gone_at:%Y-%m-%d})"
 

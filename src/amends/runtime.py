@@ -10,6 +10,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from amends import listing, people, upkeep
 from amends.approvaldesk import ApprovalDesk
+from amends.auditdesk import AuditDesk
 from amends.budget import Budget
 from amends.budgetdesk import BudgetDesk
 from amends.bundledesk import BundleDesk
@@ -45,7 +46,7 @@ IfRolledBack = Literal["again", "raise"]
 Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
-class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, ReplayDesk, CheckpointDesk):
+class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, ReplayDesk, CheckpointDesk, AuditDesk):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(
@@ -328,7 +329,7 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, Repla
     # ---- inside ---------------------------------------------------------------------------
 
     def _drive(self, flow: Flow[T]) -> T:
-        refuse_reaching("a verb of the runtime")
+        refuse_reaching("a verb of the runtime", flow)
         self._hub.ready()
         return self._driver.run(flow)
 

@@ -11,9 +11,10 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final, TypeVar
 
 from amends.approvalops import EditApproval
+from amends.auditops import ReadChains
 from amends.bundleops import ReadRecord
 from amends.chain import proof
-from amends.errors import LedgerSealed
+from amends.errors import LedgerCorrupt, LedgerSealed
 from amends.ledger import (
     AdmitCall,
     BeginRollback,
@@ -50,7 +51,7 @@ SAID: Final[dict[type[StoreOp[Any]], tuple[str, tuple[str, ...]]]] = {
     BeginRollback: ("", ("why",)),
 }
 """What an operation says that is nobody else's, and the row that it is said of: it does not open in another one."""
-RAW: Final[tuple[type[StoreOp[Any]], ...]] = (ReadRecord,)
+RAW: Final[tuple[type[StoreOp[Any]], ...]] = (ReadRecord, ReadChains)
 """What is answered as it is written."""
 PROVED: Final[dict[type[StoreOp[Any]], tuple[str, ...]]] = {
     AdmitCall: ("args",),
@@ -99,8 +100,14 @@ class Sealing:
         said = next((text for name in names if (text := getattr(op, name))), "")
         return self.vault.proof(_settled(said)) if said and not is_sealed(said) else ""
 
-    def proves(self, proved: str, text: str) -> bool | None:
-        """Whether an event's proof is of this opened payload; None: nobody can tell without the key of then."""
+    def proves(self, proved: str, text: str, about: str) -> bool | None:
+        """Whether an event's proof is of this payload, of the row of this id; None: nobody can tell without its key."""
+        try:
+            text = self.vault.open(text, about)
+        except LedgerSealed:
+            return None
+        except LedgerCorrupt:
+            return False
         if ":" not in proved:  # written before the ledger was encrypted
             return proved in (proof(text), proof(_settled(text)))
         return self.vault.proves(proved, _settled(text))

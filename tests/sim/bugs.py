@@ -16,13 +16,16 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from amends import notices, planmark, planning
+from amends import notices, planmark, planning, proofs
 from amends.budgetrows import UpdateSlice
-from amends.engine import call, checkpointing, doubt, ending, judge, landing, recovery, rollback, session
+from amends.chain import GENESIS
+from amends.engine import call, checkpointing, doubt, ending, judge, landing, recovery, replay, rollback, session
+from amends.engine import values as engine_values
 from amends.ledger import AdmitCall
 from amends.lockrows import TakeLock, Wanted
 from amends.ops import Lease
-from amends.rows import FindKey, Now
+from amends.record import changed
+from amends.rows import AddEvent, FindKey, Now
 from amends.store import (
     admission,
     budgets,
@@ -53,6 +56,8 @@ MODULES = (
     judge,
     landing,
     recovery,
+    replay,
+    engine_values,
     rollback,
     session,
     admission,
@@ -73,6 +78,7 @@ MODULES = (
     paying,
     checkpointing,
     checkpoints,
+    proofs,
 )
 SCHEDULES_MAX = 4_000
 
@@ -203,6 +209,62 @@ def event_too_late() -> Iterator[None]:
         return int(add(store, op))
 
     with late.installed(), mock.patch.dict(_ROWS, {AddEvent: put_off}):
+        yield
+
+
+@contextmanager
+def head_of_before() -> Iterator[None]:
+    """The end of a chain is read before the tree is locked: as it was when the last operation began."""
+    heads: dict[str, tuple[int, str]] = {}
+    add, perform = _ROWS[AddEvent], MemoryStore.perform
+
+    def unlocked(store: MemoryStore, op: Any) -> Any:
+        began = dict(store._tails)
+        try:
+            return perform(store, op)
+        finally:
+            heads.clear()
+            heads.update(began)
+
+    def onto_it(store: MemoryStore, op: AddEvent) -> int:
+        if op.root in heads and store._tails[op.root][0] > heads[op.root][0] and not store._undo:
+            store._tails[op.root] = heads[op.root]
+        return int(add(store, op))
+
+    with mock.patch.object(MemoryStore, "perform", unlocked), mock.patch.dict(_ROWS, {AddEvent: onto_it}):
+        yield
+
+
+@contextmanager
+def link_to_nothing() -> Iterator[None]:
+    """An event's hash says nothing of the event before it."""
+    add = _ROWS[AddEvent]
+
+    def alone(store: MemoryStore, op: AddEvent) -> int:
+        if op.root in store._tails:
+            store._tails[op.root] = (store._tails[op.root][0], GENESIS)
+        return int(add(store, op))
+
+    with mock.patch.dict(_ROWS, {AddEvent: alone}):
+        yield
+
+
+@contextmanager
+def beside_the_chain() -> Iterator[None]:
+    """What is no move of a row is written without a link."""
+    add = _ROWS[AddEvent]
+
+    def beside(store: MemoryStore, op: AddEvent) -> int:
+        if op.what in ("call", "run"):
+            return int(add(store, op))
+        tail = store._tails.get(op.root)
+        seq = int(add(store, op))
+        store.events[-1] = changed(store.events[-1], {"n": 0, "hash": ""})
+        if tail is not None:
+            store._tails[op.root] = tail
+        return seq
+
+    with mock.patch.dict(_ROWS, {AddEvent: beside}):
         yield
 
 
@@ -488,6 +550,12 @@ BUGS: tuple[Bug, ...] = (
     Bug("B6", "a budget takes a run back over its pivot",
         lambda: rewritten((paying, "refused", 'or run.phase != "open" or run.pivot or', "or")),
         ("no_budget_on_the_way_back",), ("F24u",)),
+    Bug("R1", "replay falls through to a body on a miss",
+        lambda: rewritten((replay, "_unrecorded", "return replay.stop(", "from amends.ops import Invoke, Later\n    row = replay.record.tree.calls[0]\n    if ask.fn is not None:\n        ended = await Invoke(ask.fn, ask.args, ask.is_async, None, Later(row, lambda: call_of(row, ask.spec)), None, 'execute')\n        return Done(row, ended.value)\n    return replay.stop(")),
+        ("replays_start_nothing",), ("F27",)),
+    Bug("R2", "a resumed run reads the clock anew",
+        lambda: rewritten((engine_values, "read_clock", "if place < len(recorded):", "if False:")),
+        ("readings_repeat",), ("F27",)),
     Bug("G1", "gc removes what evidence may have to be taken back with",
         lambda: rewritten((retention, "_open_question", 'if call.state == "compensated" and call.comp_blind:', "if False:")),
         ("work_left",), ("F25", "F25b")),
@@ -503,6 +571,12 @@ BUGS: tuple[Bug, ...] = (
     Bug("C4", "a checkpoint names the first event of a tree instead of the newest",
         lambda: rewritten((checkpoints, "draft_checkpoint", "heads[one.root].n < one.n", "heads[one.root].n > one.n")),
         ("checkpoints_cover",), ("F33",)),
+    Bug("V1", "the end of a chain is read before the tree is locked", head_of_before, ("record_is_whole",)),
+    Bug("V2", "an event is linked to nothing", link_to_nothing, ("record_is_whole",)),
+    Bug("V3", "an event is written beside the chain", beside_the_chain, ("record_is_whole",)),
+    Bug("V4", "a settlement does not prove its result",
+        lambda: rewritten((proofs, "settlement_said", '"result": proof_of(op, op.result), ', "")),
+        ("record_is_whole",)),
 )  # fmt: skip
 
 

@@ -632,6 +632,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.checkpointing import checkpoint_scenarios
     from tests.sim.desk import desk_scenarios
     from tests.sim.locking import lock_scenarios
+    from tests.sim.replaying import replay_scenarios
     from tests.sim.spending import spending_scenarios
     from tests.sim.sweeping import sweeping_scenarios
     from tests.sim.telling import telling_scenarios
@@ -675,4 +676,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *approving_scenarios(v),
         *telling_scenarios(v),
         *checkpoint_scenarios(v),
+        *replay_scenarios(v),
     ]

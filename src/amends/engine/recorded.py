@@ -113,7 +113,11 @@ def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
     mine = {run.uid: run for run in tree.runs}
     for event in events:
         if event.what == "call":
-            moves.setdefault(event.call, []).append(event)
+            known = moves.get(event.call)
+            if known is None:
+                moves[event.call] = [event]
+            else:
+                known.append(event)
         elif event.what == "run":
             states.append(event)
         elif event.what == "refused" and event.run in mine:

@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from amends import approvalops, budgetops, bundleops, checkpointops, deskops, ledger, noticeops, sealops, valueops
+from amends import (
+    approvalops,
+    auditops,
+    budgetops,
+    bundleops,
+    checkpointops,
+    deskops,
+    ledger,
+    noticeops,
+    sealops,
+    valueops,
+)
 from amends.flow import Flow
 from amends.store import (
     admission,
     approvals,
+    auditing,
     checkpoints,
     desk,
     ending,
@@ -52,6 +64,7 @@ INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     ledger.SearchCalls: reading.search_calls,
     ledger.ReadEvents: reading.read_events,
     ledger.ListLocks: reading.list_locks,
+    auditops.ReadChains: auditing.read_chains,
     valueops.NoteValue: values.note_value,
     deskops.AcceptCall: desk.accept_call,
     budgetops.ListBudgets: reading.list_budgets,
@@ -88,6 +101,7 @@ READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(
         ledger.ReadEvents,
         ledger.DueRuns,
         ledger.ListLocks,
+        auditops.ReadChains,
         budgetops.ListBudgets,
         bundleops.FindTrees,
         bundleops.ReadRecord,

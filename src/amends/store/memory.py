@@ -56,6 +56,7 @@ from amends.rows import (
     UpdateRun,
 )
 from amends.store.approvalmemory import SHELF_ROWS, Shelf
+from amends.store.auditmemory import AUDIT_ROWS
 from amends.store.budgetmemory import BUDGET_ROWS
 from amends.store.checkpointmemory import CHECKPOINT_ROWS
 from amends.store.intents import intent
@@ -351,4 +352,5 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     AddMark: MemoryStore._add_mark,
     **BUDGET_ROWS,
     **CHECKPOINT_ROWS,
+    **AUDIT_ROWS,
 }
