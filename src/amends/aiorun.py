@@ -265,7 +265,7 @@ class AsyncRun:
         try:
             await self._go(error)
         finally:
-            await self._end()
+            self._release()
 
     async def report(self) -> Report:
         """What this run did so far."""
