@@ -13,9 +13,10 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from amends import listing, people, upkeep
 from amends.aiodrive import AsyncDriver
-from amends.aiorun import AsyncEntered, AsyncRun
+from amends.aiorun import AsyncRun
 from amends.approvaldesk import AsyncApprovalDesk
 from amends.auditdesk import AsyncAuditDesk
+from amends.blocks import AsyncEntered
 from amends.budget import Budget
 from amends.budgetdesk import AsyncBudgetDesk
 from amends.bundledesk import AsyncBundleDesk

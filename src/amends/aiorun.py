@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, overload
 
-from amends import people
+from amends import people, turns
 from amends.aiodrive import AsyncDriver
 from amends.attempts import AsyncAttempt, end_open_async
 from amends.budget import Costs
@@ -20,23 +20,21 @@ from amends.context import parent_call, reader, refuse_nowhere
 from amends.drawn import dice, new_name
 from amends.engine import ending, leaving, plan
 from amends.engine.call import Done, guarded_call
-from amends.engine.foreseeing import ask_first
 from amends.engine.joining import doubt_left
-from amends.engine.session import Ask, Session, call_of
+from amends.engine.session import Ask, Session
 from amends.engine.telling import answer_done, answer_error, info_of, output_gone, report_of
-from amends.engine.turn import End, do_turn
 from amends.engine.values import read_clock
-from amends.errors import Held, LedgerError, TransactionOpen, UsageError, Waiting
+from amends.errors import LedgerError, TransactionOpen, UsageError
 from amends.flow import Flow
 from amends.hiding import given_to, output_of, output_said
 from amends.hub import Hub, is_over
 from amends.joining import note_left_open, still_open, waits_for_itself
 from amends.ledger import Tree
 from amends.loop import shielded
-from amends.model import Answer, Approval, Staged, ToolCall
+from amends.model import Answer, Approval, ToolCall
 from amends.ops import Flight
 from amends.report import Report
-from amends.requesting import direct_ask, foreseen_ask, model_ask, once_ask, stranger_name, turn_asks
+from amends.requesting import direct_ask, model_ask, once_ask, stranger_name
 from amends.riding import Ride, joined_ask
 from amends.rows import RunRow
 from amends.states import RunState
@@ -128,20 +126,11 @@ class AsyncRun:
         self, tool: str, args: Mapping[str, Any] | str, *, tool_call_id: str | None = None
     ) -> Approval | None:
         """The request that this call would wait for, made if it was not yet; None: nobody is asked. Starts nothing."""
-        ask = foreseen_ask(self._hub, self._session, tool, args, tool_call_id=tool_call_id)
-        try:
-            await self._asked(ask, ask_first)
-        except Held as held:
-            found: Approval | None = held.approval
-            return found
-        except Waiting:
-            return None
+        return await turns.approval_for_async(self, tool, args, tool_call_id)
 
     async def answer_all(self, calls: Iterable[ToolCall], /) -> list[Answer]:
         """Do what a model asked for in one turn, side by side and a pivot last, and phrase each outcome for it."""
-        asked = tuple(calls)
-        asks = turn_asks(self._hub, self._session, asked)
-        return people.told_turn(self._session, asked, asks, await self._turn(asks))
+        return await turns.answer_all_async(self, tuple(calls))
 
     async def execute(self, plan_: Sequence[object], /) -> list[Answer]:
         """A model's plan: a list of ``{"tool", "args"}``; inner lists run in parallel."""
@@ -265,7 +254,7 @@ class AsyncRun:
         try:
             await self._go(error)
         finally:
-            self._release()
+            await self._given_up()
 
     async def report(self) -> Report:
         """What this run did so far."""
@@ -292,41 +281,15 @@ class AsyncRun:
             raise still_open(self.id)
 
     async def _do(self, ask: Ask) -> Done:
-        done = await self._asked(ask, guarded_call)
-        if done.row.kind == "pivot" and done.row.state == "succeeded" and not (done.replayed or ask.undeclared):
-            self._session.state = "pivoted"
-        return done
-
-    async def _asked(self, ask: Ask, flow: Callable[[Session, Ask], Flow[T]]) -> T:
         refuse_nowhere(ask.spec.name)
         await self._check_here()
-        if not ask.undeclared:
-            return await self._watched(flow(self._session, ask), [ask.flight])
-        async with self.child(stranger_name(ask)) as inner:
-            return await inner._watched(flow(inner._session, ask), [ask.flight])
-
-    async def _turn(self, asks: Sequence[Ask | Exception]) -> list[End]:
-        """How the calls of one turn ended; those that nobody declared, each in a run of its own, come last."""
-        strangers = {place for place, ask in enumerate(asks) if isinstance(ask, Ask) and ask.undeclared}
-        known = [ask for place, ask in enumerate(asks) if place not in strangers]
-        flights = [ask.flight for ask in known if isinstance(ask, Ask)]
-        try:
-            refuse_nowhere(known[0].spec.name if known and isinstance(known[0], Ask) else "a tool")
-            await self._check_here()
-            ends = await self._watched(do_turn(self._session, known), flights)
-        except Exception as error:  # of this place, and so of all of them
-            return [ask if isinstance(ask, Exception) else error for ask in asks]
-        if any(isinstance(end, Done) and (end.row.kind, end.row.state) == ("pivot", "succeeded") for end in ends):
+        if ask.undeclared:
+            async with self.child(stranger_name(ask)) as inner:
+                return await inner._watched(guarded_call(inner._session, ask), [ask.flight])
+        done = await self._watched(guarded_call(self._session, ask), [ask.flight])
+        if done.row.kind == "pivot" and done.row.state == "succeeded" and not done.replayed:
             self._session.state = "pivoted"
-        rest = iter(ends)
-        return [await self._end_of(ask) if place in strangers else next(rest) for place, ask in enumerate(asks)]
-
-    async def _end_of(self, ask: Ask | Exception) -> End:
-        assert isinstance(ask, Ask), "a stranger was asked for"
-        try:
-            return await self._do(ask)
-        except Exception as error:
-            return error
+        return done
 
     async def _ride(self, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Done:
         """In the caller's own transaction: nothing of it is in flight, and stopped it never was."""
@@ -361,11 +324,7 @@ class AsyncRun:
             live.leave(lineage)
 
     def _value(self, done: Done) -> Any:
-        spec = self._session.spec(done.row.tool)
-        if spec is None or not spec.is_staging:
-            return done.value
-        call_id = done.row.id
-        return Staged(call_of(done.row, spec), lambda: people.staged_now(self._hub, call_id))
+        return people.value_of(self._hub, self._session, done)
 
     async def _open_child(self, id: str | None, input: object) -> AsyncRun:
         await self._check_here()
@@ -427,25 +386,3 @@ def _within(run: AsyncRun) -> Iterator[None]:
         yield
     finally:
         current_caller.reset(token)
-
-
-class AsyncEntered:
-    """A run in its block: the context is set, and leaving follows the table of nine."""
-
-    def __init__(self, run: AsyncRun) -> None:
-        self.run = run
-        self._token: Any = None
-        self._around = run._hub.live.block(run._session.uid)
-
-    async def __aenter__(self) -> AsyncRun:
-        self._token = current_caller.set(self.run)
-        self._around.__enter__()
-        return self.run
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        current_caller.reset(self._token)
-        try:
-            await self.run._go(error)
-        finally:
-            self._around.__exit__(None, None, None)
-            await self.run._given_up()

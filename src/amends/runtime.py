@@ -11,6 +11,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 from amends import listing, people, upkeep
 from amends.approvaldesk import ApprovalDesk
 from amends.auditdesk import AuditDesk
+from amends.blocks import Entered
 from amends.budget import Budget
 from amends.budgetdesk import BudgetDesk
 from amends.bundledesk import BundleDesk
@@ -33,7 +34,7 @@ from amends.report import Report
 from amends.requesting import once_ask
 from amends.rows import RunRow
 from amends.rules import Rule
-from amends.run import Entered, Run
+from amends.run import Run
 from amends.settings import DEFAULTS, Setting
 from amends.tool import schemas
 

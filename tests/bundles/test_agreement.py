@@ -71,7 +71,7 @@ def tamper(luck: random.Random, file: Path) -> None:
     elif way == "swap" and table == "events":
         _swap(raw, row, luck.choice(rows))
     else:
-        name = luck.choice([name for name in row.keys() if name not in NEVER])
+        name = luck.choice([name for name in row if name not in NEVER])
         raw.execute(f'update or ignore {table} set "{name}" = ? where rowid = ?', (other(luck, row[name]), row["r"]))
     raw.commit()
     raw.close()
@@ -82,7 +82,7 @@ NEVER = ("r", "uid", "id", "root", "tenant", "place", "n")
 
 
 def _swap(raw: Any, one: Any, two: Any) -> None:
-    names = [name for name in one.keys() if name not in ("r", "seq", "n", "root", "hash")]
+    names = [name for name in one if name not in ("r", "seq", "n", "root", "hash")]
     for row, values in ((one, two), (two, one)):
         sets = ", ".join(f'"{name}" = ?' for name in names)
         raw.execute(f"update events set {sets} where rowid = ?", (*(values[name] for name in names), row["r"]))
