@@ -179,6 +179,7 @@ class AsyncRuntime(
             return AsyncRun(self._hub, self._driver, session, row, over=is_settled(row))
 
     async def _owing(self, session: Session, row: RunRow) -> RunRow:
+        AsyncRun(self._hub, self._driver, session, row, over=False)  # what is done on the way knows its run
         try:
             return await self._driver.run(opening.go_on(session, row))
         except BaseException:

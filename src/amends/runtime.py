@@ -168,6 +168,7 @@ class Runtime(
             return Run(self._hub, self._driver, session, row, over=is_settled(row))
 
     def _owing(self, session: Session, row: RunRow) -> RunRow:
+        Run(self._hub, self._driver, session, row, over=False)  # what is done on the way knows its run
         try:
             return self._driver.run(opening.go_on(session, row))
         except BaseException:
