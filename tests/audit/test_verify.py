@@ -207,7 +207,7 @@ def test_a_tree_without_any_event_is_found(path: Path) -> None:
 
 def test_gc_and_its_event_are_no_problem(path: Path) -> None:
     rt = runtime(path)
-    assert rt.gc(0.0).runs >= 2
+    assert rt.gc(older_than=0.0).runs >= 2
     assert rt.verify().ok
     rt.close()
 
