@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, assert_type
 from amends import (
-    Absent, Approval, AsyncRuntime, Budget, BudgetState, Call, Cost, CostLine, Happened, Probed, Retry, Runtime, Staged, Tool, ToolCall, Unknown, Answer, current_call, declare, spent, tool,
+    Absent, Approval, AsyncRuntime, Budget, BudgetState, Call, Comparison, Cost, CostLine, Happened, Probed, Retry, Runtime, Staged, Tool, ToolCall, Unknown, Answer, current_call, declare, spent, tool,
 )
 from amends.links import Verb, sign, verify
 from amends.llm import Finished, Heard, ModelServer, Reply, ScriptedModel, run_agent, run_agent_async
@@ -203,3 +203,14 @@ with paying.run() as answering:
     assert_type(answering.answer_all([ToolCall("charge", {"order_id": "1"}), ToolCall("search", "{}", "call_1")]), list[Answer])
 with ModelServer(script, usage={"messages": {"input_tokens": 1}}) as server:
     assert_type(server.url, str)
+
+def forks(rt: Runtime) -> None:
+    assert_type(rt.fork("r", at="call"), str)
+    assert_type(rt.fork("r", at="call", id="f"), str)
+    compared = rt.compare("r", "f")
+    assert_type(compared, Comparison)
+    assert_type(compared.alike, bool)
+
+async def async_forks(art: AsyncRuntime) -> None:
+    assert_type(await art.fork("r", at="call"), str)
+    assert_type(await art.compare("r", "f"), Comparison)
