@@ -28,7 +28,7 @@ from amends.hiding import given_to, output_of, output_said
 from amends.hub import Hub, is_over
 from amends.joining import note_left_open, refuse_waiting
 from amends.ledger import Tree
-from amends.model import Answer, ToolCall
+from amends.model import Answer, Approval, ToolCall
 from amends.ops import Flight
 from amends.report import Report
 from amends.requesting import direct_ask, model_ask, once_ask, stranger_name
@@ -116,6 +116,12 @@ class Run:
         except Exception as error:
             people.log_for(self._session, error, tool)
             return answer_error(self._session, tool, error)
+
+    def approval_for(
+        self, tool: str, args: Mapping[str, Any] | str, *, tool_call_id: str | None = None
+    ) -> Approval | None:
+        """The request that this call would wait for, made if it was not yet; None: nobody is asked. Starts nothing."""
+        return turns.approval_for(self, tool, args, tool_call_id)
 
     def answer_all(self, calls: Iterable[ToolCall], /) -> list[Answer]:
         """Do what a model asked for in one turn, side by side and a pivot last, and phrase each outcome for it."""

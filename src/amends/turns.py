@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from amends import people
 from amends.context import refuse_nowhere
 from amends.engine.call import Done
+from amends.engine.foreseeing import ask_first
 from amends.engine.session import Ask
 from amends.engine.turn import End, do_turn
-from amends.model import Answer, ToolCall
-from amends.requesting import turn_asks
+from amends.errors import Held, Waiting
+from amends.model import Answer, Approval, ToolCall
+from amends.requesting import foreseen_ask, stranger_name, turn_asks
 
 if TYPE_CHECKING:
     from amends.aiorun import AsyncRun
@@ -48,6 +50,41 @@ async def answer_all_async(run: AsyncRun, calls: Sequence[ToolCall]) -> list[Ans
     rest = iter(ends)
     whole = [await _stranger_async(run, ask) if _is_stranger(ask) else next(rest) for ask in asks]
     return people.told_turn(run._session, calls, asks, whole)
+
+
+def approval_for(run: Run, tool: str, args: Mapping[str, Any] | str, call_id: str | None) -> Approval | None:
+    """The request for a yes that such a call waits for, made if there was none."""
+    ask = foreseen_ask(run._hub, run._session, tool, args, tool_call_id=call_id)
+    refuse_nowhere(ask.spec.name)
+    run._check_here()
+    try:
+        if not ask.undeclared:
+            run._watched(ask_first(run._session, ask), [ask.flight])
+        with run.child(stranger_name(ask)) as inner:
+            inner._watched(ask_first(inner._session, ask), [ask.flight])
+    except Waiting as waits:
+        return _asked_for(waits)
+
+
+async def approval_for_async(
+    run: AsyncRun, tool: str, args: Mapping[str, Any] | str, call_id: str | None
+) -> Approval | None:
+    """The same, awaited."""
+    ask = foreseen_ask(run._hub, run._session, tool, args, tool_call_id=call_id)
+    refuse_nowhere(ask.spec.name)
+    await run._check_here()
+    try:
+        if not ask.undeclared:
+            await run._watched(ask_first(run._session, ask), [ask.flight])
+        async with run.child(stranger_name(ask)) as inner:
+            await inner._watched(ask_first(inner._session, ask), [ask.flight])
+    except Waiting as waits:
+        return _asked_for(waits)
+
+
+def _asked_for(waits: Waiting) -> Approval | None:
+    found: Approval | None = waits.approval if isinstance(waits, Held) else None
+    return found
 
 
 def _refuse_nowhere(calls: Sequence[ToolCall]) -> None:
