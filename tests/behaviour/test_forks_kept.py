@@ -125,7 +125,13 @@ def test_a_fork_is_replayed_as_it_went() -> None:
 def test_a_fork_that_was_made_to_share_something_else_is_found_out(tmp_path: Path) -> None:
     world = World()
     a, b = world.compensatable("a"), world.compensatable("b")
-    for column, value in (("shared", "call_x"), ("result", '"other"'), ("args", "{}"), ("undoable", "1"), ("error", "x")):
+    for column, value in (
+        ("shared", "call_x"),
+        ("result", '"other"'),
+        ("args", "{}"),
+        ("undoable", "1"),
+        ("error", "x"),
+    ):
         path = tmp_path / f"{column}.db"
         with Runtime(f"sqlite:///{path}", tools=[a, b]) as rt:
             world.script["b"] = [ValueError("no")]
