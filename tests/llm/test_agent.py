@@ -180,6 +180,27 @@ def test_tools_may_be_named_by_themselves(world: World) -> None:
             agent_of(rt)("Hello.", tools=["nothing"])
 
 
+def test_a_name_that_no_api_takes_is_told_as_one_that_they_take(kind: str) -> None:
+    @tool(name="k8s.deploy", kind="pivot")
+    def deploy(image: str) -> str:
+        return f"deployed {image}"
+
+    with Runtime("memory:", tools=[deploy]) as rt:
+        for tools in (None, [deploy], ["k8s.deploy"]):
+            model = ScriptedModel(("k8s_deploy", {"image": "a"}), "Done.")
+            done = agent_of(rt, kind)(model, tools=tools)
+            assert (told(done), done.state) == (['"deployed a"'], "committed")
+            assert "k8s_deploy" in json.dumps(model.asked[0]["tools"])
+            assert done.report.calls[1].tool == "k8s.deploy"
+
+
+def test_two_names_that_are_one_for_a_model_are_a_mistake() -> None:
+    one = tool(lambda: 1, name="a.b", kind="read")
+    two = tool(lambda: 2, name="a_b", kind="read")
+    with Runtime("memory:", tools=[one, two]) as rt, pytest.raises(UsageError, match="same name"):
+        agent_of(rt)("Hello.")
+
+
 def test_a_model_may_repeat_a_call_on_purpose_where_it_is_let(agent: Agent, world: World) -> None:
     again = ("charge", {"order": "7", "cents": 4200, "again_because": "a second box"})
     done = agent(CHARGE, again, "Done.", repeats=True)

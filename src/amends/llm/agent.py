@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +31,8 @@ from amends.llm.wire import Api
 
 Outcome: TypeAlias = Literal["done", "waiting", "rolled_back", "max_turns", "stopped"]
 TURNS_MAX: Final = 20
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
+"""What the names of tools may not have in the APIs of models."""
 NO_WAY_BACK: Final = (
     "Not taken back: this task has made its irreversible call, and only goes forward. "
     "Finish what is left, or stop and tell the user."
@@ -235,8 +239,6 @@ def _let_go_if_held(answers: Sequence[Answer], talk: Conversation) -> None:
 
 
 def _reason(args: Any) -> str:
-    import json
-
     try:
         plain = json.loads(args) if isinstance(args, str) else args
         return str(plain.get("why") or "the model asked for it")[:500]
@@ -295,14 +297,17 @@ def _begun(
 
 
 def _offered(schemas: Sequence[dict[str, Any]], tools: Iterable[str | Tool[..., Any]] | None) -> list[dict[str, Any]]:
+    known = {_name(one): one for one in schemas}
+    if len(known) < len(schemas):
+        raise UsageError("two tools have the same name for a model, to whom a.b and a_b are both a_b")
     if tools is None:
         return list(schemas)
     names = [one if isinstance(one, str) else str(getattr(one, "name", one)) for one in tools]
-    known = {_name(one): one for one in schemas}
-    missing = [name for name in names if name not in known]
+    told = {name: name if name in known else _UNSAFE.sub("_", name) for name in names}
+    missing = [name for name in names if told[name] not in known]
     if missing:
         raise UsageError(f"no tool {', '.join(missing)} is declared here", hint="pass it in Runtime(tools=[...])")
-    return [known[name] for name in dict.fromkeys(names)]
+    return [known[told[name]] for name in dict.fromkeys(names)]
 
 
 def _name(schema: Mapping[str, Any]) -> str:
