@@ -106,8 +106,9 @@ def outputs_of(page: Path, blocks: list[Block], folder: Path) -> list[str]:
         "PYTHONUTF8": "1",
         "COLUMNS": "120",
     }
+    warnings = "ignore" if NEEDS.search(page.read_text(encoding="utf-8")) else "error"
     done = subprocess.run(
-        [sys.executable, "-W", "ignore" if NEEDS.search(page.read_text(encoding="utf-8")) else "error", str(script), str(said), str(page)],
+        [sys.executable, "-W", warnings, str(script), str(said), str(page)],
         cwd=folder / "in", env=environ, capture_output=True, encoding="utf-8", timeout=PAGE_S_MAX, check=False,
     )  # fmt: skip
     outputs = done.stdout.split(f"{MARK}\n")
