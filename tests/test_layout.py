@@ -35,9 +35,10 @@ ROWS: dict[str, Row] = {
         (
             *("record", "error", "errors", "approvalerrors", "phrases", "model", "states", "plain", "chain", "secret"),
             *("canonical", "noticeerrors", "report", "planned", "doubted", "reconciled", "budget", "overspent"),
-            *("bundleerrors", "bundlerules", "bundleverify", "ed25519"),
-            "replayerrors",
+            *("verified", "bundleerrors", "bundlerules", "bundleverify", "bundlevouch", "ed25519"),
+            *("replayerrors", "replayed"),
             "checkpoint",
+            *("forkerrors", "compared"),
         ),
         (),
         "the words that everything else is said in depend on nothing",
@@ -61,7 +62,8 @@ ROWS: dict[str, Row] = {
             *("joining", "filter", "planmark", "deskops", "budgetrows", "budgetops", "rules", "approvalrows"),
             *("approvalops", "noticeops", "links", "charges"),
             *("veil", "markrows", "sealops", "bundleops", "valueops", "proofs", "twins", "elsewhere"),
-            *("checkpointrows", "checkpointops"),
+            *("checkpointrows", "checkpointops", "auditops"),
+            *("forkrows", "forkops"),
         ),
         ("words",),
         "a declaration and an operation are data: whoever performs them comes later",
@@ -88,6 +90,7 @@ ROWS: dict[str, Row] = {
             "run",
             "aio",
             "aiorun",
+            "blocks",
             "attempts",
             "hub",
             "people",
@@ -99,6 +102,7 @@ ROWS: dict[str, Row] = {
             "listing",
             "deciding",
             "requesting",
+            "turns",
             "approvaldesk",
             "notices",
             "noticedesk",
@@ -113,16 +117,18 @@ ROWS: dict[str, Row] = {
             "testing",
             "accounts",
             "budgetdesk",
+            *("auditing", "auditdesk"),
             *("otel", "bundle", "bundling", "bundledesk"),
             *("replaydesk", "replaying", "replayrun", "aioreplay", "denying", "rebuilt", "drawn"),
-            *("checkpointer", "checkpointdesk", "signing"),
+            *("checkpointer", "checkpointdesk", "signing", "witness"),
+            *("forking", "forkdesk"),
         ),
         ("words", "tools", "engine", "drive", "store"),
         "the runtime serves every edge, so it may know none of them",
     ),
 }
 EDGES = ("llm", "adapters", "gateway", "http", "console", "cli", "engines")
-PUBLIC = ("", "errors", "idempotency", "links", "notify", "testing", "worker")
+PUBLIC = ("", "errors", "idempotency", "links", "notify", "signing", "testing", "worker")
 EDGE_WHY = "an edge stands on amends and its public modules alone, so that each can be removed"
 
 # Third-party packages, by member; an edge brings its own as an extra, the CLI's are always there.

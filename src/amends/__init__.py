@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from amends.attempts import AsyncAttempt, Attempt
     from amends.budget import Budget, BudgetState, Cost, CostLine
     from amends.checkpoint import Checkpoint
+    from amends.compared import Comparison
     from amends.context import current_call, current_run, spent
     from amends.doubted import Doubt, Evidence
     from amends.errors import (
@@ -49,11 +50,13 @@ if TYPE_CHECKING:
     )
     from amends.planned import Next, Planned, Preview, RollbackPlan
     from amends.reconciled import Mismatch, Reconciliation
+    from amends.replayed import Replayed
     from amends.report import Report
     from amends.rules import Rule
     from amends.run import Run
     from amends.runtime import Runtime
     from amends.secret import Secret
+    from amends.verified import Problem, Verified
 
 __version__ = "0.1.0.dev0"
 
@@ -70,6 +73,7 @@ __all__ = [
     "Call",
     "Checkpoint",
     "Collected",
+    "Comparison",
     "Cost",
     "CostLine",
     "Declaration",
@@ -88,8 +92,10 @@ __all__ = [
     "Planned",
     "Preview",
     "Probed",
+    "Problem",
     "Reconciliation",
     "Refused",
+    "Replayed",
     "Report",
     "Request",
     "Residue",
@@ -109,6 +115,7 @@ __all__ = [
     "ToolError",
     "Unknown",
     "UsageError",
+    "Verified",
     "Waiting",
     "Yes",
     "current_call",
@@ -124,6 +131,7 @@ _WHERE: Final = {
     "attempts": ("AsyncAttempt", "Attempt"),
     "budget": ("Budget", "BudgetState", "Cost", "CostLine"),
     "checkpoint": ("Checkpoint",),
+    "compared": ("Comparison",),
     "context": ("current_call", "current_run", "spent"),
     "doubted": ("Doubt", "Evidence"),
     "errors": (
@@ -161,11 +169,13 @@ _WHERE: Final = {
     ),
     "planned": ("Next", "Planned", "Preview", "RollbackPlan"),
     "reconciled": ("Mismatch", "Reconciliation"),
+    "replayed": ("Replayed",),
     "report": ("Report",),
     "rules": ("Rule",),
     "run": ("Run",),
     "runtime": ("Runtime",),
     "secret": ("Secret",),
+    "verified": ("Problem", "Verified"),
 }
 """Where each name is. ``tool`` alone is there at once: its module has its name, and would take its place."""
 _MODULE_OF: Final = {name: module for module, names in _WHERE.items() for name in names}

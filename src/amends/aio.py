@@ -11,10 +11,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from amends import listing, people, upkeep
+from amends import forking, listing, people, upkeep
 from amends.aiodrive import AsyncDriver
-from amends.aiorun import AsyncEntered, AsyncRun
+from amends.aiorun import AsyncRun
 from amends.approvaldesk import AsyncApprovalDesk
+from amends.auditdesk import AsyncAuditDesk
+from amends.blocks import AsyncEntered
 from amends.budget import Budget
 from amends.budgetdesk import AsyncBudgetDesk
 from amends.bundledesk import AsyncBundleDesk
@@ -27,6 +29,7 @@ from amends.engine.session import Session
 from amends.engine.telling import report_of
 from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
+from amends.forkdesk import AsyncForkDesk
 from amends.hub import Hub, View, is_settled, refuse_nested
 from amends.ledger import Store
 from amends.model import Approval, Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
@@ -56,6 +59,8 @@ class AsyncRuntime(
     AsyncBundleDesk,
     AsyncReplayDesk,
     AsyncCheckpointDesk,
+    AsyncAuditDesk,
+    AsyncForkDesk,
 ):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
@@ -174,6 +179,7 @@ class AsyncRuntime(
             return AsyncRun(self._hub, self._driver, session, row, over=is_settled(row))
 
     async def _owing(self, session: Session, row: RunRow) -> RunRow:
+        AsyncRun(self._hub, self._driver, session, row, over=False)  # what is done on the way knows its run
         try:
             return await self._driver.run(opening.go_on(session, row))
         except BaseException:
@@ -275,10 +281,10 @@ class AsyncRuntime(
         return await self._report(run_id)
 
     async def _report(self, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report:
-        tree = await self._drive(people.read(tenant=self._view.tenant or "", id=run_id, uid=uid))
-        return report_of(
-            self._hub.reader(), people.found(tree, run_id or uid), ledger=self._hub.store.url, skipped=skipped
-        )
+        reading = people.read(tenant=self._view.tenant or "", id=run_id, uid=uid)
+        tree = people.found(await self._drive(reading), run_id or uid)
+        forks = await self._drive(forking.forks_on(tree))
+        return report_of(self._hub.reader(), tree, ledger=self._hub.store.url, skipped=skipped, forks=forks)
 
     def runs(self, filter: str = "") -> AsyncIterator[RunInfo]:
         """Runs, newest first; the filter is the CLI's grammar."""
@@ -347,7 +353,7 @@ class AsyncRuntime(
     # ---- inside ---------------------------------------------------------------------------
 
     async def _drive(self, flow: Flow[T]) -> T:
-        refuse_reaching("a verb of the runtime")
+        refuse_reaching("a verb of the runtime", flow)
         await self._ready()
         return await self._driver.run(flow)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 
@@ -11,18 +11,16 @@ from amends import people, replaying
 from amends.aiorun import AsyncRun
 from amends.attempts import AsyncAttempt
 from amends.budget import Costs
-from amends.context import parent_call, refuse_nowhere
 from amends.denying import denied
-from amends.engine import plan
 from amends.engine.call import Done
-from amends.engine.replay import Replay, Stopped, recorded_call
-from amends.engine.session import Ask, Session, call_of
+from amends.engine.replay import Replay, Stopped
+from amends.engine.session import Session, call_of
 from amends.flow import Flow, Op
 from amends.hub import Hub
-from amends.model import Answer, Staged
-from amends.ops import Sleep, Together
+from amends.model import Answer, Staged, ToolCall
+from amends.ops import Flight, Sleep, Together
 from amends.report import Report
-from amends.requesting import direct_ask, stranger_name
+from amends.requesting import direct_ask
 from amends.rows import RunRow
 from amends.states import RunState
 from amends.tool import Declaration, Options, current_caller
@@ -86,13 +84,12 @@ class AsyncReplayRun(AsyncRun):
             raise self._replay.broken
         return told
 
-    async def execute(self, plan_: Sequence[object], /) -> list[Answer]:
-        """A model's plan, answered from the record."""
-
-        def call(session: Session, ask: Ask) -> Flow[Done]:
-            return recorded_call(self._replay, session, ask)
-
-        return await self._flow(plan.run_plan(self._session, plan_, parent=parent_call(), call=call))
+    async def answer_all(self, calls: Iterable[ToolCall], /) -> list[Answer]:
+        """What a model was told of its turn then; raises ``Diverged``, which no model is told."""
+        told = await super().answer_all(calls)
+        if self._replay.broken is not None:
+            raise self._replay.broken
+        return told
 
     async def begin(
         self,
@@ -150,12 +147,8 @@ class AsyncReplayRun(AsyncRun):
             return await asyncio.gather(*(self._flow(flow) for flow in op.flows), return_exceptions=True)
         return replaying.refuse(self._replay, op)
 
-    async def _do(self, ask: Ask) -> Done:
-        refuse_nowhere(ask.spec.name)
-        if not ask.undeclared:
-            return await self._flow(recorded_call(self._replay, self._session, ask))
-        async with self.child(stranger_name(ask)) as inner:
-            return await inner._flow(recorded_call(self._replay, inner._session, ask))
+    async def _watched(self, flow: Flow[T], flights: Sequence[Flight]) -> T:
+        return await self._flow(flow)
 
     def _value(self, done: Done) -> Any:
         spec = self._session.spec(done.row.tool)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, overload
 
-from amends import people
+from amends import people, turns
 from amends.aiodrive import AsyncDriver
 from amends.attempts import AsyncAttempt, end_open_async
 from amends.budget import Costs
@@ -21,9 +21,8 @@ from amends.drawn import dice, new_name
 from amends.engine import ending, leaving, plan
 from amends.engine.call import Done, guarded_call
 from amends.engine.joining import doubt_left
-from amends.engine.session import Ask, Session, call_of
+from amends.engine.session import Ask, Session
 from amends.engine.telling import answer_done, answer_error, info_of, output_gone, report_of
-from amends.engine.turn import End, do_turn
 from amends.engine.values import read_clock
 from amends.errors import LedgerError, TransactionOpen, UsageError
 from amends.flow import Flow
@@ -32,10 +31,10 @@ from amends.hub import Hub, is_over
 from amends.joining import note_left_open, still_open, waits_for_itself
 from amends.ledger import Tree
 from amends.loop import shielded
-from amends.model import Answer, Staged, ToolCall
+from amends.model import Answer, Approval, ToolCall
 from amends.ops import Flight
 from amends.report import Report
-from amends.requesting import direct_ask, model_ask, once_ask, stranger_name, turn_asks
+from amends.requesting import direct_ask, model_ask, once_ask, stranger_name
 from amends.riding import Ride, joined_ask
 from amends.rows import RunRow
 from amends.states import RunState
@@ -123,11 +122,15 @@ class AsyncRun:
             people.log_for(self._session, error, tool)
             return answer_error(self._session, tool, error)
 
+    async def approval_for(
+        self, tool: str, args: Mapping[str, Any] | str, *, tool_call_id: str | None = None
+    ) -> Approval | None:
+        """The request that this call would wait for, made if it was not yet; None: nobody is asked. Starts nothing."""
+        return await turns.approval_for_async(self, tool, args, tool_call_id)
+
     async def answer_all(self, calls: Iterable[ToolCall], /) -> list[Answer]:
         """Do what a model asked for in one turn, side by side and a pivot last, and phrase each outcome for it."""
-        asked = tuple(calls)
-        asks = turn_asks(self._hub, self._session, asked)
-        return people.told_turn(self._session, asked, asks, await self._turn(asks))
+        return await turns.answer_all_async(self, tuple(calls))
 
     async def execute(self, plan_: Sequence[object], /) -> list[Answer]:
         """A model's plan: a list of ``{"tool", "args"}``; inner lists run in parallel."""
@@ -212,9 +215,9 @@ class AsyncRun:
         except LedgerError:
             raise  # the run is still ours, and may be committed again
         except BaseException:
-            await self._end()
+            await self._given_up()
             raise
-        await self._end()
+        await self._given_up()
 
     async def rollback(self, why: str) -> NoReturn:
         """Compensate everything, then raise ``RolledBack``."""
@@ -224,7 +227,7 @@ class AsyncRun:
         try:
             await shielded(self._flow(leaving.take_back(self._session, why=why)))
         finally:
-            await self._end()
+            await self._given_up()
             with contextlib.suppress(LedgerError):
                 await self._look()
         raise AssertionError("taking back always raises")
@@ -251,7 +254,7 @@ class AsyncRun:
         try:
             await self._go(error)
         finally:
-            await self._end()
+            await self._given_up()
 
     async def report(self) -> Report:
         """What this run did so far."""
@@ -288,29 +291,6 @@ class AsyncRun:
             self._session.state = "pivoted"
         return done
 
-    async def _turn(self, asks: Sequence[Ask | Exception]) -> list[End]:
-        """How the calls of one turn ended; those that nobody declared, each in a run of its own, come last."""
-        strangers = {place for place, ask in enumerate(asks) if isinstance(ask, Ask) and ask.undeclared}
-        known = [ask for place, ask in enumerate(asks) if place not in strangers]
-        flights = [ask.flight for ask in known if isinstance(ask, Ask)]
-        try:
-            refuse_nowhere(known[0].spec.name if known and isinstance(known[0], Ask) else "a tool")
-            await self._check_here()
-            ends = await self._watched(do_turn(self._session, known), flights)
-        except Exception as error:  # of this place, and so of all of them
-            return [ask if isinstance(ask, Exception) else error for ask in asks]
-        if any(isinstance(end, Done) and (end.row.kind, end.row.state) == ("pivot", "succeeded") for end in ends):
-            self._session.state = "pivoted"
-        rest = iter(ends)
-        return [await self._end(ask) if place in strangers else next(rest) for place, ask in enumerate(asks)]
-
-    async def _end(self, ask: Ask | Exception) -> End:
-        assert isinstance(ask, Ask), "a stranger was asked for"
-        try:
-            return await self._do(ask)
-        except Exception as error:
-            return error
-
     async def _ride(self, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Done:
         """In the caller's own transaction: nothing of it is in flight, and stopped it never was."""
         refuse_nowhere(declared.name)
@@ -344,11 +324,7 @@ class AsyncRun:
             live.leave(lineage)
 
     def _value(self, done: Done) -> Any:
-        spec = self._session.spec(done.row.tool)
-        if spec is None or not spec.is_staging:
-            return done.value
-        call_id = done.row.id
-        return Staged(call_of(done.row, spec), lambda: people.staged_now(self._hub, call_id))
+        return people.value_of(self._hub, self._session, done)
 
     async def _open_child(self, id: str | None, input: object) -> AsyncRun:
         await self._check_here()
@@ -391,7 +367,7 @@ class AsyncRun:
         if error is not None and note:
             error.add_note(note)
 
-    async def _end(self) -> None:
+    async def _given_up(self) -> None:
         self._over = True
         if self._session.above:
             return  # a child's lease is its root's, which goes on
@@ -410,25 +386,3 @@ def _within(run: AsyncRun) -> Iterator[None]:
         yield
     finally:
         current_caller.reset(token)
-
-
-class AsyncEntered:
-    """A run in its block: the context is set, and leaving follows the table of nine."""
-
-    def __init__(self, run: AsyncRun) -> None:
-        self.run = run
-        self._token: Any = None
-        self._around = run._hub.live.block(run._session.uid)
-
-    async def __aenter__(self) -> AsyncRun:
-        self._token = current_caller.set(self.run)
-        self._around.__enter__()
-        return self.run
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        current_caller.reset(self._token)
-        try:
-            await self.run._go(error)
-        finally:
-            self._around.__exit__(None, None, None)
-            await self.run._end()

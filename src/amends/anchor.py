@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from amends.checkpoint import Anchored, anchored_from
-from amends.errors import LedgerUnavailable
+from amends.errors import LedgerUnavailable, UsageError
 from amends.record import dataclass
 
 BYTES_MAX: Final = 4_096
@@ -124,6 +124,19 @@ class Anchor:
                 held: Any = stack.enter_context(self.path.with_name(f"{self.path.name}.lock").open("ab"))
                 fcntl.flock(held, fcntl.LOCK_EX)
             yield
+
+
+def read_copy(path: Path) -> Anchored:
+    """The checkpoint in a copy of an anchor, or in a file that holds one as ``Checkpoint.to_dict`` says it."""
+    try:
+        with path.open("rb") as file:
+            said = json.loads(file.read(BYTES_MAX))
+        return anchored_from(said.get("checkpoint") or said)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{path} holds no checkpoint: {type(error).__name__}: {error}",
+            hint="give a copy of the ledger's .anchor file, or what on_checkpoint= was given, as JSON",
+        ) from error
 
 
 def _said(mark: Mark) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from importlib.resources import files
 from io import BytesIO
 from typing import Any, Final, TypeVar
 
-from amends import bundlerules, bundleverify
+from amends import bundleverify
 from amends.approvalrows import ApprovalRow
 from amends.bundleops import Record
 from amends.errors import BadBundle, LedgerTampered
@@ -72,27 +72,33 @@ def pack(records: Iterable[Record], *, ledger: str, version: str, checkpoints: I
 
 
 def _tree(record: Record) -> dict[str, Any]:
-    root, last = record.root, record.events[-1]
+    root = record.root
+    n, head = (record.events[-1].n, record.events[-1].hash) if record.events else (0, "")
     facts = {"root": root.uid, "run": root.id, "tenant": root.tenant, "origin": root.origin, "state": root.state}
-    return facts | {"generation": root.generation, "events": last.n, "head": last.hash}
+    return facts | {"generation": root.generation, "events": n, "head": head}
 
 
 @cache
 def program() -> str:
     """``verify.py``: our own module with what it imports of ours put in its place, so that it needs nothing."""
-    return _whole("bundleverify")
+    return _whole("bundleverify", set())
 
 
-def _whole(name: str) -> str:
-    text = files("amends").joinpath(f"{name}.py").read_text(encoding="utf-8")
-    return OURS.sub(lambda found: _whole(found["name"]).partition(FUTURE)[2].strip() + "\n", text)
+def _whole(name: str, done: set[str]) -> str:
+    def inside(found: re.Match[str]) -> str:
+        if found["name"] in done:
+            return ""
+        done.add(found["name"])
+        return _whole(found["name"], done).partition(FUTURE)[2].strip() + "\n"
+
+    return OURS.sub(inside, files("amends").joinpath(f"{name}.py").read_text(encoding="utf-8"))
 
 
 def unpack(data: bytes) -> list[Record]:
     """The trees in a bundle. Raises ``BadBundle`` where it cannot be read, ``LedgerTampered`` where it was changed."""
     try:
         found = bundleverify.read(data)
-        problems = bundlerules.check(found)
+        problems = bundleverify.check(found)
     except bundleverify.Unreadable as error:
         raise BadBundle(str(error)) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -20,8 +20,8 @@ class RunTaken(UsageError):
 
     default_hint = "load it into a ledger of its own"
 
-    def __init__(self, what: str, *, run_id: str) -> None:
-        super().__init__(what, run_id=run_id)
+    def __init__(self, message: str, *, run_id: str) -> None:
+        super().__init__(message, run_id=run_id)
 
 
 class RunIsRecord(UsageError):

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import hmac
 import json
-from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
-from amends.ed25519 import is_signed
-
 Row = dict[str, Any]
 Moves = Mapping[str, tuple[str, ...]]
-PROBLEMS_MAX = 100
 GENESIS = "0" * 64
 NEW = "(new)"
 CALL_MOVES: Moves = {
@@ -43,17 +38,23 @@ RUN_MOVES: Moves = {
     "rolled_back": ("rolling_back",),
     "abandoned": (),
 }
-GONE, SEALED = "gone:", "sealed:"
-PROVED = {
-    "run": (("row", "row", False), ("input", "input", True), ("output", "output", True)),
-    "call": (("row", "row", False), ("args", "args", False), ("result", "result", True), ("error", "failure", False)),
-    "approval": (("row", "terms", False), ("digest", "digest", False), ("given", "given", False)),
+APPROVAL_MOVES: Moves = {
+    NEW: ("pending",),
+    "pending": ("approved", "rejected", "expired", "cancelled"),
+    "approved": ("used", "rejected", "expired", "cancelled", "approved"),
 }
-"""Of each kind of row: its columns that events prove, the fact that does, and whether it may have none."""
+SHARED: Moves = {NEW: ("succeeded", "failed", "refused", "dropped")}
+"""A call that a fork has as it was: it never moved there."""
+MOVES = {"run": RUN_MOVES, "call": CALL_MOVES, "approval": APPROVAL_MOVES}
+KINDS = (("run", "runs", "uid"), ("call", "calls", "id"), ("approval", "approvals", "id"))
+"""The kinds of rows, the files that they are in, and what each is known by."""
+GONE, SEALED = "gone:", "sealed:"
 BOUND = {
-    "run": "uid id tenant generation root parent policy order_mode agent principal input_digest tags deadline_at",
+    "run": "uid id tenant generation root parent policy order_mode agent principal input_digest tags deadline_at"
+    " forked_from forked_at",
     "call": (
         "tool version kind key generation ident digest scope declared again call_ref parent grp at_commit undoable accepts"
+        " shared"
     ),
     "approval": (
         "call run version principal agent nonce needed roles reasons rule policy requested_at expires_at use_key residue"
@@ -74,8 +75,10 @@ class Bundle:
 class Problem:
     """Something that was changed: in which tree, at which of its events, and how."""
 
-    def __init__(self, how: str, text: str, root: str = "", run_id: str = "", n: int = 0) -> None:
-        self.how, self.text, self.root, self.run_id, self.n = how, text, root, run_id, n
+    def __init__(self, how: str, text: str, event: Row | None = None, *, root: str = "", n: int = 0) -> None:
+        said = event or {}
+        self.how, self.text, self.root, self.run_id = how, text, said.get("root", root), said.get("run_id", "")
+        self.n, self.seq = n or said.get("n", 0), said.get("seq", 0)
 
     def __repr__(self) -> str:
         return f"run {self.run_id or self.root or '-'}, event {self.n or '-'}: {self.how}: {self.text}"
@@ -100,42 +103,42 @@ def micros(at: float) -> int:
     return round(at * 1e6)
 
 
-def link(prev: str, event: Row) -> str:
-    """What the hash of this event must be, after the one with that hash."""
+def link(prev: str, n: int, event: Row) -> str:
+    """What the hash of this event must be, as number ``n`` after the one with that hash."""
     body = digest(*(storable(str(event[name])) for name in SAID))
-    return sha256(f"{prev}:{event['n']}:{micros(event['at'])}:{body}".encode("utf-8", "surrogatepass")).hexdigest()
+    return sha256(f"{prev}:{n}:{micros(event['at'])}:{body}".encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def proof(text: str) -> str:
+    """What an event says of a payload."""
+    return sha256(storable(text).encode("utf-8")).hexdigest()
+
+
+def bound(row: Row, kind: str) -> str:
+    """What the first event of a row says of it."""
+    parts = tuple(storable(one) if isinstance(one := row[name], str) else one for name in BOUND[kind].split())
+    return sha256(ascii(parts).encode("ascii")).hexdigest()
 
 
 # ---- checking -----------------------------------------------------------------------------
 
 
-def check(bundle: Bundle, keys: Sequence[str] = ()) -> list[Problem]:
-    """Everything in it that does not hang together, the first bad event of each tree first."""
+def check_trees(bundle: Bundle) -> list[Problem]:
+    """Everything in its trees that does not hang together."""
     found: list[Problem] = []
     rows = bundle.rows
     trees = {run["uid"]: run for run in rows["runs"] if run["uid"] == run["root"]}
     of = {part: _by(rows[part], "root") for part in ("runs", "calls", "events", "approvals")}
     for part, some in of.items():
         gone = some.keys() - trees.keys()
-        found += [Problem("row_forged", f"there are {part} of a tree that is not there", root) for root in gone]
+        found += [Problem("row_forged", f"there are {part} of a tree that is not there", root=root) for root in gone]
     told = {tree["root"]: tree for tree in bundle.manifest["trees"]}
     gone = told.keys() - trees.keys()
-    found += [Problem("row_missing", "the manifest names a tree that is not there", root) for root in gone]
-    for root, run in trees.items():
+    found += [Problem("row_missing", "the manifest names a tree that is not there", root=root) for root in gone]
+    for root in trees:
         mine = {part: some.get(root, []) for part, some in of.items()}
-        found += [_named(one, root, run["id"]) for one in _check_tree(mine, told.get(root))]
-    hashes = {(event["root"], event["n"]): event["hash"] for event in rows["events"]}
-    found += _check_checkpoints(rows["checkpoints"], hashes, set(trees), keys)
-    return found[:PROBLEMS_MAX]
-
-
-def behind(bundle: Bundle) -> int:
-    """How many of its events no checkpoint in it stands behind."""
-    newest: dict[str, int] = {}
-    for row in bundle.rows["checkpoints"]:
-        for root, n, _ in json.loads(row["heads"]):
-            newest[root] = max(n, newest.get(root, 0))
-    return sum(event["n"] > newest.get(event["root"], 0) for event in bundle.rows["events"])
+        found += Tree(mine, is_ours=trees[root]["origin"] == bundle.manifest["ledger"]).problems(told.get(root))
+    return found
 
 
 def _by(rows: list[Row], name: str) -> dict[str, list[Row]]:
@@ -145,175 +148,184 @@ def _by(rows: list[Row], name: str) -> dict[str, list[Row]]:
     return found
 
 
-def _named(problem: Problem, root: str, run_id: str) -> Problem:
-    problem.root, problem.run_id = root, run_id
-    return problem
+class Subject:
+    """One row, as its events tell it; ``facts``: what was said of it last, by name."""
+
+    def __init__(self, event: Row, facts: Row) -> None:
+        self.first, self.last, self.facts = event, event, facts
+        self.state = event["to_state"]
+        self.counts = {"attempt": 0, "comp_attempt": 0, "settled_seq": 0}
+        self.passed = False
 
 
-def _check_tree(tree: dict[str, list[Row]], told: Row | None) -> list[Problem]:
-    events = sorted(tree["events"], key=lambda event: event["n"])
-    broken = _check_chain(events)
-    if broken is not None:
-        return [broken]  # after it nothing can be said of what comes from whom
-    if told is None:
-        return [Problem("row_forged", "the manifest does not name this tree")]
-    if (len(events), events[-1]["hash"] if events else "") != (told["events"], told["head"]):
-        return [Problem("cut", f"it ends at event {len(events)}; it had {told['events']}", n=len(events) + 1)]
-    return sorted([*_check_moves(tree, events), *_check_payloads(tree, events)], key=lambda problem: problem.n)
+class Tree:
+    """The events of one tree in their order, then its rows."""
 
+    def __init__(self, rows: dict[str, list[Row]], *, is_ours: bool) -> None:
+        self._rows, self._events = rows, sorted(rows["events"], key=lambda event: event["n"])
+        self._subjects: dict[tuple[str, str], Subject] = {}
+        self._runs: dict[str, Row] = {}
+        self._emptied = not is_ours  # gc of another ledger writes no event
+        self._found: list[Problem] = []
 
-def _check_chain(events: list[Row]) -> Problem | None:
-    prev = GENESIS
-    for place, event in enumerate(events, 1):
-        if event["n"] != place:
-            how, what = ("inserted", "is there twice") if event["n"] < place else ("deleted", "is missing")
-            n = min(event["n"], place)
-            return Problem(how, f"event {n} {what}", n=n)
-        if event["at"] != micros(event["at"]) / 1e6:
-            return Problem("edited", "its time is no whole microsecond", n=place)
-        if link(prev, event) != event["hash"]:
-            return Problem("edited", "it does not say what its hash is of", n=place)
-        prev = event["hash"]
-    return None
+    def problems(self, told: Row | None) -> list[Problem]:
+        """What was changed. After an event that does not hang on the one before it nothing more can be said."""
+        if not self._is_linked():
+            return self._found
+        end: Row = self._events[-1] if self._events else {"n": 0, "hash": ""}
+        if told is None:
+            return [Problem("row_forged", "the manifest does not name this tree", end)]
+        if (end["n"], end["hash"]) != (told["events"], told["head"]):
+            return [Problem("cut", f"it ends at event {end['n']}, and had {told['events']}", end, n=end["n"] + 1)]
+        for kind, part, name in KINDS:
+            for row in self._rows[part]:
+                self._found += self._compared(kind, row[name], row)
+        for (kind, id), subject in self._subjects.items():
+            self._found.append(Problem("row_missing", f"{kind} {id} is not there", subject.last))
+        known = {run["uid"] for run in self._rows["runs"]}
+        for uid, event in self._runs.items():
+            if uid not in known and ("run", uid) not in self._subjects:
+                self._found.append(Problem("row_missing", f"run {uid} is not there", event))
+        return self._found
 
+    def _is_linked(self) -> bool:
+        prev, seq = GENESIS, 0
+        for n, event in enumerate(self._events, 1):
+            if event["n"] != n or event["seq"] <= seq or event["hash"] != link(prev, n, event):
+                if not self._found:
+                    how, text = self._how_broken(n, prev, event)
+                    self._found.append(Problem(how, text, event, n=n if how == "deleted" else event["n"]))
+                return False
+            prev, seq = event["hash"], event["seq"]
+            if event["at"] != micros(event["at"]) / 1e6:
+                self._found.append(Problem("edited", "its time is no whole microsecond", event))
+            self._found += self._moved(event, json.loads(event["facts"]))
+        return True
 
-def _check_moves(tree: dict[str, list[Row]], events: list[Row]) -> Iterator[Problem]:
-    """Each row stands where its events left it, each event is about a row, and each move is one that there is."""
-    stands: dict[tuple[str, str], str] = {}
-    last: dict[tuple[str, str], int] = {}
-    for event in events:
-        subject, moves = _subject(event)
+    def _how_broken(self, n: int, prev: str, event: Row) -> tuple[str, str]:
+        after = self._events[n] if n < len(self._events) else None
+        if event["n"] > n:
+            return "deleted", f"event {n} is not there"
+        if event["n"] == n and event["hash"] == link(prev, n, event):
+            return "swapped", "it stands before its forerunner in the ledger"
+        if after is not None and after["hash"] == link(prev, n, after):
+            if event["hash"] == link(after["hash"], n + 1, event):
+                return "swapped", f"it was event {n + 1}"
+            return "inserted", "the event after it hangs on the one before it"
+        if after is not None and after["hash"] == link(event["hash"], n + 2, after):
+            return "deleted", f"event {n} is not there, and those after it were numbered anew"
+        return "edited", "it does not say what its hash is of"
+
+    # ---- what events say of rows ----------------------------------------------------------
+
+    def _moved(self, event: Row, facts: Row) -> Iterator[Problem]:
+        self._runs.setdefault(event["run"], event)
+        what, asked = event["what"], str(facts.get("approval"))
+        subject = {"run": event["run"], "call": event["call"], "shared": event["call"], "approval": asked}.get(what)
+        if subject is not None:
+            yield from self._moves("call" if what == "shared" else what, subject, event, facts)
+        elif what in ("goal", "output"):
+            self._adds(("run", event["run"]), facts, "output")
+        elif what == "approval given":
+            self._adds(("approval", asked), facts, "given")
+        elif what == "payloads removed":
+            self._emptied = True
+        elif what == "passed to parent" and ("call", event["call"]) in self._subjects:
+            self._subjects["call", event["call"]].passed = True
+
+    def _moves(self, kind: str, id: str, event: Row, facts: Row) -> Iterator[Problem]:
+        subject, to = self._subjects.get((kind, id)), event["to_state"]
+        state = NEW if subject is None else subject.state
+        if event["frm"] != state:
+            yield Problem("inserted", f"{kind} {id} was {state} then, not {event['frm']}", event)
+        elif to not in (SHARED if event["what"] == "shared" else MOVES[kind]).get(state, ()):
+            yield Problem("inserted", f"no {kind} goes from {state} to {to}", event)
         if subject is None:
-            continue
-        if moves is not None and event["to_state"] not in moves.get(event["frm"], ()):
-            yield Problem("inserted", f"nothing goes from {event['frm']} to {event['to_state']}", n=event["n"])
-        elif event["frm"] != stands.get(subject, NEW):
-            text = f"{subject[1]} was {stands.get(subject, NEW)}, not {event['frm']}"
-            yield Problem("inserted", text, n=event["n"])
-        stands[subject], last[subject] = event["to_state"], event["n"]
-    rows = {(kind, row[name]): row for kind, part, name in KINDS for row in tree[part]}
-    for subject, state in stands.items():
-        row = rows.get(subject)
-        if row is None:
-            yield Problem("row_missing", f"{subject[0]} {subject[1]} is not there", n=last[subject])
-        elif row["state"] != state:
-            text = f"{subject[0]} {subject[1]} is {row['state']}, and its last event says {state}"
-            yield Problem("row_changed", text, n=last[subject])
-    for subject in rows.keys() - stands.keys():
-        yield Problem("row_forged", f"{subject[0]} {subject[1]} has no event")
+            subject = self._subjects[kind, id] = Subject(event, facts)
+        else:
+            is_settled = event["frm"] == "started" if "attempt" in facts else "resolved" in facts
+            if kind == "call" and is_settled:  # a settlement writes the result anew: also that there is none
+                forgets = (
+                    ("failure", "result") if event["frm"] == "started" else ("result",) if to == "succeeded" else ()
+                )
+                for name in forgets:
+                    subject.facts.pop(name, None)
+            subject.facts.update(facts)
+            subject.last, subject.state = event, to
+        if kind == "call" and (to == "started" or event["what"] == "shared"):
+            subject.counts["attempt"] = facts.get("attempt", 1)
+            if to == "succeeded":
+                subject.counts["settled_seq"] = event["seq"]
+        elif kind == "call" and to == "compensating":
+            subject.counts["comp_attempt"] = facts.get("attempt", 0)
+        elif kind == "call" and to in ("succeeded", "in_doubt"):
+            subject.counts["settled_seq"] = event["seq"]
 
+    def _adds(self, subject: tuple[str, str], facts: Row, name: str) -> None:
+        if subject in self._subjects and name in facts:
+            self._subjects[subject].facts[name] = facts[name]
 
-KINDS = (("run", "runs", "uid"), ("call", "calls", "id"), ("approval", "approvals", "id"))
+    # ---- the rows -------------------------------------------------------------------------
 
+    def _compared(self, kind: str, id: str, row: Row) -> Iterator[Problem]:
+        subject = self._subjects.pop((kind, id), None)
+        if subject is None:
+            about = {"root": row["root"], "run_id": row["id"] if kind == "run" else row["run_id"]}
+            yield Problem("row_forged", f"{kind} {id} has no event", about)
+            return
+        if row["state"] != subject.state:
+            text = f"{kind} {id} is {row['state']}, and its last event says {subject.state}"
+            yield Problem("row_changed", text, subject.last)
+        compare = {"run": self._run, "call": self._call, "approval": self._approval}[kind]
+        for how, text in compare(row, subject):
+            yield Problem(how, f"{kind} {id}: {text}", subject.last)
 
-def _subject(event: Row) -> tuple[tuple[str, str] | None, Moves | None]:
-    """Which row an event moves, and the table of its moves; None: it moves none."""
-    what = event["what"]
-    if what == "run":
-        return ("run", event["run"]), RUN_MOVES
-    if what == "call":
-        return ("call", event["call"]), CALL_MOVES
-    if what == "approval":
-        return ("approval", json.loads(event["facts"])["approval"]), None
-    return None, None
+    def _run(self, row: Row, subject: Subject) -> Iterator[tuple[str, str]]:
+        first, facts = subject.first, subject.facts
+        if "row" in facts and facts["row"] != bound(row, "run"):
+            yield "row_changed", "something that never changes was changed"
+        mine = row["root"], row["id"], row["tenant"], row["created_at"]
+        if mine != (first["root"], first["run_id"], first["tenant"], first["at"]):
+            yield "row_changed", "the id, the tenant or the time was changed"
+        for name in ("input", "output") if "row" in facts else ():
+            yield from self._payload(name, row[name], facts.get(name))
 
+    def _call(self, row: Row, subject: Subject) -> Iterator[tuple[str, str]]:
+        first, facts = subject.first, subject.facts
+        if "row" in facts and facts["row"] != bound(row, "call"):
+            yield "row_changed", "something that never changes was changed"
+        mine = row["root"], row["run_id"], row["tenant"], row["created_at"], row["seq"]
+        if mine != (first["root"], first["run_id"], first["tenant"], first["at"], first["seq"]):
+            yield "row_changed", "the run, the time or the place was changed"
+        run = next((run for run in self._rows["runs"] if run["uid"] == row["run"]), None)
+        if run is None or (row["run"] != first["run"] and not subject.passed):
+            yield "row_changed", "the run was changed"
+        elif (row["agent"], row["principal"]) != (run["agent"], run["principal"]):
+            yield "row_changed", "the agent or the principal was changed"
+        if {name: row[name] for name in subject.counts} != subject.counts:
+            yield "row_changed", "the attempts or the place among the settled were changed"
+        for name in ("args", "result") if "row" in facts else ():
+            yield from self._payload(name, row[name], facts.get(name))
+        if "row" in facts and facts.get("failure") and not self._emptied and row["state"] != "refused":
+            yield from self._payload("error", row["error"], facts["failure"])
 
-def _check_payloads(tree: dict[str, list[Row]], events: list[Row]) -> Iterator[Problem]:
-    """What rows hold is what their events have proved: payloads, and what was decided once and for all."""
-    proved: dict[tuple[str, str, str], tuple[str | None, int]] = {}
-    for event in events:
-        facts = json.loads(event["facts"])
-        subject, _ = _subject(event)
-        if event["what"] in ("goal", "output"):
-            subject = ("run", event["run"])
-        for column, name, may_be_none in PROVED.get("" if subject is None else subject[0], ()):
-            begins = event["frm"] == NEW and may_be_none
-            answers = event["to_state"] == "succeeded" and "resolved" in facts
-            settles = column == "result" and (event["frm"] == "started" or answers)
-            if subject is not None and (name in facts or begins or settles):
-                proved[subject[0], subject[1], column] = facts.get(name), event["n"]
-    is_gone = any(run["gone_at"] is not None for run in tree["runs"])
-    for kind, part, key in KINDS:
-        for row in tree[part]:
-            for column, _, _ in PROVED[kind]:
-                if is_gone and column == "error":
-                    continue  # gc has left the name of an error, and nothing of its message
-                said, n = proved.get((kind, row[key], column), (None, 0))
-                if n and not _is_proved(said, row, kind, column):
-                    how, what = (
-                        ("row_changed", "what it is") if column == "row" else ("payload_changed", f"its {column}")
-                    )
-                    yield Problem(how, f"{what} is not what event {n} says of {kind} {row[key]}", n=n)
+    def _approval(self, row: Row, subject: Subject) -> Iterator[tuple[str, str]]:
+        first, facts = subject.first, subject.facts
+        if "terms" in facts and facts["terms"] != bound(row, "approval"):
+            yield "row_changed", "what was asked for was changed"
+        if (row["digest"], row["seq"], row["call"]) != (facts.get("digest"), first["seq"], first["call"]):
+            yield "row_changed", "what it binds was changed"
+        if (row["root"], row["run_id"], row["tenant"]) != (first["root"], first["run_id"], first["tenant"]):
+            yield "row_changed", "the run was changed"
+        if row["given"] != "[]" or "given" in facts:
+            yield from self._payload("given", row["given"], facts.get("given"))
 
-
-def _is_proved(said: str | None, row: Row, kind: str, column: str) -> bool:
-    if column == "row":
-        parts = [row[name] for name in BOUND[kind].split()]
-        return (
-            said == sha256(ascii(tuple(storable(p) if isinstance(p, str) else p for p in parts)).encode()).hexdigest()
-        )
-    text = row[column]
-    if column == "digest":
-        return bool(said == text)
-    if text and text.startswith((GONE, SEALED)):
-        return True  # removed by gc, or of an encrypted ledger: nobody can tell without its key
-    if not said or text is None:
-        return not said and not text
-    return ":" in said or said == sha256(storable(text).encode("utf-8")).hexdigest()
-
-
-# ---- checkpoints --------------------------------------------------------------------------
-
-
-def _check_checkpoints(
-    rows: list[Row], hashes: dict[tuple[str, int], str], roots: set[str], keys: Sequence[str]
-) -> Iterator[Problem]:
-    vouched = not keys
-    for row in rows:
-        said = (
-            row["n"],
-            micros(row["at"]),
-            row["ledger"],
-            row["high"],
-            row["gaps"],
-            row["heads"],
-            row["prev"],
-            row["key"],
-        )
-        if digest("amends checkpoint", *said) != row["hash"]:
-            yield Problem("edited", f"checkpoint {row['n']} does not say what its hash is of")
-            continue
-        by = next((key for key in keys if name_of(key) == row["key"]), row["key"])
-        if row["key"] and not has_signed(by, row["hash"], row["signature"]):
-            yield Problem("bad_signature", f"the signature of checkpoint {row['n']} is not one of {row['key']}")
-        vouched = vouched or by in keys
-        for root, n, known in json.loads(row["heads"]):
-            if root not in roots or hashes.get((root, n)) == known:
-                continue
-            if (root, n) in hashes:
-                yield Problem("rewritten", f"checkpoint {row['n']} names another event {n}", root, n=n)
-            else:
-                yield Problem("cut", f"checkpoint {row['n']} names event {n}, which is not there", root, n=n)
-    if not vouched:
-        yield Problem("bad_signature", f"no checkpoint in it is signed with {' or '.join(map(name_of, keys))}")
-
-
-def name_of(key: str) -> str:
-    """How a checkpoint names the key that signed it."""
-    kind, _, rest = key.partition(":")
-    if kind == "hmac":
-        return f"hmac-id:{hmac.digest(rest.encode(), b'amends audit key', 'sha256').hex()[:16]}"
-    return key
-
-
-def has_signed(key: str, hash: str, signature: str) -> bool:
-    """Whether this is the key's signature of that hash; a key that only has a name here proves nothing, and says yes."""
-    kind, _, rest = key.partition(":")
-    words = f"amends checkpoint {hash}".encode("ascii", "replace")
-    try:
-        raw = b64decode(signature, validate=True)
-        if kind == "hmac":
-            return hmac.compare_digest(hmac.digest(rest.encode(), words, "sha256"), raw)
-        return bool(signature) if kind == "hmac-id" else is_signed(b64decode(rest, validate=True), words, raw)
-    except ValueError:
-        return False
+    def _payload(self, name: str, text: str | None, proved: str | None) -> Iterator[tuple[str, str]]:
+        if text is not None and text.startswith(GONE):
+            if not self._emptied:
+                yield "payload_changed", f"the {name} is gone, and gc did not remove it"
+        elif proved is None or text is None:
+            if text or proved is not None:
+                yield "payload_changed", f"the {name} is not what was written"
+        elif ":" not in proved and not text.startswith(SEALED) and proof(text) != proved:
+            yield "payload_changed", f"the {name} is not what was written"

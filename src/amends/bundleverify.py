@@ -23,7 +23,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from amends.bundlerules import Bundle, Row, behind, check
+from amends.bundlerules import Bundle, Problem, Row, check_trees
+from amends.bundlevouch import behind, check_checkpoints
 
 FORMAT, VERSION = "amends bundle", 1
 PARTS = ("runs", "calls", "events", "approvals", "checkpoints")
@@ -31,6 +32,7 @@ FILES = ("manifest.json", *(f"{part}.jsonl" for part in PARTS), "verify.py", "__
 UNPACKED_MAX = 1 << 29
 """Bytes that a bundle may have when it is unpacked: a small file can say that it is endless."""
 BROKEN, UNREADABLE = 20, 2
+PROBLEMS_MAX = 100
 
 
 class Unreadable(Exception):
@@ -97,6 +99,12 @@ def _once(pairs: list[tuple[str, Any]]) -> Row:
 
 def _no_number(text: str) -> None:
     raise ValueError(f"{text} is no number")
+
+
+def check(bundle: Bundle, keys: Sequence[str] = ()) -> list[Problem]:
+    """Everything in it that does not hang together, the first bad event first; ``keys``: who must have signed."""
+    found = [*check_trees(bundle), *check_checkpoints(bundle, keys)]
+    return sorted(found, key=lambda one: (one.seq == 0, one.seq, one.root, one.n))[:PROBLEMS_MAX]
 
 
 # ---- the command --------------------------------------------------------------------------

@@ -8,20 +8,36 @@ from typing import Final
 from amends.bundle import pack
 from amends.bundle import unpack as unpack
 from amends.bundleops import FindTrees, LoadRecords, ReadRecord, Record
+from amends.checkpoint import read_heads
+from amends.checkpointops import ReadCheckpoints
+from amends.checkpointrows import CheckpointRow
 from amends.errors import UsageError
 from amends.hub import Hub, View
 from amends.ops import ReadClocks
 from amends.people import no_run
 from amends.plain import digest
+from amends.record import dataclass
 from amends.rows import LOADED
 from amends.store.migrations import Migrating
 
+CHECKPOINTS_PAGE: Final = 20
+CHECKPOINT_PAGES_MAX: Final = 5_000
+"""So far back a run's checkpoint is looked for."""
 MEMORY: Final = "memory"
 """The name of a ledger that has none."""
 
 
-async def taken_out(view: View, run_ids: tuple[str, ...], ledger: str) -> tuple[list[Record], float]:
-    """Every generation of these runs with the whole trees that they are in, and the time."""
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What is taken out of a ledger, and when."""
+
+    records: list[Record]
+    checkpoints: list[CheckpointRow]
+    now: float
+
+
+async def taken_out(view: View, run_ids: tuple[str, ...], ledger: str) -> Taken:
+    """Every generation of these runs with the whole trees that they are in, and the checkpoints behind them."""
     if not run_ids:
         raise UsageError("say which runs are to be exported")
     roots: dict[str, None] = {}
@@ -35,15 +51,40 @@ async def taken_out(view: View, run_ids: tuple[str, ...], ledger: str) -> tuple[
         record = await ReadRecord(root)
         assert record is not None, "no run is ever deleted"
         records.append(_as_there(record, ledger))
-    return records, (await ReadClocks()).wall
+    return Taken(records, await _behind(records), (await ReadClocks()).wall)
 
 
-def packed(taken: tuple[list[Record], float], ledger: str) -> bytes:
+async def _behind(records: list[Record]) -> list[CheckpointRow]:
+    """Of each tree the newest checkpoint that names it, oldest first. Looked for from the end, since most are there."""
+    wanted = {record.root.uid for record in records}
+    found: list[CheckpointRow] = []
+    newest = await ReadCheckpoints(-1, 1)
+    last = newest[0].n if newest else 0
+    for _ in range(CHECKPOINT_PAGES_MAX):
+        if not wanted or last < 1:
+            break
+        page = await ReadCheckpoints(max(0, last - CHECKPOINTS_PAGE), CHECKPOINTS_PAGE)
+        for row in sorted(page, key=lambda row: -row.n):
+            named = wanted & _named(row) if row.n <= last else set()
+            if named:
+                found.append(row)
+                wanted -= named
+        last -= CHECKPOINTS_PAGE
+    return sorted(found, key=lambda row: row.n)
+
+
+def _named(row: CheckpointRow) -> set[str]:
+    try:
+        return {root for root, _, _ in read_heads(row.heads)}
+    except ValueError:  # somebody has changed it, and amends audit verify says so
+        return set()
+
+
+def packed(taken: Taken, ledger: str) -> bytes:
     """The bundle of what was taken out."""
     from amends import __version__
 
-    records, now = taken
-    return pack(records, ledger=ledger, version=__version__, now=now)
+    return pack(taken.records, ledger=ledger, version=__version__, checkpoints=taken.checkpoints, now=taken.now)
 
 
 async def put_in(hub: Hub, view: View, records: list[Record]) -> list[str]:

@@ -25,7 +25,7 @@ class Checkpoint:
     """One link of the ledger's own chain. Whoever keeps ``n`` and ``hash`` elsewhere can prove what the ledger said."""
 
     ledger: str
-    """The ledger that it is of: made up with its first checkpoint, the same in all of them."""
+    """The ledger that it is of: the name that ``amends db status`` shows."""
     n: int
     at: datetime
     heads: int
@@ -89,10 +89,11 @@ def to_sign(hash: str) -> bytes:
 
 def anchored_from(said: Mapping[str, Any]) -> Anchored:
     """What an anchor has written down, read back. Raises ``ValueError``, ``LookupError`` or ``TypeError``."""
+    at = said["at"]
     return Anchored(
         str(said["ledger"]),
         int(said["n"]),
-        float(said["at"]),
+        datetime.fromisoformat(at).timestamp() if isinstance(at, str) else float(at),
         str(said["hash"]),
         str(said.get("key", "")),
         str(said.get("signature", "")),

@@ -26,8 +26,8 @@ class CheckpointRow:
     """The newest event of each tree that has changed, as JSON ``[[root, n, hash], …]``."""
     prev: str
     hash: str
-    key: str = ""
-    signature: str = ""
+    key: str
+    signature: str
 
     @property
     def true_hash(self) -> str:

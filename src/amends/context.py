@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from amends.budget import Number, billionths
 from amends.errors import NoRun, UsageError
+from amends.flow import Flow
 from amends.model import Call
 from amends.ops import Invoked, Later
 from amends.tool import Declaration, Options, current_caller
@@ -65,10 +66,15 @@ guards: Final[list[Callable[[str], None]]] = []
 """Asked before a program reaches for the ledger: replays add one, and it refuses."""
 
 
-def refuse_reaching(what: str) -> None:
-    """Raise where this code may not ask the ledger: inside a replay."""
-    for guard in guards:
-        guard(what)
+def refuse_reaching(what: str, flow: Flow[Any] | None = None) -> None:
+    """Raise where this code may not ask the ledger: inside a replay. ``flow``: what it was about to ask."""
+    try:
+        for guard in guards:
+            guard(what)
+    except Exception:
+        if flow is not None:
+            flow.close()
+        raise
 
 
 def calling_run() -> str:

@@ -46,12 +46,15 @@ def denied(replay: Replay) -> Iterator[None]:
         yield
     finally:
         _replay.reset(token)
+        replay.finished = True  # a thread that outlives it belongs to whoever uses it next
 
 
 def replay_here() -> Replay | None:
     """The replay that this code runs inside of, if any."""
     found = _replay.get()
-    return found if found is not None or not _born else _born.get(threading.current_thread())
+    if found is None and _born:
+        found = _born.get(threading.current_thread())
+    return None if found is None or found.finished else found
 
 
 def born_in(replay: Replay) -> bool:
@@ -73,7 +76,21 @@ def _add_hook() -> None:
         if not _added:
             sys.addaudithook(_hook)
             guards.append(refuse_in_replay)
+            if sys.version_info < (3, 12):
+                _watch_threads()
             _added = True
+
+
+def _watch_threads() -> None:
+    """Before Python 3.12 no hook is told of new threads: the one place where they begin tells it."""
+    module: Any = threading
+    begin = module._start_new_thread
+
+    def told(function: Any, *more: Any) -> Any:
+        _note_birth(function)
+        return begin(function, *more)
+
+    module._start_new_thread = told
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
@@ -81,10 +98,15 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
         replay = replay_here()
         if replay is not None:
             replay.stop(_denial(replay, f"{event}({_target(event, args)})", REFUSED[event]))
-    elif event in (THREAD, JOINABLE) and _replay.get() is not None:
-        thread = getattr(args[0], "__self__", None)
-        replay = _replay.get()
-        if isinstance(thread, threading.Thread) and replay is not None:
+    elif event in (THREAD, JOINABLE):
+        _note_birth(args[0])
+
+
+def _note_birth(function: Any) -> None:
+    replay = replay_here()
+    if replay is not None:
+        thread = getattr(function, "__self__", None)
+        if isinstance(thread, threading.Thread):
             _born[thread] = replay
 
 

@@ -75,6 +75,7 @@ from amends.error import Refused as Refused
 from amends.error import ToolError as ToolError
 from amends.error import UsageError as UsageError
 from amends.error import Waiting as Waiting
+from amends.forkerrors import CannotFork as CannotFork
 from amends.noticeerrors import LinkVoid as LinkVoid
 from amends.noticeerrors import NotDelivered as NotDelivered
 from amends.overspent import BadCost as BadCost
@@ -438,4 +439,10 @@ class TransitionRefused(LedgerError):
 
 
 class LedgerTampered(LedgerError):
-    """The record was changed by somebody."""
+    """The record was changed by somebody: ``.event`` is the first bad event's number in its run's tree."""
+
+    default_hint = "amends audit verify shows all of it; restore the ledger from a copy that you trust"
+
+    def __init__(self, message: str, *, run_id: str | None = None, event: int = 0, how: str = "") -> None:
+        super().__init__(message, run_id=run_id)
+        self.event, self.how = event, how

@@ -61,6 +61,11 @@ class Hiding:
             self._hides = True
             check_key(self._store, self._key)
 
+    @property
+    def hides(self) -> bool:
+        """Whether something is hidden, so that a key is needed."""
+        return self._hides
+
     def ready(self) -> None:
         """The key is there, if something is hidden; the ledger must be open."""
         if self._hides and not self.veil.key:

@@ -161,13 +161,11 @@ class Spans:
             return op
         call = op.call
         if op.phase == "probe":
-            facts = {"amends.run": call.run_id, "amends.call": call.id, "amends.tool": call.tool}
-            return changed(op, {"fn": _within(op.fn, lambda: self._probing(call.tool, facts), ends=True)})
+            start, facts = self._tracer.start_span, {"amends.run": call.run_id, "amends.call": call.id}
+            facts["amends.tool"] = call.tool
+            return changed(op, {"fn": _within(op.fn, lambda: start(f"probe {call.tool}", attributes=facts), ends=True)})
         found = self._open.get((op.phase, call.id))
         return op if found is None else changed(op, {"fn": _within(op.fn, lambda: found.span, ends=False)})
-
-    def _probing(self, tool: str, facts: Mapping[str, str]) -> Span:
-        return self._tracer.start_span(f"probe {tool}", attributes=dict(facts))
 
     @contextmanager
     def entered(self, uid: str) -> Iterator[None]:
@@ -239,14 +237,15 @@ class Spans:
             call = _Open(span, row.run, row.id, since, _counted(row))
             self._add(("call", row.id), call)
         facts = _facts(row) | {"amends.attempt": row.attempt}
+        begun = time.time_ns()  # its body starts once the admission is durable, not before
         span = self._tracer.start_span(
             f"attempt {row.tool}",
             trace.set_span_in_context(call.span),
             kind=SpanKind.CLIENT,
             attributes=facts,
-            start_time=since,
+            start_time=begun,
         )
-        self._add(("execute", row.id), _Open(span, row.run, row.id, since, _counted(row)))
+        self._add(("execute", row.id), _Open(span, row.run, row.id, begun, _counted(row)))
 
     def _settled(self, op: ledger.SettleCall, answer: ledger.Settled, _since: int, why: str) -> None:
         row = answer.call

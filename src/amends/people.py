@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from amends.context import calling_run, parent_call
 from amends.engine import opening, recovery
+from amends.engine.call import Done
 from amends.engine.recovery import Found, recover_tree
 from amends.engine.session import Ask, Session, ask_for, call_of
 from amends.engine.telling import answer_done, answer_error
@@ -31,7 +32,7 @@ from amends.ledger import (
     StoreOp,
     Tree,
 )
-from amends.model import Answer, Call, NoEffect, ToolCall
+from amends.model import Answer, Call, NoEffect, Staged, ToolCall
 from amends.ops import IsDead, Lease
 from amends.requesting import adhoc_spec
 from amends.rows import CallRow, RunRow, needs_tool
@@ -201,6 +202,15 @@ def call_found(hub: Hub, view: View, row: CallRow | None, id: str) -> Call:
     if row is None or (view.tenant or "") != row.tenant:
         raise UsageError(f"there is no call {id!r} in this ledger")
     return call_of(row, hub.specs.get(row.tool))
+
+
+def value_of(hub: Hub, session: Session, done: Done) -> Any:
+    """What a program is given for a call: its result, or the promise of one."""
+    spec = session.spec(done.row.tool)
+    if spec is None or not spec.is_staging:
+        return done.value
+    call_id = done.row.id
+    return Staged(call_of(done.row, spec), lambda: staged_now(hub, call_id))
 
 
 def staged_now(hub: Hub, call_id: str) -> Call:

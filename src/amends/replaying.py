@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 from amends import people
 from amends.canonical import decode
 from amends.engine.recorded import Record, read_record
-from amends.engine.replay import Replay, as_staged, blocked_by
+from amends.engine.replay import Replay, as_staged, blocked_by, recorded_call
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.telling import report_of
 from amends.engine.unlike import clock_past_end, no_such_child, other_input
+from amends.engine.values import recorded_values
 from amends.errors import Diverged, ReplayDenied, RolledBack, RunEnded, UsageError, Waiting
 from amends.flow import Flow, Op
 from amends.hiding import input_said
@@ -32,6 +34,7 @@ PAGES_MAX: Final = 100_000
 CALLS_PAGE: Final = 500
 CALL_PAGES_MAX: Final = 200
 """How far back the ledger is looked through for a call of another run that answered this one."""
+NAMED_MAX: Final = 5
 NEW_CHILD: Final = "child_"
 """How the made-up name of a child run begins that its program gave none."""
 
@@ -56,12 +59,40 @@ async def read_from_ledger(view: View, run_id: str) -> Record:
 async def read(hub: Hub, view: View, run_id: str) -> Source:
     """What a replay of this run needs, read before it begins: during it nobody asks the ledger."""
     record = await read_from_ledger(view, run_id)
+    if record.run.forked_from:  # what it had read before it was forked stands in the record of another run
+        record.values = await recorded_values(hub.reader(record.run))
     return record, await calls_of_ledger(hub, record.tree)
 
 
-def unpacked(hub: Hub, bundle: bytes) -> Source:
-    """The same from an exported bundle."""
-    raise UsageError("bundles cannot be replayed yet")
+def unpacked(hub: Hub, bundle: bytes, run_id: str = "") -> Source:
+    """The same from an exported bundle; ``run_id``: which of its runs, where it has several."""
+    from amends.bundle import unpack  # here: who replays from a ledger needs no zips
+
+    if hub.hides:
+        hub.ready()  # what is hidden is compared by commitments, which take the ledger's key
+    trees = unpack(bundle)
+    chosen = [tree for tree in trees if run_id in ("", tree.root.id)]
+    if len(chosen) != 1:
+        has = ", ".join(tree.root.id for tree in trees[:NAMED_MAX])
+        raise UsageError(f"the bundle has {len(trees)} runs ({has}): which one?", hint="export one, or say which")
+    record = _opened(hub, chosen[0].runs[0], chosen[0])
+    others = {row.key: row for tree in trees if tree is not chosen[0] for row in tree.calls if row.scope == "ledger"}
+    return record, others
+
+
+def runs_in(bundle: bytes) -> list[str]:
+    """The ids of the runs that an exported bundle has, without those inside them."""
+    from amends.bundle import unpack
+
+    return [tree.root.id for tree in unpack(bundle)]
+
+
+def _opened(hub: Hub, root: RunRow, found: Any) -> Record:
+    """One tree of a bundle as the ledger that wrote it would read it, if this process has its keys."""
+    rows = (found.runs, found.calls, found.events, found.approvals)
+    runs, calls, events, approvals = rows if hub.hiding.sealing is None else hub.hiding.sealing.opened(rows)
+    tree = Tree(runs[0], tuple(runs), tuple(calls), root.closed_at or root.created_at, (), tuple(approvals))
+    return read_record(tree, events)
 
 
 async def calls_of_ledger(hub: Hub, tree: Tree) -> dict[str, CallRow]:
@@ -104,6 +135,7 @@ def session_of(hub: Hub, replay: Replay) -> Session:
     session.budgets, session.rules, session.tell, session.anchor = (), (), None, None
     session.readings.recorded = replay.record.values
     session.state = "open"
+    session.recall.record = partial(recorded_call, replay)
     return session
 
 

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
 from amends import people, replaying
 from amends.attempts import Attempt
 from amends.budget import Costs
-from amends.context import parent_call, refuse_nowhere
 from amends.denying import born_in, denied
-from amends.engine import plan
 from amends.engine.call import Done
-from amends.engine.replay import Replay, Stopped, recorded_call
-from amends.engine.session import Ask, Session, call_of
+from amends.engine.replay import Replay, Stopped
+from amends.engine.session import Session, call_of
 from amends.flow import Flow, Op, run_flow
 from amends.hub import Hub
-from amends.model import Answer, Staged
-from amends.ops import Sleep, Together
+from amends.model import Answer, Staged, ToolCall
+from amends.ops import Flight, Sleep, Together
 from amends.report import Report
-from amends.requesting import direct_ask, stranger_name
+from amends.requesting import direct_ask
 from amends.rows import RunRow
 from amends.run import Run
 from amends.states import RunState
@@ -87,13 +85,12 @@ class ReplayRun(Run):
             raise self._replay.broken
         return told
 
-    def execute(self, plan_: Sequence[object], /) -> list[Answer]:
-        """A model's plan, answered from the record."""
-
-        def call(session: Session, ask: Ask) -> Flow[Done]:
-            return recorded_call(self._replay, session, ask)
-
-        return self._flow(plan.run_plan(self._session, plan_, parent=parent_call(), call=call))
+    def answer_all(self, calls: Iterable[ToolCall], /) -> list[Answer]:
+        """What a model was told of its turn then; raises ``Diverged``, which no model is told."""
+        told = super().answer_all(calls)
+        if self._replay.broken is not None:
+            raise self._replay.broken
+        return told
 
     def begin(
         self,
@@ -140,12 +137,8 @@ class ReplayRun(Run):
             return replaying.in_turn(self._replay, op.flows, self._perform)
         return replaying.refuse(self._replay, op)
 
-    def _do(self, ask: Ask) -> Done:
-        refuse_nowhere(ask.spec.name)
-        if not ask.undeclared:
-            return self._flow(recorded_call(self._replay, self._session, ask))
-        with self.child(stranger_name(ask)) as inner:
-            return inner._flow(recorded_call(self._replay, inner._session, ask))
+    def _watched(self, flow: Flow[T], flights: Sequence[Flight]) -> T:
+        return self._flow(flow)
 
     def _value(self, done: Done) -> Any:
         spec = self._session.spec(done.row.tool)

@@ -51,6 +51,17 @@ def model_ask(
     )  # fmt: skip
 
 
+def foreseen_ask(
+    hub: Hub, session: Session, tool: str, args: Mapping[str, Any] | str, *, tool_call_id: str | None
+) -> Ask:
+    """The same request before it is made: its body is not at hand, and not needed."""
+
+    def nobody(**_: Any) -> None:
+        raise AssertionError("what is only asked about has no body")
+
+    return model_ask(hub, session, tool, args, handler=nobody, tool_call_id=tool_call_id, again=None)
+
+
 def turn_asks(hub: Hub, session: Session, calls: Sequence[ToolCall]) -> list[Ask | Exception]:
     """What a model asks for in one turn, as one group; where it cannot be asked for, why."""
     grp = session.new_id("grp") if len(calls) > 1 else ""

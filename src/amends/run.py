@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, overload
 
-from amends import people
+from amends import people, turns
 from amends.attempts import Attempt, end_open
 from amends.budget import Costs
 from amends.context import parent_call, reader, refuse_nowhere
@@ -19,9 +19,8 @@ from amends.drive import Driver
 from amends.engine import ending, leaving, plan
 from amends.engine.call import Done, guarded_call
 from amends.engine.joining import doubt_left
-from amends.engine.session import Ask, Session, call_of
+from amends.engine.session import Ask, Session
 from amends.engine.telling import answer_done, answer_error, info_of, output_gone, report_of
-from amends.engine.turn import End, do_turn
 from amends.engine.values import read_clock
 from amends.errors import LedgerError, TransactionOpen, UsageError
 from amends.flow import Flow
@@ -29,10 +28,10 @@ from amends.hiding import given_to, output_of, output_said
 from amends.hub import Hub, is_over
 from amends.joining import note_left_open, refuse_waiting
 from amends.ledger import Tree
-from amends.model import Answer, Staged, ToolCall
+from amends.model import Answer, Approval, ToolCall
 from amends.ops import Flight
 from amends.report import Report
-from amends.requesting import direct_ask, model_ask, once_ask, stranger_name, turn_asks
+from amends.requesting import direct_ask, model_ask, once_ask, stranger_name
 from amends.rows import RunRow
 from amends.states import RunState
 from amends.tool import Declaration, Options, Tool, current_caller
@@ -118,11 +117,15 @@ class Run:
             people.log_for(self._session, error, tool)
             return answer_error(self._session, tool, error)
 
+    def approval_for(
+        self, tool: str, args: Mapping[str, Any] | str, *, tool_call_id: str | None = None
+    ) -> Approval | None:
+        """The request that this call would wait for, made if it was not yet; None: nobody is asked. Starts nothing."""
+        return turns.approval_for(self, tool, args, tool_call_id)
+
     def answer_all(self, calls: Iterable[ToolCall], /) -> list[Answer]:
         """Do what a model asked for in one turn, side by side and a pivot last, and phrase each outcome for it."""
-        asked = tuple(calls)
-        asks = turn_asks(self._hub, self._session, asked)
-        return people.told_turn(self._session, asked, asks, self._turn(asks))
+        return turns.answer_all(self, tuple(calls))
 
     def execute(self, plan_: Sequence[object], /) -> list[Answer]:
         """A model's plan: a list of ``{"tool", "args"}``; inner lists run in parallel."""
@@ -273,27 +276,6 @@ class Run:
         with self.child(stranger_name(ask)) as inner:
             return inner._watched(guarded_call(inner._session, ask), [ask.flight])
 
-    def _turn(self, asks: Sequence[Ask | Exception]) -> list[End]:
-        """How the calls of one turn ended; those that nobody declared, each in a run of its own, come last."""
-        strangers = {place for place, ask in enumerate(asks) if isinstance(ask, Ask) and ask.undeclared}
-        known = [ask for place, ask in enumerate(asks) if place not in strangers]
-        flights = [ask.flight for ask in known if isinstance(ask, Ask)]
-        try:
-            refuse_nowhere(known[0].spec.name if known and isinstance(known[0], Ask) else "a tool")
-            self._check_here()
-            ends = self._watched(do_turn(self._session, known), flights)
-        except Exception as error:  # of this place, and so of all of them
-            return [ask if isinstance(ask, Exception) else error for ask in asks]
-        rest = iter(ends)
-        return [self._end(ask) if place in strangers else next(rest) for place, ask in enumerate(asks)]
-
-    def _end(self, ask: Ask | Exception) -> End:
-        assert isinstance(ask, Ask), "a stranger was asked for"
-        try:
-            return self._do(ask)
-        except Exception as error:
-            return error
-
     def _ride(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Done:
         """In the caller's own transaction: nothing of it is in flight, and stopped it never was."""
         from amends.riding import Ride, joined_ask  # few ride, and it needs asyncio
@@ -327,11 +309,7 @@ class Run:
             live.leave(lineage)
 
     def _value(self, done: Done) -> Any:
-        spec = self._session.spec(done.row.tool)
-        if spec is None or not spec.is_staging:
-            return done.value
-        call_id = done.row.id
-        return Staged(call_of(done.row, spec), lambda: people.staged_now(self._hub, call_id))
+        return people.value_of(self._hub, self._session, done)
 
     def _open_child(self, id: str | None, input: object) -> Run:
         self._check_here()
@@ -371,25 +349,3 @@ class Run:
         if not self._session.above:  # a child's lease is its root's, which goes on
             self._hub.keeper.forget(self._session.lease)
             self._hub.checkpointer.left(self.id, quiet=sys.exc_info()[1] is not None)
-
-
-class Entered:
-    """A run in its block: the context is set, and leaving follows the table of nine."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self._token: Any = None
-        self._around = run._hub.live.block(run._session.uid)
-
-    def __enter__(self) -> Run:
-        self._token = current_caller.set(self.run)
-        self._around.__enter__()
-        return self.run
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        current_caller.reset(self._token)
-        try:
-            self.run._leave(error)
-        finally:
-            self.run._release()
-            self._around.__exit__(None, None, None)

@@ -8,8 +8,10 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from amends import listing, people, upkeep
+from amends import forking, listing, people, upkeep
 from amends.approvaldesk import ApprovalDesk
+from amends.auditdesk import AuditDesk
+from amends.blocks import Entered
 from amends.budget import Budget
 from amends.budgetdesk import BudgetDesk
 from amends.bundledesk import BundleDesk
@@ -23,6 +25,7 @@ from amends.engine.session import Session
 from amends.engine.telling import report_of
 from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
+from amends.forkdesk import ForkDesk
 from amends.hub import Hub, View, is_settled, refuse_nested
 from amends.ledger import Store
 from amends.model import Approval, Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
@@ -32,7 +35,7 @@ from amends.report import Report
 from amends.requesting import once_ask
 from amends.rows import RunRow
 from amends.rules import Rule
-from amends.run import Entered, Run
+from amends.run import Run
 from amends.settings import DEFAULTS, Setting
 from amends.tool import schemas
 
@@ -45,7 +48,9 @@ IfRolledBack = Literal["again", "raise"]
 Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
-class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, ReplayDesk, CheckpointDesk):
+class Runtime(
+    DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, ReplayDesk, CheckpointDesk, AuditDesk, ForkDesk
+):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(
@@ -163,6 +168,7 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, Repla
             return Run(self._hub, self._driver, session, row, over=is_settled(row))
 
     def _owing(self, session: Session, row: RunRow) -> RunRow:
+        Run(self._hub, self._driver, session, row, over=False)  # what is done on the way knows its run
         try:
             return self._driver.run(opening.go_on(session, row))
         except BaseException:
@@ -258,10 +264,10 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, Repla
         return self._report(run_id)
 
     def _report(self, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report:
-        tree = self._drive(people.read(tenant=self._view.tenant or "", id=run_id, uid=uid))
-        return report_of(
-            self._hub.reader(), people.found(tree, run_id or uid), ledger=self._hub.store.url, skipped=skipped
-        )
+        reading = people.read(tenant=self._view.tenant or "", id=run_id, uid=uid)
+        tree = people.found(self._drive(reading), run_id or uid)
+        forks = self._drive(forking.forks_on(tree))
+        return report_of(self._hub.reader(), tree, ledger=self._hub.store.url, skipped=skipped, forks=forks)
 
     def runs(self, filter: str = "") -> Iterator[RunInfo]:
         """Runs, newest first; the filter is the CLI's grammar."""
@@ -327,7 +333,7 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, Repla
     # ---- inside ---------------------------------------------------------------------------
 
     def _drive(self, flow: Flow[T]) -> T:
-        refuse_reaching("a verb of the runtime")
+        refuse_reaching("a verb of the runtime", flow)
         self._hub.ready()
         return self._driver.run(flow)
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from amends.auditops import Place, ReadChains
 from amends.chain import GENESIS, moment
 from amends.checkpoint import Anchored, read_heads
 from amends.checkpointops import PLACES_MAX, ReadCheckpoints, ReadHashes
 from amends.checkpointrows import CheckpointRow
-from amends.record import dataclass, field
+from amends.record import changed, dataclass, field
 from amends.signing import AuditKey, embedded_key
-from amends.verified import PROBLEMS_MAX, How, Problem
+from amends.verified import PROBLEMS_MAX, How, Problem, Verified
 
 PAGE: Final = 20
 """Checkpoints are read by so many: each may name thousands of trees."""
@@ -127,6 +128,25 @@ async def _check_heads(heard: Heard, row: CheckpointRow, roots: frozenset[str] |
                 end = await _end_of(root, n)
                 text = f"its chain ends at event {end}" if end else "it is gone"
                 heard.say("cut", f"{text}; checkpoint {row.n} names event {n}", root=root, n=end + 1)
+
+
+async def with_witness(found: Verified, heard: Heard, tenant: str | None = None) -> Verified:
+    """Both together. Where the end of a tree was cut off its rows differ, too: that comes after it."""
+    told: list[Problem] = []
+    for one in heard.problems:
+        run_id, whose = await _run_of(one.root) if one.root else ("", None)
+        if tenant is None or whose is None or whose == tenant:
+            told.append(changed(one, {"run_id": run_id}))
+    after = [one for one in found.problems if one.root in heard.named and one.how.startswith("row_")]
+    before = [one for one in found.problems if one not in after]
+    problems = (*before, *told, *after)[:PROBLEMS_MAX]
+    return changed(found, {"checkpoints": heard.checkpoints, "problems": problems})
+
+
+async def _run_of(root: str) -> tuple[str, str | None]:
+    """The id of a tree's first run and its tenant; nobody's, where nothing is left of it."""
+    page = await ReadChains(Place(within=root), alone=True, limit=1)
+    return (page.events[0].run_id, page.events[0].tenant) if page.events else ("", None)
 
 
 async def _end_of(root: str, below: int) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from amends.approvalrows import APPROVAL_COLUMNS
@@ -34,6 +35,7 @@ class Forger:
         if self.kind == "sqlite":
             path = url.removeprefix("sqlite:///").partition("?")[0]
             self._connection: Any = sqlite3.connect(path, isolation_level=None)
+            self.execute("pragma synchronous = off")
         else:
             self._connection = connect(url)
 
@@ -63,8 +65,10 @@ class Forger:
         columns = COLUMNS[table]
         names, marks = ", ".join(map(self._name, columns)), ", ".join("?" * len(columns))
         over = " overriding system value" if self.kind == "postgresql" and table == "events" else ""
-        for row in rows:
-            self.execute(f"insert into {table} ({names}){over} values ({marks})", tuple(row[name] for name in columns))
+        sql = f"insert into {table} ({names}){over} values ({marks})"
+        values = [tuple(row[name] for name in columns) for row in rows]
+        if values:
+            self._connection.cursor().executemany(sql if self.kind == "sqlite" else sql.replace("?", "%s"), values)
 
     def execute(self, sql: str, params: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         cursor = self._connection.cursor()
@@ -82,9 +86,16 @@ class Forger:
 
     def put_back(self, copy: Copy, *tables: str) -> None:
         """These tables (or all) are as they were then."""
-        for table in tables or COLUMNS:
-            self.execute(f"delete from {table}")
-            self.insert(table, *copy[table])
+        with self._at_once():
+            for table in tables or COLUMNS:
+                self.execute(f"delete from {table}")
+                self.insert(table, *copy[table])
+
+    @contextmanager
+    def _at_once(self) -> Iterator[None]:
+        self.execute("begin")
+        yield
+        self.execute("commit")
 
     # ---- with right hashes ----------------------------------------------------------------------
 
@@ -92,13 +103,14 @@ class Forger:
         """The chain of a tree is right again from this event on, whatever was done to it."""
         events = sorted((row for row in self.rows("events") if row["root"] == root), key=lambda row: int(row["n"]))
         prev = GENESIS
-        for row in events:
-            if row["n"] >= start:
-                hash = link(prev, row["n"], row["at"], body_of(*(row[name] for name in EVENT_COLUMNS[2:-2])))
-                self.change("events", row, hash=hash)
-                prev = hash
-            else:
-                prev = row["hash"]
+        with self._at_once():
+            for row in events:
+                if row["n"] >= start:
+                    hash = link(prev, row["n"], row["at"], body_of(*(row[name] for name in EVENT_COLUMNS[2:-2])))
+                    self.change("events", row, hash=hash)
+                    prev = hash
+                else:
+                    prev = row["hash"]
 
 
 def _text(value: Any) -> Any:

@@ -16,20 +16,25 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from amends import notices, planmark, planning
+from amends import notices, planmark, planning, proofs, requesting
 from amends.budgetrows import UpdateSlice
-from amends.engine import call, checkpointing, doubt, ending, judge, landing, recovery, rollback, session
+from amends.chain import GENESIS
+from amends.engine import call, checkpointing, doubt, ending, judge, landing, recovery, replay, rollback, session
+from amends.engine import values as engine_values
 from amends.ledger import AdmitCall
 from amends.lockrows import TakeLock, Wanted
 from amends.ops import Lease
-from amends.rows import FindKey, Now
+from amends.record import changed
+from amends.rows import AddEvent, FindKey, Now
 from amends.store import (
     admission,
     budgets,
     change,
     charging,
     checkpoints,
+    forking,
     intents,
+    kin,
     law,
     locks,
     opening,
@@ -53,6 +58,8 @@ MODULES = (
     judge,
     landing,
     recovery,
+    replay,
+    engine_values,
     rollback,
     session,
     admission,
@@ -73,6 +80,10 @@ MODULES = (
     paying,
     checkpointing,
     checkpoints,
+    proofs,
+    forking,
+    kin,
+    requesting,
 )
 SCHEDULES_MAX = 4_000
 
@@ -203,6 +214,62 @@ def event_too_late() -> Iterator[None]:
         return int(add(store, op))
 
     with late.installed(), mock.patch.dict(_ROWS, {AddEvent: put_off}):
+        yield
+
+
+@contextmanager
+def head_of_before() -> Iterator[None]:
+    """The end of a chain is read before the tree is locked: as it was when the last operation began."""
+    heads: dict[str, tuple[int, str]] = {}
+    add, perform = _ROWS[AddEvent], MemoryStore.perform
+
+    def unlocked(store: MemoryStore, op: Any) -> Any:
+        began = dict(store._tails)
+        try:
+            return perform(store, op)
+        finally:
+            heads.clear()
+            heads.update(began)
+
+    def onto_it(store: MemoryStore, op: AddEvent) -> int:
+        if op.root in heads and store._tails[op.root][0] > heads[op.root][0] and not store._undo:
+            store._tails[op.root] = heads[op.root]
+        return int(add(store, op))
+
+    with mock.patch.object(MemoryStore, "perform", unlocked), mock.patch.dict(_ROWS, {AddEvent: onto_it}):
+        yield
+
+
+@contextmanager
+def link_to_nothing() -> Iterator[None]:
+    """An event's hash says nothing of the event before it."""
+    add = _ROWS[AddEvent]
+
+    def alone(store: MemoryStore, op: AddEvent) -> int:
+        if op.root in store._tails:
+            store._tails[op.root] = (store._tails[op.root][0], GENESIS)
+        return int(add(store, op))
+
+    with mock.patch.dict(_ROWS, {AddEvent: alone}):
+        yield
+
+
+@contextmanager
+def beside_the_chain() -> Iterator[None]:
+    """What is no move of a row is written without a link."""
+    add = _ROWS[AddEvent]
+
+    def beside(store: MemoryStore, op: AddEvent) -> int:
+        if op.what in ("call", "run"):
+            return int(add(store, op))
+        tail = store._tails.get(op.root)
+        seq = int(add(store, op))
+        store.events[-1] = changed(store.events[-1], {"n": 0, "hash": ""})
+        if tail is not None:
+            store._tails[op.root] = tail
+        return seq
+
+    with mock.patch.dict(_ROWS, {AddEvent: beside}):
         yield
 
 
@@ -461,7 +528,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((locks, "_wait_for", "await _let_one_go(circle, at)", "pass")),
         ("nothing_stuck",), ("F24f",)),
     Bug("P1", "a plan is compared before the transaction that decides, and not in it",
-        lambda: rewritten((store_ending, "begin_rollback", "if await _mark(run) != op.mark:", "if False:")),
+        lambda: rewritten((store_ending, "begin_rollback", "if await mark_of(run) != op.mark:", "if False:")),
         ("plans_bind",), ("F26", "F26c")),
     Bug("P2", "a planned rollback whose answer was lost is told as stale",
         lambda: rewritten((store_ending, "begin_rollback", "if op.mark and not (op.repeated and run.plan == op.plan):", "if op.mark:")),
@@ -469,6 +536,29 @@ BUGS: tuple[Bug, ...] = (
     Bug("P3", "a plan does not see what was settled since",
         lambda: rewritten((planmark, "tree_mark", "call.kind, call.state, call.attempt, call.settled_seq, call.tries_from", "call.kind"), (planmark, "tree_mark", "call.args, call.result, call.evidence", "call.args")),
         ("plans_bind",), ("F26", "F26b", "F26c")),
+    Bug("X1", "a run is taken back although a fork stands on it",
+        lambda: rewritten((store_ending, "begin_rollback", "if forks and not any(", "if False and not any(")),
+        ("not_taken_back_under_a_fork",), ("F29", "F29b", "F29d")),
+    Bug("X2", "a fork takes back what it shares",
+        lambda: rewritten(
+            (rollback, "_is_open", " or row.shared", ""), (rollback, "_reversed", " and not row.shared", ""),
+            (store_ending, "begin_compensation", " or call.shared", "")),
+        ("shared_stays_as_it_is",), ("F29b", "F29d")),
+    Bug("X3", "what a fork shares has other keys in it, and is done again",
+        lambda: rewritten((session, "ask_for", "session.kin or session.root", "session.root")),
+        ("shared_is_not_done_again",), ("F29", "F29b")),
+    Bug("X4", "a fork goes on although what it shares was taken back",
+        lambda: rewritten((kin, "taken_back", "if not fork.forked_from:", "if True:")),
+        ("forks_end_with_what_they_share",), ("F29c",)),
+    Bug("X5", "a run is forked while it goes back: looked at before the transaction, and not in it",
+        lambda: rewritten((forking, "fork_run", "if back is not None:", "if False:")),
+        ("forks_are_of_what_stood", "not_taken_back_under_a_fork"), ("F29e",)),
+    Bug("X6", "only forks that are open count: one that has committed loses what it stands on",
+        lambda: rewritten((kin, "forks_on", "if fork.state not in GONE_BACK and", "if fork.closed_at is None and")),
+        ("not_taken_back_under_a_fork",), ("F29", "F29d")),
+    Bug("X7", "a fork of a fork stands on its own source only",
+        lambda: rewritten((kin, "forks_on", "todo.append(fork.uid)", "pass")),
+        ("not_taken_back_under_a_fork",), ("F29d",)),
     Bug("25b", "doubt releases its budget reservation",
         lambda: rewritten((charging, "_next_phase", 'case "failed" | "dropped" | "refused"', 'case "failed" | "dropped" | "refused" | "in_doubt"')),
         ("sum_of_budgets",), ("F24q",)),
@@ -488,6 +578,12 @@ BUGS: tuple[Bug, ...] = (
     Bug("B6", "a budget takes a run back over its pivot",
         lambda: rewritten((paying, "refused", 'or run.phase != "open" or run.pivot or', "or")),
         ("no_budget_on_the_way_back",), ("F24u",)),
+    Bug("R1", "replay falls through to a body on a miss",
+        lambda: rewritten((replay, "_unrecorded", "return replay.stop(", "from amends.ops import Invoke, Later\n    row = replay.record.tree.calls[0]\n    if ask.fn is not None:\n        ended = await Invoke(ask.fn, ask.args, ask.is_async, None, Later(row, lambda: call_of(row, ask.spec)), None, 'execute')\n        return Done(row, ended.value)\n    return replay.stop(")),
+        ("replays_start_nothing",), ("F27",)),
+    Bug("R2", "a resumed run reads the clock anew",
+        lambda: rewritten((engine_values, "read_clock", "if place < len(recorded):", "if False:")),
+        ("readings_repeat",), ("F27",)),
     Bug("G1", "gc removes what evidence may have to be taken back with",
         lambda: rewritten((retention, "_open_question", 'if call.state == "compensated" and call.comp_blind:', "if False:")),
         ("work_left",), ("F25", "F25b")),
@@ -503,6 +599,12 @@ BUGS: tuple[Bug, ...] = (
     Bug("C4", "a checkpoint names the first event of a tree instead of the newest",
         lambda: rewritten((checkpoints, "draft_checkpoint", "heads[one.root].n < one.n", "heads[one.root].n > one.n")),
         ("checkpoints_cover",), ("F33",)),
+    Bug("V1", "the end of a chain is read before the tree is locked", head_of_before, ("record_is_whole",)),
+    Bug("V2", "an event is linked to nothing", link_to_nothing, ("record_is_whole",)),
+    Bug("V3", "an event is written beside the chain", beside_the_chain, ("record_is_whole",)),
+    Bug("V4", "a settlement does not prove its result",
+        lambda: rewritten((proofs, "settlement_said", '"result": proof_of(op, op.result), ', "")),
+        ("record_is_whole",)),
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pymysql  # type: ignore[import-untyped]
 import pytest
 
-from amends import approvalrows, rows
+from amends import approvalrows, checkpointrows, rows
 from amends.flow import run_flow
 from amends.ledger import OpenRun
 from amends.states import CALL_STATES, RUN_STATES
@@ -29,7 +29,7 @@ TYPES = {
     "str | None": ({"longtext"}, "YES"),
 }
 COMPARED = {
-    "runs": {"uid", "id", "tenant", "root", "parent", "owner"},
+    "runs": {"uid", "id", "tenant", "root", "parent", "owner", "forked_from"},
     "calls": {"id", "run", "root", "run_id", "tenant", "key"},
     "events": {"root", "run", "run_id", "tenant", "call"},
     "locks": {"tenant", "name", "root", "run_id", "call"},
@@ -37,6 +37,7 @@ COMPARED = {
     "approvals": {"id", "call", "run", "root", "run_id", "tenant", "use_key"},
     "delegations": {"id", "tenant", "to_whom"},
     "marks": {"name"},
+    "checkpoints": set(),
     "budgets": {"name", "tenant", "root"},
 }
 
@@ -173,6 +174,7 @@ def asked_of(database: Any, op: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("op", ASKED, ids=repr)
 def test_no_question_walks_through_a_table(database: Any, op: Any) -> None:
     in_order = isinstance(op, rows.Now | rows.PageRuns | rows.PageCalls | rows.PageEvents | approvalrows.PageApprovals)
+    in_order = in_order or isinstance(op, checkpointrows.NewestCheckpoint)
     for line in asked_of(database, op):
         found = line["type"] in ("const", "ref", "eq_ref", "range")
         assert found or (in_order and line["type"] == "index"), line

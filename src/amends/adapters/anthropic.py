@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -48,35 +48,51 @@ async def answer_tool_calls_async(
 
 
 class _Tool(BetaBuiltinFunctionTool):
-    def __init__(self, run: Run, schema: dict[str, Any]) -> None:
+    def __init__(self, run: Run, schema: Any, inner: Callable[[object], object] | None = None) -> None:
         self._run, self._schema = run, schema
+        self._handler = None if inner is None else lambda **arguments: inner(arguments)
 
     def to_dict(self) -> Any:
         return self._schema
 
     def call(self, input: object) -> str:
-        return _result(self._run.answer(self.name, _arguments(input)))
+        return _result(self._run.answer(self.name, _arguments(input), handler=self._handler))
 
 
 class _AsyncTool(BetaAsyncBuiltinFunctionTool):
-    def __init__(self, run: AsyncRun, schema: dict[str, Any]) -> None:
+    def __init__(self, run: AsyncRun, schema: Any, inner: Callable[[object], Any] | None = None) -> None:
         self._run, self._schema = run, schema
+        self._handler = None if inner is None else _awaited(inner)
 
     def to_dict(self) -> Any:
         return self._schema
 
     async def call(self, input: object) -> str:
-        return _result(await self._run.answer(self.name, _arguments(input)))
+        return _result(await self._run.answer(self.name, _arguments(input), handler=self._handler))
 
 
-def runner_tools(rt: Runtime, run: Run) -> list[BetaBuiltinFunctionTool]:
-    """The tools of the runtime for ``client.beta.messages.tool_runner(tools=…)``, each done in the run."""
-    return [_Tool(run, schema) for schema in rt.schemas("anthropic")]
+def _awaited(inner: Callable[[object], Any]) -> Callable[..., object]:
+    async def handler(**arguments: object) -> object:
+        return await inner(arguments)
+
+    return handler
 
 
-def runner_tools_async(rt: AsyncRuntime, run: AsyncRun) -> list[BetaAsyncBuiltinFunctionTool]:
+def runner_tools(run: Run, tools: Runtime | Iterable[Any]) -> list[BetaBuiltinFunctionTool]:
+    """Tools for ``client.beta.messages.tool_runner(tools=…)``, each done in the run.
+
+    Those of a program (``@beta_tool`` and its kin), declared to the runtime by name, or all of a runtime.
+    """
+    if isinstance(tools, Runtime):
+        return [_Tool(run, schema) for schema in tools.schemas("anthropic")]
+    return [_Tool(run, one.to_dict(), one.call) for one in tools]
+
+
+def runner_tools_async(run: AsyncRun, tools: AsyncRuntime | Iterable[Any]) -> list[BetaAsyncBuiltinFunctionTool]:
     """The same for the runner of an ``AsyncAnthropic`` client."""
-    return [_AsyncTool(run, schema) for schema in rt.schemas("anthropic")]
+    if isinstance(tools, AsyncRuntime):
+        return [_AsyncTool(run, schema) for schema in tools.schemas("anthropic")]
+    return [_AsyncTool(run, one.to_dict(), one.call) for one in tools]
 
 
 def until_done(runner: BetaToolRunner[Any]) -> BetaMessage:

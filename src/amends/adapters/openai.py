@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 from typing import Any, Final
 
 from openai.lib.responses_tool_runner import AsyncRegisteredFunction, RegisteredFunction, ResponsesRunnerTurn
@@ -12,7 +12,7 @@ from openai.types.responses import Response
 
 from amends import Answer, AsyncRun, AsyncRuntime, Run, Runtime, ToolCall, UsageError
 
-Handlers = Mapping[str, Callable[..., object]]
+Handlers = Mapping[str, Callable[..., object] | None]
 _ANSWER_ONLY: Final = frozenset({"created_by", "parsed_arguments"})
 """What an item of an answer has and an item of a request must not have."""
 
@@ -41,20 +41,24 @@ async def answer_tool_calls_async(
 # ---- the SDK's own runner -----------------------------------------------------------------
 
 
-def registered_functions(rt: Runtime, run: Run) -> list[RegisteredFunction]:
-    """The tools of the runtime for a ``ResponsesToolRunner``, each done in the run."""
-    return [
-        RegisteredFunction(_strict(one), partial(_execute, run, one["name"]), allow_output_override=True)
-        for one in rt.schemas("responses")
-    ]
+def registered_functions(run: Run, functions: Runtime | Iterable[RegisteredFunction]) -> list[RegisteredFunction]:
+    """Functions for a ``ResponsesToolRunner``, each done in the run: those of a program, or the tools of a runtime."""
+    if isinstance(functions, Runtime):
+        schemas: list[Any] = functions.schemas("responses")
+        made = [_Guarded(run, one["name"], None) for one in schemas]
+        return [_registered(RegisteredFunction, one, to) for one, to in zip(schemas, made, strict=True)]
+    return [replace(_plain(one), execute=_Guarded(run, one.tool["name"], one.execute)) for one in functions]
 
 
-def registered_functions_async(rt: AsyncRuntime, run: AsyncRun) -> list[AsyncRegisteredFunction]:
+def registered_functions_async(
+    run: AsyncRun, functions: AsyncRuntime | Iterable[AsyncRegisteredFunction]
+) -> list[AsyncRegisteredFunction]:
     """The same for an ``AsyncResponsesToolRunner``."""
-    return [
-        AsyncRegisteredFunction(_strict(one), partial(_execute_async, run, one["name"]), allow_output_override=True)
-        for one in rt.schemas("responses")
-    ]
+    if isinstance(functions, AsyncRuntime):
+        schemas: list[Any] = functions.schemas("responses")
+        made = [_AsyncGuarded(run, one["name"], None) for one in schemas]
+        return [_registered(AsyncRegisteredFunction, one, to) for one, to in zip(schemas, made, strict=True)]
+    return [replace(_plain(one), execute=_AsyncGuarded(run, one.tool["name"], one.execute)) for one in functions]
 
 
 def answer_turns(
@@ -65,12 +69,12 @@ def answer_turns(
     Without it the runner calls each function by itself, and goes on over one that waits for a person. Here ``Held`` is
     raised, and the runner is closed.
     """
-    names = frozenset(str(one.tool["name"]) for one in functions)
+    handlers = _handlers(functions)
     try:
         for turn in turns:
             if turn.final:
                 return turn.response
-            calls = [call for call in _calls(turn.response, None) if call.tool in names]
+            calls = [call for call in _calls(turn.response, handlers) if call.tool in handlers]
             turn.supply_outputs(_outputs(calls, _told(run.answer_all(calls))))
     finally:
         turns.close()
@@ -81,28 +85,67 @@ async def answer_turns_async(
     run: AsyncRun, turns: AsyncGenerator[ResponsesRunnerTurn, None], functions: Iterable[AsyncRegisteredFunction]
 ) -> Response:
     """The same for an ``AsyncResponsesToolRunner``, awaited."""
-    names = frozenset(str(one.tool["name"]) for one in functions)
+    handlers = _handlers(functions)
     try:
         async for turn in turns:
             if turn.final:
                 return turn.response
-            calls = [call for call in _calls(turn.response, None) if call.tool in names]
+            calls = [call for call in _calls(turn.response, handlers) if call.tool in handlers]
             turn.supply_outputs(_outputs(calls, _told(await run.answer_all(calls))))
     finally:
         await turns.aclose()
     raise UsageError("the runner ended without a final answer", hint="give it more turns with max_steps")
 
 
-def _strict(schema: dict[str, Any]) -> Any:
-    return {"strict": False, **schema}
+class _Guarded:
+    """What the runner calls: the function, in the run. It gets no call id, and tells the model whatever came of it."""
+
+    def __init__(self, run: Run, name: str, inner: Callable[[dict[str, object]], object] | None) -> None:
+        self._run, self._name = run, name
+        self.handler = None if inner is None else _with_dict(inner)
+
+    def __call__(self, arguments: dict[str, object]) -> str:
+        return self._run.answer(self._name, arguments, handler=self.handler).text
 
 
-def _execute(run: Run, name: str, arguments: Mapping[str, object]) -> str:
-    return run.answer(name, arguments).text
+class _AsyncGuarded:
+    """The same, awaited."""
+
+    def __init__(self, run: AsyncRun, name: str, inner: Callable[[dict[str, object]], Any] | None) -> None:
+        self._run, self._name = run, name
+        self.handler = None if inner is None else _with_dict_async(inner)
+
+    async def __call__(self, arguments: dict[str, object]) -> str:
+        return (await self._run.answer(self._name, arguments, handler=self.handler)).text
 
 
-async def _execute_async(run: AsyncRun, name: str, arguments: Mapping[str, object]) -> str:
-    return (await run.answer(name, arguments)).text
+def _with_dict(inner: Callable[[dict[str, object]], object]) -> Callable[..., object]:
+    return lambda **arguments: inner(arguments)
+
+
+def _with_dict_async(inner: Callable[[dict[str, object]], Any]) -> Callable[..., object]:
+    async def handler(**arguments: object) -> object:
+        return await inner(arguments)
+
+    return handler
+
+
+def _registered(make: Callable[..., Any], schema: dict[str, Any], to: object) -> Any:
+    return make({"strict": False, **schema}, to, allow_output_override=True)
+
+
+def _plain(function: Any) -> Any:
+    if function._parsed_tool is not None:
+        raise UsageError(
+            f"{function.tool['name']} is registered with from_tool, whose function takes a model",
+            hint="register it with RegisteredFunction(tool, execute) and read the model inside",
+        )
+    return replace(function, allow_output_override=True)
+
+
+def _handlers(functions: Iterable[Any]) -> dict[str, Any]:
+    """By name, the functions that this module has guarded."""
+    return {one.tool["name"]: one.execute.handler for one in functions if hasattr(one.execute, "handler")}
 
 
 # ---- both wire formats --------------------------------------------------------------------

@@ -55,9 +55,9 @@ class Done:
 
 async def guarded_call(session: Session, ask: Ask) -> Done:
     """Do it once in this run and give its result; raises the tool's own error, or says why not."""
-    known = await _recalled(session, ask)
-    if known is not None:
-        return _replayed(session, ask.spec, known)
+    answered = await _from_memory(session, ask)
+    if answered is not None:
+        return answered
     wait, people = Wait(session.wait_s), Patience(session.wait_approval_s)
     while True:
         answer = await admit(session, ask, wait)
@@ -141,6 +141,15 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
             case _:
                 _remember_held(session, ask, answer, by_hand=True)
                 refuse(session, ask, answer)
+
+
+async def _from_memory(session: Session, ask: Ask) -> Done | None:
+    """What this process knows without the ledger: in a replay everything, or it raises."""
+    if session.recall.record is not None:
+        done: Done = await session.recall.record(session, ask)
+        return done
+    known = await _recalled(session, ask)
+    return None if known is None else _replayed(session, ask.spec, known)
 
 
 async def _recalled(session: Session, ask: Ask) -> CallRow | None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from amends.approvalerrors import only_waits
 from amends.engine.call import Done, guarded_call
-from amends.engine.session import Ask, Session, ask_for
+from amends.engine.session import Session, ask_for
 from amends.engine.telling import answer_done, answer_error
 from amends.errors import BadArguments, LedgerError, OutOfOrder, Refused, UnknownTool, UsageError
-from amends.flow import Flow
 from amends.model import Answer
 from amends.ops import Flight, Together
 from amends.record import dataclass
@@ -18,8 +17,6 @@ from amends.tool import Spec
 
 REF: Final = "$result"
 CALLS_MAX: Final = 1_000
-Calls: TypeAlias = Callable[[Session, Ask], Flow[Done]]
-"""What does one call of a plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,17 +233,11 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
 
 
 async def run_plan(
-    session: Session,
-    plan: Sequence[object],
-    *,
-    parent: str = "",
-    flights: list[Flight] | None = None,
-    call: Calls = guarded_call,
+    session: Session, plan: Sequence[object], *, parent: str = "", flights: list[Flight] | None = None
 ) -> list[Answer]:
     """Run a plan. A failing member lets its siblings land; then its error comes out and nothing more starts.
 
-    ``flights``: filled with what is under way, for a caller that must settle it when this flow is stopped. ``call``:
-    what does one call; a replay has another way.
+    ``flights``: filled with what is under way, for a caller that must settle it when this flow is stopped.
     """
     groups, problems = read_plan(plan, session.specs)
     if problems:
@@ -256,29 +247,29 @@ async def run_plan(
     for group in groups:
         # A name of its own: two plans of one run are not side by side with each other.
         grp = session.new_id("grp") if len(group) > 1 else ""
-        asks = [_ask(session, member, results, parent, grp) for member in group]
+        asks = [_ask(session, call, results, parent, grp) for call in group]
         if flights is not None:
             flights[:] = [ask.flight for ask in asks]
-        ends = await _side_by_side(session, asks, call)
+        ends = await _side_by_side(session, asks)
         failed: Exception | None = None
-        for member, ask, end in zip(group, asks, ends, strict=True):
+        for call, ask, end in zip(group, asks, ends, strict=True):
             if isinstance(end, Exception):
-                answers.append(answer_error(session, member.spec.name, end))
-                if not _goes_on(member.spec, end):
+                answers.append(answer_error(session, call.spec.name, end))
+                if not _goes_on(call.spec, end):
                     failed = failed or end
                 continue
             answers.append(answer_done(session, ask, end))
-            results[member.id] = results[str(member.place)] = end.value
+            results[call.id] = results[str(call.place)] = end.value
         if failed is not None:
             raise failed
     return answers
 
 
-async def _side_by_side(session: Session, asks: Sequence[Any], call: Calls) -> list[Any]:
+async def _side_by_side(session: Session, asks: Sequence[Any]) -> list[Any]:
     if len(asks) > 1:
-        return await Together([call(session, ask) for ask in asks])
+        return await Together([guarded_call(session, ask) for ask in asks])
     try:
-        done = await call(session, asks[0])
+        done: Done = await guarded_call(session, asks[0])
     except Exception as error:  # as the driver gives it for a group
         return [error]
     return [done]

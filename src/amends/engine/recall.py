@@ -12,9 +12,10 @@ evidence about one that succeeded is no news, and gc takes nothing of a tree who
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from amends.flow import Flow
 from amends.record import dataclass, field
 from amends.rows import CallRow
 
@@ -33,6 +34,8 @@ class Recall:
 
     rows: dict[str, CallRow] = field(default_factory=dict)
     closed: bool = False
+    record: Callable[[Any, Any], Flow[Any]] | None = None
+    """In a replay: answers every request from the record of a run that was; None: this run is live."""
 
     def keep(self, row: CallRow) -> None:
         """Remember a call that this process has settled as succeeded."""

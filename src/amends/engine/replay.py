@@ -58,6 +58,7 @@ class Replay:
         self.opened = False
         """Whether the program has opened the run itself."""
         self.over = False
+        self.finished = False
 
     def check(self) -> None:
         """Raise what has ended the replay, if something has."""
@@ -83,8 +84,8 @@ class Replay:
                 continue
             elif again is not None and again.answers_again and not is_read:
                 break
-            elif entry.run != session.uid and entry.asked_at:
-                continue  # what was there before answers the whole tree
+            elif entry.run != session.uid and not entry.old:
+                continue
             elif entry.needed:
                 return entry
             else:
@@ -99,7 +100,9 @@ class Replay:
         if len(entries) < 2:
             return entries
         key = ask.key
-        mine = [one for one in entries if one.row is None or one.row.key.partition(":")[0] == key]
+        mine = [
+            one for one in entries if one.row is None or key in one.row.key
+        ]  # a read's, and a loaded one, is longer
         return mine if any(one.row is not None for one in mine) else entries
 
     def _is_inside(self, entry: Entry) -> bool:
@@ -184,12 +187,17 @@ async def recorded_call(replay: Replay, session: Session, ask: Ask) -> Done:
         waited, pause = waited + pause, min(pause * 2, PAUSE_S_MAX)
     row = entry.row
     first = not entry.asks and not entry.nested  # how a repeat was worded is not recorded
-    if replay.strict and first and row is not None and row.digest != ask.digest:
+    if replay.strict and first and row is not None and not _is_same(ask, row):
         replay.stop(unlike(session, ask, entry))
     sight, repeated = replay.take(entry)
     if row is None:
         raise refusal_of(replay, session, ask, entry)
     return told(replay, session, ask, entry, sight, repeated=repeated)
+
+
+def _is_same(ask: Ask, row: CallRow) -> bool:
+    """Whether version and all arguments are as they were; the same text needs no digest."""
+    return (row.args == ask.text and row.version == ask.spec.version) or row.digest == ask.digest
 
 
 async def _unrecorded(replay: Replay, session: Session, ask: Ask) -> Done:
@@ -223,6 +231,8 @@ def told(replay: Replay, session: Session, ask: Ask, entry: Entry, sight: Sight,
     match sight:
         case "done" | "recorded":
             done = recorded_done(session, spec, _as_done(row))
+            if row.shared:  # it tells how far a fork's program has come: see ``values``
+                session.replays[row.id] = 1
             return Done(done.row, done.value, replayed=repeated or sight == "recorded", staged=done.staged)
         case "staged":
             landed = replay.reached >= entry.landed_at

@@ -14,8 +14,8 @@ from amends.llm.wire import Api
 Wanted: TypeAlias = tuple[str, Mapping[str, Any]]
 """A tool and its arguments."""
 Stop: TypeAlias = Literal["", "length", "refusal"]
-Plain: TypeAlias = "str | Wanted | Sequence[str | Wanted] | Reply"
-"""One turn: a text, a call, a list of both, side by side, or all of it as a ``Reply``."""
+Plain: TypeAlias = "str | Sequence[object] | Reply"
+"""One turn: a text, `(tool, arguments)`, a list of both, side by side, or a `Reply`; checked when it is said."""
 Turn: TypeAlias = "Plain | Callable[[Heard], Plain]"
 ASKED_MAX: Final = 10_000
 """Requests that a script remembers; older ones are forgotten."""

@@ -131,8 +131,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, api: Api, body: Mapping[str, Any], model: str) -> None:
         try:
             response = self.server.owner.answer(api, body)
-        except Exception as error:  # a mistake in the script is told to whoever asked
+        except UsageError as error:  # a mistake in the script is told to whoever asked
             self._fail(400, str(error))
+            return
+        except Exception as error:  # a turn that raises: the model is down
+            self._fail(500, str(error))
             return
         if body.get("stream"):
             self._stream(api, list(_events(api, response, body)), model)

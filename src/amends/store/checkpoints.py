@@ -56,6 +56,7 @@ async def draft_checkpoint(op: DraftCheckpoint) -> CheckpointRow | None:
         prev=GENESIS if last is None else last.hash,
         hash="",
         key=op.key,
+        signature="",
     )
     return changed(row, {"hash": row.true_hash})
 

@@ -5,14 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from amends import approvalops, budgetops, bundleops, checkpointops, deskops, ledger, noticeops, sealops, valueops
+from amends import (
+    approvalops,
+    auditops,
+    budgetops,
+    bundleops,
+    checkpointops,
+    deskops,
+    forkops,
+    ledger,
+    noticeops,
+    sealops,
+    valueops,
+)
 from amends.flow import Flow
 from amends.store import (
     admission,
     approvals,
+    auditing,
     checkpoints,
     desk,
     ending,
+    forking,
     loading,
     notices,
     opening,
@@ -52,8 +66,11 @@ INTENTS: Final[dict[type[ledger.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
     ledger.SearchCalls: reading.search_calls,
     ledger.ReadEvents: reading.read_events,
     ledger.ListLocks: reading.list_locks,
+    auditops.ReadChains: auditing.read_chains,
     valueops.NoteValue: values.note_value,
     deskops.AcceptCall: desk.accept_call,
+    forkops.ForkRun: forking.fork_run,
+    forkops.ReadForks: forking.read_forks,
     budgetops.ListBudgets: reading.list_budgets,
     ledger.CollectGarbage: retention.collect_garbage,
     sealops.PinKey: sealing.pin_key,
@@ -88,6 +105,8 @@ READS: Final[frozenset[type[ledger.StoreOp[Any]]]] = frozenset(
         ledger.ReadEvents,
         ledger.DueRuns,
         ledger.ListLocks,
+        auditops.ReadChains,
+        forkops.ReadForks,
         budgetops.ListBudgets,
         bundleops.FindTrees,
         bundleops.ReadRecord,

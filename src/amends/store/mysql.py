@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from amends import ledger
+from amends import auditops, ledger
 from amends.errors import BadConfig, TooLarge
 from amends.flow import run_flow
 from amends.joining import Joined
@@ -56,7 +56,7 @@ SNAPSHOT: Final = (
     "set transaction isolation level repeatable read",
     "start transaction with consistent snapshot, read only",
 )
-WIDE: Final = frozenset({ledger.ReadRun, ledger.DueRuns})
+WIDE: Final = frozenset({auditops.ReadChains, ledger.ReadRun, ledger.DueRuns})
 """Reads of more than one statement. A single statement is a snapshot of its own."""
 
 

@@ -20,11 +20,13 @@ from amends.record import changed
 from amends.rows import CALL_COLUMNS, RUN_COLUMNS, CallRow, Changes, RunRow
 from amends.states import CALL_STATES, LIVE, NEW, RUN_STATES, STANDING, UNSETTLED, call_sources, run_sources
 from amends.store.approvalsql import APPROVAL_ROWS, ApprovalStatements
+from amends.store.auditsql import AUDIT_ROWS, AuditStatements
 from amends.store.budgetsql import BUDGET_ROWS, BudgetStatements
 from amends.store.bundlesql import BUNDLE_ROWS, BundleStatements
 from amends.store.checkpointsql import CHECKPOINT_ROWS, CheckpointStatements
 from amends.store.dialect import Dialect
 from amends.store.eventsql import EVENT_ROWS, EventStatements
+from amends.store.forksql import FORK_ROWS
 from amends.store.locksql import LOCK_ROWS, LockStatements
 from amends.store.marksql import MARK_ROWS, MarkStatements
 from amends.store.statement import Execute as Execute
@@ -76,6 +78,7 @@ class Statements:
         self.bundles = BundleStatements(dialect)
         self.events = EventStatements(dialect)
         self.checkpoints = CheckpointStatements(dialect)
+        self.audit = AuditStatements(dialect)
         runs, calls = self._select("runs", RUN_COLUMNS), self._select("calls", CALL_COLUMNS)
         mark, lock = dialect.mark, dialect.lock
         key = dialect.name_of("key")
@@ -382,10 +385,12 @@ _ROWS: Final[dict[type[Any], Callable[[Desk, Any], Flow[Any]]]] = {
     rows.InsertCall: _insert_call,
     rows.UpdateCall: _update_call,
     **EVENT_ROWS,
+    **AUDIT_ROWS,
     **LOCK_ROWS,
     **BUDGET_ROWS,
     **APPROVAL_ROWS,
     **MARK_ROWS,
     **BUNDLE_ROWS,
     **CHECKPOINT_ROWS,
+    **FORK_ROWS,
 }

@@ -6,10 +6,13 @@ from typing import Final
 
 from amends.testing.approvalcheckers import APPROVAL_CHECKERS
 from amends.testing.budgetcheckers import BUDGET_CHECKERS
+from amends.testing.chaincheckers import CHAIN_CHECKERS
 from amends.testing.checkpointcheckers import CHECKPOINT_CHECKERS
 from amends.testing.deskcheckers import DESK_CHECKERS
+from amends.testing.forkcheckers import FORK_CHECKERS
 from amends.testing.lockcheckers import LOCK_CHECKERS
 from amends.testing.noticecheckers import NOTICE_CHECKERS
+from amends.testing.replaycheckers import REPLAY_CHECKERS
 
 TOPIC_CHECKERS: Final = (
     *LOCK_CHECKERS,
@@ -18,4 +21,7 @@ TOPIC_CHECKERS: Final = (
     *BUDGET_CHECKERS,
     *NOTICE_CHECKERS,
     *CHECKPOINT_CHECKERS,
+    *CHAIN_CHECKERS,
+    *REPLAY_CHECKERS,
+    *FORK_CHECKERS,
 )

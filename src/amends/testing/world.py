@@ -83,6 +83,12 @@ class World:
     plans: dict[str, RollbackPlan] = field(default_factory=dict)
     """Every plan of a rollback that a person was shown, by its hash."""
     told_stale: list[str] = field(default_factory=list)
+    read: list[tuple[str, int, object]] = field(default_factory=list)
+    """Run, number and value of every reading of a clock, a die or a name through a run."""
+    replaying: set[str] = field(default_factory=set)
+    """Processes that replay a run by now."""
+    replay_bodies: list[str] = field(default_factory=list)
+    """What was started by one of them."""
 
     def __post_init__(self) -> None:
         self.sim.before_body.append(self._watch)
@@ -221,6 +227,8 @@ class World:
             self.lies.append(f"{tool} answered {value!r}, which no effect in the world gave")
 
     def _watch(self, sim: Simulation, process: Process, op: Invoke) -> None:
+        if process.name in self.replaying:
+            self.replay_bodies.append(f"{process.name} started the {op.phase} of {op.call.tool} inside a replay")
         row = sim.store.calls.get(op.call.id)
         if op.phase == "execute" and (row is None or row.state != "started" or row.attempt != op.call.attempt):
             self.unwritten.append(f"the body of {op.call.tool} started before its start was durable")

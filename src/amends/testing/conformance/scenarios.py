@@ -13,7 +13,9 @@ from amends.rows import CallRow, RunRow
 from amends.sealops import PinKey, RewriteTexts
 from amends.testing.conformance.asking import ASKING
 from amends.testing.conformance.desk import planned
+from amends.testing.conformance.forked import FORKING
 from amends.testing.conformance.ledger import LEASE_S, Ledger
+from amends.valueops import NoteValue
 
 Scenario: TypeAlias = Callable[[Ledger], ops.StoreOp[Any]]
 
@@ -317,9 +319,14 @@ def pin_key(ledger: Ledger) -> ops.StoreOp[Any]:
     return PinKey("a fingerprint")
 
 
+def note_value(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    return NoteValue(run.uid, run.root, "a", 1, "", "val_1")
+
+
 def rewrite(ledger: Ledger) -> ops.StoreOp[Any]:
     call = ledger.do(ledger.run(), args='{"a": 1}')
-    return RewriteTexts(call.id, True, {"args": '{"a": 1}'}, {"args": "sealed"})
+    return RewriteTexts(call.id, True, {"args": '{"a": 1}'}, {"args": "sealed:a"})
 
 
 def admit_too_costly(ledger: Ledger) -> ops.StoreOp[Any]:
@@ -343,6 +350,6 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         roll_back_planned, compensate,
         settle_compensation, commit, commit_forward, commit_pivot, commit_child, close_rolled_back, close_blocked,
         abandon, finish, collect, *ASKING, admit_costly, settle_costly, settle_costly_compensation, commit_costly,
-        admit_too_costly, commit_too_costly, pin_key, rewrite,
+        admit_too_costly, commit_too_costly, pin_key, rewrite, note_value, *FORKING,
     )
 }  # fmt: skip

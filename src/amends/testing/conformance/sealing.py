@@ -36,6 +36,6 @@ def payloads_are_written_anew_only_where_they_are_as_they_were_read(ledger: Ledg
     now = ledger.look(call)
     assert (now.args, now.result, now.state) == ("sealed:a", call.result, call.state)
     before = len(ledger.events(run))
-    assert ledger(RewriteTexts(run.uid, False, {"tags": run.tags}, {"tags": '["x"]'})) == 1
-    assert ledger.read(run).tags == '["x"]'
+    assert ledger(RewriteTexts(run.uid, False, {"goal_why": run.goal_why}, {"goal_why": "sealed:c"})) == 1
+    assert ledger.read(run).goal_why == "sealed:c"
     assert len(ledger.events(run)) == before, "nothing happened"

@@ -1,0 +1,118 @@
+"""An MCP server that books trips: runs commit, are taken back, and survive a kill of the server. Needs no key.
+
+    pip install "amends[mcp]"
+    python examples/mcp_server.py
+
+A client that follows a script stands for an agent: it starts the server, names the run of its calls, and ends it.
+Everything is kept in the folder `trip-data`.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.server import MCPServer
+
+import amends
+from amends.adapters.mcp import RUN_META, guarded
+
+DATA = Path("trip-data")
+
+
+# ---- the server's tools: nothing here knows amends ----------------------------------------------------------
+
+
+def book_flight(trip: str) -> str:
+    """Book a flight."""
+    note("airline: flight to", trip, "booked")
+    if (DATA / "die").exists():
+        (DATA / "die").unlink()
+        os.kill(os.getpid(), signal.SIGKILL)  # after the effect, before anybody was told
+    return f"F-{trip}"
+
+
+def book_hotel(trip: str, nights: int) -> str:
+    """Book a hotel."""
+    note("hotel:", nights, "nights in", trip, "booked")
+    return f"H-{trip}"
+
+
+def note(*words: object) -> None:
+    """What happens, for whoever looks: the server's output belongs to the protocol."""
+    with (DATA / "world.txt").open("a", encoding="utf-8") as world:
+        print(*words, file=world)
+
+
+# ---- what amends is told of them: by name, how they are taken back, and how a lost answer is settled --------
+
+
+def cancel_flight(result: str) -> None:
+    note("airline: ticket", result, "cancelled")
+
+
+def find_flight(trip: str) -> amends.Probed[str]:
+    note("amends asks the airline: is there a flight to", trip)
+    return amends.Happened(f"F-{trip}")
+
+
+def cancel_hotel(result: str) -> None:
+    note("hotel: booking", result, "cancelled")
+
+
+def server() -> MCPServer:
+    rt = amends.AsyncRuntime(f"sqlite:///{DATA}/ledger.db", tools=[
+        amends.declare("book_flight", key="trip", compensate=cancel_flight, probe=find_flight),
+        amends.declare("book_hotel", key="trip", compensate=cancel_hotel),
+    ])  # fmt: skip
+    guard, made = guarded(rt), MCPServer("travel")
+    for tool in (book_flight, book_hotel):
+        made.tool()(guard(tool))
+    made.tool()(guard.end_run)
+    return made
+
+
+# ---- three clients ------------------------------------------------------------------------------------------
+
+
+def connected() -> Client:
+    return Client(StdioServerParameters(command=sys.executable, args=[__file__, "serve"], env=dict(os.environ)))
+
+
+async def talk(run_id: str, *calls: tuple[str, dict[str, Any]], how: str) -> None:
+    meta: Any = {RUN_META: run_id}
+    try:
+        async with connected() as client:
+            for tool, args in (*calls, ("end_run", {"how": how})):
+                told = await client.call_tool(tool, args, meta=meta)
+                text = getattr(told.content[0], "text", "")
+                print(f"  {tool}: {text}")
+    except* MCPError:
+        print("  the server is gone")
+    for line in (DATA / "world.txt").read_text(encoding="utf-8").splitlines():
+        print("   ", line)
+    (DATA / "world.txt").unlink()
+
+
+async def main() -> None:
+    flight = ("book_flight", {"trip": "lisbon"})
+    hotel = ("book_hotel", {"trip": "lisbon", "nights": 2})
+    print("1. It commits; a request that is repeated is answered from the record.")
+    await talk("commits", flight, flight, hotel, how="commit")
+    print("2. The client gives up: everything is taken back.")
+    await talk("gives-up", flight, hotel, how="rollback")
+    print("3. The server is killed between the booking and the record; the client tries again.")
+    (DATA / "die").touch()
+    await talk("killed", flight, hotel, how="commit")
+    await talk("killed", flight, hotel, how="commit")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["serve"]:
+        server().run()
+    else:
+        DATA.mkdir(exist_ok=True)
+        asyncio.run(main())

@@ -1,0 +1,354 @@
+"""MCP servers that people write with ``mcp``: a decorator that puts a tool's calls into the ledger.
+
+The protocol knows no task, so a request is a run of its own, unless the client names one in ``_meta``
+(``{"amends/run": "order-7"}``): then its calls are one run, which ``end_run`` commits or takes back.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from typing import Any, Final, Literal, get_type_hints
+
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.utilities.context_injection import find_context_parameter
+from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata, func_metadata
+from mcp_types import (
+    CallToolResult,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    InputRequiredResult,
+    TextContent,
+)
+from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
+
+import amends
+
+RUN_META: Final = "amends/run"
+"""The key in ``_meta`` under which a client names the run that a request belongs to."""
+THREAD_META: Final = "amends/thread"
+"""The same for the conversation, which becomes a tag of the run."""
+_REQUEST: Final = "amends_request"
+_NOTHING: Final = {"type": "object", "properties": {}}
+_STATELESS: Final = "2026-07-28"
+"""From this version on a server cannot ask in the middle of a request: it answers that it needs an input."""
+
+RunId = str | Callable[[Mapping[str, Any]], str]
+
+
+def guarded(
+    rt: amends.Runtime | amends.AsyncRuntime, *, run_id: RunId | None = None, notice: bool = False, **options: Any
+) -> Guard:
+    """A decorator for the tools of one server: each call is written down first and done at most once.
+
+    ``run_id``: the run of a request, or what makes it of the arguments. ``notice``: a client that can ask its user is
+    told that a call waits for approval; its answer decides nothing, the ledger is looked at again. ``options``: those
+    of ``rt.run``. With an ``AsyncRuntime`` every tool becomes async, with a ``Runtime`` only ``def`` tools can be.
+    """
+    if notice and not isinstance(rt, amends.AsyncRuntime):
+        raise amends.UsageError("notice=True needs an AsyncRuntime: a blocking tool cannot ask the client")
+    return Guard(rt, run_id, notice, options)
+
+
+class Guard:
+    """What ``guarded`` returns: the decorator, and the tool with which a client ends a run that it named."""
+
+    def __init__(self, rt: Any, run_id: RunId | None, notice: bool, options: dict[str, Any]) -> None:
+        self._rt, self._run_id, self._notice, self._options = rt, run_id, notice, options
+        self._made: dict[str, Callable[[dict[str, Any]], _Request]] = {}
+
+    def __call__(self, fn: Callable[..., Any], /, *, name: str | None = None) -> Callable[..., Any]:
+        """The same tool, guarded; ``name`` where the server calls it otherwise than its function."""
+        is_ours = hasattr(fn, "__amends__")
+        name = name or str(getattr(fn, "name", "") if is_ours else fn.__name__)
+        context = find_context_parameter(fn)
+        if not is_ours and context is None:
+            self._rt.reach({name: fn})  # what is staged or approved is done although its request is long over
+
+        def asked(kwargs: dict[str, Any]) -> _Request:
+            return _Request(self, name, fn, kwargs, context, shape)
+
+        self._made[name] = asked
+        if isinstance(self._rt, amends.AsyncRuntime):
+
+            @functools.wraps(fn)
+            async def call_async(**kwargs: Any) -> Any:
+                return await self._do_async(asked(kwargs))
+
+            made = _with_context(call_async, fn, context)
+            shape = func_metadata(made, skip_names=[context or _REQUEST])
+            return made
+        if inspect.iscoroutinefunction(fn):
+            raise amends.UsageError(f"{name} is async def: guard it with an AsyncRuntime")
+
+        @functools.wraps(fn)
+        def call(**kwargs: Any) -> Any:
+            return self._do(asked(kwargs))
+
+        made = _with_context(call, fn, context)
+        shape = func_metadata(made, skip_names=[context or _REQUEST])  # as the server will see it
+        return made
+
+    @property
+    def end_run(self) -> Callable[..., Any]:
+        """A tool for the server: ends the run that the client named, by a commit or by taking everything back."""
+        if isinstance(self._rt, amends.AsyncRuntime):
+
+            async def end_run(ctx: Context[Any, Any], how: Literal["commit", "rollback"], why: str = "") -> str:
+                """End the task that the earlier calls belong to: commit it, or take everything back."""
+                run_id = _named(ctx)
+                try:
+                    async with self._rt.run(run_id, history=True, **self._options) as run:
+                        if how == "rollback":
+                            await run.rollback(why or "asked for by the client")
+                        for left in self._left(await run.report(), ctx):
+                            await run.answer(left.tool, left.args, handler=left.body())
+                except amends.Error as error:
+                    return _ended(error)
+                return f"Committed: run {run_id}."
+
+            return end_run
+
+        def end_run_blocking(ctx: Context[Any, Any], how: Literal["commit", "rollback"], why: str = "") -> str:
+            """End the task that the earlier calls belong to: commit it, or take everything back."""
+            run_id = _named(ctx)
+            try:
+                with self._rt.run(run_id, history=True, **self._options) as run:
+                    if how == "rollback":
+                        run.rollback(why or "asked for by the client")
+                    for left in self._left(run.report(), ctx):
+                        run.answer(left.tool, left.args, handler=left.body())
+            except amends.Error as error:
+                return _ended(error)
+            return f"Committed: run {run_id}."
+
+        end_run_blocking.__name__ = "end_run"
+        return end_run_blocking
+
+    def _left(self, report: amends.Report, ctx: Context[Any, Any]) -> list[_Request]:
+        """What was accepted or held in earlier requests, asked for again: only here its body is known."""
+        waiting = [call for call in report.calls if call.state in ("held", "ready") and call.tool in self._made]
+        found = [self._made[call.tool]({**call.args, _REQUEST: ctx}) for call in waiting]
+        return found + [one for child in report.children for one in self._left(child, ctx)]
+
+    # ---- one request --------------------------------------------------------------------------
+
+    def _do(self, request: _Request) -> Any:
+        run_id = request.run_id or next((one.id for one in self._rt.runs(request.waiting)), None)
+        try:
+            with self._rt.run(run_id, **request.options) as run:
+                request.answer = run.answer(request.tool, request.args, handler=request.body())
+                request.leave(run.id)
+        except amends.Error as error:
+            request.left(error)
+        return request.result()
+
+    async def _do_async(self, request: _Request) -> Any:
+        run_id = request.run_id
+        if run_id is None:
+            async for info in self._rt.runs(request.waiting):
+                run_id = info.id
+                break
+        await self._once(request, run_id)
+        if self._notice and request.asked is not None and request.context is not None:
+            if request.context.request_state is not None or not _can_ask(request.context):
+                return request.result()
+            if (request.context.protocol_version or "") >= _STATELESS:
+                return _input_required(request)
+            await request.context.request_context.session.elicit_form(_words(request), _NOTHING)
+            await self._once(request, request.opened)
+        return request.result()
+
+    async def _once(self, request: _Request, run_id: str | None) -> None:
+        request.begin()
+        try:
+            async with self._rt.run(run_id, **request.options) as run:
+                request.answer = await run.answer(request.tool, request.args, handler=request.body())
+                request.leave(run.id)
+        except amends.Error as error:
+            request.left(error)
+
+
+class _Request:
+    """One ``tools/call``: the run it belongs to, and what the client is told in the end."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        tool: str,
+        fn: Callable[..., Any],
+        kwargs: dict[str, Any],
+        own_context: str | None,
+        shape: FuncMetadata,
+    ) -> None:
+        self.tool, self._fn, self._shape = tool, fn, shape
+        asked_by = kwargs.pop(_REQUEST, None)
+        self.context: Context[Any, Any] | None = kwargs.pop(own_context or _REQUEST, asked_by)
+        self._given = {} if own_context is None else {own_context: self.context}
+        self.args = kwargs
+        named, thread = _meta(self.context, RUN_META), _meta(self.context, THREAD_META)
+        self._stays = named is not None
+        state = None if self.context is None or not guard._notice else self.context.request_state
+        said = guard._run_id(kwargs) if callable(guard._run_id) else guard._run_id
+        self.run_id = self.opened = named or said or state
+        digest = sha256(json.dumps([tool, to_jsonable_python(kwargs, fallback=str)], sort_keys=True).encode())
+        tag = f"request:{digest.hexdigest()[:32]}"
+        self.waiting = f'tag:"{tag}" status:open'
+        """Finds the run of the same request, which was made before and waits for a person since."""
+        tags = [*guard._options.get("tags", ()), *([f"thread:{thread}"] if thread else []), *([] if named else [tag])]
+        recover = {"recover": "wait"} if self._stays else {}
+        self.options = {**recover, **guard._options, "tags": tags, "history": True}
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what was answered before: it is asked again."""
+        self.answer: amends.Answer | None = None
+        self._failed: amends.Error | None = None
+        self._returned: list[Any] = []
+        self._let_go: amends.Waiting | None = None
+
+    @property
+    def asked(self) -> amends.Approval | None:
+        """The request for a person's yes that the call waits for."""
+        error = None if self.answer is None else self.answer.error
+        return error.approval if isinstance(error, amends.Held) else None
+
+    def body(self) -> Callable[..., Any] | None:
+        """What does it; None: the runtime knows."""
+        if hasattr(self._fn, "__amends__"):
+            return None
+        if inspect.iscoroutinefunction(self._fn):
+
+            async def body_async(**args: Any) -> Any:
+                return self._took(await self._fn(**args, **self._given))
+
+            return body_async
+
+        def body(**args: Any) -> Any:
+            return self._took(self._fn(**args, **self._given))
+
+        return body
+
+    def _took(self, value: Any) -> Any:
+        self._returned.append(value)
+        if isinstance(value, InputRequiredResult):
+            raise amends.NoEffect("the tool itself asked the client for an input first")
+        if isinstance(value, CallToolResult):
+            if value.is_error:
+                raise ToolError(_text_of(value))
+            return value.structured_content if value.structured_content is not None else _text_of(value)
+        return value
+
+    def leave(self, run_id: str) -> None:
+        """Raise where the run goes on: the client has named it, or it waits for a person."""
+        self.opened = run_id
+        if self._stays or (self.answer is not None and self.answer.status == "held"):
+            self._let_go = amends.Waiting("the run goes on with the next request", run_id=run_id)
+            raise self._let_go
+
+    def left(self, error: amends.Error) -> None:
+        """The run could not be opened, or not be left as it was meant to."""
+        if error is not self._let_go:
+            self._failed = error
+
+    def result(self) -> Any:
+        """What the server is given: the tool's own value or error where there is one, else words for the model."""
+        answer = self.answer
+        if answer is None:
+            assert self._failed is not None, "a request has an answer or a reason why not"
+            return _said(self._failed.for_model(), self._shape, is_error=True)
+        if self._returned and isinstance(self._returned[-1], InputRequiredResult | CallToolResult):
+            return self._returned[-1]
+        if answer.error is not None and not isinstance(answer.error, amends.Error):
+            raise answer.error
+        if self._failed is not None and answer.status in ("done", "replayed", "staged"):
+            return _said(self._failed.for_model(), self._shape, is_error=True)
+        if answer.status == "done":
+            return self._returned[-1] if self._returned else answer.value
+        if answer.status == "replayed":
+            return _replayed(answer, self._shape)
+        return _said(answer.text, self._shape, is_error=answer.is_error)
+
+
+# ---- words and shapes ---------------------------------------------------------------------
+
+
+def _with_context(wrapper: Callable[..., Any], fn: Callable[..., Any], own: str | None) -> Callable[..., Any]:
+    """The server hands over the request's context, under a name that no schema shows."""
+    if own is not None:
+        return wrapper
+    shown = inspect.signature(fn)
+    extra = inspect.Parameter(_REQUEST, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Context)
+    wrapper.__annotations__ = {**get_type_hints(fn, include_extras=True), _REQUEST: Context}
+    wrapper.__signature__ = shown.replace(parameters=[*shown.parameters.values(), extra])  # type: ignore[attr-defined]
+    return wrapper
+
+
+def _meta(context: Context[Any, Any] | None, key: str) -> str | None:
+    if context is None:
+        return None
+    meta: Mapping[str, Any] = context.request_context.meta or {}
+    said = meta.get(key)
+    return None if said is None else str(said)
+
+
+def _named(context: Context[Any, Any]) -> str:
+    named = _meta(context, RUN_META)
+    if named is None:
+        raise ToolError(f'There is nothing to end: this request names no run in _meta ("{RUN_META}").')
+    return named
+
+
+def _ended(error: amends.Error) -> str:
+    if isinstance(error, amends.RolledBack):
+        return error.for_model()
+    raise ToolError(error.for_model()) from error
+
+
+def _can_ask(context: Context[Any, Any]) -> bool:
+    can = context.client_capabilities
+    return can is not None and can.elicitation is not None
+
+
+def _words(request: _Request) -> str:
+    assert request.asked is not None, "a notice is about a request"
+    args = ", ".join(f"{name}={value!r}" for name, value in request.asked.call.args.items())
+    return (
+        f"{request.tool}({args}) waits for a person's approval ({request.asked.id}). Approve or reject it there; "
+        "what you answer here decides nothing, it only looks again."
+    )
+
+
+def _input_required(request: _Request) -> InputRequiredResult:
+    assert request.asked is not None, "a notice is about a request"
+    ask = ElicitRequest(params=ElicitRequestFormParams(message=_words(request), requested_schema=_NOTHING))
+    return InputRequiredResult(input_requests={"approval": ask}, request_state=request.opened)
+
+
+def _replayed(answer: amends.Answer, shape: FuncMetadata) -> CallToolResult:
+    """The words for the model, and the value in the shape that the tool's schema promises."""
+    made = shape.convert_result(answer.value)
+    structured = made.structured_content if isinstance(made, CallToolResult) else None
+    return CallToolResult(content=[TextContent(text=answer.text)], structured_content=structured)
+
+
+def _said(text: str, shape: FuncMetadata, *, is_error: bool) -> CallToolResult:
+    """Words instead of a value. Where the schema promises another shape they can only be an error."""
+    said, structured = [TextContent(text=text)], None
+    if shape.output_schema is not None and not is_error:
+        try:
+            made = shape.convert_result(text)
+        except ValidationError:
+            is_error = True
+        else:
+            structured = made.structured_content if isinstance(made, CallToolResult) else None
+    return CallToolResult(content=[*said], structured_content=structured, is_error=is_error)
+
+
+def _text_of(result: CallToolResult) -> str:
+    return "\n".join(block.text for block in result.content if isinstance(block, TextContent))

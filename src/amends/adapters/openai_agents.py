@@ -1,0 +1,291 @@
+"""OpenAI Agents SDK: its function tools go through the ledger, and its pause waits for the ledger's yes.
+
+``amends_tools`` gives an agent the same tools, guarded. ``AmendsRunner`` is ``Runner`` with a run of amends around
+each turn. Nothing that the SDK keeps (a ``RunState``, an approval in it) can start a call: the ledger decides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+from agents import (
+    Agent,
+    AgentHookContext,
+    FunctionTool,
+    RunContextWrapper,
+    RunHooks,
+    Runner,
+    RunResult,
+    RunResultStreaming,
+    RunState,
+    Tool,
+)
+from agents.items import ToolApprovalItem, TResponseInputItem
+from agents.result import RunResultBase
+from agents.tool import with_function_tool_failure_error_handler
+from agents.tool_context import ToolContext
+from pydantic_core import to_json, to_jsonable_python
+
+import amends
+from amends.errors import NoRun
+
+Input = str | list[TResponseInputItem] | RunState[Any]
+
+LOOKED_AT_MAX: Final = 1000
+"""So many requests are read to find the run of a state that comes back; with ``run_id=`` none is."""
+
+
+def amends_tools(tools: Iterable[Any]) -> list[Tool]:
+    """The same tools, each call of theirs written down first, done at most once, and waiting where a yes is needed.
+
+    Takes the SDK's function tools and functions declared with ``amends.tool``. Other kinds (hosted tools, computers,
+    shells) are done by others, unseen: they are refused.
+    """
+    return [_guarded(one) if isinstance(one, FunctionTool) else _own(one) for one in tools]
+
+
+class AmendsHooks(RunHooks[Any]):
+    """What the agent ends with is the run's output. For those who open the run themselves: ``async with rt.run()``."""
+
+    async def on_agent_end(self, context: AgentHookContext[Any], agent: Any, output: Any) -> None:
+        _current().output = to_jsonable_python(output, fallback=str)
+
+
+class AmendsRunner:
+    """``Runner``, with one run of amends around each turn: it commits when the agent ends, and goes back when it fails.
+
+    ``options`` are those of ``rt.run``: ``tags``, ``budgets``, ``recover``, ``principal``, … A run that is open already
+    is joined: then its own block says what becomes of it.
+    """
+
+    def __init__(self, rt: amends.AsyncRuntime, **options: Any) -> None:
+        self._rt, self._options = rt, options
+
+    async def run(self, agent: Agent[Any], input: Input, *, run_id: str | None = None, **options: Any) -> RunResult:
+        """As ``Runner.run``. A result with ``interruptions`` waits: give its state back here once they are decided."""
+        async with self._turn(input, run_id, options) as ends:
+            result = await Runner.run(agent, input, **options)
+            ends(result)
+        return result
+
+    @asynccontextmanager
+    async def run_streamed(
+        self, agent: Agent[Any], input: Input, *, run_id: str | None = None, **options: Any
+    ) -> AsyncIterator[RunResultStreaming]:
+        """As ``Runner.run_streamed``, in a block: the turn has ended when the block has."""
+        async with self._turn(input, run_id, options) as ends:
+            result = Runner.run_streamed(agent, input, **options)
+            try:
+                yield result
+                async for _ in result.stream_events():
+                    pass  # what the caller did not read: the turn is not over before
+            finally:
+                if not result.is_complete:
+                    result.cancel()
+            if result.run_loop_exception is not None:
+                raise result.run_loop_exception
+            ends(result)
+
+    @asynccontextmanager
+    async def _turn(
+        self, input: Input, run_id: str | None, options: dict[str, Any]
+    ) -> AsyncIterator[Callable[[RunResultBase], None]]:
+        """The run of this turn, and what to call with its result before it is left."""
+        if _is_inside():
+            yield lambda _: None
+            return
+        is_back = isinstance(input, RunState)
+        if run_id is None and isinstance(input, RunState):
+            run_id = await self._run_of(input)
+        said = {**self._options, "tags": (*self._options.get("tags", ()), *_thread_of(options))}
+        async with AsyncExitStack() as stack:
+            paused = stack.enter_context(_Pausing())
+            run = await stack.enter_async_context(self._rt.run(run_id, history=is_back, **said))
+            if isinstance(input, RunState):
+                _as_decided(input, await run.report())
+
+            def ends(result: RunResultBase) -> None:
+                if interruptions := getattr(result, "interruptions", None):
+                    raise paused.because(run.id, interruptions)
+                run.output = to_jsonable_python(result.final_output, fallback=str)
+
+            yield ends
+
+    async def _run_of(self, state: RunState[Any]) -> str:
+        """The run that waits for what this state waits for."""
+        wanted = {item.call_id: item.tool_name for item in state.get_interruptions()}
+        found: set[str] = set()
+        seen = 0
+        async for asked in self._rt.approvals(""):
+            seen += 1
+            if wanted.get(asked.call.tool_call_id) == asked.call.tool:
+                above, _, _ = asked.call.run_id.rpartition(f"/{asked.call.tool}:")  # undeclared: in a run of its own
+                found.add(above or asked.call.run_id)
+            if seen == LOOKED_AT_MAX:
+                break
+        if len(found) != 1:
+            raise amends.UsageError(
+                f"{len(found)} runs wait for what this state waits for: {', '.join(sorted(found)) or 'none known'}",
+                hint="say which one goes on: run(agent, state, run_id=...)",
+            )
+        return found.pop()
+
+
+# ---- one tool -----------------------------------------------------------------------------
+
+
+def _guarded(tool: FunctionTool) -> FunctionTool:
+    # A tool of the SDK tells the model of its own errors; the ledger must see the error itself, not that text.
+    bare = replace(tool, _use_default_failure_error_function=False, _failure_error_function=None)
+
+    async def invoke(ctx: ToolContext[Any], arguments: str) -> Any:
+        returned: list[Any] = []
+
+        async def body(**args: Any) -> Any:
+            returned.append(await bare.on_invoke_tool(ctx, _worded(arguments, args)))
+            return returned[-1]
+
+        answer = await _current().answer(tool.name, arguments, handler=body, tool_call_id=ctx.tool_call_id)
+        return _told(answer, returned, raises=not tool._use_default_failure_error_function or not wraps)
+
+    # As the SDK wraps its own: a `failure_error_function` of the program's is kept, and None still ends the run.
+    wraps = hasattr(tool.on_invoke_tool, "__agents_bind_function_tool__")
+    on_invoke = with_function_tool_failure_error_handler(invoke, _unheard) if wraps else invoke
+    return replace(tool, on_invoke_tool=on_invoke, needs_approval=_gate(tool.name, tool.needs_approval))
+
+
+def _own(tool: Any) -> FunctionTool:
+    """A tool of amends as the SDK's: the runtime has its body."""
+    if not hasattr(tool, "__amends__"):
+        raise amends.UsageError(
+            f"{getattr(tool, 'name', tool)!r} is neither a FunctionTool nor declared with amends.tool: nothing of it "
+            "would be recorded",
+            hint="give it to the agent beside the guarded ones if that is what you want",
+        )
+
+    async def invoke(ctx: ToolContext[Any], arguments: str) -> Any:
+        return _told(await _current().answer(tool.name, arguments, tool_call_id=ctx.tool_call_id), [], raises=False)
+
+    return FunctionTool(
+        name=tool.name,
+        description=(tool.__doc__ or "").strip(),
+        params_json_schema=dict(tool.schema),
+        on_invoke_tool=invoke,
+        strict_json_schema=False,
+        needs_approval=_gate(tool.name, False),
+    )
+
+
+Approves = bool | Callable[[RunContextWrapper[Any], dict[str, Any], str], Awaitable[bool]]
+
+
+def _gate(name: str, own: Approves) -> Callable[[RunContextWrapper[Any], dict[str, Any], str], Awaitable[bool]]:
+    """Whether the SDK pauses before a call: while the ledger waits for a yes, or where the tool itself wants one."""
+
+    async def needs_approval(ctx: RunContextWrapper[Any], args: dict[str, Any], call_id: str) -> bool:
+        run = _current()
+        try:
+            if await run.approval_for(name, args, tool_call_id=call_id) is not None:
+                return True
+        except amends.Error:
+            pass  # the call itself will say it, in words for the model
+        return await own(ctx, args, call_id) if callable(own) else own
+
+    return needs_approval
+
+
+def _told(answer: amends.Answer, returned: list[Any], *, raises: bool) -> Any:
+    """What the SDK is given: the tool's own value, its error if the program wants to see it, or words for the model."""
+    if answer.status == "done":
+        return returned[-1] if returned else answer.value
+    if raises and answer.error is not None and not isinstance(answer.error, amends.Error):
+        raise answer.error
+    return answer.text
+
+
+def _worded(arguments: str, args: dict[str, Any]) -> str:
+    """The arguments as the SDK reads them: as they came, unless somebody said yes to other words."""
+    try:
+        is_same = json.loads(arguments or "{}") == args
+    except ValueError:
+        is_same = False
+    return arguments if is_same else to_json(args).decode()
+
+
+def _unheard(tool: FunctionTool, error: Exception, arguments: str) -> None:
+    """The ledger has the error already."""
+
+
+# ---- the run around it --------------------------------------------------------------------
+
+
+class _Pausing:
+    """Lets the run go as it is when the agent pauses, and the result through."""
+
+    def __init__(self) -> None:
+        self._because: amends.Waiting | None = None
+
+    def because(self, run_id: str, interruptions: list[ToolApprovalItem]) -> amends.Waiting:
+        """What is raised inside the run's block: a pause is no end, whoever asked for it."""
+        names = ", ".join(sorted({item.tool_name or "a tool" for item in interruptions}))
+        self._because = amends.Waiting(f"the agent waits for a decision about {names}", run_id=run_id)
+        return self._because
+
+    def __enter__(self) -> _Pausing:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        return error is not None and error is self._because
+
+
+def _as_decided(state: RunState[Any], report: amends.Report) -> None:
+    """The state says of each call what the ledger says: what was approved in the state alone was approved by nobody.
+
+    What a person refused passes here too: the call is answered with the reason. A no of the program's own stays.
+    """
+    known = _states_of(report)
+    undecided = {call_id for call_id, call_state in known.items() if call_state == "held"}
+    records = (
+        [] if state._context is None else list(state._context._approvals.values())
+    )  # no public way to take it back
+    for record in records:
+        if isinstance(record.approved, list):
+            record.approved = [one for one in record.approved if one not in undecided]
+    refused = {one for record in records if isinstance(record.rejected, list) for one in record.rejected}
+    for item in state.get_interruptions():
+        if item.call_id in known and item.call_id not in undecided | refused:
+            state.approve(item)
+
+
+def _states_of(report: amends.Report) -> dict[str, str]:
+    """The calls that somebody was asked about, by the SDK's own ids."""
+    found = {call.tool_call_id: str(call.state) for call in report.calls if call.tool_call_id}
+    for child in report.children:
+        found |= _states_of(child)
+    return found
+
+
+def _current() -> amends.AsyncRun:
+    run = amends.current_run()
+    if not isinstance(run, amends.AsyncRun):
+        raise NoRun("the Agents SDK needs an AsyncRuntime: the current run is a blocking one")
+    return run
+
+
+def _is_inside() -> bool:
+    try:
+        amends.current_run()
+    except NoRun:
+        return False
+    return True
+
+
+def _thread_of(options: dict[str, Any]) -> tuple[str, ...]:
+    """The conversation that the turn belongs to, as a tag."""
+    session = options.get("session")
+    thread = options.get("conversation_id") if session is None else getattr(session, "session_id", None)
+    return () if thread is None else (f"thread:{thread}",)

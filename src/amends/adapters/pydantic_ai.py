@@ -1,0 +1,181 @@
+"""Pydantic AI: a capability that gives each agent run a run of amends, and every tool call its place in the ledger.
+
+``AmendsCapability`` is all that an agent needs. ``AmendsToolset`` guards one toolset, in a run that is opened around
+it. A call that waits for a person is the framework's own ``ApprovalRequired``; what comes back as approved only wakes
+it up: the ledger decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic
+
+from pydantic_ai import AgentRunResult, RunContext
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed, ToolRetryError
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart
+from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults, ToolDefinition
+from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
+from pydantic_core import to_jsonable_python
+
+import amends
+from amends.errors import NoRun
+
+CAUSES_MAX: Final = 20
+"""So far back is looked for a timeout behind an error."""
+
+Execute = Callable[[dict[str, Any]], Awaitable[Any]]
+
+
+@dataclass
+class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
+    """One run of amends around each agent run: it commits when the agent ends, and goes back when it fails.
+
+    The run has the agent run's own id (``agent.run(run_id=...)``), so a turn that was killed goes on when it is begun
+    again under the same id; a turn that was paused goes on under the id it had. A run that is open already is joined.
+    """
+
+    rt: amends.AsyncRuntime
+    run_id: str | None = None
+    """The run, whatever the agent run is called."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of ``rt.run``: ``tags``, ``budgets``, ``recover``, ``principal``, …"""
+
+    async def wrap_run(
+        self, ctx: RunContext[AgentDepsT], *, handler: Callable[[], Awaitable[AgentRunResult[Any]]]
+    ) -> AgentRunResult[Any]:
+        """The agent run, inside its run of amends."""
+        if _is_inside():
+            return await handler()
+        thread, is_back = f"thread:{ctx.conversation_id}", bool(_open_calls(ctx.messages))
+        run_id = self.run_id or (await self._paused(thread) if is_back else None) or ctx.run_id
+        said = {**self.options, "tags": (*self.options.get("tags", ()), thread)}
+        paused, result = amends.Waiting("the agent waits for a decision", run_id=run_id), None
+        try:
+            async with self.rt.run(run_id, history=is_back, **said) as run:
+                result = await handler()
+                if isinstance(result.output, DeferredToolRequests):
+                    raise paused  # a pause is no end, whoever asked for it: the run is let go as it is
+                run.output = to_jsonable_python(result.output, fallback=str)
+        except amends.Waiting as waits:
+            if waits is not paused or result is None:
+                raise
+        return result
+
+    async def wrap_tool_execute(
+        self,
+        ctx: RunContext[AgentDepsT],
+        *,
+        call: ToolCallPart,
+        tool_def: ToolDefinition,
+        args: dict[str, Any],
+        handler: Execute,
+    ) -> Any:
+        """The call, done at most once."""
+        return await _guarded(tool_def.name, args, ctx.tool_call_id, handler)
+
+    async def _paused(self, thread: str) -> str | None:
+        """The newest run of this conversation that has not ended: its calls are answered now.
+
+        Where all have, the newest that committed: somebody resumes once more what was resumed, and the record answers.
+        """
+        ended = None
+        async for info in self.rt.runs(f'tag:"{thread}" status:open,pivoted,blocked,committed'):
+            if info.state != "committed":
+                return info.id
+            ended = ended or info.id
+        return ended
+
+
+@dataclass
+class AmendsToolset(WrapperToolset[AgentDepsT], Generic[AgentDepsT]):
+    """The same toolset, each call done at most once in the current run: open one around it with ``rt.run``."""
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[AgentDepsT], tool: ToolsetTool[AgentDepsT]
+    ) -> Any:
+        """The call, done at most once."""
+
+        async def execute(args: dict[str, Any]) -> Any:
+            return await self.wrapped.call_tool(name, args, ctx, tool)
+
+        return await _guarded(name, tool_args, ctx.tool_call_id, execute)
+
+
+def wake(messages: Sequence[ModelMessage]) -> DeferredToolResults:
+    """What resumes a conversation that was paused: every call that has no answer is asked for again.
+
+    It approves nothing. What has been decided meanwhile stands in the ledger; what has not pauses again.
+    """
+    return DeferredToolResults(approvals=dict.fromkeys(_open_calls(messages), True))
+
+
+# ---- inside -------------------------------------------------------------------------------
+
+
+async def _guarded(name: str, args: dict[str, Any], call_id: str | None, execute: Execute) -> Any:
+    returned: list[Any] = []
+    deferred: list[Exception] = []
+
+    async def body(**given: Any) -> Any:
+        try:
+            returned.append(await execute(given))
+        except (ApprovalRequired, CallDeferred) as pause:  # the tool's own: it has done nothing yet
+            deferred.append(pause)
+            raise amends.NoEffect("the tool itself asked to be called later") from pause
+        except (ModelRetry, ToolRetryError) as error:
+            if _timed_out(error):  # the framework says "try again"; nobody knows whether it happened
+                raise TimeoutError(str(error)) from error
+            raise
+        return returned[-1]
+
+    run = _current()
+    answer = await run.answer(name, args, handler=body, tool_call_id=call_id)
+    if deferred:
+        raise deferred[-1]
+    if answer.status == "done":
+        return returned[-1] if returned else answer.value
+    if answer.status in ("replayed", "staged"):
+        return answer.text
+    if answer.error is not None and not isinstance(answer.error, amends.Error):
+        raise answer.error
+    if isinstance(answer.error, amends.Held) and answer.error.approval is not None:
+        asked: amends.Approval = answer.error.approval
+        raise ApprovalRequired({"approval": asked.id, "digest": asked.digest, "why": asked.rule, "run": run.id})
+    raise ToolFailed(answer.text)
+
+
+def _timed_out(error: BaseException) -> bool:
+    found: BaseException | None = error
+    for _ in range(CAUSES_MAX):
+        if found is None or isinstance(found, TimeoutError):
+            break
+        found = found.__cause__ or found.__context__
+    return isinstance(found, TimeoutError)
+
+
+def _open_calls(messages: Sequence[ModelMessage]) -> list[str]:
+    """The calls of the last response that nothing has answered."""
+    answered: set[str] = set()
+    for message in reversed(messages):
+        if isinstance(message, ModelResponse):
+            return [call.tool_call_id for call in message.tool_calls if call.tool_call_id not in answered]
+        if isinstance(message, ModelRequest):
+            answered |= {getattr(part, "tool_call_id", "") for part in message.parts}
+    return []
+
+
+def _current() -> amends.AsyncRun:
+    run = amends.current_run()
+    if not isinstance(run, amends.AsyncRun):
+        raise NoRun("Pydantic AI needs an AsyncRuntime: the current run is a blocking one")
+    return run
+
+
+def _is_inside() -> bool:
+    try:
+        amends.current_run()
+    except NoRun:
+        return False
+    return True

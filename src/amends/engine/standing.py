@@ -1,0 +1,214 @@
+"""Where the rows of a tree must stand, by its events: states, attempts, places, and what was proved of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+from amends.approvalrows import ApprovalRow
+from amends.proofs import call_bound, run_bound, terms_bound
+from amends.record import changed
+from amends.rows import GONE, LOADED, CallRow, EventRow, RunRow
+from amends.states import CALL_MOVES, NEW, RUN_MOVES
+from amends.verified import How
+
+Said: TypeAlias = tuple[How, str]
+Unlike: TypeAlias = tuple[How, str, int, int, str]
+"""How a row differs and in what, with the number, place and run id of its last event."""
+APPROVAL_MOVES: Final[Mapping[str, tuple[str, ...]]] = {
+    NEW: ("pending",),
+    "pending": ("approved", "rejected", "expired", "cancelled"),
+    "approved": ("used", "rejected", "expired", "cancelled", "approved"),
+}
+SHARED: Final[Mapping[str, tuple[str, ...]]] = {NEW: ("succeeded", "failed", "refused", "dropped")}
+"""A call that a fork has as it was: it never moved there."""
+MOVES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "run": RUN_MOVES,
+    "call": CALL_MOVES,
+    "approval": APPROVAL_MOVES,
+}
+
+
+class Subject:
+    """One row, as its events tell it."""
+
+    __slots__ = ("attempt", "comp_attempt", "created_at", "facts", "first", "last", "passed", "settled_seq", "state")
+
+    def __init__(self, event: EventRow, facts: dict[str, Any]) -> None:
+        self.first = self.last = event
+        self.created_at, self.state = event.at, event.to_state
+        self.facts = facts
+        """What was said of it last, by name."""
+        self.attempt = self.comp_attempt = self.settled_seq = 0
+        self.passed = False
+
+
+class Standing:
+    """All rows of a tree, event by event."""
+
+    def __init__(self, prove: Callable[[str, str, str], bool | None]) -> None:
+        self._prove = prove
+        self._subjects: dict[tuple[str, str], Subject] = {}
+        self._runs: dict[str, EventRow] = {}
+        self._emptied = False
+
+    def moved(self, event: EventRow) -> Iterator[Said]:
+        """Take in an event; what is wrong with it though it is linked."""
+        self._runs.setdefault(event.run, event)
+        what = event.what
+        if what == "call" or what == "shared":
+            yield from self._moves("call", event.call, event, _facts(event))
+        elif what == "run":
+            yield from self._moves("run", event.run, event, _facts(event))
+        elif what == "approval":
+            facts = _facts(event)
+            yield from self._moves("approval", str(facts.get("approval")), event, facts)
+        elif what in ("goal", "output"):
+            self._adds("run", event.run, _facts(event), "output")
+        elif what == "approval given":
+            facts = _facts(event)
+            self._adds("approval", str(facts.get("approval")), facts, "given")
+        elif what == "payloads removed":
+            self._emptied = True
+        elif what == "passed to parent":
+            passed = self._subjects.get(("call", event.call))
+            if passed is not None:
+                passed.passed = True
+
+    def _moves(self, kind: str, id: str, event: EventRow, facts: dict[str, Any]) -> Iterator[Said]:
+        subject = self._subjects.get((kind, id))
+        state = NEW if subject is None else subject.state
+        if event.frm != state:
+            yield "inserted", f"{kind} {id} was {state} then, not {event.frm}"
+        elif event.to_state not in (SHARED if event.what == "shared" else MOVES[kind]).get(state, ()):
+            yield "inserted", f"no {kind} goes from {state} to {event.to_state}"
+        if subject is None:
+            subject = self._subjects[kind, id] = Subject(event, facts)
+        else:
+            if kind == "call" and (event.frm == "started" if "attempt" in facts else "resolved" in facts):
+                _forgotten(subject, event)
+            subject.facts.update(facts)
+            subject.last, subject.state = event, event.to_state
+        if kind == "call":
+            _counted(subject, event, facts)
+
+    def _adds(self, kind: str, id: str, facts: dict[str, Any], name: str) -> None:
+        subject = self._subjects.get((kind, id))
+        if subject is not None and name in facts:
+            subject.facts[name] = facts[name]
+
+    # ---- the rows -------------------------------------------------------------------------
+
+    def unlike(
+        self, runs: Iterable[RunRow], calls: Iterable[CallRow], approvals: Iterable[ApprovalRow]
+    ) -> Iterator[Unlike]:
+        """What of the rows does not stand where the events left it."""
+        by_uid = {run.uid: run for run in runs}
+        self._emptied = self._emptied or any(run.origin for run in by_uid.values())  # gc writes into no record
+        for run in by_uid.values():
+            yield from self._compared("run", run.uid, run, self._run)
+        for call in calls:
+            yield from self._compared("call", call.id, call, lambda one, subject: self._call(one, subject, by_uid))
+        for asked in approvals:
+            yield from self._compared("approval", asked.id, asked, self._approval)
+        for (kind, id), subject in self._subjects.items():
+            yield "row_missing", f"{kind} {id} is not there", subject.last.n, subject.last.seq, subject.last.run_id
+        for uid, event in self._runs.items():
+            if uid not in by_uid and ("run", uid) not in self._subjects:
+                yield "row_missing", f"run {uid} is not there", event.n, event.seq, event.run_id
+
+    def _compared(
+        self, kind: str, id: str, row: Any, compare: Callable[[Any, Subject], Iterator[Said]]
+    ) -> Iterator[Unlike]:
+        subject = self._subjects.pop((kind, id), None)
+        if subject is None:
+            run_id = row.id if kind == "run" else row.run_id
+            yield "row_forged", f"{kind} {id} has no event", 0, 0, run_id
+            return
+        last = subject.last
+        if row.state != subject.state:
+            text = f"{kind} {id} is {row.state}, and its last event says {subject.state}"
+            yield "row_changed", text, last.n, last.seq, last.run_id
+        for how, text in compare(row, subject):
+            yield how, f"{kind} {id}: {text}", last.n, last.seq, last.run_id
+
+    def _run(self, row: RunRow, subject: Subject) -> Iterator[Said]:
+        first, facts = subject.first, subject.facts
+        if "row" in facts and facts["row"] != run_bound(row):
+            yield "row_changed", "something that never changes was changed"
+        if (row.root, row.id, row.tenant, row.created_at) != (first.root, first.run_id, first.tenant, first.at):
+            yield "row_changed", "the id, the tenant or the time was changed"
+        if "row" in facts:
+            yield from self._payload("input", row.input, facts.get("input"), row.uid)
+            yield from self._payload("output", row.output, facts.get("output"), row.uid)
+
+    def _call(self, row: CallRow, subject: Subject, runs: Mapping[str, RunRow]) -> Iterator[Said]:
+        first, facts = subject.first, subject.facts
+        key = row.key.removeprefix(f"{LOADED}{row.id}:")
+        if "row" in facts and facts["row"] != call_bound(row, key, row.generation):
+            yield "row_changed", "something that never changes was changed"
+        mine = (row.root, row.run_id, row.tenant, row.created_at, row.seq)
+        if mine != (first.root, first.run_id, first.tenant, first.at, first.seq):
+            yield "row_changed", "the run, the time or the place was changed"
+        run = runs.get(row.run)
+        if run is None or (row.run != first.run and not subject.passed):
+            yield "row_changed", "the run was changed"
+        elif (row.agent, row.principal) != (run.agent, run.principal):
+            yield "row_changed", "the agent or the principal was changed"
+        counts = (row.attempt, row.comp_attempt, row.settled_seq)
+        if counts != (subject.attempt, subject.comp_attempt, subject.settled_seq):
+            yield "row_changed", "the attempts or the place among the settled were changed"
+        if "row" in facts:
+            yield from self._payload("args", row.args, facts.get("args"), row.id)
+            yield from self._payload("result", row.result, facts.get("result"), row.id)
+            failure = facts.get("failure")
+            if failure and not self._emptied and row.state != "refused":
+                yield from self._payload("error", row.error, failure, row.id)
+
+    def _approval(self, row: ApprovalRow, subject: Subject) -> Iterator[Said]:
+        first, facts = subject.first, subject.facts
+        asked = changed(row, {"use_key": row.use_key.removeprefix(LOADED)})
+        if "terms" in facts and facts["terms"] != terms_bound(asked):
+            yield "row_changed", "what was asked for was changed"
+        if (row.digest, row.seq, row.call) != (facts.get("digest"), first.seq, first.call):
+            yield "row_changed", "what it binds was changed"
+        if (row.root, row.run_id, row.tenant) != (first.root, first.run_id, first.tenant):
+            yield "row_changed", "the run was changed"
+        if row.given != "[]" or "given" in facts:
+            yield from self._payload("given", row.given, facts.get("given"), row.id)
+
+    def _payload(self, name: str, text: str | None, proved: str | None, about: str) -> Iterator[Said]:
+        if text is not None and text.startswith(GONE):
+            if not self._emptied:
+                yield "payload_changed", f"the {name} is gone, and gc did not remove it"
+            return
+        is_other = bool(text) if proved is None else text is None or self._prove(proved, text, about) is False
+        if is_other:
+            yield "payload_changed", f"the {name} is not what was written"
+
+
+def _forgotten(subject: Subject, event: EventRow) -> None:
+    """A settlement, or a word on a doubt, writes the result anew: also that there is none."""
+    if event.frm == "started":
+        subject.facts.pop("failure", None)
+    if event.frm == "started" or event.to_state == "succeeded":
+        subject.facts.pop("result", None)
+
+
+def _counted(subject: Subject, event: EventRow, facts: dict[str, Any]) -> None:
+    to = event.to_state
+    if event.what == "shared" or to == "started":
+        subject.attempt = facts.get("attempt", 1)
+        subject.settled_seq = event.seq if to == "succeeded" else subject.settled_seq
+    elif to == "compensating":
+        subject.comp_attempt = facts.get("attempt", 0)
+    elif to == "succeeded" or to == "in_doubt":
+        subject.settled_seq = event.seq
+
+
+def _facts(event: EventRow) -> dict[str, Any]:
+    if event.facts == "{}":
+        return {}
+    facts: dict[str, Any] = json.loads(event.facts)
+    return facts

@@ -1,0 +1,196 @@
+"""Checking the record: each tree's chain, where its rows stand by it, and that what they say is what was written.
+
+``TreeCheck`` is given the events of one tree, in their order, and then its rows; it asks nobody and remembers no more
+than that tree. ``verify_chains`` goes through a ledger with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+from amends.approvalrows import ApprovalRow
+from amends.auditops import Chains, Place, ReadChains
+from amends.chain import GENESIS, link, moment, proof
+from amends.engine.standing import Standing
+from amends.record import dataclass
+from amends.rows import CallRow, EventRow, RunRow
+from amends.secret import SEALED
+from amends.verified import PROBLEMS_MAX, How, Problem, Verified
+
+Prove: TypeAlias = Callable[[str, str, str], "bool | None"]
+"""Whether a proof is of this payload, of the row of this id; None: nobody here can tell."""
+Heads: TypeAlias = Mapping[int, str]
+"""Hashes that the events of a tree with these numbers are known to have had."""
+NO_HEADS: Final[Heads] = {}
+PAGES_MAX: Final = 10**9
+
+
+def plainly(proved: str, text: str, _about: str) -> bool | None:
+    """What can be proved without a key."""
+    return None if ":" in proved or text.startswith(SEALED) else proof(text) == proved
+
+
+class TreeCheck:
+    """One tree: first its events, then ``ended`` with its rows."""
+
+    def __init__(self, root: str, prove: Prove = plainly, heads: Heads = NO_HEADS) -> None:
+        self.root, self._heads = root, heads
+        self.events, self.young, self.tenant = 0, 0, ""
+        self._standing = Standing(prove)
+        self._n, self._prev, self._seq, self._run_id = 0, GENESIS, 0, ""
+        self._broken: EventRow | None = None
+        self.problems: list[Problem] = []
+
+    def event(self, event: EventRow) -> None:
+        """Look at the next event. After the first that is not linked nothing can be said of those that follow."""
+        self.events += 1
+        if self._broken is not None:
+            if not self.problems:
+                self._tell(self._broken, *self._how_broken(self._broken, event))
+            return
+        self._run_id, self.tenant = self._run_id or event.run_id, self.tenant or event.tenant
+        n = self._n + 1
+        if event.n != n or event.seq <= self._seq or event.hash != link(self._prev, n, event.at, event.body):
+            self._broken = event
+            return
+        self._n, self._prev, self._seq = n, event.hash, event.seq
+        if event.at != moment(event.at):
+            self._tell(event, "edited", "its time is no whole microsecond")
+        if self._heads.get(n, event.hash) != event.hash:
+            self._tell(event, "rewritten", "a checkpoint names another one in its place")
+        for how, text in self._standing.moved(event):
+            self._tell(event, how, text)
+
+    def ended(
+        self, runs: Iterable[RunRow], calls: Iterable[CallRow], approvals: Iterable[ApprovalRow]
+    ) -> list[Problem]:
+        """Everything that is wrong with the tree, the first bad event first."""
+        if self._broken is not None:
+            if not self.problems:
+                self._tell(self._broken, *self._how_broken(self._broken, None))
+            return self.problems
+        beyond = min((n for n in self._heads if n > self._n), default=0)
+        if beyond:
+            text = f"it ends at event {self._n}, and a checkpoint names event {beyond}"
+            self.problems.append(Problem(self._run_id, self.root, self._n + 1, self._seq, "cut", text))
+            return self.problems
+        for how, text, n, seq, run_id in self._standing.unlike(runs, calls, approvals):
+            self.problems.append(Problem(run_id or self._run_id, self.root, n, seq, how, text))
+        return self.problems
+
+    def _tell(self, event: EventRow, how: How, text: str) -> None:
+        n = self._n + 1 if how == "deleted" else event.n
+        self.problems.append(Problem(event.run_id, self.root, n, event.seq, how, text))
+
+    def _how_broken(self, event: EventRow, after: EventRow | None) -> tuple[How, str]:
+        """What was done to the first event that does not hang on the one before it, by what follows it."""
+        n, prev = self._n + 1, self._prev
+        if event.n > n:
+            return (
+                "deleted",
+                f"event {n} is not there" if event.n == n + 1 else f"events {n} to {event.n - 1} are not there",
+            )
+        if event.n == n and event.hash == link(prev, n, event.at, event.body):
+            return "swapped", "it stands before its forerunner in the ledger"
+        if after is not None and after.hash == link(prev, n, after.at, after.body):
+            if event.hash == link(after.hash, n + 1, event.at, event.body):
+                return "swapped", f"it was event {n + 1}"
+            return "inserted", "the event after it hangs on the one before it"
+        if after is not None and after.hash == link(event.hash, n + 2, after.at, after.body):
+            return "deleted", f"event {n} is not there, and those after it were numbered anew"
+        return "edited", "it does not say what its hash is of"
+
+
+# ---- a whole ledger -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What is looked at and with what: whose trees, what proves a payload, and which heads of a tree are known."""
+
+    tenant: str | None = None
+    prove: Prove = plainly
+    heads_of: Callable[[str], Heads] = lambda _root: NO_HEADS
+    high: int = 0
+    """The place in the ledger up to which events are behind a checkpoint."""
+
+
+class Found:
+    """What a walk through trees has found so far."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+        self._tree: TreeCheck | None = None
+        self.runs = self.events = self.young = 0
+        self.problems: list[Problem] = []
+
+    def page(self, page: Chains) -> None:
+        """Take in some trees; one that goes on stays open."""
+        runs, calls = _by_root(page.runs), _by_root(page.calls)
+        approvals = _by_root(page.approvals)
+        of_root = _by_root(page.events)
+        going_on = page.next.within if page.next is not None else ""
+        roots = {*of_root, *runs, *calls, *approvals}
+        for root in sorted(roots | ({self._tree.root} if self._tree is not None and not going_on else set())):
+            tree = self._tree if self._tree is not None and self._tree.root == root else self._begun(root)
+            for event in of_root.get(root, ()):
+                tree.young += event.seq > self._audit.high
+                tree.event(event)
+            if root == going_on:
+                self._tree = tree
+                continue
+            self._tree = None if tree is self._tree else self._tree
+            self._ended(tree, runs.get(root, []), calls.get(root, []), approvals.get(root, []))
+
+    def _begun(self, root: str) -> TreeCheck:
+        return TreeCheck(root, self._audit.prove, self._audit.heads_of(root))
+
+    def _ended(self, tree: TreeCheck, runs: list[RunRow], calls: list[CallRow], approvals: list[ApprovalRow]) -> None:
+        whose = {row.tenant for row in runs} | ({tree.tenant} if tree.events else set())
+        if self._audit.tenant is not None and self._audit.tenant not in whose:
+            return
+        self.runs += len(runs)
+        self.events += tree.events
+        self.young += tree.young
+        self.problems += tree.ended(runs, calls, approvals)
+        if len(self.problems) > PROBLEMS_MAX:
+            self.problems = sorted(self.problems, key=_place)[:PROBLEMS_MAX]
+
+    def verified(self) -> Verified:
+        """All of it."""
+        problems = tuple(sorted(self.problems, key=_place)[:PROBLEMS_MAX])
+        return Verified(self.runs, self.events, unanchored=self.young, problems=problems)
+
+
+def _by_root(rows: Iterable[Any]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for row in rows:
+        found.setdefault(row.root, []).append(row)
+    return found
+
+
+def _place(problem: Problem) -> tuple[bool, int, str, int]:
+    return (problem.seq == 0, problem.seq, problem.root, problem.n)
+
+
+async def verify_chains(audit: Audit) -> Found:
+    """Every tree of the ledger, page by page; what is remembered is of one page, or of one tree where that is longer."""
+    found = Found(audit)
+    place: Place | None = Place()
+    for _ in range(PAGES_MAX):
+        page = await ReadChains(place or Place())
+        found.page(page)
+        place = page.next
+        if place is None:
+            return found
+    raise AssertionError("a ledger has fewer pages than that")
+
+
+async def verify_tree(found: Found, root: str) -> None:
+    """One tree more."""
+    place: Place | None = Place(within=root)
+    while place is not None:
+        page = await ReadChains(place, alone=True)
+        found.page(page)
+        place = page.next

@@ -1,0 +1,49 @@
+"""Reading whole trees in one snapshot: a row is compared with the events that there were when it was read."""
+
+from __future__ import annotations
+
+from amends.approvalrows import ApprovalsOf
+from amends.auditops import (
+    ApprovalsBetween,
+    CallsBetween,
+    ChainOf,
+    Chains,
+    ChainsAbove,
+    Place,
+    ReadChains,
+    RunsBetween,
+)
+from amends.rows import EventRow, ListCalls, ListTree
+
+
+async def read_chains(op: ReadChains) -> Chains:
+    """See ``ReadChains``."""
+    place = op.place
+    events: list[EventRow] = await ChainOf(place.within, place.n, op.limit) if place.within else []
+    if op.alone:
+        return await _alone(op, events)
+    if len(events) < op.limit:
+        events += await ChainsAbove(place.within or place.done, op.limit - len(events))
+    if len(events) < op.limit:
+        return await _ended(events, place.done, None, None)
+    newest = events[-1]
+    whole = [event for event in events if event.root != newest.root]
+    if not whole and newest.root != place.within and place.within:
+        # The tree that was begun has no more events: what comes now is another one.
+        return await _ended([], place.done, place.within, Place(place.within))
+    if not whole:
+        return Chains(tuple(events), next=Place(place.done, newest.root, newest.n))
+    return await _ended(whole, place.done, whole[-1].root, Place(whole[-1].root))
+
+
+async def _ended(events: list[EventRow], above: str, upto: str | None, then: Place | None) -> Chains:
+    runs, calls = await RunsBetween(above, upto), await CallsBetween(above, upto)
+    return Chains(tuple(events), tuple(runs), tuple(calls), tuple(await ApprovalsBetween(above, upto)), then)
+
+
+async def _alone(op: ReadChains, events: list[EventRow]) -> Chains:
+    root = op.place.within
+    if len(events) == op.limit:
+        return Chains(tuple(events), next=Place(op.place.done, root, events[-1].n))
+    runs, calls = await ListTree(root), await ListCalls(root)
+    return Chains(tuple(events), tuple(runs), tuple(calls), tuple(await ApprovalsOf(root)))

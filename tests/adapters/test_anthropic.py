@@ -1,0 +1,201 @@
+"""The Anthropic SDK: the shared cases on messages and on its tool runner, and what is its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from anthropic import Anthropic, AsyncAnthropic, beta_async_tool, beta_tool
+
+from amends import AsyncRuntime, Held, Runtime, UsageError, declare
+from amends.adapters.anthropic import (
+    answer_tool_calls,
+    answer_tool_calls_async,
+    runner_tools,
+    runner_tools_async,
+    until_done,
+    until_done_async,
+)
+from amends.llm import ModelServer, Reply, ScriptedModel
+from tests.adapters.conformance import Conformance, Outcome, Turn
+from tests.adapters.sdks import SAID, Played, run_id, schema_of, script_of
+from tests.adapters.shop import Shop
+from tests.llm.shop import World, tools_of
+
+MODEL = "claude-sonnet-5"
+
+
+class MessagesHarness:
+    """A loop over messages, on an event loop."""
+
+    def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
+        return asyncio.run(self._drive(shop, turns, run_id(shop, thread, resume=resume), thread))
+
+    async def _drive(self, shop: Shop, turns: Sequence[Turn], id: str, thread: str) -> Outcome:
+        model = script_of(turns)
+        played = Played("messages", model)
+        functions = {one.__name__: one for one in shop.functions()}
+        schemas = [schema_of(one) for one in functions.values()]
+        tools: Any = [{"input_schema": one.pop("parameters"), **one} for one in schemas]
+        given: Any = {"model": MODEL, "max_tokens": 500, "tools": tools}
+        with ModelServer(model) as server, played.watched():
+            async with (
+                AsyncRuntime(shop.url, tools=shop.declared()) as rt,
+                AsyncAnthropic(**server.anthropic, http_client=httpx2.AsyncClient(verify=False)) as client,
+                rt.run(id, tags=[f"thread:{thread}"]) as run,
+            ):
+                messages: list[Any] = list(SAID)
+                message = await client.messages.create(messages=messages, **given)
+                while more := await answer_tool_calls_async(run, message, handlers=functions):
+                    messages += more
+                    message = await client.messages.create(messages=messages, **given)
+        return played.outcome
+
+
+class RunnerHarness:
+    """The SDK's own tool runner with tools made by its own decorator, blocking."""
+
+    def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
+        model = script_of(turns)
+        played = Played("messages", model)
+        id = run_id(shop, thread, resume=resume)
+        own = [beta_tool(one) for one in shop.functions()]
+        with (
+            Runtime(shop.url, tools=shop.declared()) as rt,
+            ModelServer(model) as server,
+            Anthropic(**server.anthropic, http_client=httpx2.Client(verify=False)) as client,
+            played.watched(),
+            rt.run(id, tags=[f"thread:{thread}"]) as run,
+        ):
+            runner = client.beta.messages.tool_runner(
+                model=MODEL, max_tokens=500, messages=SAID, tools=runner_tools(run, own), thread=False
+            )
+            until_done(runner)
+        return played.outcome
+
+
+class TestMessages(Conformance):
+    harness = MessagesHarness()
+
+
+class TestRunner(Conformance):
+    harness = RunnerHarness()
+
+
+# ---- its own ------------------------------------------------------------------------------
+
+CHARGE = ("charge", {"order": "7", "cents": 4200})
+TURNS = ([CHARGE, ("balance", {"account": "a"})], CHARGE, ("ship", {"order": "7"}), "Done.")
+BIG = (("charge", {"order": "big", "cents": 1}), ("ship", {"order": "big"}), "Done.")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def effects(world: World) -> list[str]:
+    return [" ".join(line.split()[:2]) for line in world.done]
+
+
+def test_a_loop_over_messages_marks_what_was_not_done(world: World) -> None:
+    ship = ("ship", {"order": "7"})
+    with (
+        Runtime("memory:", tools=tools_of(world)) as rt,
+        ModelServer(ScriptedModel([ship, CHARGE, ("charge_card", {})], ship, "Done.")) as server,
+        Anthropic(**server.anthropic) as client,
+        rt.run() as run,
+    ):
+        messages: list[Any] = list(SAID)
+        given: Any = {"model": MODEL, "max_tokens": 500, "tools": rt.schemas("anthropic")}
+        message = client.messages.create(messages=messages, **given)
+        while more := answer_tool_calls(run, message):
+            messages += more
+            message = client.messages.create(messages=messages, **given)
+    marks = [block.get("is_error", False) for block in messages[2]["content"]]
+    assert marks == [True, False, True]
+    assert effects(world) == ["charge 7", "ship 7"]
+
+
+def test_the_calls_of_a_message_that_was_cut_are_not_done(world: World) -> None:
+    with (
+        Runtime("memory:", tools=tools_of(world)) as rt,
+        ModelServer(ScriptedModel(Reply("", [CHARGE], stop="length"))) as server,
+        Anthropic(**server.anthropic) as client,
+        pytest.raises(UsageError, match="cut"),
+        rt.run() as run,
+    ):
+        answer_tool_calls(run, client.messages.create(model=MODEL, max_tokens=9, messages=SAID))
+    assert effects(world) == []
+
+
+@pytest.mark.parametrize("thread", [{}, {"thread": False}], ids=["held by the server", "sent whole"])
+def test_the_runner_by_itself_goes_through_the_run_too(world: World, thread: Any) -> None:
+    with (
+        Runtime("memory:", tools=tools_of(world)) as rt,
+        ModelServer(ScriptedModel(*TURNS)) as server,
+        Anthropic(**server.anthropic) as client,
+        rt.run() as run,
+    ):
+        runner = client.beta.messages.tool_runner(
+            model=MODEL, max_tokens=500, messages=SAID, tools=runner_tools(run, rt), **thread
+        )
+        [block] = runner.until_done().content
+        assert block.type == "text"
+        assert block.text == "Done."
+    assert effects(world) == ["charge 7", "ship 7"]
+
+
+def test_the_runner_by_itself_cannot_commit_over_a_held_call(world: World) -> None:
+    model = ScriptedModel(*BIG)
+    with (
+        Runtime("memory:", tools=tools_of(world)) as rt,
+        ModelServer(model) as server,
+        Anthropic(**server.anthropic) as client,
+    ):
+        with pytest.raises(Held), rt.run("o") as run:
+            runner = client.beta.messages.tool_runner(
+                model=MODEL, max_tokens=500, messages=SAID, tools=runner_tools(run, rt), thread=False
+            )
+            runner.until_done()
+        assert len(model.asked) == 3, "the model was told, and went on"
+        assert rt.report("o").state == "open"
+
+
+def test_the_runner_awaited_stops_at_a_held_call_and_goes_on_after_the_yes(world: World) -> None:
+    ran: list[str] = []
+
+    async def look(account: str) -> str:
+        """Look at an account."""
+        ran.append(account)
+        return "9000"
+
+    model = ScriptedModel(BIG[0], [("look", {"account": "a"}), BIG[1]], "Done.")
+
+    async def main() -> None:
+        with ModelServer(model) as server:
+            tools = [*tools_of(world), declare("look", kind="read")]
+            async with AsyncRuntime("memory:", tools=tools) as rt, AsyncAnthropic(**server.anthropic) as client:
+
+                async def play() -> Any:
+                    async with rt.run("o") as run:
+                        own = [one for one in runner_tools_async(run, rt) if one.name != "look"]
+                        runner = client.beta.messages.tool_runner(
+                            model=MODEL, max_tokens=500, messages=SAID, thread=False,
+                            tools=[*own, *runner_tools_async(run, [beta_async_tool(look)])],
+                        )  # fmt: skip
+                        return await until_done_async(runner)
+
+                with pytest.raises(Held) as held:
+                    await play()
+                assert len(model.asked) == 2, "the model was not asked again"
+                await rt.approve(held.value.approval.id, digest=held.value.approval.digest, by="ada")
+                assert (await play()).content[0].text == "Done."
+
+    asyncio.run(main())
+    assert effects(world) == ["charge big", "ship big"]
+    assert ran == ["a", "a"]

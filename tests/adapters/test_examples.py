@@ -1,0 +1,79 @@
+"""The example of each framework commits, is taken back and survives a kill, and prints what happened."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.adapters.conformance import CHILD_S_MAX, ROOT
+
+AGENT = """\
+1. It commits; the model stutters, and is answered from the record.
+  airline: flight to lisbon booked
+  hotel: 2 nights in lisbon booked
+  agent: All booked.
+  ledger: run commits is committed
+2. The model is down in the middle: everything is taken back.
+  airline: flight to lisbon booked
+  hotel: 2 nights in lisbon booked
+  hotel: booking H-lisbon cancelled
+  airline: ticket F-lisbon cancelled
+  agent failed: the model is down
+  ledger: run fails is rolled_back
+3. Its process is killed between the booking and the record; another one goes on.
+  airline: flight to lisbon booked
+  killed: True
+  amends asks the airline: is there a flight to lisbon
+  hotel: 2 nights in lisbon booked
+  agent: All booked.
+  ledger: run killed is committed
+"""
+
+SERVER = """\
+1. It commits; a request that is repeated is answered from the record.
+  book_flight: F-lisbon
+  book_flight: Already done in this task; the same result: "F-lisbon"
+  book_hotel: H-lisbon
+  end_run: Committed: run commits.
+    airline: flight to lisbon booked
+    hotel: 2 nights in lisbon booked
+2. The client gives up: everything is taken back.
+  book_flight: F-lisbon
+  book_hotel: H-lisbon
+  end_run: Everything was taken back: 2 of 2 calls undone. Tell the user; start again only if asked.
+    airline: flight to lisbon booked
+    hotel: 2 nights in lisbon booked
+    hotel: booking H-lisbon cancelled
+    airline: ticket F-lisbon cancelled
+3. The server is killed between the booking and the record; the client tries again.
+  the server is gone
+    airline: flight to lisbon booked
+  book_flight: Already done in this task; the same result: "F-lisbon"
+  book_hotel: H-lisbon
+  end_run: Committed: run killed.
+    amends asks the airline: is there a flight to lisbon
+    hotel: 2 nights in lisbon booked
+"""
+
+
+@pytest.mark.parametrize(
+    "name, printed",
+    [
+        ("openai_agents_agent", AGENT),
+        ("pydantic_ai_agent", AGENT),
+        ("mcp_server", SERVER),
+        ("fastmcp_server", SERVER),
+    ],
+)
+def test_the_example_commits_is_taken_back_and_survives_a_kill(name: str, printed: str, tmp_path: Path) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / f"{name}.py")],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=CHILD_S_MAX, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == printed

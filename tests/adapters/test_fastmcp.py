@@ -1,0 +1,184 @@
+"""FastMCP servers through the conformance suite, a scripted client in the model's place, and what is their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastmcp import Client, FastMCP
+from fastmcp.exceptions import ToolError
+from mcp_types import ElicitResult
+
+import amends
+from amends.adapters.fastmcp import RUN_META, THREAD_META, AmendsMiddleware
+from tests.adapters.conformance import Conformance, Fails, Outcome, Turn
+from tests.adapters.loops import on_a_loop
+from tests.adapters.shop import Shop
+
+
+class FastMcpHarness:
+    """Client and server in one process: the client asks for what the script says, in a run that it names."""
+
+    def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
+        return asyncio.run(self._drive(shop, turns, thread, resume))
+
+    async def _drive(self, shop: Shop, turns: Sequence[Turn], thread: str, resume: bool) -> Outcome:
+        meta: Any = {RUN_META: _turn_of(shop.folder, thread, resume), THREAD_META: thread}
+        told: list[str] = []
+        async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt, Client(serving(rt, shop)) as client:
+            for turn in turns:
+                if isinstance(turn, str | Fails):
+                    how = "commit" if isinstance(turn, str) else "rollback"
+                    ended = await client.call_tool("end_run", {"how": how}, meta=meta, raise_on_error=False)
+                    if isinstance(turn, Fails):
+                        return Outcome("failed", told, turn.message)
+                    waits = any("needs a person's approval" in one for one in told)
+                    assert waits or not ended.is_error, text_of(ended)
+                    break
+                asked = (client.call_tool(name, args, meta=meta, raise_on_error=False) for name, args in turn)
+                told += [text_of(one) for one in await asyncio.gather(*asked)]
+        return Outcome("finished", told)
+
+
+class TestFastMcp(Conformance):
+    harness = FastMcpHarness()
+    pauses = False
+
+
+def serving(rt: amends.AsyncRuntime, shop: Shop, **options: Any) -> FastMCP:
+    server: FastMCP = FastMCP("shop")
+    guard = AmendsMiddleware(rt, **options)
+    server.add_middleware(guard)
+    for fn in shop.functions():
+        server.tool(fn)
+    server.tool(guard.end_run)
+    return server
+
+
+def text_of(result: Any) -> str:
+    return "\n".join(block.text for block in result.content)
+
+
+def _turn_of(folder: Path, thread: str, resume: bool) -> str:
+    counted = folder / f"{thread}.turns"
+    number = int(counted.read_text()) if counted.exists() else 0
+    if not resume:
+        number += 1
+        counted.write_text(str(number))
+    return f"{thread}:{number}"
+
+
+# ---- its own ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+WIRED: dict[str, Any] = {"iban": "DE02", "cents": 4200_00}
+
+
+@on_a_loop
+async def test_a_request_is_a_run_of_its_own_and_finds_the_one_that_waits(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt, Client(serving(rt, shop)) as client:
+        for _ in range(2):
+            await client.call_tool("charge", {"order": "A1", "cents": 500})
+        for _ in range(2):
+            held = await client.call_tool("wire", WIRED)
+            assert "needs a person's approval" in text_of(held)
+        assert shop.states() == ["committed", "committed", "open"]
+        [asked] = [one async for one in rt.approvals()]
+        await rt.approve(asked.id, digest=asked.digest, by="anna")
+        assert (await client.call_tool("wire", WIRED)).data == "wire_DE02"
+    assert shop.effects() == ["charge A1 500", "charge A1 500", "wire DE02 420000"]
+    assert shop.states() == ["committed"] * 3
+
+
+@on_a_loop
+async def test_a_run_id_of_the_servers_own_answers_a_repeat_in_the_tools_shape(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        server = serving(rt, shop, run_id=lambda tool, args: f"{tool}-{args['order']}")
+        async with Client(server) as client:
+            first = await client.call_tool("charge", {"order": "A1", "cents": 500})
+            again = await client.call_tool("charge", {"order": "A1", "cents": 500})
+            with pytest.raises(ToolError, match="you asked for cents=900"):
+                await client.call_tool("charge", {"order": "A1", "cents": 900})
+    assert first.data == again.data == {"id": "ch_A1", "cents": 500}
+    assert text_of(again).startswith("Already done")
+    assert shop.effects() == ["charge A1 500"]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@on_a_loop
+async def test_a_notice_decides_nothing(shop: Shop, mode: str) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        noticed: list[str] = []
+        decides = False
+
+        async def asked(message: str, kind: Any, params: Any, context: Any) -> ElicitResult:
+            noticed.append(message)
+            if decides:
+                [one] = [one async for one in rt.approvals()]
+                await rt.approve(one.id, digest=one.digest, by="anna")
+            return ElicitResult(action="accept", content={})
+
+        server = serving(rt, shop, notice=True)
+        async with Client(server, mode=mode, elicitation_handler=asked) as client:
+            held = await client.call_tool("wire", WIRED)
+            assert "needs a person's approval" in text_of(held)
+            assert shop.effects() == []
+            decides = True
+            done = await client.call_tool("wire", WIRED)
+        async with Client(server, mode=mode) as client:
+            other = await client.call_tool("wire", {**WIRED, "iban": "DE03"})
+    assert done.data == "wire_DE02"
+    assert len(noticed) == 2
+    assert "needs a person's approval" in text_of(other), "a client that cannot ask is told in words"
+    assert shop.states() == ["committed", "open"]
+
+
+@on_a_loop
+async def test_a_tool_that_says_it_only_reads_is_a_read_unless_it_is_declared(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        server: FastMCP = FastMCP("shop")
+        server.add_middleware(AmendsMiddleware(rt))
+
+        @server.tool(annotations={"readOnlyHint": True})
+        def look(what: str) -> str:
+            return f"saw {what}"
+
+        charge = next(fn for fn in shop.functions() if fn.__name__ == "charge")
+        server.tool(charge, annotations={"readOnlyHint": True})
+        async with Client(server) as client:
+            for _ in range(2):
+                assert (await client.call_tool("look", {"what": "x"})).data == "saw x"
+            await client.call_tool("charge", {"order": "A1", "cents": 500})
+        assert [call.kind async for call in rt.calls()] == ["compensatable", "read", "read"]
+
+
+@on_a_loop
+async def test_a_lost_answer_in_a_tool_is_doubt_although_the_server_wraps_it(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=[amends.declare("pay", kind="pivot")]) as rt:
+        server: FastMCP = FastMCP("shop")
+        server.add_middleware(AmendsMiddleware(rt))
+
+        @server.tool
+        def pay(order: str) -> str:
+            raise ConnectionResetError(f"no answer for {order}")
+
+        @server.tool(timeout=0.05, name="slow")
+        async def slow(order: str) -> str:
+            await asyncio.Event().wait()
+            return order
+
+        rt.add(amends.declare("slow", kind="pivot"))
+        async with Client(server) as client:
+            for tool in ("pay", "slow"):
+                told = await client.call_tool(tool, {"order": "A1"}, raise_on_error=False)
+                assert told.is_error
+                assert "it may have happened" in text_of(told)
+        assert {call.state async for call in rt.calls()} == {"in_doubt"}

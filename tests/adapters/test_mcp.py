@@ -1,0 +1,253 @@
+"""MCP servers through the conformance suite, a scripted client in the model's place, and what is their own."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from mcp import Client
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import CallToolResult, ElicitResult, TextContent
+from pydantic import BaseModel
+
+import amends
+from amends.adapters.mcp import RUN_META, THREAD_META, guarded
+from tests.adapters.conformance import Conformance, Fails, Outcome, Turn
+from tests.adapters.loops import on_a_loop
+from tests.adapters.shop import Shop
+
+
+class McpHarness:
+    """Client and server in one process: the client asks for what the script says, in a run that it names."""
+
+    def server(self, shop: Shop) -> tuple[MCPServer, Any]:
+        rt = amends.AsyncRuntime(shop.url, tools=shop.declared())
+        return serving(guarded(rt), shop), rt
+
+    def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
+        return asyncio.run(self._drive(shop, turns, thread, resume))
+
+    async def _drive(self, shop: Shop, turns: Sequence[Turn], thread: str, resume: bool) -> Outcome:
+        server, rt = self.server(shop)
+        meta: Any = {RUN_META: _turn_of(shop.folder, thread, resume), THREAD_META: thread}
+        told: list[str] = []
+        try:
+            async with Client(server) as client:
+                for turn in turns:
+                    if isinstance(turn, str | Fails):
+                        how = "commit" if isinstance(turn, str) else "rollback"
+                        ended = await client.call_tool("end_run", {"how": how}, meta=meta)
+                        if isinstance(turn, Fails):
+                            return Outcome("failed", told, turn.message)
+                        waits = any("needs a person's approval" in one for one in told)
+                        assert waits or not ended.is_error, text_of(ended)
+                        break
+                    asked = (client.call_tool(name, args, meta=meta) for name, args in turn)
+                    told += [text_of(one) for one in await asyncio.gather(*asked)]
+        finally:
+            closed = rt.close()
+            if closed is not None:
+                await closed
+        return Outcome("finished", told)
+
+
+class BlockingMcpHarness(McpHarness):
+    """The same with a blocking runtime: the server gives each call a thread."""
+
+    def server(self, shop: Shop) -> tuple[MCPServer, Any]:
+        rt = amends.Runtime(shop.url, tools=shop.declared())
+        return serving(guarded(rt), shop), rt
+
+
+class TestMcp(Conformance):
+    harness = McpHarness()
+    pauses = False
+
+
+class TestBlockingMcp(Conformance):
+    harness = BlockingMcpHarness()
+    pauses = False
+
+
+def serving(guard: Any, shop: Shop) -> MCPServer:
+    server = MCPServer("shop")
+    for fn in shop.functions():
+        server.tool()(guard(_anticipated(fn)))
+    server.tool()(guard.end_run)
+    return server
+
+
+def _anticipated(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A tool in this framework's manner: what a client may read is ``ToolError``, anything else is hidden from it."""
+
+    @functools.wraps(fn)
+    def tool(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except ValueError as error:
+            raise ToolError(str(error)) from error
+
+    return tool
+
+
+def text_of(result: CallToolResult) -> str:
+    return "\n".join(block.text for block in result.content if isinstance(block, TextContent))
+
+
+def _turn_of(folder: Path, thread: str, resume: bool) -> str:
+    counted = folder / f"{thread}.turns"
+    number = int(counted.read_text()) if counted.exists() else 0
+    if not resume:
+        number += 1
+        counted.write_text(str(number))
+    return f"{thread}:{number}"
+
+
+# ---- its own ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+@on_a_loop
+async def test_a_request_is_a_run_of_its_own(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        async with Client(serving(guarded(rt), shop)) as client:
+            for _ in range(2):
+                await client.call_tool("charge", {"order": "A1", "cents": 500})
+    assert shop.effects() == ["charge A1 500", "charge A1 500"]
+    assert shop.states() == ["committed", "committed"]
+
+
+@pytest.mark.parametrize("colour", ["blocking", "async"])
+def test_what_must_happen_once_in_the_ledger_does(shop: Shop, colour: str) -> None:
+    sent: list[str] = []
+
+    @amends.tool(kind="pivot", key=("recipient", "amount"), scope="ledger")
+    def send_payment(amount: float, recipient: str) -> str:
+        """Send a payment."""
+        sent.append(recipient)
+        return f"sent {amount} to {recipient}"
+
+    rt: Any = (amends.Runtime if colour == "blocking" else amends.AsyncRuntime)(shop.url, tools=[send_payment])
+    server = MCPServer("payments")
+    server.tool()(guarded(rt)(send_payment))
+
+    async def pay() -> list[CallToolResult]:
+        async with Client(server) as client:
+            paid = [await client.call_tool("send_payment", {"amount": 5.0, "recipient": "ann"}) for _ in range(2)]
+        if colour == "async":
+            await rt.close()
+        return paid
+
+    first, second = asyncio.run(pay())
+    if colour == "blocking":
+        rt.close()
+    assert sent == ["ann"]
+    assert text_of(first) == "sent 5.0 to ann"
+    assert text_of(second) == 'Already done in this task; the same result: "sent 5.0 to ann"'
+    assert second.structured_content == first.structured_content == {"result": "sent 5.0 to ann"}
+
+
+@on_a_loop
+async def test_the_same_request_finds_the_run_that_waits(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        async with Client(serving(guarded(rt), shop)) as client:
+            wired: dict[str, Any] = {"iban": "DE02", "cents": 4200_00}
+            held = await client.call_tool("wire", wired)
+            assert "needs a person's approval" in text_of(held)
+            assert not held.is_error
+            await client.call_tool("wire", wired)
+            assert shop.states() == ["open"]
+            [asked] = [one async for one in rt.approvals()]
+            await rt.approve(asked.id, digest=asked.digest, by="anna")
+            done = await client.call_tool("wire", wired)
+    assert text_of(done) == "wire_DE02"
+    assert shop.effects() == ["wire DE02 420000"]
+    assert shop.states() == ["committed"]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@on_a_loop
+async def test_a_notice_decides_nothing(shop: Shop, mode: Literal["legacy", "auto"]) -> None:
+    wired: dict[str, Any] = {"iban": "DE02", "cents": 4200_00}
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        noticed: list[str] = []
+        decides = False
+
+        async def asked(context: Any, params: Any) -> ElicitResult:
+            noticed.append(params.message)
+            if decides:
+                [one] = [one async for one in rt.approvals()]
+                await rt.approve(one.id, digest=one.digest, by="anna")
+            return ElicitResult(action="accept", content={})
+
+        server = serving(guarded(rt, notice=True), shop)
+        async with Client(server, mode=mode, elicitation_callback=asked) as client:
+            held = await client.call_tool("wire", wired)
+            assert "needs a person's approval" in text_of(held)
+            assert shop.effects() == []
+            decides = True
+            done = await client.call_tool("wire", wired)
+        async with Client(server, mode=mode) as client:
+            other = await client.call_tool("wire", {"iban": "DE03", "cents": 4200_00})
+    assert text_of(done) == "wire_DE02"
+    assert len(noticed) == 2
+    assert "wire(iban='DE02', cents=420000) waits for a person's approval (apr" in noticed[0]
+    assert "needs a person's approval" in text_of(other), "a client that cannot ask is told in words"
+    assert shop.states() == ["committed", "open"]
+
+
+class Receipt(BaseModel):
+    id: str
+    cents: int
+
+
+@on_a_loop
+async def test_the_schema_and_the_shape_of_a_tool_stay(shop: Shop) -> None:
+    async def charge(order: str, cents: int, ctx: Context) -> Receipt:
+        """Charge an order."""
+        return Receipt(id=f"{order}:{bool(ctx.request_id)}", cents=cents)
+
+    bare, server = MCPServer("bare"), MCPServer("guarded")
+    bare.tool()(charge)
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        server.tool()(guarded(rt, run_id=lambda args: f"order-{args['order']}")(charge))
+        async with Client(bare) as plain, Client(server) as client:
+            [was], [now] = (await plain.list_tools()).tools, (await client.list_tools()).tools
+            assert now == was
+            first = await client.call_tool("charge", {"order": "A1", "cents": 500})
+            again = await client.call_tool("charge", {"order": "A1", "cents": 500})
+            other = await client.call_tool("charge", {"order": "A1", "cents": 900})
+    assert first.structured_content == again.structured_content == {"id": "A1:True", "cents": 500}
+    assert text_of(again).startswith("Already done")
+    assert other.is_error
+    assert "you asked for cents=900" in text_of(other)
+
+
+def test_a_blocking_runtime_refuses_what_it_cannot_do(shop: Shop) -> None:
+    async def charge(order: str) -> str:
+        return order
+
+    with amends.Runtime(shop.url, tools=shop.declared()) as rt:
+        with pytest.raises(amends.UsageError, match="guard it with an AsyncRuntime"):
+            guarded(rt)(charge)
+        with pytest.raises(amends.UsageError, match="notice=True needs an AsyncRuntime"):
+            guarded(rt, notice=True)
+
+
+@on_a_loop
+async def test_there_is_nothing_to_end_without_a_name(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        async with Client(serving(guarded(rt), shop)) as client:
+            ended = await client.call_tool("end_run", {"how": "commit"})
+    assert ended.is_error
+    assert "names no run" in text_of(ended)

@@ -1,0 +1,221 @@
+"""The OpenAI SDK: the shared cases on chat completions and on its Responses tool runner, and what is its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from openai.lib.responses_tool_runner import (
+    AsyncRegisteredFunction,
+    AsyncResponsesToolRunner,
+    RegisteredFunction,
+    ResponsesToolRunner,
+)
+
+from amends import AsyncRuntime, Held, Runtime, UsageError
+from amends.adapters.openai import (
+    answer_tool_calls,
+    answer_tool_calls_async,
+    answer_turns,
+    answer_turns_async,
+    registered_functions,
+    registered_functions_async,
+)
+from amends.llm import ModelServer, Reply, ScriptedModel
+from tests.adapters.conformance import Conformance, Outcome, Turn
+from tests.adapters.sdks import MODEL, SAID, Played, run_id, schema_of, script_of
+from tests.adapters.shop import Shop
+from tests.llm.shop import World, tools_of
+
+
+class ChatHarness:
+    """A loop over chat completions, blocking."""
+
+    def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
+        model = script_of(turns)
+        played = Played("chat.completions", model)
+        functions = {one.__name__: one for one in shop.functions()}
+        tools: list[Any] = [{"type": "function", "function": schema_of(one)} for one in functions.values()]
+        id = run_id(shop, thread, resume=resume)
+        with (
+            Runtime(shop.url, tools=shop.declared()) as rt,
+            ModelServer(model) as server,
+            OpenAI(**server.openai, http_client=httpx2.Client(verify=False)) as client,
+            played.watched(),
+            rt.run(id, tags=[f"thread:{thread}"]) as run,
+        ):
+            messages = list(SAID)
+            response = client.chat.completions.create(model=MODEL, messages=messages, tools=tools)
+            while more := answer_tool_calls(run, response, handlers=functions):
+                messages += more
+                response = client.chat.completions.create(model=MODEL, messages=messages, tools=tools)
+        return played.outcome
+
+
+class RunnerHarness:
+    """The SDK's own Responses tool runner, on an event loop."""
+
+    def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
+        return asyncio.run(self._drive(shop, turns, run_id(shop, thread, resume=resume), thread))
+
+    async def _drive(self, shop: Shop, turns: Sequence[Turn], id: str, thread: str) -> Outcome:
+        model = script_of(turns)
+        played = Played("responses", model)
+
+        def registered(function: Any) -> AsyncRegisteredFunction:
+            async def execute(arguments: dict[str, Any]) -> Any:
+                return await asyncio.to_thread(function, **arguments)
+
+            return AsyncRegisteredFunction({"type": "function", "strict": False, **schema_of(function)}, execute)  # type: ignore[typeddict-item]
+
+        with ModelServer(model) as server, played.watched():
+            async with (
+                AsyncRuntime(shop.url, tools=shop.declared()) as rt,
+                AsyncOpenAI(**server.openai, http_client=httpx2.AsyncClient(verify=False)) as client,
+                rt.run(id, tags=[f"thread:{thread}"]) as run,
+            ):
+                functions = registered_functions_async(run, [registered(one) for one in shop.functions()])
+                runner = AsyncResponsesToolRunner(functions=functions)
+                await answer_turns_async(run, runner.iterate(client, {"model": MODEL, "input": "Do it."}), functions)
+        return played.outcome
+
+
+class TestChat(Conformance):
+    harness = ChatHarness()
+
+
+class TestRunner(Conformance):
+    harness = RunnerHarness()
+
+
+# ---- its own ------------------------------------------------------------------------------
+
+CHARGE = ("charge", {"order": "7", "cents": 4200})
+TURNS = ([CHARGE, ("balance", {"account": "a"})], CHARGE, ("ship", {"order": "7"}), "Done.")
+BIG = (("charge", {"order": "big", "cents": 1}), ("ship", {"order": "big"}), "Done.")
+PARAMS: Any = {"model": MODEL, "input": "Do it."}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def effects(world: World) -> list[str]:
+    return [" ".join(line.split()[:2]) for line in world.done]
+
+
+def test_the_items_of_a_response_are_given_back_with_their_outputs(world: World) -> None:
+    model = ScriptedModel(*TURNS)
+    with (
+        Runtime("memory:", tools=tools_of(world)) as rt,
+        ModelServer(model) as server,
+        OpenAI(**server.openai) as client,
+        rt.run() as run,
+    ):
+        items: list[Any] = list(SAID)
+        tools: Any = rt.schemas("responses")
+        response = client.responses.create(model=MODEL, input=items, tools=tools)
+        while more := answer_tool_calls(run, response):
+            items += more
+            response = client.responses.create(model=MODEL, input=items, tools=tools)
+        assert response.output_text == "Done."
+        ids = [call.tool_call_id for call in run.report().calls]
+    assert sorted(filter(None, ids)) == ["call_1_1", "call_1_2", "call_3_1"]
+    assert effects(world) == ["charge 7", "ship 7"]
+    kinds = [item.get("type", "message") for item in items]
+    assert kinds[:5] == ["message", "function_call", "function_call", "function_call_output", "function_call_output"]
+
+
+def test_the_same_awaited(world: World) -> None:
+    async def main() -> None:
+        with ModelServer(ScriptedModel(*TURNS)) as server:
+            async with (
+                AsyncRuntime("memory:", tools=tools_of(world)) as rt,
+                AsyncOpenAI(**server.openai) as client,
+                rt.run() as run,
+            ):
+                messages = list(SAID)
+                tools: Any = rt.schemas("openai")
+                response = await client.chat.completions.create(model=MODEL, messages=messages, tools=tools)
+                while more := await answer_tool_calls_async(run, response):
+                    messages += more
+                    response = await client.chat.completions.create(model=MODEL, messages=messages, tools=tools)
+                assert response.choices[0].message.content == "Done."
+
+    asyncio.run(main())
+    assert effects(world) == ["charge 7", "ship 7"]
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_the_calls_of_an_answer_that_was_cut_are_not_done(world: World, api: str) -> None:
+    with (
+        Runtime("memory:", tools=tools_of(world)) as rt,
+        ModelServer(ScriptedModel(Reply("", [CHARGE], stop="length"))) as server,
+        OpenAI(**server.openai) as client,
+        pytest.raises(UsageError, match="cut"),
+        rt.run() as run,
+    ):
+        if api == "chat":
+            answer_tool_calls(run, client.chat.completions.create(model=MODEL, messages=SAID))
+        else:
+            answer_tool_calls(run, client.responses.create(model=MODEL, input="Do it."))
+    assert effects(world) == []
+
+
+def test_the_runner_by_itself_goes_through_the_run_too(world: World) -> None:
+    with (
+        Runtime("memory:", tools=tools_of(world)) as rt,
+        ModelServer(ScriptedModel(*TURNS)) as server,
+        OpenAI(**server.openai) as client,
+        rt.run() as run,
+    ):
+        runner = ResponsesToolRunner(functions=registered_functions(run, rt))
+        assert runner.run(client, PARAMS).output_text == "Done."
+    assert effects(world) == ["charge 7", "ship 7"]
+
+
+def test_the_runner_by_itself_cannot_commit_over_a_held_call(world: World) -> None:
+    with (
+        Runtime("memory:", tools=tools_of(world)) as rt,
+        ModelServer(ScriptedModel(*BIG)) as server,
+        OpenAI(**server.openai) as client,
+    ):
+        with pytest.raises(Held), rt.run("o") as run:
+            runner = ResponsesToolRunner(functions=registered_functions(run, rt))
+            assert runner.run(client, PARAMS).output_text == "Done.", "the model was told, and went on"
+        assert rt.report("o").state == "open"
+
+
+def test_turns_that_are_answered_stop_at_a_held_call_and_go_on_after_the_yes(world: World) -> None:
+    model = ScriptedModel(*BIG)
+    with (
+        Runtime("memory:", tools=tools_of(world)) as rt,
+        ModelServer(model) as server,
+        OpenAI(**server.openai) as client,
+    ):
+
+        def play() -> Any:
+            with rt.run("o") as run:
+                functions = registered_functions(run, rt)
+                runner = ResponsesToolRunner(functions=functions)
+                return answer_turns(run, runner.iterate(client, PARAMS), functions)
+
+        with pytest.raises(Held) as held:
+            play()
+        assert len(model.asked) == 2, "the model was not asked again"
+        rt.approve(held.value.approval.id, digest=held.value.approval.digest, by="ada")
+        assert play().output_text == "Done."
+    assert effects(world) == ["charge big", "ship big"]
+
+
+def test_a_function_that_takes_a_model_is_refused(world: World) -> None:
+    plain: Any = {"type": "function", "name": "order", "parameters": {"type": "object"}, "strict": False}
+    typed = RegisteredFunction(plain, lambda _: "x", _parsed_tool=plain)  # as from_tool makes it
+    with Runtime("memory:") as rt, rt.run() as run, pytest.raises(UsageError, match="from_tool"):
+        registered_functions(run, [typed])

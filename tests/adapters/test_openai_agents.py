@@ -1,0 +1,259 @@
+"""The OpenAI Agents SDK through the conformance suite, and what is its own: sessions, streams, hooks, its states."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from agents import (
+    Agent,
+    RunContextWrapper,
+    Runner,
+    RunState,
+    SQLiteSession,
+    WebSearchTool,
+    function_tool,
+    set_tracing_disabled,
+)
+from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
+
+import amends
+from amends.adapters.openai_agents import AmendsHooks, AmendsRunner, amends_tools
+from amends.errors import NoRun
+from tests.adapters.conformance import Conformance, Fails, Outcome, Turn
+from tests.adapters.loops import on_a_loop
+from tests.adapters.shop import Shop
+
+SPOKEN_MAX = 20
+
+
+@pytest.fixture(autouse=True)
+def untraced() -> None:
+    set_tracing_disabled(True)
+
+
+class OpenAIAgentsHarness:
+    """A run id of the program's own for each turn; the state of a pause is a file."""
+
+    def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
+        return asyncio.run(self._drive(shop, turns, thread, resume))
+
+    async def _drive(self, shop: Shop, turns: Sequence[Turn], thread: str, resume: bool) -> Outcome:
+        set_tracing_disabled(True)
+        rt = amends.AsyncRuntime(shop.url, tools=shop.declared())
+        agent = Agent(
+            name="clerk", model=model_saying(turns), tools=amends_tools([function_tool(fn) for fn in shop.functions()])
+        )
+        kept, runner = shop.folder / "state.json", AmendsRunner(rt, tags=(f"thread:{thread}",))
+        run_id, back = _turn_of(shop.folder, thread, resume), None
+        if resume and kept.exists():
+            back = await RunState.from_json(agent, json.loads(kept.read_text(encoding="utf-8")))
+            for item in back.get_interruptions():
+                back.approve(item)  # a yes that nobody in the ledger has said
+        try:
+            async with rt:
+                # A state finds its own run; a turn that was killed is begun again under its id.
+                result = await (runner.run(agent, back) if back else runner.run(agent, "please", run_id=run_id))
+        except Exception as error:
+            return Outcome("failed", error=str(error))
+        items: list[Any] = result.to_input_list()
+        told = [str(one["output"]) for one in items if one.get("type") == "function_call_output"]
+        if result.interruptions:
+            kept.write_text(json.dumps(result.to_state().to_json()), encoding="utf-8")
+            return Outcome("paused", told)
+        return Outcome("finished", told)
+
+
+class TestOpenAIAgents(Conformance):
+    harness = OpenAIAgentsHarness()
+
+
+def _turn_of(folder: Path, thread: str, resume: bool) -> str:
+    counted = folder / f"{thread}.turns"
+    number = int(counted.read_text()) if counted.exists() else 0
+    if not resume:
+        number += 1
+        counted.write_text(str(number))
+    return f"{thread}:{number}"
+
+
+def model_saying(turns: Sequence[Turn]) -> ScriptedModel:
+    """The framework's own fake: says ``turns[n]`` when it has spoken n times since the user did."""
+
+    def say(call: Any) -> Any:
+        items = call.input if isinstance(call.input, list) else []
+        spoken, was = 0, ""
+        for item in items:
+            kind = item.get("type") or item.get("role")
+            spoken = 0 if item.get("role") == "user" else spoken + (kind == "function_call" != was)
+            was = kind
+        turn = turns[spoken]
+        if isinstance(turn, Fails):
+            raise RuntimeError(turn.message)
+        if isinstance(turn, str):
+            return [assistant_message(turn)]
+        return [function_call(name, args, call_id=f"call_{uuid4().hex}") for name, args in turn]
+
+    return ScriptedModel([ModelStep.respond(say)] * SPOKEN_MAX)
+
+
+# ---- its own ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+def clerk(shop: Shop, turns: Sequence[Turn], **options: Any) -> Agent[Any]:
+    tools = amends_tools([function_tool(fn, **options) for fn in shop.functions()])
+    return Agent(name="clerk", model=model_saying(turns), tools=tools)
+
+
+CHARGED: list[Turn] = [[("charge", {"order": "A1", "cents": 500})], "charged"]
+
+
+@on_a_loop
+async def test_a_session_is_a_tag_of_its_runs(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        await AmendsRunner(rt).run(clerk(shop, CHARGED), "please", session=SQLiteSession("s1"))
+    assert shop.runs()[0].tags == ("thread:s1",)
+    assert shop.runs()[0].output == "charged"
+
+
+@on_a_loop
+async def test_a_streamed_turn_has_ended_with_its_block(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        async with AmendsRunner(rt).run_streamed(clerk(shop, CHARGED), "please") as result:
+            seen = [event.type async for event in result.stream_events()]
+        assert "run_item_stream_event" in seen
+        async with AmendsRunner(rt).run_streamed(clerk(shop, CHARGED), "nobody reads this"):
+            pass
+        failing: list[Turn] = [*CHARGED[:1], Fails("down")]
+        with pytest.raises(RuntimeError, match="down"):
+            async with AmendsRunner(rt).run_streamed(clerk(shop, failing), "please") as result:
+                async for _ in result.stream_events():
+                    pass
+        with pytest.raises(ZeroDivisionError):
+            async with AmendsRunner(rt).run_streamed(clerk(shop, CHARGED), "please") as result:
+                async for event in result.stream_events():
+                    if event.type == "run_item_stream_event" and event.name == "tool_output":
+                        raise ZeroDivisionError
+    assert shop.states() == ["committed", "committed", "rolled_back", "rolled_back"]
+
+
+@on_a_loop
+async def test_a_streamed_turn_pauses(shop: Shop) -> None:
+    turns: list[Turn] = [[("wire", {"iban": "DE02", "cents": 4200_00})], "paid"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        async with AmendsRunner(rt).run_streamed(clerk(shop, turns), "please") as result:
+            async for _ in result.stream_events():
+                pass
+        assert [item.tool_name for item in result.interruptions] == ["wire"]
+    assert shop.states() == ["open"]
+
+
+@on_a_loop
+async def test_a_run_that_is_open_is_joined_and_hooks_tell_it_the_output(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        async with rt.run("order-1"):
+            await Runner.run(clerk(shop, CHARGED), "please", hooks=AmendsHooks())
+            await AmendsRunner(rt).run(clerk(shop, [[("ship", {"order": "A1"})], "sent"]), "please")
+    assert shop.effects() == ["charge A1 500", "ship A1"]
+    assert [(run.id, run.state, run.output) for run in shop.runs()] == [("order-1", "committed", "charged")]
+
+
+@on_a_loop
+async def test_outside_a_run_nothing_is_done(shop: Shop) -> None:
+    with pytest.raises(Exception, match="there is no current run here") as failed:
+        await Runner.run(clerk(shop, CHARGED), "please")
+    assert isinstance(failed.value.__cause__, NoRun)
+    assert shop.effects() == []
+
+
+@on_a_loop
+async def test_an_agent_as_a_tool_works_in_the_same_run(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        inner = clerk(shop, CHARGED).as_tool("ask_clerk", "Let the clerk do it.")
+        outer = Agent(name="boss", model=model_saying([[("ask_clerk", {"input": "do"})], "done"]), tools=[inner])
+        await AmendsRunner(rt).run(outer, "please", run_id="order-1")
+    assert shop.effects() == ["charge A1 500"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_what_the_program_says_of_errors_is_kept(shop: Shop) -> None:
+    turns: list[Turn] = [[("charge", {"order": "nowhere", "cents": 5})], [("ship", {"order": "nowhere"})], "no"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        told = clerk(shop, turns, failure_error_function=lambda ctx, error: f"sorry: {error}")
+        result = await AmendsRunner(rt).run(told, "please")
+        assert "sorry: address unknown" in str(result.to_input_list())
+        with pytest.raises(Exception, match="address unknown"):
+            await AmendsRunner(rt).run(clerk(shop, turns, failure_error_function=None), "please")
+    assert shop.states() == ["committed", "rolled_back"]
+
+
+@on_a_loop
+async def test_a_timeout_of_the_sdk_is_doubt(shop: Shop) -> None:
+    async def slow(order: str) -> str:
+        await asyncio.Event().wait()
+        return order
+
+    guarded = amends_tools([function_tool(slow, timeout=0.05)])
+    async with amends.AsyncRuntime(shop.url, tools=[amends.declare("slow", kind="pivot")]) as rt:
+        agent = Agent(name="clerk", model=model_saying([[("slow", {"order": "A1"})], "hm"]), tools=guarded)
+        with pytest.raises(amends.RunBlocked):
+            await AmendsRunner(rt).run(agent, "please", run_id="r")
+        assert [call.state for call in (await rt.report("r")).calls] == ["in_doubt"]
+
+
+@on_a_loop
+async def test_a_pause_of_the_sdk_alone_does_not_commit(shop: Shop) -> None:
+    async def always(ctx: RunContextWrapper[Any], args: dict[str, Any], call_id: str) -> bool:
+        return True
+
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent, runner = clerk(shop, CHARGED, needs_approval=always), AmendsRunner(rt)
+        paused = await runner.run(agent, "please", run_id="r")
+        assert [item.tool_name for item in paused.interruptions] == ["charge"]
+        assert (await rt.report("r")).run.state == "open"
+        state = paused.to_state()
+        state.approve(state.get_interruptions()[0])
+        await runner.run(agent, state, run_id="r")
+    assert shop.effects() == ["charge A1 500"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_a_state_that_no_run_waits_for_must_be_told_its_run(shop: Shop) -> None:
+    turns: list[Turn] = [[("wire", {"iban": "DE02", "cents": 4200_00})], "paid"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        paused = await AmendsRunner(rt).run(clerk(shop, turns), "please")
+        async with amends.AsyncRuntime("memory:", tools=shop.declared()) as other:
+            with pytest.raises(amends.UsageError, match="0 runs wait"):
+                await AmendsRunner(other).run(clerk(shop, turns), paused.to_state())
+
+
+@on_a_loop
+async def test_tools_of_amends_are_given_as_they_are(shop: Shop) -> None:
+    @amends.tool(kind="pivot", key="order")
+    def pay(order: str, cents: int = 5) -> str:
+        """Pay an order."""
+        return f"paid {order} {cents}"
+
+    [guarded] = amends_tools([pay])
+    assert (guarded.name, getattr(guarded, "description", "")) == ("pay", "Pay an order.")
+    async with amends.AsyncRuntime(shop.url, tools=[pay]) as rt:
+        agent = Agent(name="clerk", model=model_saying([[("pay", {"order": "A1"})], "done"]), tools=[guarded])
+        result = await AmendsRunner(rt).run(agent, "please")
+    assert "paid A1 5" in str(result.to_input_list())
+
+
+def test_a_tool_that_others_execute_is_refused() -> None:
+    with pytest.raises(amends.UsageError, match="nothing of it would be recorded"):
+        amends_tools([WebSearchTool()])

@@ -1,0 +1,241 @@
+"""Pydantic AI through the conformance suite, and what is its own: the toolset, delegation, its control flow."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pydantic_ai import Agent, ModelRetry, RunContext
+from pydantic_ai.exceptions import ApprovalRequired
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.tools import DeferredToolRequests
+from pydantic_ai.toolsets import FunctionToolset
+
+import amends
+from amends.adapters.pydantic_ai import AmendsCapability, AmendsToolset, wake
+from amends.errors import NoRun
+from tests.adapters.conformance import Conformance, Fails, Outcome, Turn
+from tests.adapters.loops import on_a_loop
+from tests.adapters.shop import Shop
+
+
+class PydanticAIHarness:
+    """The conversation is a file of messages; a turn that was killed is begun again under its run id."""
+
+    def drive(self, shop: Shop, turns: Sequence[Turn], *, thread: str = "t1", resume: bool = False) -> Outcome:
+        return asyncio.run(self._drive(shop, turns, thread, resume))
+
+    async def _drive(self, shop: Shop, turns: Sequence[Turn], thread: str, resume: bool) -> Outcome:
+        rt = amends.AsyncRuntime(shop.url, tools=shop.declared())
+        agent = Agent(
+            model_saying(turns),
+            tools=[_correctable(fn) for fn in shop.functions()],
+            output_type=[str, DeferredToolRequests],
+            capabilities=[AmendsCapability(rt)],
+        )
+        kept, run_id = shop.folder / "messages.json", _turn_of(shop.folder, thread, resume)
+        try:
+            async with rt:
+                if resume and kept.exists():
+                    messages = ModelMessagesTypeAdapter.validate_json(kept.read_bytes())
+                    result = await agent.run(message_history=messages, deferred_tool_results=wake(messages))
+                else:
+                    result = await agent.run("please", run_id=run_id, conversation_id=thread)
+        except Exception as error:
+            return Outcome("failed", error=str(error))
+        told = [
+            str(part.content)
+            for message in result.all_messages()
+            if isinstance(message, ModelRequest)
+            for part in message.parts
+            if isinstance(part, ToolReturnPart)
+        ]
+        if isinstance(result.output, DeferredToolRequests):
+            kept.write_bytes(result.all_messages_json())
+            return Outcome("paused", told)
+        return Outcome("finished", told)
+
+
+class TestPydanticAI(Conformance):
+    harness = PydanticAIHarness()
+
+
+def _correctable(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A tool in this framework's manner: what the model can correct is ``ModelRetry``, anything else ends the run."""
+
+    @functools.wraps(fn)
+    def tool(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except ValueError as error:
+            raise ModelRetry(str(error)) from error
+
+    return tool
+
+
+def _turn_of(folder: Path, thread: str, resume: bool) -> str:
+    counted = folder / f"{thread}.turns"
+    number = int(counted.read_text()) if counted.exists() else 0
+    if not resume:
+        number += 1
+        counted.write_text(str(number))
+    return f"{thread}:{number}"
+
+
+def model_saying(turns: Sequence[Turn]) -> FunctionModel:
+    """The framework's own fake: says ``turns[n]`` when it has spoken n times since the user did."""
+
+    def say(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        spoken = 0
+        for message in messages:
+            if isinstance(message, ModelResponse):
+                spoken += 1
+            elif any(isinstance(part, UserPromptPart) for part in message.parts):
+                spoken = 0
+        turn = turns[spoken]
+        if isinstance(turn, Fails):
+            raise RuntimeError(turn.message)
+        if isinstance(turn, str):
+            return ModelResponse(parts=[TextPart(turn)])
+        return ModelResponse(parts=[ToolCallPart(name, args, f"call_{uuid4().hex}") for name, args in turn])
+
+    return FunctionModel(say)
+
+
+# ---- its own ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+CHARGED: list[Turn] = [[("charge", {"order": "A1", "cents": 500})], "charged"]
+
+
+@on_a_loop
+async def test_a_toolset_is_guarded_in_the_run_around_it(shop: Shop) -> None:
+    toolset = AmendsToolset(FunctionToolset(shop.functions()))
+    agent = Agent(model_saying([CHARGED[0], CHARGED[0], "charged"]), toolsets=[toolset])
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        async with rt.run("order-1"):
+            await agent.run("please")
+        assert shop.effects() == ["charge A1 500"]
+        with pytest.raises(NoRun):
+            await agent.run("please")
+    assert shop.effects() == ["charge A1 500"]
+
+
+@on_a_loop
+async def test_an_agent_that_a_tool_asks_works_in_the_same_run(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=[*shop.declared(), amends.declare("ask_clerk", kind="read")]) as rt:
+        clerk = Agent(model_saying(CHARGED), tools=shop.functions(), capabilities=[AmendsCapability(rt)])
+
+        async def ask_clerk(what: str) -> str:
+            return (await clerk.run(what)).output
+
+        boss = Agent(
+            model_saying([[("ask_clerk", {"what": "charge"})], "done"]),
+            tools=[ask_clerk],
+            capabilities=[AmendsCapability(rt, run_id="order-1")],
+        )
+        await boss.run("please")
+        assert amends_is_outside(), "the run is not left behind in the caller's context"
+    assert shop.effects() == ["charge A1 500"]
+    assert [run.id for run in shop.runs()] == ["order-1"]
+    assert shop.runs()[0].output == "done"
+
+
+@on_a_loop
+async def test_an_error_that_the_framework_lets_out_takes_the_run_back(shop: Shop) -> None:
+    turns: list[Turn] = [[("charge", {"order": "nowhere", "cents": 5})], [("ship", {"order": "nowhere"})], "no"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent = Agent(model_saying(turns), tools=shop.functions(), capabilities=[AmendsCapability(rt)])
+        with pytest.raises(ValueError, match="address unknown"):
+            await agent.run("please")
+    assert shop.effects() == ["charge nowhere 5", "refund ch_nowhere"]
+    assert shop.states() == ["rolled_back"]
+
+
+@on_a_loop
+async def test_a_timeout_of_the_framework_is_doubt_and_not_tried_again(shop: Shop) -> None:
+    began: list[str] = []
+
+    async def slow(order: str) -> str:
+        began.append(order)
+        await asyncio.Event().wait()
+        return order
+
+    async with amends.AsyncRuntime(shop.url, tools=[amends.declare("slow", kind="pivot")]) as rt:
+        agent = Agent(
+            model_saying([[("slow", {"order": "A1"})], [("slow", {"order": "A1"})], "hm"]),
+            toolsets=[FunctionToolset([slow], timeout=0.05)],
+            capabilities=[AmendsCapability(rt, run_id="r")],
+        )
+        with pytest.raises(amends.RunBlocked):
+            await agent.run("please")
+        assert [call.state for call in (await rt.report("r")).calls] == ["in_doubt"]
+    assert began == ["A1"]
+
+
+@on_a_loop
+async def test_a_tool_that_asks_for_approval_itself_is_let(shop: Shop) -> None:
+    def delete(ctx: RunContext[None], name: str) -> str:
+        if not ctx.tool_call_approved:
+            raise ApprovalRequired
+        return f"deleted {name}"
+
+    async with amends.AsyncRuntime(shop.url, tools=[amends.declare("delete", kind="pivot")]) as rt:
+        agent = Agent(
+            model_saying([[("delete", {"name": "x"})], "done"]),
+            tools=[delete],
+            output_type=[str, DeferredToolRequests],
+            capabilities=[AmendsCapability(rt)],
+        )
+        paused = await agent.run("please")
+        assert isinstance(paused.output, DeferredToolRequests)
+        assert shop.states() == ["open"], "a pause is no end, whoever asked for it"
+        messages = paused.all_messages()
+        done = await agent.run(message_history=messages, deferred_tool_results=wake(messages))
+        assert done.output == "done"
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_who_decides_sees_what_is_asked(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent = Agent(
+            model_saying([[("wire", {"iban": "DE02", "cents": 4200_00})], "paid"]),
+            tools=shop.functions(),
+            output_type=[str, DeferredToolRequests],
+            capabilities=[AmendsCapability(rt)],
+        )
+        paused = await agent.run("please", run_id="r")
+        assert isinstance(paused.output, DeferredToolRequests)
+        [call] = paused.output.approvals
+        [asked] = [one async for one in rt.approvals()]
+        told = paused.output.metadata[call.tool_call_id]
+        assert (told["approval"], told["digest"], told["run"]) == (asked.id, asked.digest, "r")
+
+
+def amends_is_outside() -> bool:
+    try:
+        amends.current_run()
+    except NoRun:
+        return True
+    return False
