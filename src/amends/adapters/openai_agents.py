@@ -96,6 +96,8 @@ class AmendsRunner:
     ) -> AsyncIterator[Callable[[RunResultBase], None]]:
         """The run of this turn, and what to call with its result before it is left."""
         if _is_inside():
+            if isinstance(input, RunState):
+                _as_decided(input, await _current().report())
             yield lambda _: None
             return
         is_back = isinstance(input, RunState)
@@ -143,6 +145,8 @@ def _guarded(tool: FunctionTool) -> FunctionTool:
     bare = replace(tool, _use_default_failure_error_function=False, _failure_error_function=None)
 
     async def invoke(ctx: ToolContext[Any], arguments: str) -> Any:
+        if _is_body_of(tool.name, ctx.tool_call_id):
+            return await bare.on_invoke_tool(ctx, arguments)  # guarded twice: once is enough
         returned: list[Any] = []
 
         async def body(**args: Any) -> Any:
@@ -274,6 +278,14 @@ def _current() -> amends.AsyncRun:
     if not isinstance(run, amends.AsyncRun):
         raise NoRun("the Agents SDK needs an AsyncRuntime: the current run is a blocking one")
     return run
+
+
+def _is_body_of(name: str, call_id: str) -> bool:
+    try:
+        call = amends.current_call()
+    except NoRun:
+        return False
+    return (call.tool, call.tool_call_id) == (name, call_id)
 
 
 def _is_inside() -> bool:

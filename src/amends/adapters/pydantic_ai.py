@@ -115,6 +115,8 @@ def wake(messages: Sequence[ModelMessage]) -> DeferredToolResults:
 
 
 async def _guarded(name: str, args: dict[str, Any], call_id: str | None, execute: Execute) -> Any:
+    if _is_body_of(name, call_id):
+        return await execute(args)  # a guarded toolset of a guarded agent: once is enough
     returned: list[Any] = []
     deferred: list[Exception] = []
 
@@ -171,6 +173,14 @@ def _current() -> amends.AsyncRun:
     if not isinstance(run, amends.AsyncRun):
         raise NoRun("Pydantic AI needs an AsyncRuntime: the current run is a blocking one")
     return run
+
+
+def _is_body_of(name: str, call_id: str | None) -> bool:
+    try:
+        call = amends.current_call()
+    except NoRun:
+        return False
+    return (call.tool, call.tool_call_id) == (name, call_id)
 
 
 def _is_inside() -> bool:
