@@ -300,3 +300,22 @@ async def test_tools_of_amends_are_given_as_they_are(shop: Shop) -> None:
 def test_a_tool_that_others_execute_is_refused() -> None:
     with pytest.raises(amends.UsageError, match="nothing of it would be recorded"):
         amends_tools([WebSearchTool()])
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@on_a_loop
+async def test_a_model_may_say_that_it_means_a_call_once_more(shop: Shop, strict: bool) -> None:
+    bare = [function_tool(fn, strict_mode=strict) for fn in shop.functions() if fn.__name__ == "charge"]
+    tools = amends_tools(bare, repeats=True)
+    args: dict[str, Any] = {"order": "A1", "cents": 500, "note": ""}
+    turns: list[Turn] = [[("charge", args)], [("charge", {**args, "again_because": "a second box"})], "charged"]
+    if strict:
+        turns[0] = [("charge", {**args, "again_because": None})]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        model = model_saying(turns)
+        await AmendsRunner(rt).run(Agent(name="clerk", model=model, tools=tools), "please", run_id="r")
+        assert [call.again for call in (await rt.report("r")).calls] == [None, "a second box"]
+    shown: Any = tools[0]
+    assert ("again_because" in shown.params_json_schema["required"]) is strict
+    assert "again_because" not in str(bare[0].params_json_schema)
+    assert shop.effects() == ["charge A1 500", "charge A1 500"]

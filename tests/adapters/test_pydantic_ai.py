@@ -281,3 +281,17 @@ def amends_is_outside() -> bool:
     except NoRun:
         return True
     return False
+
+
+@on_a_loop
+async def test_a_model_may_say_that_it_means_a_call_once_more(shop: Shop) -> None:
+    again = ("charge", {"order": "A1", "cents": 500, "again_because": "a second box"})
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent = Agent(
+            model_saying([CHARGED[0], [again], "charged"]),
+            tools=shop.functions(),
+            capabilities=[AmendsCapability(rt, run_id="r", repeats=True)],
+        )
+        await agent.run("please")
+        assert [call.again for call in (await rt.report("r")).calls] == [None, "a second box"]
+    assert shop.effects() == ["charge A1 500", "charge A1 500"]
