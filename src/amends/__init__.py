@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from amends.attempts import AsyncAttempt, Attempt
     from amends.budget import Budget, BudgetState, Cost, CostLine
     from amends.checkpoint import Checkpoint
+    from amends.compared import Comparison
     from amends.context import current_call, current_run, spent
     from amends.doubted import Doubt, Evidence
     from amends.errors import (
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     )
     from amends.planned import Next, Planned, Preview, RollbackPlan
     from amends.reconciled import Mismatch, Reconciliation
+    from amends.replayed import Replayed
     from amends.report import Report
     from amends.rules import Rule
     from amends.run import Run
@@ -71,6 +73,7 @@ __all__ = [
     "Call",
     "Checkpoint",
     "Collected",
+    "Comparison",
     "Cost",
     "CostLine",
     "Declaration",
@@ -92,6 +95,7 @@ __all__ = [
     "Problem",
     "Reconciliation",
     "Refused",
+    "Replayed",
     "Report",
     "Request",
     "Residue",
@@ -127,6 +131,7 @@ _WHERE: Final = {
     "attempts": ("AsyncAttempt", "Attempt"),
     "budget": ("Budget", "BudgetState", "Cost", "CostLine"),
     "checkpoint": ("Checkpoint",),
+    "compared": ("Comparison",),
     "context": ("current_call", "current_run", "spent"),
     "doubted": ("Doubt", "Evidence"),
     "errors": (
@@ -164,6 +169,7 @@ _WHERE: Final = {
     ),
     "planned": ("Next", "Planned", "Preview", "RollbackPlan"),
     "reconciled": ("Mismatch", "Reconciliation"),
+    "replayed": ("Replayed",),
     "report": ("Report",),
     "rules": ("Rule",),
     "run": ("Run",),

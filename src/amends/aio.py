@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from amends import listing, people, upkeep
+from amends import forking, listing, people, upkeep
 from amends.aiodrive import AsyncDriver
 from amends.aiorun import AsyncRun
 from amends.approvaldesk import AsyncApprovalDesk
@@ -29,6 +29,7 @@ from amends.engine.session import Session
 from amends.engine.telling import report_of
 from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
+from amends.forkdesk import AsyncForkDesk
 from amends.hub import Hub, View, is_settled, refuse_nested
 from amends.ledger import Store
 from amends.model import Approval, Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
@@ -59,6 +60,7 @@ class AsyncRuntime(
     AsyncReplayDesk,
     AsyncCheckpointDesk,
     AsyncAuditDesk,
+    AsyncForkDesk,
 ):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
@@ -279,10 +281,10 @@ class AsyncRuntime(
         return await self._report(run_id)
 
     async def _report(self, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report:
-        tree = await self._drive(people.read(tenant=self._view.tenant or "", id=run_id, uid=uid))
-        return report_of(
-            self._hub.reader(), people.found(tree, run_id or uid), ledger=self._hub.store.url, skipped=skipped
-        )
+        reading = people.read(tenant=self._view.tenant or "", id=run_id, uid=uid)
+        tree = people.found(await self._drive(reading), run_id or uid)
+        forks = await self._drive(forking.forks_on(tree))
+        return report_of(self._hub.reader(), tree, ledger=self._hub.store.url, skipped=skipped, forks=forks)
 
     def runs(self, filter: str = "") -> AsyncIterator[RunInfo]:
         """Runs, newest first; the filter is the CLI's grammar."""

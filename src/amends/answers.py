@@ -69,13 +69,15 @@ class Settled:
 @dataclass(frozen=True, slots=True)
 class Rollback:
     """``how``: rolling, deferred (a pivot is in flight: the goal is kept), refused (it has passed), ended, stale (the
-    tree is not where it was when the rollback was planned).
+    tree is not where it was when the rollback was planned), forked (forks stand on it, and nobody said that it goes
+    back all the same).
     """
 
-    how: Literal["rolling", "deferred", "refused", "ended", "stale"]
+    how: Literal["rolling", "deferred", "refused", "ended", "stale", "forked"]
     run: RunRow
     tree: Tree | None = None
     """Where it is rolling: the run and what is inside it, as this transaction left them."""
+    forks: tuple[RunRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

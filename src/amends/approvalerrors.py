@@ -136,6 +136,6 @@ class LedgerBehind(LedgerError):
 
     default_hint = "compare it with the world, then rt.reconcile_restore(by=..., why=...)"
 
-    def __init__(self, message: str, *, known: int, found: int) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, known: int, found: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
         self.known, self.found = known, found

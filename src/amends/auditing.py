@@ -33,7 +33,7 @@ async def verify(
     if not run_ids and not text.strip():
         heard = await hear(trusted, known)
         found = await verify_chains(audit_of(hub, view, heard.high))
-        return await with_witness(found.verified(), heard)
+        return await with_witness(found.verified(), heard, view.tenant or None)
     roots = await _trees_of(view, run_ids)
     if text.strip():
         roots |= await _filtered(audit_of(hub, view), text)
@@ -41,7 +41,7 @@ async def verify(
     found = Found(audit_of(hub, view, heard.high))
     for root in roots:
         await verify_tree(found, root)
-    return await with_witness(found.verified(), heard)
+    return await with_witness(found.verified(), heard, view.tenant or None)
 
 
 def audit_of(hub: Hub, view: View, high: int = 0) -> Audit:

@@ -43,14 +43,18 @@ APPROVAL_MOVES: Moves = {
     "pending": ("approved", "rejected", "expired", "cancelled"),
     "approved": ("used", "rejected", "expired", "cancelled", "approved"),
 }
+SHARED: Moves = {NEW: ("succeeded", "failed", "refused", "dropped")}
+"""A call that a fork has as it was: it never moved there."""
 MOVES = {"run": RUN_MOVES, "call": CALL_MOVES, "approval": APPROVAL_MOVES}
 KINDS = (("run", "runs", "uid"), ("call", "calls", "id"), ("approval", "approvals", "id"))
 """The kinds of rows, the files that they are in, and what each is known by."""
 GONE, SEALED = "gone:", "sealed:"
 BOUND = {
-    "run": "uid id tenant generation root parent policy order_mode agent principal input_digest tags deadline_at",
+    "run": "uid id tenant generation root parent policy order_mode agent principal input_digest tags deadline_at"
+    " forked_from forked_at",
     "call": (
         "tool version kind key generation ident digest scope declared again call_ref parent grp at_commit undoable accepts"
+        " shared"
     ),
     "approval": (
         "call run version principal agent nonce needed roles reasons rule policy requested_at expires_at use_key residue"
@@ -217,9 +221,9 @@ class Tree:
     def _moved(self, event: Row, facts: Row) -> Iterator[Problem]:
         self._runs.setdefault(event["run"], event)
         what, asked = event["what"], str(facts.get("approval"))
-        subject = {"run": event["run"], "call": event["call"], "approval": asked}.get(what)
+        subject = {"run": event["run"], "call": event["call"], "shared": event["call"], "approval": asked}.get(what)
         if subject is not None:
-            yield from self._moves(what, subject, event, facts)
+            yield from self._moves("call" if what == "shared" else what, subject, event, facts)
         elif what in ("goal", "output"):
             self._adds(("run", event["run"]), facts, "output")
         elif what == "approval given":
@@ -234,7 +238,7 @@ class Tree:
         state = NEW if subject is None else subject.state
         if event["frm"] != state:
             yield Problem("inserted", f"{kind} {id} was {state} then, not {event['frm']}", event)
-        elif to not in MOVES[kind].get(state, ()):
+        elif to not in (SHARED if event["what"] == "shared" else MOVES[kind]).get(state, ()):
             yield Problem("inserted", f"no {kind} goes from {state} to {to}", event)
         if subject is None:
             subject = self._subjects[kind, id] = Subject(event, facts)
@@ -248,8 +252,10 @@ class Tree:
                     subject.facts.pop(name, None)
             subject.facts.update(facts)
             subject.last, subject.state = event, to
-        if kind == "call" and to == "started":
+        if kind == "call" and (to == "started" or event["what"] == "shared"):
             subject.counts["attempt"] = facts.get("attempt", 1)
+            if to == "succeeded":
+                subject.counts["settled_seq"] = event["seq"]
         elif kind == "call" and to == "compensating":
             subject.counts["comp_attempt"] = facts.get("attempt", 0)
         elif kind == "call" and to in ("succeeded", "in_doubt"):

@@ -7,6 +7,7 @@ texts together and hashes them, so that nothing arbitrary is ever spelled by two
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
@@ -15,6 +16,8 @@ from amends.plain import digest
 GENESIS: Final = "0" * 64
 """What the first event of a tree has in the place of the one before it."""
 MICROS: Final = 1e6
+TEXTS_MAX: Final = 1024
+"""Beginnings of events that are kept: runs that a process is at work on, and ways to move."""
 
 
 def micros(at: float) -> int:
@@ -41,17 +44,24 @@ def body_of(
     facts: str,
 ) -> str:
     """The digest of what an event says. Not of its place in the ledger: a run that is loaded elsewhere gets another."""
-    age = str(epoch)
-    # One text for all parts, as ``digest`` writes them: a third of the price of asking for each.
-    text = (
-        f"str{len(root)}:{root}str{len(run)}:{run}str{len(run_id)}:{run_id}str{len(tenant)}:{tenant}"
-        f"str{len(call)}:{call}str{len(what)}:{what}str{len(frm)}:{frm}str{len(to_state)}:{to_state}"
-        f"str{len(by_whom)}:{by_whom}str{len(age)}:{age}str{len(facts)}:{facts}"
-    )
+    # One text for all parts, as ``digest`` writes them; what many events of a run have in common is written once.
+    whose, moved = _whose(root, run, run_id, tenant), _moved(what, frm, to_state, by_whom, epoch)
+    text = f"{whose}str{len(call)}:{call}{moved}str{len(facts)}:{facts}"
     if text.isascii() and "\x00" not in text:
         return sha256(text.encode("ascii")).hexdigest()
-    parts = (root, run, run_id, tenant, call, what, frm, to_state, by_whom, age, facts)
+    parts = (root, run, run_id, tenant, call, what, frm, to_state, by_whom, str(epoch), facts)
     return digest(*map(storable, parts))
+
+
+@lru_cache(maxsize=TEXTS_MAX)
+def _whose(root: str, run: str, run_id: str, tenant: str) -> str:
+    return f"str{len(root)}:{root}str{len(run)}:{run}str{len(run_id)}:{run_id}str{len(tenant)}:{tenant}"
+
+
+@lru_cache(maxsize=TEXTS_MAX)
+def _moved(what: str, frm: str, to_state: str, by_whom: str, epoch: int) -> str:
+    moved = f"str{len(what)}:{what}str{len(frm)}:{frm}str{len(to_state)}:{to_state}"
+    return f"{moved}str{len(by_whom)}:{by_whom}str{len(str(epoch))}:{epoch}"
 
 
 def link(prev: str, n: int, at: float, body: str) -> str:

@@ -25,7 +25,7 @@ class Checkpoint:
     """One link of the ledger's own chain. Whoever keeps ``n`` and ``hash`` elsewhere can prove what the ledger said."""
 
     ledger: str
-    """The ledger that it is of: made up with its first checkpoint, the same in all of them."""
+    """The ledger that it is of: the name that ``amends db status`` shows."""
     n: int
     at: datetime
     heads: int

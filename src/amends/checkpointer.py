@@ -24,6 +24,7 @@ from amends.flow import Op, run_flow
 from amends.ledger import Store, StoreOp
 from amends.ops import KeepCheckpoint, ReadAnchor
 from amends.settings import Setting
+from amends.store.migrations import Migrating
 
 if TYPE_CHECKING:
     from amends.signing import AuditKey
@@ -66,6 +67,7 @@ class Checkpointer:
         self._writing = threading.Lock()
         self._thread: threading.Thread | None = None
         self._pending = self._closed = self._complained = False
+        self._name = ""
         self._last: float | None = None
         self._pid = os.getpid()
 
@@ -86,9 +88,11 @@ class Checkpointer:
     def write(self) -> Checkpoint | None:
         """Everything in the ledger is behind a checkpoint; the newest one. None: nothing ever happened in it."""
         self.ready()
+        self._be_here()
         with self._writing:
             self._pending = False
-            flow = write_checkpoints(ledger=process.new_id("ldg"), key=self._key, anchor=self._anchor)
+            self._name = self._name or _name_of(self._store)
+            flow = write_checkpoints(ledger=self._name, key=self._key, anchor=self._anchor)
             done: Written = run_flow(flow, self._perform)
             self._last = process.mono()
         if done.behind:
@@ -102,6 +106,12 @@ class Checkpointer:
         for row in done.rows:
             self._tell(row.told())
         return None if done.newest is None else done.newest.told()
+
+    def _be_here(self) -> None:
+        """A forked child has none of its parent's threads, and whatever they held locked stays so for ever."""
+        if self._pid != os.getpid():
+            self._pid, self._pending, self._thread, self._last = os.getpid(), False, None, None
+            self._changed, self._writing = threading.Condition(), threading.Lock()
 
     def _perform(self, op: Op[Any]) -> Any:
         if isinstance(op, StoreOp):
@@ -143,9 +153,7 @@ class Checkpointer:
         """There is news: a checkpoint is written within the time that is set."""
         if self.every_s is None or not self.beats:
             return
-        if self._pid != os.getpid():  # a forked child has none of its parent's threads
-            self._pid, self._pending, self._thread, self._last = os.getpid(), False, None, None
-            self._changed, self._writing = threading.Condition(), threading.Lock()
+        self._be_here()
         if self._pending:
             return
         with self._changed:
@@ -207,6 +215,11 @@ class Checkpointer:
         if not self._complained:
             self._complained = True
             log.warning("%s", words, exc_info=error)
+
+
+def _name_of(store: Store) -> str:
+    """The ledger's own name, or one that is made up where it has none."""
+    return (store.schema().ledger if isinstance(store, Migrating) else "") or process.new_id("ldg")
 
 
 @atexit.register

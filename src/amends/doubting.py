@@ -23,7 +23,7 @@ from amends.model import Absent, Call, Happened, Probed, Unknown
 from amends.ops import Lease, ReadClocks
 from amends.people import call_row, claim, one, patience, recover_tree, said, said_to_ledger
 from amends.planned import Next, Preview
-from amends.rehearsal import WHO, Around, Rehearsal, named
+from amends.rehearsal import WHO, Around, Rehearsal, kin_of, named
 from amends.requesting import adhoc_spec
 from amends.rows import CallRow
 from amends.tool import ProbeSpec, Spec, twin_kwargs
@@ -200,7 +200,7 @@ async def _around(tree: Tree) -> Around:
         while found:
             slices += found
             found = (await ListBudgets(whose, found[-1].name, AROUND_PAGE))[0] if len(found) == AROUND_PAGE else []
-    return Around(tuple(locks), tuple(slices))
+    return replace(await kin_of(tree.run), locks=tuple(locks), slices=tuple(slices))
 
 
 def _rehearsed(

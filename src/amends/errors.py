@@ -75,6 +75,7 @@ from amends.error import Refused as Refused
 from amends.error import ToolError as ToolError
 from amends.error import UsageError as UsageError
 from amends.error import Waiting as Waiting
+from amends.forkerrors import CannotFork as CannotFork
 from amends.noticeerrors import LinkVoid as LinkVoid
 from amends.noticeerrors import NotDelivered as NotDelivered
 from amends.overspent import BadCost as BadCost

@@ -20,6 +20,7 @@ from amends.engine.hidden import Memory
 from amends.engine.opening import Opening
 from amends.engine.session import Session
 from amends.errors import BadDeclaration, UnknownTool, UsageError
+from amends.forkrows import point_of, twins_of
 from amends.hiding import Hiding, input_said
 from amends.keeper import Keeper
 from amends.ledger import Opened, Store
@@ -185,7 +186,7 @@ class Hub:
         agent = options.get("agent") or view.agent
         wait, yes = options.get("wait"), options.get("wait_approval")
         return Opening(
-            id=self.new_id("run") if id is None else _run_id(id),
+            id=self.new_id("run") if id is None else run_id_of(id),
             tenant=tenant,
             owner=self.owner,
             lease_s=self.lease_s,
@@ -242,6 +243,9 @@ class Hub:
             veil=self.veil,
             given=given,
             memory=self._memories.setdefault(row.root, Memory()),
+            kin="" if (point := point_of(row)) is None else point.kin,
+            phases=() if point is None or row.history else point.phases,
+            twins=twins_of(row),
         )
 
     def roles_of(self, person: str) -> tuple[str, ...]:
@@ -282,7 +286,8 @@ class View:
         return tenant or self.tenant
 
 
-def _run_id(id: Any) -> str:
+def run_id_of(id: Any) -> str:
+    """The id, if it can be one of a run."""
     if not isinstance(id, str) or not id or len(id) > 512:
         raise UsageError(f"a run id is a text of 1 to 512 characters, not {str(id)[:40]!r}")
     return id

@@ -146,6 +146,8 @@ class Call(Request):
     """When gc removed its arguments or its result; None: they are as they were."""
     costs: Mapping[str, Decimal] = field(default_factory=dict)
     """What it costs by unit, as it stands: spent, or reserved for it while it has no result."""
+    shared: str | None = None
+    """In a fork: the call of the original run that it stands for, which alone had the effect, and keeps it."""
 
     @property
     def staged(self) -> bool:
@@ -367,3 +369,6 @@ class RunInfo:
     """When gc removed the payloads of its tree; ``input`` and ``output`` are None then, whatever they were."""
     origin: str | None = None
     """The ledger that it was loaded from; None: it is of this one."""
+    forked_from: str | None = None
+    """The run that this one was forked from, and the last call that it shares with it."""
+    forked_at: str | None = None

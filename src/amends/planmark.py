@@ -8,8 +8,8 @@ from amends.plain import digest
 from amends.rows import CallRow, RunRow
 
 
-def tree_mark(runs: Iterable[RunRow], calls: Iterable[CallRow]) -> str:
-    """The same as long as a rollback of this tree would do the same.
+def tree_mark(runs: Iterable[RunRow], calls: Iterable[CallRow], forks: Iterable[RunRow] = ()) -> str:
+    """The same as long as a rollback of this tree would do the same, and the same forks stand on it.
 
     Reads, heartbeats, takeovers and probes that decided nothing leave it as it is: none of them changes what stands.
     """
@@ -21,4 +21,4 @@ def tree_mark(runs: Iterable[RunRow], calls: Iterable[CallRow]) -> str:
             parts += [call.id, call.run, call.kind, call.state, call.attempt, call.settled_seq, call.tries_from]
             parts += [call.comp_attempt, call.comp_from, call.comp_gave_up, call.undoable, call.violation, call.grp]
             parts += [call.args, call.result, call.evidence]
-    return digest(*parts)
+    return digest(*parts, *sorted(fork.uid for fork in forks))

@@ -69,6 +69,8 @@ class RollbackPlan:
     """Why the run cannot be rolled back at all; None: it can."""
     state: RunState = "open"
     """The run's state when this was planned."""
+    forks: tuple[str, ...] = ()
+    """The forks, open or committed, that would lose what they stand on."""
 
     @property
     def complete(self) -> bool:
@@ -88,6 +90,7 @@ class RollbackPlan:
             "doubts": [one.to_dict() for one in self.doubts],
             "dropped": [{"call": call.id, "tool": call.tool} for call in self.dropped],
             "running": [{"call": call.id, "tool": call.tool} for call in self.running],
+            "forks": list(self.forks),
         }
 
     def to_json(self) -> str:
@@ -113,6 +116,8 @@ def _lines(plan: RollbackPlan) -> Iterator[str]:
         yield f"   – dropped: {call.tool} ({call.id})"
     for left in plan.cannot:
         yield f"   ! left standing: {left.call.tool} ({left.call.id}): {left.why}"
+    for fork in plan.forks:
+        yield f"   ! fork {fork} stands on what would be taken back"
     if plan.complete:
         yield "   = nothing would be left standing"
 

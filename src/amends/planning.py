@@ -9,6 +9,7 @@ from amends.engine.leftover import leftovers
 from amends.engine.rollback import roll_back
 from amends.engine.session import call_of
 from amends.errors import RunEnded, StalePlan, UsageError
+from amends.forkops import ReadForks
 from amends.hub import Hub, View
 from amends.ledger import BeginRollback, ClaimRun, ReadRun, Tree
 from amends.model import Absent, Call, Residue
@@ -18,7 +19,7 @@ from amends.plain import digest
 from amends.planmark import tree_mark
 from amends.planned import Planned, RollbackPlan
 from amends.record import changed
-from amends.rehearsal import WHO, Rehearsal
+from amends.rehearsal import WHO, Around, Rehearsal, kin_of
 from amends.rows import CallRow, RunRow
 
 HASH_CHARS: Final = 32
@@ -27,7 +28,7 @@ HASH_CHARS: Final = 32
 async def plan_rollback(hub: Hub, view: View, run_id: str) -> RollbackPlan:
     """What ``rollback`` would do now, and the hash that binds it."""
     tree = await _root_tree(view, run_id)
-    return _planned(hub, tree, await ReadClocks())
+    return _planned(hub, tree, await ReadForks(tree.run.root), await kin_of(tree.run), await ReadClocks())
 
 
 async def rollback_planned(hub: Hub, view: View, run_id: str, *, plan: str, by: str, why: str) -> str:
@@ -38,11 +39,12 @@ async def rollback_planned(hub: Hub, view: View, run_id: str, *, plan: str, by: 
         raise UsageError(f"a plan is the hash of rt.plan_rollback({run_id!r}), not {plan!r}")
     tree = await _root_tree(view, run_id)
     _refuse_ended(tree.run)
-    newest = _planned(hub, tree, await ReadClocks())
+    forks = await ReadForks(tree.run.root)
+    newest = _planned(hub, tree, forks, await kin_of(tree.run), await ReadClocks())
     if newest.hash != plan:
         raise StalePlan(plan, now=newest.hash, run_id=run_id)
     # Between that look and this word the run may move: the ledger compares once more, in the transaction that decides.
-    mark = tree_mark(tree.runs, tree.calls)
+    mark = tree_mark(tree.runs, tree.calls, forks)
     asked = await BeginRollback(tree.run.uid, by, why, person=True, plan=plan, mark=mark)
     if asked.how == "stale":
         newest = await plan_rollback(hub, view, run_id)
@@ -76,19 +78,19 @@ def _refuse_ended(run: RunRow) -> None:
 # ---- the plan -----------------------------------------------------------------------------
 
 
-def _planned(hub: Hub, tree: Tree, clocks: Clocks) -> RollbackPlan:
-    mark = tree_mark(tree.runs, tree.calls)
+def _planned(hub: Hub, tree: Tree, forks: list[RunRow], around: Around, clocks: Clocks) -> RollbackPlan:
+    mark = tree_mark(tree.runs, tree.calls, forks)
     no = refusal(tree.run)
     if no:
         # What stood when the pivot passed, or the run ended, stands: there is no order to show.
         left = tuple(Residue(_call(hub, row), no) for row in tree.calls if _stands(row))
         plan = RollbackPlan(tree.run.id, "", cannot=left, refused=no, state=tree.run.state)  # type: ignore[arg-type]
         return _hashed(plan, mark)
-    rehearsal = Rehearsal(hub, tree, clocks, probes_say=Absent())
+    rehearsal = Rehearsal(hub, tree, clocks, probes_say=Absent(), around=around)
     running = _take_stage(hub, rehearsal, tree, clocks)
     root = rehearsal.stage.runs[tree.run.uid]
     session = rehearsal.session(root, wait_s=float("inf"))
-    rehearsal.play(roll_back(session, by=WHO, why=WHO, person=True))
+    rehearsal.play(roll_back(session, by=WHO, why=WHO, person=True))  # by a person's word, whoever stands on it
     after = rehearsal.play(read_tree(session))
     plan = RollbackPlan(
         tree.run.id,
@@ -99,6 +101,7 @@ def _planned(hub: Hub, tree: Tree, clocks: Clocks) -> RollbackPlan:
         dropped=tuple(_call(hub, row) for row in tree.calls if _is_dropped(row, rehearsal.stage.calls[row.id])),
         running=tuple(_call(hub, row) for row in running),
         state=tree.run.state,  # type: ignore[arg-type]  # the ledger's own words
+        forks=tuple(fork.id for fork in forks),
     )
     return _hashed(plan, mark)
 
@@ -157,7 +160,11 @@ def _is_dropped(before: CallRow, after: CallRow) -> bool:
 
 
 def _stands(row: CallRow) -> bool:
-    return row.kind != "read" and row.state in ("succeeded", "in_doubt", "residue", "compensation_failed")
+    return (
+        row.kind != "read"
+        and not row.shared
+        and row.state in ("succeeded", "in_doubt", "residue", "compensation_failed")
+    )
 
 
 def _call(hub: Hub, row: CallRow) -> Call:

@@ -10,6 +10,7 @@ from typing import Any
 
 from amends.approvalrows import ApprovalRow
 from amends.chain import bound, proof
+from amends.forkops import ForkRun
 from amends.ledger import AdmitCall, SettleCall, StoreOp
 from amends.rows import CallRow, RunRow
 
@@ -17,6 +18,14 @@ from amends.rows import CallRow, RunRow
 def proof_of(op: StoreOp[Any], text: str | None) -> str | None:
     """The proof of the payload that this operation brings; made before, where the payload is encrypted by now."""
     return None if text is None else op.proof or proof(text)
+
+
+def proved(op: ForkRun, row: RunRow | CallRow, name: str) -> str | None:
+    """The proof of a payload of a row that comes whole; made before, where it is encrypted by now. None: it has none."""
+    text: str | None = getattr(row, name)
+    if not text:
+        return None
+    return op.proofs.get(f"{row.uid if isinstance(row, RunRow) else row.id}.{name}") or proof(text)
 
 
 def settlement_said(op: SettleCall) -> dict[str, Any]:
@@ -30,6 +39,7 @@ def call_bound(one: AdmitCall | CallRow, key: str, generation: int) -> str:
     return bound(
         one.tool, one.version, one.kind, key, generation, one.ident, one.digest, one.scope, int(one.declared), one.again,
         one.call_ref, one.parent, one.grp, int(one.at_commit), int(one.undoable), one.accepts,
+        one.shared if isinstance(one, CallRow) else "",
     )  # fmt: skip
 
 
@@ -37,7 +47,7 @@ def run_bound(row: RunRow) -> str:
     """What a run is from its first event on."""
     return bound(
         row.uid, row.id, row.tenant, row.generation, row.root, row.parent, row.policy, row.order_mode, row.agent,
-        row.principal, row.input_digest, row.tags, row.deadline_at,
+        row.principal, row.input_digest, row.tags, row.deadline_at, row.forked_from, row.forked_at,
     )  # fmt: skip
 
 

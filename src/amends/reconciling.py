@@ -72,7 +72,8 @@ async def _calls(tool: str) -> list[CallRow]:
     before: int | None = None
     while True:
         page = await SearchCalls(None, (), before, PAGE, tool)
-        found += [row for row in page if not row.is_loaded]
+        # Neither of another ledger nor of a fork, which has the effects of another run and none of those.
+        found += [row for row in page if not row.is_loaded and not row.shared]
         if len(page) < PAGE:
             return found
         if len(found) >= CALLS_MAX:

@@ -13,8 +13,10 @@ from typing import Any, Final, TypeVar
 from amends.budgetrows import SliceRow
 from amends.engine.session import Session, call_of
 from amends.flow import Flow, Op, run_flow
+from amends.forkops import ReadForks
+from amends.forkrows import FORKS_MAX
 from amends.hub import Hub
-from amends.ledger import HeldLock, StoreOp, Tree
+from amends.ledger import HeldLock, ReadRun, StoreOp, Tree
 from amends.model import Absent, Call, Unknown
 from amends.ops import (
     Await,
@@ -36,7 +38,7 @@ from amends.ops import (
 )
 from amends.planned import Doing, Planned
 from amends.record import changed, dataclass
-from amends.rows import AddEvent, RunRow
+from amends.rows import AddEvent, CallRow, RunRow
 from amends.secret import MARK
 from amends.store.memory import MemoryStore
 from amends.tool import Spec
@@ -53,6 +55,29 @@ class Around:
 
     locks: tuple[HeldLock, ...] = ()
     slices: tuple[SliceRow, ...] = ()
+    kin: tuple[RunRow, ...] = ()
+    """The forks that stand on the tree, and the runs that it was itself forked from."""
+    shared: tuple[CallRow, ...] = ()
+    """What those forks share."""
+
+
+async def kin_of(run: RunRow) -> Around:
+    """Who stands on this tree, and on whom it stands."""
+    kin: list[RunRow] = []
+    shared: list[CallRow] = []
+    for fork in await ReadForks(run.root):
+        tree = await ReadRun("", uid=fork.uid)
+        assert tree is not None, "a fork is a run of this ledger"
+        kin.append(changed(tree.run, {"forked_from": run.root}))  # a fork of a fork stands on it like any other
+        shared += [call for call in tree.calls if call.shared]
+    uid = run.forked_from
+    while uid and len(kin) < FORKS_MAX:
+        source = await ReadRun("", uid=uid)
+        if source is None:  # the fork was loaded from another ledger
+            break
+        kin.append(source.run)
+        uid = source.run.forked_from
+    return Around(kin=tuple(kin), shared=tuple(shared))
 
 
 NOTHING_AROUND: Final = Around()
@@ -64,11 +89,14 @@ class Stage(MemoryStore):
     def __init__(self, tree: Tree, wall: float, around: Around) -> None:
         super().__init__(clock=lambda: self.wall)
         self.wall = wall
-        self.runs = {held.root.uid: held.root for held in around.locks}
+        self.runs = {held.root.uid: held.root for held in around.locks} | {run.uid: run for run in around.kin}
         for run in tree.runs:
             self.runs[run.uid] = run
             self._ids.setdefault((run.tenant, run.id), []).append(run.uid)
             self._trees.setdefault(run.root, []).append(run.uid)
+        for call in around.shared:
+            self.calls[call.id] = call
+            self._calls_of.setdefault(call.root, []).append(call.id)
         for call in tree.calls:
             self.calls[call.id] = call
             self._keys.setdefault(call.key, []).append(call.id)

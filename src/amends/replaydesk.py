@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from amends.errors import Error
 from amends.hub import refuse_nested
 from amends.tool import current_caller
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from amends.aiorun import AsyncRun
     from amends.flow import Flow
     from amends.hub import Hub, View
+    from amends.replayed import Replayed
+    from amends.rerunning import Sources
     from amends.run import Run
 
 P = ParamSpec("P")
@@ -65,6 +68,38 @@ class ReplayDesk:
         with replayrun.opened(self._hub, replay) as opened:
             yield opened
 
+    def replay_each(
+        self, runs: Sources, fn: Callable[..., object], *, until: str | None = None, strict: bool = True
+    ) -> list[Replayed]:
+        """Replay many runs against one function and say of each how it went; nothing is raised for one that diverges.
+
+        ``runs``: ids of runs of this ledger, or bundles by the names of their files. ``fn`` is given the recorded run
+        where its parameter is named ``run``, else the run's input: whole, or by the names of its parameters.
+        """
+        from amends import replaying, replayrun, rerunning
+
+        found: list[Replayed] = []
+        for name, record, run_id in rerunning.each(runs):
+            run: Any = None
+            value, error = None, None
+            try:
+                if isinstance(record, bytes):
+                    source = replaying.unpacked(self._hub, record, run_id)
+                else:
+                    source = self._drive(replaying.read(self._hub, self._view, record))
+                replay = replaying.begun(*source, until=until, strict=strict)
+            except Error as unread:
+                found.append(rerunning.unreadable(name, run_id, unread))
+                continue
+            try:
+                with replayrun.opened(self._hub, replay) as run:
+                    args, kwargs = rerunning.arguments(fn, run, replay.record.run)
+                    value = fn(*args, **kwargs)
+            except Exception as raised:
+                error = raised
+            found.append(rerunning.ended(name, replay, run, value, error))
+        return found
+
 
 class AsyncReplayDesk:
     """The same, awaited."""
@@ -106,3 +141,40 @@ class AsyncReplayDesk:
         replay = replaying.begun(*source, until=until, strict=strict)
         async with aioreplay.opened(self._hub, replay) as opened:
             yield opened
+
+    async def replay_each(
+        self,
+        runs: Sources,
+        fn: Callable[..., Coroutine[Any, Any, object]],
+        *,
+        until: str | None = None,
+        strict: bool = True,
+    ) -> list[Replayed]:
+        """Replay many runs against one function and say of each how it went; nothing is raised for one that diverges.
+
+        ``runs``: ids of runs of this ledger, or bundles by the names of their files. ``fn`` is given the recorded run
+        where its parameter is named ``run``, else the run's input: whole, or by the names of its parameters.
+        """
+        from amends import aioreplay, replaying, rerunning
+
+        found: list[Replayed] = []
+        for name, record, run_id in rerunning.each(runs):
+            run: Any = None
+            value, error = None, None
+            try:
+                if isinstance(record, bytes):
+                    source = replaying.unpacked(self._hub, record, run_id)
+                else:
+                    source = await self._drive(replaying.read(self._hub, self._view, record))
+                replay = replaying.begun(*source, until=until, strict=strict)
+            except Error as unread:
+                found.append(rerunning.unreadable(name, run_id, unread))
+                continue
+            try:
+                async with aioreplay.opened(self._hub, replay) as run:
+                    args, kwargs = rerunning.arguments(fn, run, replay.record.run)
+                    value = await fn(*args, **kwargs)
+            except Exception as raised:
+                error = raised
+            found.append(rerunning.ended(name, replay, run, value, error))
+        return found

@@ -13,6 +13,7 @@ from amends.engine.replay import Replay, as_staged, blocked_by, recorded_call
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.telling import report_of
 from amends.engine.unlike import clock_past_end, no_such_child, other_input
+from amends.engine.values import recorded_values
 from amends.errors import Diverged, ReplayDenied, RolledBack, RunEnded, UsageError, Waiting
 from amends.flow import Flow, Op
 from amends.hiding import input_said
@@ -58,6 +59,8 @@ async def read_from_ledger(view: View, run_id: str) -> Record:
 async def read(hub: Hub, view: View, run_id: str) -> Source:
     """What a replay of this run needs, read before it begins: during it nobody asks the ledger."""
     record = await read_from_ledger(view, run_id)
+    if record.run.forked_from:  # what it had read before it was forked stands in the record of another run
+        record.values = await recorded_values(hub.reader(record.run))
     return record, await calls_of_ledger(hub, record.tree)
 
 

@@ -46,6 +46,8 @@ class Report:
     """Tools that this process would have needed to go on with the run."""
     locks: tuple[Lock, ...] = ()
     """What the run has to itself until it has ended."""
+    forks: tuple[str, ...] = ()
+    """The forks, open or committed, that stand on what it did."""
 
     @property
     def run_id(self) -> str:
@@ -73,6 +75,7 @@ class Report:
             "ledger": self.ledger,
             "skipped": list(self.skipped),
             "locks": [plain(asdict(lock)) for lock in self.locks],
+            "forks": list(self.forks),
         }
 
     def to_json(self) -> str:
@@ -115,8 +118,17 @@ def _head(report: Report) -> Iterator[str]:
     yield f"run {run.id}{generation}" + (f"   ledger {report.ledger}" if report.ledger else "")
     if run.origin is not None:
         yield f"   (loaded from ledger {run.origin}: a record, that nothing here works with)"
+    if run.forked_from is not None:
+        count = sum(call.shared is not None for one in _all(report) for call in one.calls)
+        yield f"   (a fork of {run.forked_from} at {run.forked_at}: {count} call{'' if count == 1 else 's'} shared)"
     if run.gone_at is not None:
         yield f"   (arguments and results removed by gc on {run.gone_at:%Y-%m-%d})"
+
+
+def _all(report: Report) -> Iterator[Report]:
+    yield report
+    for child in report.children:
+        yield from _all(child)
 
 
 def _table(report: Report) -> Iterator[str]:
@@ -142,7 +154,9 @@ def _took(seconds: float) -> str:
 
 def _note(call: Call) -> str:
     parts: list[str] = []
-    if call.attempt > 1:
+    if call.shared:
+        parts.append("shared")
+    elif call.attempt > 1:
         parts.append(f"{call.attempt} attempts")
     if call.generation > 1:
         parts.append(f"generation {call.generation}")
@@ -181,6 +195,8 @@ def _foot(report: Report) -> Iterator[str]:
         yield f"   ! left standing: {left.call.tool} ({left.call.id}): {left.why}"
     for lock in report.locks:
         yield f"   · holds {lock.name} for {_took(lock.held_s)} ({lock.tool})"
+    for fork in report.forks:
+        yield f"   · fork {fork} stands on it"
     for cause in report.run.causes:
         yield f"   → {cause}"
     if report.skipped:

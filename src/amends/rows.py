@@ -70,6 +70,10 @@ class RunRow:
     """When gc removed the payloads of the whole tree."""
     origin: str = ""
     """The ledger that it was loaded from: a record, that nothing here works with; empty: it is ours."""
+    forked_from: str = ""
+    """The run that this one, of a fork, was copied from; empty: it is no fork, or was begun in it."""
+    forked_at: str = ""
+    """Of a fork, as JSON: where that was; of a run inside it: what it was in each run that the fork stands on."""
 
     @property
     def lost_at(self) -> float | None:
@@ -161,6 +165,8 @@ class CallRow:
     """The newest request for a person's yes to it; empty: it needed none."""
     accepts: str = ""
     """Of a tool that nobody declared: the rule whose author takes what it leaves behind."""
+    shared: str = ""
+    """In a fork: the call of another run that this one stands for, which alone had, and keeps, the effect."""
 
     @property
     def is_loaded(self) -> bool:
@@ -206,7 +212,7 @@ def lost_at(*texts: str | None) -> float | None:
 
 def needs_tool(root: RunRow, call: CallRow) -> bool:
     """Whether going on with this tree may need the tool of this call: its body, its probe or its compensation."""
-    if call.kind == "read" or call.state in ("failed", "compensated", "refused", "dropped", "residue"):
+    if call.kind == "read" or call.shared or call.state in ("failed", "compensated", "refused", "dropped", "residue"):
         return False
     if call.state == "succeeded" and call.kind == "pivot":
         return False  # it stands whatever happens: no body of it is ever needed again

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from amends import listing, people, upkeep
+from amends import forking, listing, people, upkeep
 from amends.approvaldesk import ApprovalDesk
 from amends.auditdesk import AuditDesk
 from amends.blocks import Entered
@@ -25,6 +25,7 @@ from amends.engine.session import Session
 from amends.engine.telling import report_of
 from amends.errors import LedgerError, UsageError
 from amends.flow import Flow
+from amends.forkdesk import ForkDesk
 from amends.hub import Hub, View, is_settled, refuse_nested
 from amends.ledger import Store
 from amends.model import Approval, Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
@@ -47,7 +48,9 @@ IfRolledBack = Literal["again", "raise"]
 Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
-class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, ReplayDesk, CheckpointDesk, AuditDesk):
+class Runtime(
+    DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, ReplayDesk, CheckpointDesk, AuditDesk, ForkDesk
+):
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(
@@ -261,10 +264,10 @@ class Runtime(DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, Repla
         return self._report(run_id)
 
     def _report(self, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report:
-        tree = self._drive(people.read(tenant=self._view.tenant or "", id=run_id, uid=uid))
-        return report_of(
-            self._hub.reader(), people.found(tree, run_id or uid), ledger=self._hub.store.url, skipped=skipped
-        )
+        reading = people.read(tenant=self._view.tenant or "", id=run_id, uid=uid)
+        tree = people.found(self._drive(reading), run_id or uid)
+        forks = self._drive(forking.forks_on(tree))
+        return report_of(self._hub.reader(), tree, ledger=self._hub.store.url, skipped=skipped, forks=forks)
 
     def runs(self, filter: str = "") -> Iterator[RunInfo]:
         """Runs, newest first; the filter is the CLI's grammar."""

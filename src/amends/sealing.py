@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final, TypeVar
 
 from amends.approvalops import EditApproval
@@ -15,6 +15,7 @@ from amends.auditops import ReadChains
 from amends.bundleops import ReadRecord
 from amends.chain import proof
 from amends.errors import LedgerCorrupt, LedgerSealed
+from amends.forkops import ForkRun
 from amends.ledger import (
     AdmitCall,
     BeginRollback,
@@ -86,6 +87,8 @@ class Sealing:
             op.causes = tuple(self.vault.seal(cause, "") for cause in op.causes)
         if isinstance(op, EditApproval):
             self.seal(op.instead)
+        if isinstance(op, ForkRun):
+            self._seal_fork(op)
         row, names = SAID.get(type(op), ("", ()))
         if not op.proof:
             op.proof = self._proof(op, PROVED.get(type(op), ()))
@@ -115,6 +118,23 @@ class Sealing:
     def sealed(self, text: str, about: str) -> str:
         """One payload; what says nothing of anybody, and what gc has left, stays as it is."""
         return text if text in PLAIN or lost_at(text) is not None else self.vault.seal(text, about)
+
+    def _seal_fork(self, op: ForkRun) -> None:
+        if not op.proofs:
+            rows = [(row.uid, row, RUN_TEXTS[:2]) for row in op.runs]
+            every: list[tuple[str, Any, tuple[str, ...]]] = [
+                *rows,
+                *((c.row.id, c.row, CALL_TEXTS[:3]) for c in op.calls),
+            ]
+            said = ((f"{id}.{name}", getattr(row, name)) for id, row, names in every for name in names)
+            op.proofs = {name: self.vault.proof(_settled(text)) for name, text in said if text and not is_sealed(text)}
+        op.runs = tuple(self._sealed_row(row, RUN_TEXTS, row.uid) for row in op.runs)
+        op.calls = tuple(replace(one, row=self._sealed_row(one.row, CALL_TEXTS, one.row.id)) for one in op.calls)
+
+    def _sealed_row(self, row: Any, names: tuple[str, ...], about: str) -> Any:
+        """A row that comes whole, with each of its payloads sealed for it; those of our own JSON are empty in it."""
+        texts = ((name, getattr(row, name)) for name in names if name not in PARTS)
+        return changed(row, {name: self.sealed(text, "" if name in ANYONES else about) for name, text in texts if text})
 
     def opened(self, answer: T) -> T:
         """The answer with every row in it readable."""

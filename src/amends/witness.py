@@ -130,18 +130,23 @@ async def _check_heads(heard: Heard, row: CheckpointRow, roots: frozenset[str] |
                 heard.say("cut", f"{text}; checkpoint {row.n} names event {n}", root=root, n=end + 1)
 
 
-async def with_witness(found: Verified, heard: Heard) -> Verified:
+async def with_witness(found: Verified, heard: Heard, tenant: str | None = None) -> Verified:
     """Both together. Where the end of a tree was cut off its rows differ, too: that comes after it."""
-    told = [changed(one, {"run_id": await _run_of(one.root)}) if one.root else one for one in heard.problems]
+    told: list[Problem] = []
+    for one in heard.problems:
+        run_id, whose = await _run_of(one.root) if one.root else ("", None)
+        if tenant is None or whose is None or whose == tenant:
+            told.append(changed(one, {"run_id": run_id}))
     after = [one for one in found.problems if one.root in heard.named and one.how.startswith("row_")]
     before = [one for one in found.problems if one not in after]
     problems = (*before, *told, *after)[:PROBLEMS_MAX]
     return changed(found, {"checkpoints": heard.checkpoints, "problems": problems})
 
 
-async def _run_of(root: str) -> str:
+async def _run_of(root: str) -> tuple[str, str | None]:
+    """The id of a tree's first run and its tenant; nobody's, where nothing is left of it."""
     page = await ReadChains(Place(within=root), alone=True, limit=1)
-    return page.events[0].run_id if page.events else ""
+    return (page.events[0].run_id, page.events[0].tenant) if page.events else ("", None)
 
 
 async def _end_of(root: str, below: int) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -415,3 +416,63 @@ def test_a_run_asks_its_ledger_for_nothing_more(tmp_path: Path) -> None:
     assert beside == without
     assert {"OpenRun", "AdmitCall", "SettleCall", "DecideCommit"} <= set(beside)
     assert not {"DraftCheckpoint", "WriteCheckpoint"} & set(beside)
+
+
+# ---- killed, and many at once -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dies", ["before", "after"])
+def test_killed_around_the_anchor_the_next_process_catches_up(tmp_path: Path, dies: str) -> None:
+    rt = Runtime(url(tmp_path), tools=[note], checkpoint=0)
+    done(rt, "first")
+    rt.close()
+    pid = os.fork()
+    if pid == 0:
+        keep = Anchor.keep_checkpoint
+
+        def dying(self: Anchor, newest: Any) -> bool:
+            if dies == "after":
+                keep(self, newest)
+            os.kill(os.getpid(), signal.SIGKILL)
+            raise AssertionError("dead by now")
+
+        Anchor.keep_checkpoint = dying  # type: ignore[method-assign]
+        done(Runtime(url(tmp_path), tools=[note], checkpoint=0), "second")
+        os._exit(1)
+    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
+    anchor = Anchor(tmp_path / "ledger.db.anchor")
+    assert anchor.read().checkpoint.n == (1 if dies == "before" else 2)  # type: ignore[union-attr]
+    with Runtime(url(tmp_path), tools=[note], checkpoint="off") as rt:
+        done(rt, "third")  # an anchor that lags is not one that knows more
+        assert [row.n for row in rows(rt)] == [1, 2]
+        assert rt.verify().ok
+        newest = rt.checkpoint()
+        assert newest is not None
+        assert anchor.read().checkpoint.hash == newest.hash  # type: ignore[union-attr]
+        assert rt.verify().unanchored == 0
+
+
+def test_processes_that_write_at_once_make_one_chain(tmp_path: Path) -> None:
+    Runtime(url(tmp_path)).migrate()
+    children = []
+    for number in range(3):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                rt = Runtime(url(tmp_path), tools=[note], checkpoint=0)
+                for run in range(5):
+                    done(rt, f"{number}-{run}")
+                rt.close()
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(pid)
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0, 0, 0]
+    with Runtime(url(tmp_path)) as rt:
+        found = rt.verify()
+        assert found.ok, str(found)
+        assert (found.runs, found.unanchored) == (15, 0)
+        mark = Anchor(tmp_path / "ledger.db.anchor").read()
+        assert mark is not None
+        assert mark.checkpoint == rows(rt)[-1].anchored

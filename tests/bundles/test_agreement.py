@@ -63,7 +63,7 @@ def tamper(luck: random.Random, file: Path) -> None:
     raw.execute("pragma ignore_check_constraints = on")
     table = luck.choice(["events", "events", "calls", "runs", "approvals"])
     raw.row_factory = sqlite3.Row
-    rows = raw.execute(f"select rowid as r, * from {table}").fetchall()
+    rows = [dict(row) for row in raw.execute(f"select rowid as r, * from {table}")]
     row = luck.choice(rows)
     way = luck.choice(["edit", "edit", "edit", "delete", "swap"] if table in ("events", "calls") else ["edit"])
     if way == "delete":

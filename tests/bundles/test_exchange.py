@@ -55,6 +55,7 @@ def test_there_and_back_it_is_the_same_record(
     with runtime(fresh(kind, tmp_path, request)) as there:
         assert there.load(bundle) == [*RUNS]
         assert told(there) == expected
+        assert there.verify().ok, str(there.verify())
         again = there.export(*RUNS)
         with there.run("mine"):
             book("own")
@@ -65,6 +66,7 @@ def test_there_and_back_it_is_the_same_record(
         assert told(back) == expected
         assert back.load(mine) == ["mine"]
         assert back.report("mine").state == "committed"
+        assert back.verify().ok, str(back.verify())
 
 
 def test_loaded_twice_or_where_it_came_from_nothing_changes(bundle: bytes, audit: Runtime, tmp_path: Path) -> None:

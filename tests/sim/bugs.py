@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from amends import notices, planmark, planning, proofs
+from amends import notices, planmark, planning, proofs, requesting
 from amends.budgetrows import UpdateSlice
 from amends.chain import GENESIS
 from amends.engine import call, checkpointing, doubt, ending, judge, landing, recovery, replay, rollback, session
@@ -32,7 +32,9 @@ from amends.store import (
     change,
     charging,
     checkpoints,
+    forking,
     intents,
+    kin,
     law,
     locks,
     opening,
@@ -79,6 +81,9 @@ MODULES = (
     checkpointing,
     checkpoints,
     proofs,
+    forking,
+    kin,
+    requesting,
 )
 SCHEDULES_MAX = 4_000
 
@@ -523,7 +528,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((locks, "_wait_for", "await _let_one_go(circle, at)", "pass")),
         ("nothing_stuck",), ("F24f",)),
     Bug("P1", "a plan is compared before the transaction that decides, and not in it",
-        lambda: rewritten((store_ending, "begin_rollback", "if await _mark(run) != op.mark:", "if False:")),
+        lambda: rewritten((store_ending, "begin_rollback", "if await mark_of(run) != op.mark:", "if False:")),
         ("plans_bind",), ("F26", "F26c")),
     Bug("P2", "a planned rollback whose answer was lost is told as stale",
         lambda: rewritten((store_ending, "begin_rollback", "if op.mark and not (op.repeated and run.plan == op.plan):", "if op.mark:")),
@@ -531,6 +536,29 @@ BUGS: tuple[Bug, ...] = (
     Bug("P3", "a plan does not see what was settled since",
         lambda: rewritten((planmark, "tree_mark", "call.kind, call.state, call.attempt, call.settled_seq, call.tries_from", "call.kind"), (planmark, "tree_mark", "call.args, call.result, call.evidence", "call.args")),
         ("plans_bind",), ("F26", "F26b", "F26c")),
+    Bug("X1", "a run is taken back although a fork stands on it",
+        lambda: rewritten((store_ending, "begin_rollback", "if forks and not any(", "if False and not any(")),
+        ("not_taken_back_under_a_fork",), ("F29", "F29b", "F29d")),
+    Bug("X2", "a fork takes back what it shares",
+        lambda: rewritten(
+            (rollback, "_is_open", " or row.shared", ""), (rollback, "_reversed", " and not row.shared", ""),
+            (store_ending, "begin_compensation", " or call.shared", "")),
+        ("shared_stays_as_it_is",), ("F29b", "F29d")),
+    Bug("X3", "what a fork shares has other keys in it, and is done again",
+        lambda: rewritten((session, "ask_for", "session.kin or session.root", "session.root")),
+        ("shared_is_not_done_again",), ("F29", "F29b")),
+    Bug("X4", "a fork goes on although what it shares was taken back",
+        lambda: rewritten((kin, "taken_back", "if not fork.forked_from:", "if True:")),
+        ("forks_end_with_what_they_share",), ("F29c",)),
+    Bug("X5", "a run is forked while it goes back: looked at before the transaction, and not in it",
+        lambda: rewritten((forking, "fork_run", "if back is not None:", "if False:")),
+        ("forks_are_of_what_stood", "not_taken_back_under_a_fork"), ("F29e",)),
+    Bug("X6", "only forks that are open count: one that has committed loses what it stands on",
+        lambda: rewritten((kin, "forks_on", "if fork.state not in GONE_BACK and", "if fork.closed_at is None and")),
+        ("not_taken_back_under_a_fork",), ("F29", "F29d")),
+    Bug("X7", "a fork of a fork stands on its own source only",
+        lambda: rewritten((kin, "forks_on", "todo.append(fork.uid)", "pass")),
+        ("not_taken_back_under_a_fork",), ("F29d",)),
     Bug("25b", "doubt releases its budget reservation",
         lambda: rewritten((charging, "_next_phase", 'case "failed" | "dropped" | "refused"', 'case "failed" | "dropped" | "refused" | "in_doubt"')),
         ("sum_of_budgets",), ("F24q",)),

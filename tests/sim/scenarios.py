@@ -631,6 +631,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.approving import approving_scenarios
     from tests.sim.checkpointing import checkpoint_scenarios
     from tests.sim.desk import desk_scenarios
+    from tests.sim.forking import fork_scenarios
     from tests.sim.locking import lock_scenarios
     from tests.sim.replaying import replay_scenarios
     from tests.sim.spending import spending_scenarios
@@ -674,6 +675,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *sweeping_scenarios(v),
         *desk_scenarios(v),
         *approving_scenarios(v),
+        *fork_scenarios(v),
         *telling_scenarios(v),
         *checkpoint_scenarios(v),
         *replay_scenarios(v),

@@ -29,7 +29,7 @@ TYPES = {
     "str | None": ({"longtext"}, "YES"),
 }
 COMPARED = {
-    "runs": {"uid", "id", "tenant", "root", "parent", "owner"},
+    "runs": {"uid", "id", "tenant", "root", "parent", "owner", "forked_from"},
     "calls": {"id", "run", "root", "run_id", "tenant", "key"},
     "events": {"root", "run", "run_id", "tenant", "call"},
     "locks": {"tenant", "name", "root", "run_id", "call"},

@@ -1,6 +1,7 @@
 # pyright: strict
 # every line marked E must be an error
 from amends import AsyncRuntime, Runtime, tool
+from amends.llm import ScriptedModel, run_agent
 @tool(key=("order_id",))
 def charge(order_id: str, cents: int) -> int: return 1
 @tool
@@ -45,3 +46,7 @@ charge.compensate(mail, idempotent="yes")  # E not a bool
 charge.probe(settle="long")  # E not seconds
 def deaf() -> None: ...
 Runtime("memory:", on_approval_needed=deaf)  # E a hook gets the approval
+run_agent(AsyncRuntime(), "x", client=ScriptedModel("x"), model="m")  # E the other colour
+run_agent(Runtime(), "x", client=ScriptedModel("x"), model="m", api="graphql")  # E no such API
+run_agent(Runtime(), "x", client=ScriptedModel("x"), model="m", recover="never")  # E no such policy
+run_agent(Runtime(), "x", model="m")  # E nobody to ask

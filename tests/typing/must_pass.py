@@ -5,9 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, assert_type
 from amends import (
-    Absent, Approval, AsyncRuntime, Budget, BudgetState, Call, Cost, CostLine, Happened, Probed, Retry, Runtime, Staged, Tool, Unknown, current_call, declare, spent, tool,
+    Absent, Approval, AsyncRuntime, Budget, BudgetState, Call, Cost, CostLine, Happened, Probed, Retry, Runtime, Staged, Tool, ToolCall, Unknown, Answer, current_call, declare, spent, tool,
 )
 from amends.links import Verb, sign, verify
+from amends.llm import Finished, Heard, ModelServer, Reply, ScriptedModel, run_agent, run_agent_async
 from amends.notify import Webhook, slack_payload
 
 @dataclass
@@ -189,3 +190,16 @@ AsyncRuntime("memory:", on_approval_needed=hook)
 assert_type(sign(told.approval("a"), "approve", secret="s", by="anna"), str)
 assert_type(verify("t", secret=["s"]).verb, Verb)
 assert_type(told.redeem("t", by="anna"), Approval)
+
+def says(heard: Heard) -> str: return heard.results[-1]
+turns = [("charge", {"order_id": "1", "cents": 5}), ("search", {"q": "x"})]
+script = ScriptedModel(turns, ("charge", {"order_id": "1"}), ["a word", ("search", {"q": "x"})], Reply("cut", stop="length"), says, "done")
+done = run_agent(paying, "do it", client=script, model="m", id="r", tools=[charge, "search"], budgets=[Budget(1)], deadline=5.0, on_text=print)
+assert_type(done, Finished)
+held = [one.call for one in done.waiting]
+async def aagent(rt: AsyncRuntime) -> str:
+    return (await run_agent_async(rt, [{"role": "user", "content": "hi"}], client=script, model="m", api="responses")).text
+with paying.run() as answering:
+    assert_type(answering.answer_all([ToolCall("charge", {"order_id": "1"}), ToolCall("search", "{}", "call_1")]), list[Answer])
+with ModelServer(script, usage={"messages": {"input_tokens": 1}}) as server:
+    assert_type(server.url, str)

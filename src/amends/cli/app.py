@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from amends import __version__
-from amends.cli import auditverbs, ledgerverbs, peopleverbs, runverbs
+from amends.cli import auditverbs, forkverbs, ledgerverbs, peopleverbs, runverbs
 from amends.cli.show import put, put_error
 from amends.errors import Error
 
@@ -30,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for verbs in (runverbs, peopleverbs, auditverbs, ledgerverbs):
+for verbs in (runverbs, forkverbs, peopleverbs, auditverbs, ledgerverbs):
     verbs.add_to(app)
 
 

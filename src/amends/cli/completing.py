@@ -34,7 +34,7 @@ compdef _amends amends
 complete -c amends -f -a '(amends complete -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null)'
 """,
 }
-ASKED: Final = {"RUN": "run", "[RUN]": "run", "CALL": "call", "APPROVAL": "approval"}
+ASKED: Final = {"RUN": "run", "[RUN]": "run", "[RUN]...": "run", "CALL": "call", "APPROVAL": "approval"}
 """What an argument's place is for, where it is an id."""
 
 

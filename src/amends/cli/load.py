@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,6 +33,23 @@ def load_runtime(place: str, *, folder: Path | None = None) -> Runtime | AsyncRu
         what = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
         raise UsageError(f"{place} is {what}, not a Runtime or AsyncRuntime", hint=HINT)
     return found
+
+
+def load_function(place: str) -> Callable[..., Any]:
+    """The function that ``place`` names, like ``app:agent``. Raises ``UsageError`` with what is wrong."""
+    origin, colon, name = place.rpartition(":")
+    hint = "say MODULE:NAME or FILE.py:NAME, like app:agent for the function `def agent(...)` in app.py"
+    if not colon or not origin or not name:
+        raise UsageError(f"{place!r} does not name a function", hint=hint)
+    found: Any = load_module(origin)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise UsageError(f"{origin} has no {name!r}", hint=hint)
+        found = getattr(found, part)
+    if not callable(found):
+        raise UsageError(f"{place} is a {type(found).__name__}, and cannot be called", hint=hint)
+    made: Callable[..., Any] = found
+    return made
 
 
 def load_module(origin: str, *, folder: Path | None = None) -> ModuleType:

@@ -31,7 +31,7 @@ call = group("Look at one call, and say what becomes of it.")
 
 def add_to(app: typer.Typer) -> None:
     """Put these verbs into the program."""
-    for verb in (demo, init, worker, recover, rollback):
+    for verb in (demo, init, worker, recover, rollback, replay):
         app.command()(verb)
     app.add_typer(runs, name="runs")
     app.add_typer(call, name="call")
@@ -103,6 +103,31 @@ def rollback(
     return rollback(
         run_id, plan=plan, apply=apply, by=by, why=why, yes=yes, app=app, url=url, tenant=tenant, as_json=as_json
     )
+
+
+def replay(
+    records: Annotated[
+        list[str], typer.Argument(metavar="RUN|FILE|FOLDER...", help="Runs of the ledger, bundles, or folders of them.")
+    ],
+    against: Annotated[
+        str,
+        typer.Option("--against", metavar="APP:FN", help="The function that ran then: MODULE:NAME or FILE.py:NAME."),
+    ],
+    until: Annotated[str | None, typer.Option("--until", metavar="CALL", help="End with this call of the run.")] = None,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict/--lenient", help="Whether other versions, and other words for what means nothing, count."
+        ),
+    ] = True,
+    app: App = None,
+    tenant: Tenant = None,
+    as_json: Json = False,
+) -> int:
+    """Run a function with every call answered from the record; nothing is done. Exit code 18: it does something else."""
+    from amends.cli.replaying import replay
+
+    return replay(records, against=against, until=until, strict=strict, app=app, tenant=tenant, as_json=as_json)
 
 
 @runs.command("list")

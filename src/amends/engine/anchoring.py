@@ -20,7 +20,7 @@ async def check_anchor(anchor: Any) -> None:
     if mark is None:
         return
     if mark.checkpoint is not None and not anchor.is_held:
-        await _check_checkpoint(mark.checkpoint)
+        await _check_checkpoint(anchor, mark.checkpoint)
         anchor.is_held = True
     if not mark.seq:
         return
@@ -37,7 +37,7 @@ async def check_anchor(anchor: Any) -> None:
     )
 
 
-async def _check_checkpoint(known: Any) -> None:
+async def _check_checkpoint(anchor: Any, known: Any) -> None:
     """Once in a process: a ledger that forgot what it did would do it again, approved or not."""
     if await holds_checkpoint(known):
         return
@@ -49,6 +49,8 @@ async def _check_checkpoint(known: Any) -> None:
         " earlier state or deleted, has forgotten what it did since, and starts nothing",
         known=known.n,
         found=newest[0].n if newest else 0,
+        hint=f"{LedgerBehind.default_hint}; if it was deleted on purpose, and nothing that it did matters, delete"
+        f" {anchor.path} as well",
     )
 
 

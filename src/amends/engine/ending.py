@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -325,12 +326,14 @@ def raise_blocked(session: Session, tree: Tree, cause: BaseException | None) -> 
     doubts = [call_of(one.row, session.spec(one.row.tool)) for one in left if one.doubtful]
     residue = [Residue(call_of(one.row, session.spec(one.row.tool)), one.why) for one in left if not one.doubtful]
     names = ", ".join(dict.fromkeys(one.row.tool for one in left)) or "nothing amends can name"
+    if tree.run.phase == "open" and tree.run.goal == "rollback" and not left:  # not turned: others stand on it
+        names = "; ".join(json.loads(tree.run.causes))
     raise RunBlocked(
         f"run {session.id} is blocked: {names}",
         run_id=session.id,
         residue=residue,
         doubts=doubts,
-        causes=[one.cause for one in left],
+        causes=[one.cause for one in left] or list(json.loads(tree.run.causes)),
     ) from cause_of(session, cause)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from amends.engine.doubt import unclear
 from amends.engine.session import Session, call_of, error_text
 from amends.engine.veiling import lacking, lacks
@@ -41,7 +43,7 @@ def taken_by_rule(left: list[Leftover]) -> str:
 
 def _leftover(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> Leftover | None:
     """``closing``: the run that goes back, whose end waits for a person's word on this call."""
-    if row.kind == "read":
+    if row.kind == "read" or row.shared:
         return None
     inside = row.run != closing.uid
     if inside and _kept(run):
@@ -89,6 +91,21 @@ def _why_standing(session: Session, row: CallRow) -> str:
     return "it has not been taken back yet" if spec.compensate else "it has no compensation"
 
 
+def under(fork: RunRow, run: RunRow) -> str:
+    """Why a run is not taken back under this fork, and the verbs that change that."""
+    back = f"rt.rollback({run.id!r}, by=..., why=...)"
+    if fork.phase in ("pivoted", "committed"):
+        stays = f"let it stand with rt.abandon({run.id!r}, by=..., why=...), or take it back all the same with {back}"
+        return f"fork {fork.id} has {fork.phase} on what run {run.id} did: {stays}"
+    ends = f"end the fork with rt.rollback({fork.id!r}, by=..., why=...), or take this back under it with {back}"
+    return f"fork {fork.id} is open and stands on what run {run.id} did: {ends}"
+
+
+def _is_under_forks(run: RunRow) -> bool:
+    """Whether it would go back, and only forks keep it: it has not turned, and says that it is blocked."""
+    return run.state == "blocked" and run.came_from == "open" and run.goal == "rollback" and not run.pivot
+
+
 def _kept(run: RunRow) -> bool:
     return run.phase == "pivoted" or (run.state == "committed" and bool(run.pivot))
 
@@ -124,6 +141,9 @@ def obstacles(session: Session, tree: Tree) -> list[Leftover]:
             )
             continue
         left = _unknown_to_us(session, row, runs[row.run], tree.run)
+        if row.run != tree.run.uid and row.state == "succeeded" and _is_under_forks(runs[row.run]):
+            found.append(Leftover(row, "a fork stands on it", "; ".join(json.loads(runs[row.run].causes))))
+            continue
         if row.run != tree.run.uid and runs[row.run].phase == "rolling_back":
             left = _leftover(session, row, runs[row.run], tree.run)  # a child that cannot be taken back
         if left is not None:

@@ -13,6 +13,7 @@ from amends.engine.session import Session
 from amends.engine.veiling import lacking
 from amends.engine.waiting import Wait
 from amends.errors import Busy, RunConflict, RunEnded
+from amends.forkrows import twins_of
 from amends.ledger import OpenChild, Opened, OpenRun
 from amends.ops import IsDead, Lease, ReadClocks
 from amends.record import dataclass, field
@@ -153,6 +154,7 @@ async def open_child(
         raise _refused(run)
     resumed = opened.how == "resumed"
     inner = session.child(run.uid, run.id, generation=run.generation, resumed=resumed, state=run.state, given=given)
+    inner.twins = twins_of(run)
     if resumed:
         run = await go_on(inner, run)
         if run.state == "rolled_back":
@@ -192,7 +194,7 @@ def _refused(run: RunRow) -> RunEnded:
         f"run {run.id} {ended} {who}{inside}; it is not opened again".replace("  ", " "),
         state=run.state,
         run_id=run.id,
-        hint="give the new attempt a run id of its own",
+        hint="fork it anew" if run.forked_from else "give the new attempt a run id of its own",
     )
 
 

@@ -45,6 +45,8 @@ class Entry:
     """The body of another call asked for it; no body runs here."""
     landed_at: float = inf
     """Of what was staged: when it had run."""
+    old: bool = False
+    """It was there before the execution that is replayed: it answers the whole tree."""
     begun_at: float = inf
     """When its first attempt began."""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -112,7 +114,7 @@ def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
     states: list[EventRow] = []
     mine = {run.uid: run for run in tree.runs}
     for event in events:
-        if event.what == "call":
+        if event.what in ("call", "shared"):
             known = moves.get(event.call)
             if known is None:
                 moves[event.call] = [event]
@@ -209,6 +211,7 @@ def _entry_of(row: CallRow, moves: Sequence[EventRow], last: int, first: int) ->
     before = [move for move in moves if move.epoch < first] if row.created_epoch < first else ()
     if before:
         moves = moves[len(before) :]
+        entry.old = True
         entry.asked_at = 0.0  # asked for again, nobody wrote down when
         sights = _sights_before(row, before[-1].to_state)
         if not sights and before[-1].to_state not in ("started", "ready", "backing_off"):
@@ -249,6 +252,8 @@ def _see(entry: Entry, sights: list[Sight], move: EventRow) -> None:
     told: Sight | None = None
     if move.to_state == "started" and entry.begun_at == inf:
         entry.begun_at = move.seq
+        if not entry.asked_at and sights[:1] != ["staged"]:
+            entry.asked_at = move.seq  # it had waited for a person; asked for again it began
     match move.to_state:
         case "held":
             told = "staged" if row.reason in ("order", "lock") else "held"

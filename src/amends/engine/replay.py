@@ -84,8 +84,8 @@ class Replay:
                 continue
             elif again is not None and again.answers_again and not is_read:
                 break
-            elif entry.run != session.uid and entry.asked_at:
-                continue  # what was there before answers the whole tree
+            elif entry.run != session.uid and not entry.old:
+                continue
             elif entry.needed:
                 return entry
             else:
@@ -231,6 +231,8 @@ def told(replay: Replay, session: Session, ask: Ask, entry: Entry, sight: Sight,
     match sight:
         case "done" | "recorded":
             done = recorded_done(session, spec, _as_done(row))
+            if row.shared:  # it tells how far a fork's program has come: see ``values``
+                session.replays[row.id] = 1
             return Done(done.row, done.value, replayed=repeated or sight == "recorded", staged=done.staged)
         case "staged":
             landed = replay.reached >= entry.landed_at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -18,7 +19,7 @@ from amends.engine.doubt import (
 from amends.engine.giving import give_back, read_tree
 from amends.engine.judge import judge
 from amends.engine.landing import let_land, wait_for_live
-from amends.engine.leftover import leftovers, taken_by_rule
+from amends.engine.leftover import leftovers, taken_by_rule, under
 from amends.engine.session import Session, call_of, describe_error
 from amends.engine.veiling import call_given, lacking, said_of, twin_given
 from amends.engine.waiting import POLL_S_MAX, POLL_S_MIN
@@ -69,6 +70,8 @@ async def roll_back(session: Session, *, by: str, why: str, person: bool = False
             tree = await read_tree(session)
         if began.how in ("refused", "ended"):
             return Back(began.run, tree)
+        if began.how == "forked":
+            return await _wait_for_forks(session, tree, began.forks)
         later = await settle_all(session, tree, back=True)
         if later is not None:
             return await _stop(session, tree, later)
@@ -147,7 +150,7 @@ async def _compensate_together(session: Session, batch: list[CallRow], done: dic
 
 def _reversed(tree: Tree) -> list[CallRow]:
     turning = {run.uid for run in tree.runs if run.state == "rolling_back"}
-    mine = [row for row in tree.calls if row.run in turning and row.kind != "read"]
+    mine = [row for row in tree.calls if row.run in turning and row.kind != "read" and not row.shared]
     return sorted(mine, key=lambda row: row.settled_seq, reverse=True)
 
 
@@ -178,7 +181,7 @@ def _comes_first(tree: Tree, later: CallRow, row: CallRow) -> bool:
 def _is_open(session: Session, row: CallRow) -> bool:
     spec = session.spec(row.tool)
     twin = None if spec is None else spec.compensate
-    if spec is None or twin is None or row.violation == "after_pivot" or row.lost_at is not None:
+    if spec is None or twin is None or row.violation == "after_pivot" or row.lost_at is not None or row.shared:
         return False
     match row.state:
         case "succeeded":
@@ -357,6 +360,15 @@ async def _close_at_once(session: Session, tree: Tree, done: dict[str, CallRow])
 async def _block(session: Session, tree: Tree) -> Back:
     causes = tuple(left.cause for left in leftovers(session, tree))
     run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes)
+    return Back(run, await read_tree(session))
+
+
+async def _wait_for_forks(session: Session, tree: Tree, forks: Iterable[RunRow]) -> Back:
+    """Others stand on what it did: it goes back when they have ended, or when a person says so. Doubts are settled."""
+    later = await settle_all(session, tree, back=False)
+    causes = tuple(under(fork, tree.run) for fork in forks)
+    lease = session.lease
+    run = await CloseRun(session.uid, lease.owner, lease.epoch, "blocked", causes=causes, wake_s=later)
     return Back(run, await read_tree(session))
 
 

@@ -19,6 +19,7 @@ from amends.engine.hidden import Memory, hidden_locks, hide_args
 from amends.engine.recall import Readings, Recall
 from amends.engine.spending import bill_for, unreserved
 from amends.errors import BadArguments
+from amends.forkrows import forked_key
 from amends.model import Call, Compensation, Order, Phase, Request
 from amends.ops import Flight, Lease
 from amends.plain import digest_of, head, plain_texts
@@ -73,6 +74,10 @@ class Session:
     """The run's input as its caller gave it, where this process has it."""
     memory: Memory = field(default_factory=Memory)
     readings: Readings = field(default_factory=Readings)
+    kin: str = ""
+    """Of a fork: the root that keys are named by, so that it finds what it shares under the names of the original."""
+    phases: tuple[tuple[str, str, str], ...] = ()
+    twins: tuple[str, ...] = ()  # see ``forkrows``
 
     @property
     def known(self) -> dict[str, Secret]:
@@ -97,16 +102,9 @@ class Session:
     def child(self, uid: str, id: str, *, generation: int, resumed: bool, state: str, given: object = None) -> Session:
         """The session of a run inside this one."""
         return replace(
-            self,
-            uid=uid,
-            id=id,
-            generation=generation,
-            resumed=resumed,
-            state=state,
-            run=None,
-            above=self.lineage,
+            self, uid=uid, id=id, generation=generation, resumed=resumed, state=state, run=None, above=self.lineage,
             given=given,
-        )
+        )  # fmt: skip
 
     @property
     def lineage(self) -> tuple[str, ...]:
@@ -179,12 +177,13 @@ def ask_for(
     meaning = named = whole
     if spec.key is not None or spec.ignore:
         meaning, named = _meant(session, spec, args, shown=shown, known=known, whole=whole)
-    scope = "ledger" if spec.scope == "ledger" else session.root
+    scope = "ledger" if spec.scope == "ledger" else session.kin or session.root
+    key = digest_of(head("call", session.tenant, scope, spec.name), named, again or "")
     return Ask(
         spec=spec,
         args=args,
         text=text,
-        key=digest_of(head("call", session.tenant, scope, spec.name), named, again or ""),
+        key=forked_key(key, session.root) if session.kin and spec.scope != "ledger" else key,
         ident=digest_of(head("ident"), meaning),
         whole=whole,
         fn=body,
@@ -312,6 +311,7 @@ def call_of(
         replays=row.replays,
         gone_at=gone_at or moment(row.lost_at),
         costs={unit: Decimal(text) for unit, text in read_charge(row.cost).totals().items()} if row.cost else {},
+        shared=row.shared or None,
     )
 
 

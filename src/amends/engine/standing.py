@@ -21,6 +21,8 @@ APPROVAL_MOVES: Final[Mapping[str, tuple[str, ...]]] = {
     "pending": ("approved", "rejected", "expired", "cancelled"),
     "approved": ("used", "rejected", "expired", "cancelled", "approved"),
 }
+SHARED: Final[Mapping[str, tuple[str, ...]]] = {NEW: ("succeeded", "failed", "refused", "dropped")}
+"""A call that a fork has as it was: it never moved there."""
 MOVES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "run": RUN_MOVES,
     "call": CALL_MOVES,
@@ -55,7 +57,7 @@ class Standing:
         """Take in an event; what is wrong with it though it is linked."""
         self._runs.setdefault(event.run, event)
         what = event.what
-        if what == "call":
+        if what == "call" or what == "shared":
             yield from self._moves("call", event.call, event, _facts(event))
         elif what == "run":
             yield from self._moves("run", event.run, event, _facts(event))
@@ -79,7 +81,7 @@ class Standing:
         state = NEW if subject is None else subject.state
         if event.frm != state:
             yield "inserted", f"{kind} {id} was {state} then, not {event.frm}"
-        elif event.to_state not in MOVES[kind].get(state, ()):
+        elif event.to_state not in (SHARED if event.what == "shared" else MOVES[kind]).get(state, ()):
             yield "inserted", f"no {kind} goes from {state} to {event.to_state}"
         if subject is None:
             subject = self._subjects[kind, id] = Subject(event, facts)
@@ -196,8 +198,9 @@ def _forgotten(subject: Subject, event: EventRow) -> None:
 
 def _counted(subject: Subject, event: EventRow, facts: dict[str, Any]) -> None:
     to = event.to_state
-    if to == "started":
+    if event.what == "shared" or to == "started":
         subject.attempt = facts.get("attempt", 1)
+        subject.settled_seq = event.seq if to == "succeeded" else subject.settled_seq
     elif to == "compensating":
         subject.comp_attempt = facts.get("attempt", 0)
     elif to == "succeeded" or to == "in_doubt":

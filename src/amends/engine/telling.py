@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from amends.canonical import decode
@@ -23,6 +24,7 @@ from amends.errors import (
     Waiting,
     shown,
 )
+from amends.forkrows import point_of
 from amends.ledger import HeldLock, Tree
 from amends.lockrows import LockRow
 from amends.model import Answer, Call, Event, Lock, Residue, RunInfo, Status
@@ -33,6 +35,7 @@ from amends.secret import SEALED, UNREADABLE
 
 def info_of(run: RunRow, parent: str = "") -> RunInfo:
     """A run's row as users see it."""
+    point = point_of(run)
     return RunInfo(
         id=run.id,
         state=run.state,  # type: ignore[arg-type]  # the ledger's own words
@@ -54,6 +57,8 @@ def info_of(run: RunRow, parent: str = "") -> RunInfo:
         deadline_at=moment(run.deadline_at),
         gone_at=moment(run.gone_at or run.lost_at),
         origin=run.origin or None,
+        forked_from=None if point is None else point.run_id,
+        forked_at=None if point is None else point.call,
     )
 
 
@@ -69,13 +74,16 @@ def output_gone(run: RunRow) -> ResultGone | None:
     return None if gone_at is None else ResultGone(f"run {run.id}", gone_at=gone_at, run_id=run.id)
 
 
-def report_of(session: Session, tree: Tree, *, ledger: str = "", skipped: tuple[str, ...] = ()) -> Report:
+def report_of(
+    session: Session, tree: Tree, *, ledger: str = "", skipped: tuple[str, ...] = (), forks: Iterable[RunRow] = ()
+) -> Report:
     """A tree as a report; children are reports inside it."""
     residue = _residue(session, tree)
     by_parent: dict[str, list[RunRow]] = {}
     for run in tree.runs[1:]:
         by_parent.setdefault(run.parent, []).append(run)
-    return _report(session, tree, tree.run, by_parent, residue, ledger, skipped)
+    report = _report(session, tree, tree.run, by_parent, residue, ledger, skipped)
+    return replace(report, forks=tuple(fork.id for fork in forks))
 
 
 def _report(

@@ -9,7 +9,8 @@ from typing import Final, TypeAlias
 
 from amends.engine.session import Session, moment
 from amends.errors import RunEnded
-from amends.ledger import ReadEvents
+from amends.forkrows import twins_of
+from amends.ledger import ReadEvents, ReadRun
 from amends.plain import digest
 from amends.valueops import VALUE, NoteValue
 
@@ -27,7 +28,7 @@ async def read_clock(session: Session, reader: Reader) -> datetime:
     """
     call, place, readings = reader[0], nth(session, "now", reader), session.readings
     if readings.recorded is None and (session.resumed or session.lease.epoch > 1):
-        readings.recorded = await _recorded(session)
+        readings.recorded = await recorded_values(session)
     recorded = (readings.recorded or {}).get((session.uid, call), ())
     if place < len(recorded):
         return _aware(recorded[place])
@@ -39,15 +40,33 @@ async def read_clock(session: Session, reader: Reader) -> datetime:
     return _aware(now)
 
 
-async def _recorded(session: Session) -> dict[tuple[str, str], list[float]]:
+async def recorded_values(session: Session) -> dict[tuple[str, str], list[float]]:
     """Every reading of the tree, by run and by the call in whose body it was."""
     found: dict[tuple[str, str], list[float]] = {}
+    tree = await ReadRun(session.tenant, uid=session.root) if session.phases else None
+    for place, (root, last, _) in enumerate(session.phases):
+        # What the original had read when it asked for the last call that is shared, by the names that runs have here.
+        left = len(session.phases) - place
+        names = {twins_of(run)[-left]: run.uid for run in (tree.runs if tree else ()) if len(twins_of(run)) >= left}
+        for run, _, at in await _read(root, last):
+            if run in names:
+                found.setdefault((names[run], ""), []).append(at)
+    for run, call, at in await _read(session.root):
+        found.setdefault((run, call), []).append(at)
+    return found
+
+
+async def _read(root: str, last: str = "") -> list[tuple[str, str, float]]:
+    """What was read in this tree, by run and call, in order; ``last``: only before this call was asked for."""
+    found: list[tuple[str, str, float]] = []
     after = 0
     for _ in range(PAGES_MAX):
-        page = await ReadEvents(None, session.root, after, EVENTS_PAGE)
+        page = await ReadEvents(None, root, after, EVENTS_PAGE)
         for event in page:
+            if last and event.call == last:
+                return [one for one in found if not one[1]]
             if event.what == VALUE:
-                found.setdefault((event.run, event.call), []).append(event.at)
+                found.append((event.run, event.call, event.at))
         if len(page) < EVENTS_PAGE:
             break
         after = page[-1].seq
@@ -62,7 +81,13 @@ def nth(session: Session, what: str, reader: Reader) -> int:
 
 def seed_of(session: Session, what: str, reader: Reader) -> str:
     """What the nth die or name of a run is made from: the run, and how many there were before. Nothing is written."""
-    return digest(what, session.uid, reader[0], nth(session, what, reader))
+    return digest(what, _drawn_by(session), reader[0], nth(session, what, reader))
+
+
+def _drawn_by(session: Session) -> str:
+    """The run whose dice these are: of a fork, those of the original until it has asked for all that it shares of it."""
+    left = sum(mine not in session.replays for _, _, mine in session.phases)
+    return session.twins[-left] if 0 < left <= len(session.twins) else session.uid
 
 
 def _aware(seconds: float) -> datetime:

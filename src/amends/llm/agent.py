@@ -7,8 +7,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack, get_args
 
-from amends import Answer, AsyncRun, AsyncRuntime, Budget, Held, Report, RolledBack, Run, Runtime, Tool, UsageError
-from amends.errors import ApprovalVoid
+from amends import (
+    Answer,
+    AsyncRun,
+    AsyncRuntime,
+    Budget,
+    Held,
+    Report,
+    RolledBack,
+    Run,
+    Runtime,
+    Tool,
+    UsageError,
+    current_run,
+)
+from amends.errors import ApprovalVoid, NoRun
 from amends.llm.clients import Client, OnText, client_for
 from amends.llm.conversation import ROLLBACK, Conversation
 from amends.llm.dialects import Prompt, Style, dialect
@@ -104,22 +117,24 @@ def run_agent(
     """
     talk, asks = _begun(rt, prompt, client, is_async=False, **_said(locals()))
     seen, end = rt.scoped(tenant=run.get("tenant")) if run.get("tenant") else rt, _End()
-    if id is not None:
-        before: Report | None = None
+    replayed = _run_here()
+    if id is not None and replayed is None:
         with suppress(UsageError):  # nobody has opened it yet
-            before = seen.report(id)
-        talk.recall(before)
+            end.report = seen.report(id)
+        talk.recall(end.report)
     try:
         with rt.run(id, input=talk.input, history=talk.knows_all, **run) as opened:
             end.run_id = opened.id
+            if opened is not replayed:
+                talk.recall(opened.report())
             if opened.state == "committed":
                 end.text = str(opened.output or "")
             else:
-                talk.recall(opened.report())
                 end.text = opened.output = _converse(opened, talk, asks, max_turns, on_text)
     except (Held, ApprovalVoid, RolledBack, _Unfinished) as error:
         end.take(error, talk)
-    return end.finished(talk, seen.report(end.run_id))
+    end.report = replayed.report() if replayed is not None else seen.report(end.run_id)
+    return end.finished(talk)
 
 
 async def run_agent_async(
@@ -143,22 +158,24 @@ async def run_agent_async(
     """The same with ``AsyncRuntime`` and ``AsyncOpenAI``, ``AsyncAnthropic`` or a ``ScriptedModel``, awaited."""
     talk, asks = _begun(rt, prompt, client, is_async=True, **_said(locals()))
     seen, end = rt.scoped(tenant=run.get("tenant")) if run.get("tenant") else rt, _End()
-    if id is not None:
-        before: Report | None = None
+    replayed = _run_here()
+    if id is not None and replayed is None:
         with suppress(UsageError):  # nobody has opened it yet
-            before = await seen.report(id)
-        talk.recall(before)
+            end.report = await seen.report(id)
+        talk.recall(end.report)
     try:
         async with rt.run(id, input=talk.input, history=talk.knows_all, **run) as opened:
             end.run_id = opened.id
+            if opened is not replayed:
+                talk.recall(await opened.report())
             if opened.state == "committed":
                 end.text = str(opened.output or "")
             else:
-                talk.recall(await opened.report())
                 end.text = opened.output = await _converse_async(opened, talk, asks, max_turns, on_text)
     except (Held, ApprovalVoid, RolledBack, _Unfinished) as error:
         end.take(error, talk)
-    return end.finished(talk, await seen.report(end.run_id))
+    end.report = await replayed.report() if replayed is not None else await seen.report(end.run_id)
+    return end.finished(talk)
 
 
 # ---- the loop -----------------------------------------------------------------------------
@@ -228,6 +245,14 @@ def _reason(args: Any) -> str:
 
 
 # ---- its beginning and its end ------------------------------------------------------------
+
+
+def _run_here() -> Any:
+    """The run of a replay: any other that is there is refused as soon as ours is opened inside it."""
+    try:
+        return current_run()
+    except NoRun:
+        return None
 
 
 def _said(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -300,6 +325,7 @@ class _End:
     def __init__(self) -> None:
         self.run_id, self.text, self.why = "", "", ""
         self.outcome: Outcome = "done"
+        self.report: Report | None = None
         self.waiting: tuple[Held | ApprovalVoid, ...] = ()
 
     def take(self, error: Exception, talk: Conversation) -> None:
@@ -317,5 +343,6 @@ class _End:
             case _:
                 self.outcome = "rolled_back"
 
-    def finished(self, talk: Conversation, report: Report) -> Finished:
-        return Finished(self.outcome, self.text, self.why, talk.turns, report, tuple(talk.messages), self.waiting)
+    def finished(self, talk: Conversation) -> Finished:
+        assert self.report is not None, "it was read after the run was left"
+        return Finished(self.outcome, self.text, self.why, talk.turns, self.report, tuple(talk.messages), self.waiting)

@@ -80,35 +80,39 @@ class Client:
     def _scripted(self, request: Mapping[str, Any], on_text: OnText | None) -> Mapping[str, Any]:
         entry = settling.begin(current_run(), self._asked(request))
         if entry.replayed:
-            return _recorded(entry.attempt.result)
-        try:
-            response = self._reply(request)
-        except BaseException as error:
-            settling.fail(entry, error)
-            raise
-        settling.succeed(entry, response)
-        for piece in self._pieces(response) if on_text is not None else ():
-            on_text(piece)  # type: ignore[misc]  # it is there, or there are no pieces
+            response = _recorded(entry.attempt.result)
+        else:
+            try:
+                response = self._reply(request)
+            except BaseException as error:
+                settling.fail(entry, error)
+                raise
+            settling.succeed(entry, response)
+        if on_text is not None:
+            for piece in self._pieces(response):
+                on_text(piece)
         return response
 
     async def _scripted_async(self, request: Mapping[str, Any], on_text: OnText | None) -> Mapping[str, Any]:
         entry = await settling.begin_async(current_run(), self._asked(request))
         if entry.replayed:
-            return _recorded(entry.attempt.result)
-        try:
-            response = self._reply(request)
-        except BaseException as error:
-            await settling.fail_async(entry, error)
-            raise
-        await settling.succeed_async(entry, response)
-        for piece in self._pieces(response) if on_text is not None else ():
-            await _called(on_text, piece)
+            response = _recorded(entry.attempt.result)
+        else:
+            try:
+                response = self._reply(request)
+            except BaseException as error:
+                await settling.fail_async(entry, error)
+                raise
+            await settling.succeed_async(entry, response)
+        if on_text is not None:
+            for piece in self._pieces(response):
+                await _called(on_text, piece)
         return response
 
     def _asked(self, request: Mapping[str, Any]) -> Asked:
         return asked_for("model:scripted", self.api, request, FREE)
 
-    def _reply(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _reply(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         number, _ = heard_in(self.api, request)
         return response_of(self.api, self.given.reply(self.api, request), request, number=number + 1)
 
@@ -143,8 +147,7 @@ def _recorded(result: Any) -> Mapping[str, Any]:
     return found
 
 
-async def _called(on_text: OnText | None, piece: str) -> None:
-    assert on_text is not None, "somebody listens"
+async def _called(on_text: OnText, piece: str) -> None:
     done = on_text(piece)
     if inspect.isawaitable(done):
         awaited: Awaitable[object] = done

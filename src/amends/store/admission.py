@@ -7,6 +7,7 @@ from typing import Final
 
 from amends.approvalrows import FindApproval, Terms
 from amends.budgetrows import Overrun
+from amends.forkrows import forked_key
 from amends.ledger import Admission, AdmitCall
 from amends.rows import CallRow, FindCall, FindKey, ListCalls, ListGenerations, Now, RunRow, UpdateCall, UpdateRun
 from amends.states import FREES_KEY
@@ -46,9 +47,10 @@ async def admit_call(op: AdmitCall) -> Admission:
             return Admission("refused", run=run, law="budget", over=over)
     if op.kind == "read":
         return await _admit_read(op, run, root, now)
-    known = await FindKey(op.key)
+    known = await FindKey((await _of_fork(op, root)).key)
     if known is not None:
-        answer = await _answer_known(op, run, root, await replanned(known, op), now)
+        asked = replace(op, key=known.key) if known.shared else op
+        answer = await _answer_known(asked, run, root, await replanned(known, op), now)
         if answer is not None:
             return answer
     closed = await takes_nothing(op, run, root, now)
@@ -81,6 +83,9 @@ async def _first_answer(mine: CallRow, run: RunRow) -> Admission:
 
 async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission:
     # Reads are recorded, never deduplicated: the call's own id keeps their keys apart.
+    shared = await _shared_read(op, root) if root.forked_from and not is_record(root) else None
+    if shared is not None:
+        return Admission("replay" if shared.state == "succeeded" else "failed", shared, run=run)
     closed = await takes_nothing(op, run, root, now)
     if closed is not None and ("committed" in (root.state, run.state) or root.goal == "commit"):
         recorded = [call for call in await ListCalls(root.uid, ("succeeded",)) if call.key.startswith(f"{op.key}:")]
@@ -101,6 +106,27 @@ async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> A
         return paid
     op = replace(op, key=f"{op.key}:{op.call_id}")  # the request itself may be repeated: it stays as it is
     return Admission("start", await write_call(op, run, root, now, state="started", generation=1, **paid))
+
+
+async def _shared_read(op: AdmitCall, root: RunRow) -> CallRow | None:
+    """In a fork the nth read of what it shares gets the nth answer, until something is asked for that it does not."""
+    if root.history:
+        return None
+    calls = await ListCalls(root.uid)
+    if any(call.asked_epoch == root.epoch and not call.shared for call in calls):
+        return None  # what is read now may have been changed by that
+    mine = (call for call in calls if call.shared and call.key.startswith(f"{op.key}:"))
+    first = next((call for call in mine if call.asked_epoch < root.epoch), None)
+    return None if first is None else await UpdateCall(first, {"asked_epoch": root.epoch})
+
+
+async def _of_fork(op: AdmitCall, root: RunRow) -> AdmitCall:
+    """The request by the key that a fork has it under: a call of the whole ledger is shared under one of its own."""
+    if not root.forked_from or op.scope != "ledger":
+        return op
+    mine = await FindKey(forked_key(op.key, root.uid))
+    answers = mine is not None and (mine.state == "succeeded" or mine.asked_epoch < root.epoch)
+    return replace(op, key=mine.key) if mine is not None and answers else op
 
 
 # ---- a key that is known ------------------------------------------------------------------

@@ -14,6 +14,7 @@ from amends.plain import quoted
 from amends.rows import AddEvent, CallRow, FindCall, FindRun, ListCalls, RunRow, UpdateCall, UpdateRun
 from amends.states import call_may, run_may
 from amends.store.charging import moved_on
+from amends.store.kin import GONE_BACK, forks_on, sources
 
 
 async def owned(root_uid: str, owner: str, epoch: int) -> RunRow:
@@ -148,6 +149,8 @@ async def move_run(
     await note(run, "run", at=at, by=by, epoch=epoch, frm=run.state, to=to, **(facts or {}))
     if to in ("committed", "rolled_back", "abandoned"):
         changes |= {"closed_at": at, "owner": "", "lease_until": 0.0, "wake_at": None, "suspended": 0, "causes": "[]"}
+        if run.forked_from and run.uid == run.root and to in GONE_BACK:
+            await _wake_sources(run, at=at, by=by)
         if run.locked and run.uid == run.root:
             await _free_locks(run, at=at, by=by, epoch=epoch)
             changes["locked"] = 0
@@ -160,6 +163,14 @@ async def _free_locks(root: RunRow, *, at: float, by: str, epoch: int) -> None:
     await DropWaits(root.uid)
     if count:
         await note(root, "locks freed", at=at, by=by, epoch=epoch, count=count)
+
+
+async def _wake_sources(fork: RunRow, *, at: float, by: str) -> None:
+    """A fork stands on nothing more: a run that was not taken back because of it goes on, unless another one does."""
+    for source in await sources(fork, peek=False):
+        waits = source.state == "blocked" and source.came_from == "open"
+        if waits and all(other.uid == fork.uid for other in await forks_on(source.uid)):
+            await unblock(source, at=at, by=by, epoch=source.epoch)
 
 
 async def count_replays(replays: Mapping[str, int]) -> None:

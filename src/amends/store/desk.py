@@ -24,7 +24,7 @@ async def accept_call(op: AcceptCall) -> CallRow:
     if call.state in DOUBTFUL:
         return await resolve_call(ResolveCall(op.call_id, "residue", op.by, op.why))
     run = await find_run(call.run)
-    if call.state != "succeeded" or call.kind == "read" or run.phase != "rolling_back":
+    if call.state != "succeeded" or call.kind == "read" or call.shared or run.phase != "rolling_back":
         raise TransitionRefused(
             f"call {call.id} ({call.tool}) is {call.state} in run {run.id}, which is {run.state}: "
             "nothing is left standing that could be accepted",

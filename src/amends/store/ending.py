@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from amends.approvalrows import FindApproval
@@ -22,11 +23,12 @@ from amends.ledger import (
     Tree,
 )
 from amends.lockrows import Wanted
-from amends.planmark import tree_mark
 from amends.proofs import proof_of
 from amends.rows import CallRow, FindCall, FindRun, ListCalls, ListTree, Now, RunRow, UpdateCall, UpdateRun
 from amends.states import RUN_FINAL, STANDING, UNSETTLED
+from amends.store.below import forks_of, mark_of, subtree
 from amends.store.change import count_replays, find_run, holds, move_call, move_run, note, owned, unblock
+from amends.store.kin import taken_back
 from amends.store.law import not_done, promote, within
 from amends.store.locks import staged_names, take_locks
 from amends.store.paying import pay_staged, refused, refused_before
@@ -48,36 +50,35 @@ async def begin_rollback(op: BeginRollback) -> Rollback:
         return Rollback("ended", run)
     now = await Now()
     if op.mark and not (op.repeated and run.plan == op.plan):
-        if await _mark(run) != op.mark:
+        if await mark_of(run) != op.mark:
             return Rollback("stale", run)
         await note(run, "rollback planned", at=now, by=op.by, epoch=root.epoch, plan=op.plan, why=op.why)
         run = await UpdateRun(run, {"plan": op.plan})
     changes: dict[str, str] = {}
-    if run.goal != "rollback":
-        await note(run, "goal", at=now, by=op.by, epoch=root.epoch, to="rollback", why=op.why)
+    forks = await forks_of(run)
+    overrules = bool(forks) and op.person and run.goal_by != "person"
+    if run.goal != "rollback" or overrules:
+        named = [fork.id for fork in forks]
+        await note(run, "goal", at=now, by=op.by, epoch=root.epoch, to="rollback", why=op.why, forks=named or None)
         changes = {"goal": "rollback", "goal_by": "person" if op.person else "self", "goal_why": op.why}
-    if changes and (op.epoch is None or run.pivot or run.state != "open"):
+    if changes and (op.epoch is None or run.pivot or forks or run.state != "open"):
         run, changes = await UpdateRun(run, changes), {}  # else it is written with its new state
     if op.epoch is None:
         await unblock(run, at=now, by=op.by, epoch=root.epoch)
         return Rollback("deferred", await find_run(op.run))
     if run.pivot:
         return Rollback("deferred", run)
+    if forks and not any(one.goal == "rollback" and one.goal_by == "person" for one in (run, root)):
+        return Rollback("forked", run, forks=tuple(forks))
     tree = await _turn_back(run, op, root.epoch, now, changes)
     return Rollback("rolling", tree.run, tree)
-
-
-async def _mark(run: RunRow) -> str:
-    subtree = await _subtree(run)
-    inside = {row.uid for row in subtree}
-    return tree_mark(subtree, [call for call in await ListCalls(run.root) if call.run in inside])
 
 
 async def _turn_back(run: RunRow, op: BeginRollback, epoch: int, now: float, changes: Mapping[str, str]) -> Tree:
     """Close the subtree: nothing held starts any more, nothing that backs off is tried again. As it is then."""
     below: dict[str, RunRow] = {}
     back: set[str] = set()
-    for one in await _subtree(run):
+    for one in await subtree(run):
         below[one.uid] = one
         if one.uid != run.uid and (one.phase == "pivoted" or one.pivot or one.parent not in back):
             continue  # a child's pivot stands, or may: it is residue, or a doubt to settle first
@@ -100,16 +101,6 @@ async def _turn_back(run: RunRow, op: BeginRollback, epoch: int, now: float, cha
     return await tree_of(below[run.uid], [*below.values()], calls, now)
 
 
-async def _subtree(run: RunRow) -> list[RunRow]:
-    inside = {run.uid}
-    rows = [run]
-    for row in await ListTree(run.root):
-        if row.parent in inside and row.uid not in inside:
-            inside.add(row.uid)
-            rows.append(row)
-    return rows
-
-
 async def begin_compensation(op: BeginCompensation) -> CallRow | None:
     """See ``BeginCompensation``. Order: reverse of settling; none while a call of the tree is started."""
     call = await FindCall(op.call_id)
@@ -121,10 +112,10 @@ async def begin_compensation(op: BeginCompensation) -> CallRow | None:
     allowed = {"succeeded", "compensation_failed", "compensation_in_doubt"} | ({"in_doubt"} if op.from_doubt else set())
     if run.state != "rolling_back" or call.state not in allowed or call.comp_attempt != op.attempt - 1:
         return None
-    if call.lost_at is not None:
-        return None  # what it would be given is gone: a person takes it back
+    if call.lost_at is not None or call.shared:
+        return None  # what it would be given is gone: a person takes it back; or it is another run's to take back
     # What a child that pivoted (or may have) did is not in the way of what is taken back now.
-    below = await _subtree(run)
+    below = await subtree(run)
     inside, turning = {row.uid for row in below}, {row.uid for row in below if row.state == "rolling_back"}
     for other in await ListCalls(call.root, ("started", "succeeded", "compensating")):
         if other.run in (inside if other.state == "started" else turning) and _comes_first(other, call):
@@ -181,6 +172,9 @@ async def decide_commit(op: DecideCommit) -> Decision:
     if run.state in RUN_FINAL:
         return Decision("committed" if op.repeated and run.state == "committed" else "ended", run)
     late = root.deadline_at is not None and now > root.deadline_at and run.phase == "open" and not run.pivot
+    gone = await taken_back(root) if run.phase == "open" and not run.pivot else None
+    if gone is not None:
+        return Decision("rollback", replace(run, goal_why=f"run {gone.id}, whose calls it shares, was taken back"))
     if root.goal_by == "deadlock" and root.goal == "rollback" and run.phase == "open" and not run.pivot:
         return Decision("rollback", run)  # a child, too, decides nothing over the root that was chosen to go back
     if run.phase == "rolling_back" or (run.phase == "open" and (run.goal == "rollback" or late)):
@@ -316,18 +310,23 @@ async def close_run(op: CloseRun) -> RunRow:
 
 
 async def _close_rolled_back(run: RunRow, op: CloseRun, now: float) -> RunRow:
-    everything = await _subtree(run)
+    everything = await subtree(run)
     kept = [row.id for row in everything if row.state not in ("rolling_back", "rolled_back")]
     if kept:
         raise TransitionRefused(f"run {run.id} is not rolled back: {kept} stand", frm=run.state, to="rolled_back")
-    subtree = [row for row in everything if row.state == "rolling_back"]
-    inside = {row.uid for row in subtree}
+    turning = [row for row in everything if row.state == "rolling_back"]
+    inside = {row.uid for row in turning}
     for call in await ListCalls(run.root):
-        if call.run in inside and call.kind != "read" and call.state in STANDING | UNSETTLED | {"residue"}:
+        if (
+            call.run in inside
+            and call.kind != "read"
+            and not call.shared
+            and call.state in STANDING | UNSETTLED | {"residue"}
+        ):
             raise TransitionRefused(
                 f"run {run.id} is not rolled back: {call.tool} is {call.state}", frm=run.state, to="rolled_back"
             )
-    for row in reversed(subtree):
+    for row in reversed(turning):
         closed = await move_run(row, "rolled_back", at=now, by=op.owner, epoch=op.epoch)
         run = closed if row.uid == run.uid else run
     return run
@@ -363,7 +362,7 @@ async def abandon_run(op: AbandonRun) -> RunRow:
 
 async def _leave_standing(call: CallRow, op: AbandonRun, epoch: int, now: float, *, forward: bool) -> None:
     run = await find_run(call.run)
-    if call.kind == "read" and call.state not in ("held", "ready", "backing_off"):
+    if call.shared or (call.kind == "read" and call.state not in ("held", "ready", "backing_off")):
         return
     if call.state == "compensation_in_doubt":
         call = await move_call(run, call, "compensation_failed", at=now, by=op.by, epoch=epoch)

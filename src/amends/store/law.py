@@ -14,6 +14,7 @@ from amends.proofs import call_bound, proof_of
 from amends.rows import CallRow, FindCall, InsertCall, ListCalls, ListTree, RunRow, UpdateRun
 from amends.states import RUN_FINAL, UNSETTLED
 from amends.store.change import find_run, move_call, note
+from amends.store.kin import taken_back
 from amends.store.locks import merged, outbox_names, remember, take_locks
 from amends.store.paying import charge_for, need_for, remember_cost
 from amends.store.requests import ask, really, unready, use_staged
@@ -35,6 +36,12 @@ async def takes_nothing(
     if late and root.phase == "open" and not root.pivot and root.goal != "rollback":
         await note(root, "goal", at=now, by="deadline", epoch=root.epoch, to="rollback")
         root = await UpdateRun(root, {"goal": "rollback", "goal_by": "deadline", "goal_why": "the deadline passed"})
+        run = root if run.uid == root.uid else run
+    gone = await taken_back(root) if root.phase == "open" and not root.pivot and root.goal != "rollback" else None
+    if gone is not None:
+        why = f"run {gone.id}, whose calls it shares, was taken back"
+        await note(root, "goal", at=now, by="fork", epoch=root.epoch, to="rollback", why=why)
+        root = await UpdateRun(root, {"goal": "rollback", "goal_by": "self", "goal_why": why})
         run = root if run.uid == root.uid else run
     for one in (run, root):
         if one.state in RUN_FINAL or one.phase == "rolling_back" or (one.goal == "rollback" and one.phase == "open"):

@@ -14,6 +14,7 @@ from amends.bundleops import RunsOf
 from amends.chain import GENESIS, link, moment
 from amends.checkpointrows import CheckpointRow
 from amends.flow import run_flow
+from amends.forkrows import ListForks
 from amends.ledger import StoreOp
 from amends.lockrows import (
     DropLock,
@@ -153,6 +154,9 @@ class MemoryStore:
         ended = [r for r in self.runs.values() if not r.parent and r.gone_at is None and _of(r, op.tenant)]
         found = [(r.closed_at, r.uid) for r in ended if r.closed_at is not None and r.closed_at < op.before]
         return [self.runs[uid] for at, uid in sorted(found) if op.after is None or (at, uid) > op.after][: op.limit]
+
+    def _list_forks(self, op: ListForks) -> list[RunRow]:
+        return [run for run in self.runs.values() if run.forked_from and run.forked_from == op.root][: op.limit]
 
     def _insert_run(self, op: InsertRun) -> None:
         row = op.row
@@ -327,6 +331,7 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     ListOwned: MemoryStore._list_owned,
     PageRuns: MemoryStore._page_runs,
     PageClosed: MemoryStore._page_closed,
+    ListForks: MemoryStore._list_forks,
     InsertRun: MemoryStore._insert_run,
     UpdateRun: MemoryStore._update_run,
     FindCall: MemoryStore._find_call,

@@ -39,7 +39,8 @@ async def open_run(op: OpenRun) -> Opened:
         return Opened("refused", row, now)
     if op.input and row.input_digest != op.input_digest:
         return Opened("conflict", row, now)
-    if row.state == "rolled_back" and row.goal_by != "person" and op.if_rolled_back == "again":
+    again = row.goal_by != "person" and op.if_rolled_back == "again" and not row.forked_from
+    if row.state == "rolled_back" and again:
         return Opened("fresh", await _create(op, row.generation + 1, now), now)
     if row.state in ("rolled_back", "abandoned"):
         return Opened("refused", row, now)

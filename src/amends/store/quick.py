@@ -22,7 +22,7 @@ from amends.store.sql import CALLS
 
 # ---- admitting ----------------------------------------------------------------------------
 
-OPEN_ROOT: Final = "state = 'open' and goal = '' and pivot = '' and deadline_at is null"
+OPEN_ROOT: Final = "state = 'open' and goal = '' and pivot = '' and deadline_at is null and forked_from = ''"
 """Where a run takes a call that can be compensated, or a read, without a further question."""
 
 FROM_OP: Final = (
@@ -187,7 +187,8 @@ def settlement_facts(op: SettleCall) -> str:
 
 _LATER: Final = "o.settled_seq > c.settled_seq and (c.grp = '' or o.grp <> c.grp)"
 FREE_TO_GO: Final = (
-    "c.state = 'succeeded' and c.comp_attempt = {0} and c.settled_seq = {0} and c.evidence = {0} and c.replays = {0}"
+    "c.state = 'succeeded' and c.shared = '' and c.comp_attempt = {0} and c.settled_seq = {0}"
+    " and c.evidence = {0} and c.replays = {0}"
     " and not exists (select 1 from runs k where k.root = c.root and k.uid <> c.root)"
     " and not exists (select 1 from calls o where o.root = c.root and o.id <> c.id and o.kind <> 'read'"
     " and (o.state = 'started'"

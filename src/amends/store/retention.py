@@ -11,11 +11,12 @@ from amends.ledger import CollectGarbage, Swept
 from amends.rows import CallRow, FindRun, ListCalls, ListTree, Now, PageClosed, RunRow, UpdateCall, UpdateRun, removed
 from amends.states import STANDING, UNSETTLED
 from amends.store.change import note
+from amends.store.kin import forks_on
 
 CALLS_MAX: Final = 1_000
 """A transaction of gc takes no further tree after so many calls: others wait for the ledger meanwhile."""
 
-KEPT: Final = ("in doubt", "compensation failed", "left standing", "taken back in doubt")
+KEPT: Final = ("in doubt", "compensation failed", "left standing", "taken back in doubt", "open forks")
 """Why an ended tree stays whole, the gravest first."""
 
 
@@ -36,7 +37,8 @@ async def collect_garbage(op: CollectGarbage) -> Swept:
             kept["somebody is at it"] = kept.get("somebody is at it", 0) + 1
             continue
         inside = await ListCalls(root.uid)
-        why = _kept_for(mine, inside)
+        forked = any(fork.closed_at is None for fork in await forks_on(root.uid))
+        why = _kept_for(mine, inside) or ("open forks" if forked else "")
         if why:
             kept[why] = kept.get(why, 0) + 1
         else:
@@ -49,7 +51,7 @@ async def collect_garbage(op: CollectGarbage) -> Swept:
 
 def _kept_for(root: RunRow, calls: Iterable[CallRow]) -> str:
     """Why an ended tree stays whole: what somebody may still have to look at must stay readable."""
-    whys = {_open_question(root, call) for call in calls if call.kind != "read"}
+    whys = {_open_question(root, call) for call in calls if call.kind != "read" and not call.shared}
     return next((why for why in KEPT if why in whys), "")
 
 

@@ -26,6 +26,7 @@ from amends.store.bundlesql import BUNDLE_ROWS, BundleStatements
 from amends.store.checkpointsql import CHECKPOINT_ROWS, CheckpointStatements
 from amends.store.dialect import Dialect
 from amends.store.eventsql import EVENT_ROWS, EventStatements
+from amends.store.forksql import FORK_ROWS
 from amends.store.locksql import LOCK_ROWS, LockStatements
 from amends.store.marksql import MARK_ROWS, MarkStatements
 from amends.store.statement import Execute as Execute
@@ -391,4 +392,5 @@ _ROWS: Final[dict[type[Any], Callable[[Desk, Any], Flow[Any]]]] = {
     **MARK_ROWS,
     **BUNDLE_ROWS,
     **CHECKPOINT_ROWS,
+    **FORK_ROWS,
 }

@@ -11,6 +11,7 @@ from typing import Final
 from amends.rows import CallRow, EventRow
 from amends.states import RUN_FINAL, call_may, run_may
 from amends.store.memory import MemoryStore
+from amends.testing.forkcheckers import by_word
 from amends.testing.topics import TOPIC_CHECKERS
 from amends.testing.world import World, result_of
 
@@ -50,7 +51,7 @@ def compensated_once(store: MemoryStore, world: World) -> Iterator[str]:
 def ledger_against_world(store: MemoryStore, world: World) -> Iterator[str]:
     """What the ledger says stands, stands; what it says is gone, is gone."""
     for call in store.calls.values():
-        if call.kind == "read":
+        if call.kind == "read" or call.shared:
             continue
         stands = world.stands(call.id)
         if call.state == "succeeded" and not stands:
@@ -184,6 +185,8 @@ def event_per_transition(store: MemoryStore, world: World) -> Iterator[str]:
     for event in store.events:
         if event.what == "call":
             yield from _replayed(calls, event.call, event, call_may)
+        elif event.what == "shared":
+            calls[event.call] = event.to_state
         elif event.what == "run":
             yield from _replayed(runs, event.run, event, run_may)
     for call in store.calls.values():
@@ -214,7 +217,7 @@ def nothing_stuck(store: MemoryStore, world: World) -> Iterator[str]:
         if run.state == "blocked":
             if not json.loads(run.causes):
                 yield f"run {run.id} is blocked and names no cause"
-        elif run.wake_at is None and not run.suspended and not (run.policy == "wait" and not run.goal):
+        elif run.wake_at is None and not run.suspended and not (run.policy == "wait" and not run.goal) and run.opener:
             yield f"run {run.id} is {run.state}, and nothing will ever wake it"
         elif run.wake_at is not None and run.owner:
             yield f"run {run.id} is {run.state} and still owned by {run.owner}"
@@ -293,7 +296,8 @@ def answered_for_good(store: MemoryStore, world: World) -> Iterator[str]:
         run = store.runs.get(root)
         keys = {one.key for one in world.landings if result_of(one.key) == value and one.phase == "execute"}
         calls = {one.call_id for one in world.landings if one.key in keys}
-        if run is not None and run.state == "committed" and not any(world.stands(one) for one in calls):
+        said = run is not None and run.forked_from and any(by_word(store, one) for one in calls)
+        if run is not None and run.state == "committed" and not said and not any(map(world.stands, calls)):
             yield f"run {run.id} committed on an answer of {tool} that was taken back"
 
 
@@ -334,7 +338,7 @@ def goal_kept(store: MemoryStore, world: World) -> Iterator[str]:
         failed_pivot = any(
             c.run == run.uid and c.at_commit and c.state == "failed" and c.why != "lost" for c in store.calls.values()
         )
-        asked = run.goal_by in ("person", "deadline", "deadlock", "budget")
+        asked = run.goal_by in ("person", "deadline", "deadlock", "budget") or run.forked_from
         if run.uid in decided and run.state == "rolled_back" and not failed_pivot and not asked and not run.parent:
             yield f"run {run.id} had ended cleanly and was rolled back"
 

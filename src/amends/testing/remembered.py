@@ -10,6 +10,7 @@ class Remembered:
     """As ``anchor.Anchor``, without a disk; what it holds survives every process."""
 
     def __init__(self) -> None:
+        self.path = "the anchor"
         self.mark: Mark | None = None
         self.is_held = False
 

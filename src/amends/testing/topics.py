@@ -9,6 +9,7 @@ from amends.testing.budgetcheckers import BUDGET_CHECKERS
 from amends.testing.chaincheckers import CHAIN_CHECKERS
 from amends.testing.checkpointcheckers import CHECKPOINT_CHECKERS
 from amends.testing.deskcheckers import DESK_CHECKERS
+from amends.testing.forkcheckers import FORK_CHECKERS
 from amends.testing.lockcheckers import LOCK_CHECKERS
 from amends.testing.noticecheckers import NOTICE_CHECKERS
 from amends.testing.replaycheckers import REPLAY_CHECKERS
@@ -22,4 +23,5 @@ TOPIC_CHECKERS: Final = (
     *CHECKPOINT_CHECKERS,
     *CHAIN_CHECKERS,
     *REPLAY_CHECKERS,
+    *FORK_CHECKERS,
 )

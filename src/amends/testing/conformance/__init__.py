@@ -28,6 +28,7 @@ from amends.testing.conformance import (  # isort: skip
     loading as loading,
     checkpoints as checkpoints,
     values as values,
+    forking as forking,
 )
 from amends.testing.conformance.prove import COLOURS, Proof, check_store, prove_store
 from amends.testing.conformance.registry import CHECKS, Skipped

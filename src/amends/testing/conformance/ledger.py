@@ -296,6 +296,9 @@ def audit(ledger: Ledger) -> None:
         if event.root not in loaded:  # those of another ledger have its time
             assert event.at >= at, "ledger time does not go back"
             at = event.at
+        if event.what == "shared":  # a fork has it as it was: it never moved here
+            assert event.call not in state, f"{event.call} is shared and was there before"
+            state[event.call] = event.to_state
         if event.what not in ("run", "call"):
             continue
         subject, may = (event.run, run_may) if event.what == "run" else (event.call, call_may)

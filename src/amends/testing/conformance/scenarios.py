@@ -13,6 +13,7 @@ from amends.rows import CallRow, RunRow
 from amends.sealops import PinKey, RewriteTexts
 from amends.testing.conformance.asking import ASKING
 from amends.testing.conformance.desk import planned
+from amends.testing.conformance.forked import FORKING
 from amends.testing.conformance.ledger import LEASE_S, Ledger
 from amends.valueops import NoteValue
 
@@ -349,6 +350,6 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         roll_back_planned, compensate,
         settle_compensation, commit, commit_forward, commit_pivot, commit_child, close_rolled_back, close_blocked,
         abandon, finish, collect, *ASKING, admit_costly, settle_costly, settle_costly_compensation, commit_costly,
-        admit_too_costly, commit_too_costly, pin_key, rewrite, note_value,
+        admit_too_costly, commit_too_costly, pin_key, rewrite, note_value, *FORKING,
     )
 }  # fmt: skip

@@ -57,6 +57,8 @@ create table if not exists runs (
     closed_at double,
     gone_at double,
     origin longtext not null default (''),
+    forked_from varbinary(255) not null default '',
+    forked_at longtext not null default (''),
     ended_at double generated always as (case when parent = '' and gone_at is null then closed_at end) stored,
     constraint runs_state check (state in (
         'open', 'pivoted', 'committed', 'rolling_back', 'rolled_back', 'blocked', 'abandoned'
@@ -67,7 +69,8 @@ create table if not exists runs (
     index runs_created (created_at, uid),
     index runs_wake (wake_at),
     index runs_owned (owner),
-    index runs_closed (ended_at, uid)
+    index runs_closed (ended_at, uid),
+    index runs_forked (forked_from)
 ) engine = innodb row_format = dynamic default character set utf8mb4 collate utf8mb4_bin;
 
 -- attention: what somebody has to look at; no field of a row. States that every call passes through are left out, and
@@ -139,6 +142,7 @@ create table if not exists calls (
     comp_mono double,
     approval longtext not null default (''),
     accepts longtext not null default (''),
+    shared longtext not null default (''),
     attention tinyint generated always as (case when state in (
         'held', 'ready', 'backing_off', 'in_doubt', 'compensation_failed', 'compensation_in_doubt'
     ) then 1 end) stored,

@@ -53,6 +53,8 @@ create table runs (
     closed_at double precision,
     gone_at double precision,
     origin text not null default '',
+    forked_from text not null default '',
+    forked_at text not null default '',
     primary key (uid),
     constraint runs_state check (state in (
         'open', 'pivoted', 'committed', 'rolling_back', 'rolled_back', 'blocked', 'abandoned'
@@ -71,6 +73,9 @@ create index runs_owned on runs (place) where owner <> '';
 
 -- Ended trees that still have their payloads: what gc looks through.
 create index runs_closed on runs (closed_at, uid) where parent = '' and gone_at is null and closed_at is not null;
+
+-- Who stands on what a tree did: its forks.
+create index runs_forked on runs (forked_from) where forked_from <> '';
 
 -- seq: the place of the call's first event.
 -- attention: what somebody has to look at; no field of a row. No index names the state itself: so the settling of a
@@ -142,6 +147,7 @@ create table calls (
     comp_mono double precision,
     approval text not null default '',
     accepts text not null default '',
+    shared text not null default '',
     attention smallint generated always as (case when
         state = 'held' or state = 'ready' or state = 'backing_off' or state = 'in_doubt'
         or state = 'compensation_failed' or state = 'compensation_in_doubt'

@@ -52,6 +52,8 @@ create table runs (
     closed_at real,
     gone_at real,
     origin text not null default '',
+    forked_from text not null default '',
+    forked_at text not null default '',
     check (
         state = 'open' or state = 'pivoted' or state = 'committed' or state = 'rolling_back'
         or state = 'rolled_back' or state = 'blocked' or state = 'abandoned'
@@ -70,6 +72,9 @@ create index runs_owned on runs (owner) where owner <> '';
 
 -- Ended trees that still have their payloads: what gc looks through.
 create index runs_closed on runs (closed_at, uid) where parent = '' and gone_at is null and closed_at is not null;
+
+-- Who stands on what a tree did: its forks.
+create index runs_forked on runs (forked_from) where forked_from <> '';
 
 -- The defaults are those of rows.py: a plain admission says only what it brings.
 -- seq, the place of the call's first event, is the row's own number here: its index costs nothing.
@@ -140,6 +145,7 @@ create table calls (
     comp_mono real,
     approval text not null default '',
     accepts text not null default '',
+    shared text not null default '',
     check (
         state = 'held' or state = 'ready' or state = 'started' or state = 'succeeded' or state = 'failed'
         or state = 'backing_off' or state = 'in_doubt' or state = 'compensating' or state = 'compensated'
