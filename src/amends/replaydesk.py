@@ -74,7 +74,7 @@ class ReplayDesk:
         """Replay many runs against one function and say of each how it went; nothing is raised for one that diverges.
 
         ``runs``: ids of runs of this ledger, or bundles by the names of their files. ``fn`` is given the recorded run
-        where its parameter is named ``run``, else the run's input: whole, or by the names of its parameters.
+        where its parameter is named ``run``, else the run's input: by the names of its parameters, or whole.
         """
         from amends import replaying, replayrun, rerunning
 
@@ -153,7 +153,7 @@ class AsyncReplayDesk:
         """Replay many runs against one function and say of each how it went; nothing is raised for one that diverges.
 
         ``runs``: ids of runs of this ledger, or bundles by the names of their files. ``fn`` is given the recorded run
-        where its parameter is named ``run``, else the run's input: whole, or by the names of its parameters.
+        where its parameter is named ``run``, else the run's input: by the names of its parameters, or whole.
         """
         from amends import aioreplay, replaying, rerunning
 

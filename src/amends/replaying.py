@@ -68,20 +68,21 @@ def unpacked(hub: Hub, bundle: bytes, run_id: str = "") -> Source:
     if hub.hides:
         hub.ready()  # what is hidden is compared by commitments, which take the ledger's key
     trees = unpack(bundle)
-    chosen = [tree for tree in trees if run_id in ("", tree.root.id)]
-    if len(chosen) != 1:
-        has = ", ".join(tree.root.id for tree in trees[:NAMED_MAX])
-        raise UsageError(f"the bundle has {len(trees)} runs ({has}): which one?", hint="export one, or say which")
-    record = _opened(hub, chosen[0].runs[0], chosen[0])
-    others = {row.key: row for tree in trees if tree is not chosen[0] for row in tree.calls if row.scope == "ledger"}
-    return record, others
+    newest = {tree.root.id: tree for tree in sorted(trees, key=lambda tree: tree.root.generation)}
+    ids = [run_id] if run_id in newest else list(newest)
+    if len(ids) != 1 or (run_id and run_id not in newest):
+        has = ", ".join(list(newest)[:NAMED_MAX])
+        raise UsageError(f"the bundle has {has}: which one?", hint="export one run, or name one of these")
+    chosen = newest[ids[0]]
+    others = {row.key: row for tree in trees if tree is not chosen for row in tree.calls if row.scope == "ledger"}
+    return _opened(hub, chosen.runs[0], chosen), others
 
 
 def runs_in(bundle: bytes) -> list[str]:
     """The ids of the runs that an exported bundle has, without those inside them."""
     from amends.bundle import unpack
 
-    return [tree.root.id for tree in unpack(bundle)]
+    return list(dict.fromkeys(tree.root.id for tree in unpack(bundle)))
 
 
 def _opened(hub: Hub, root: RunRow, found: Any) -> Record:
@@ -182,7 +183,7 @@ def child_row(replay: Replay, session: Session, id: str | None, input: object) -
     else:
         named = [run for run in inside if run.id.startswith(f"{full}{NEW_CHILD}") and run.uid not in replay.entered]
     fresh = [run for run in named if run.uid not in replay.entered]
-    if not named and replay.had_ended(session.uid):
+    if replay.had_ended(session.uid) and not any(replay.had_ended(run.uid) for run in named):
         words = f"run {session.id} takes no new child: it is committed, on its way to commit"
         raise RunEnded(words, state="committed", run_id=session.id)
     if not named:
