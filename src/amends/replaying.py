@@ -21,6 +21,7 @@ from amends.ledger import ReadEvents, ReadRun, SearchCalls, Tree
 from amends.model import Call
 from amends.ops import Lease
 from amends.rebuilt import error_of
+from amends.record import changed
 from amends.report import Report
 from amends.rows import CallRow, EventRow, RunRow
 from amends.valueops import NoteValue
@@ -240,8 +241,24 @@ def open_again(hub: Hub, replay: Replay, session: Session, id: str | None, input
 
 
 def report_now(hub: Hub, replay: Replay) -> Report:
-    """What became of the run in the end: its record."""
-    return report_of(hub.reader(replay.record.run), replay.record.tree, ledger=hub.store.url)
+    """What the run had done when its program had come as far as it has; after its end, what became of it."""
+    record, tree = replay.record, replay.record.tree
+    if not replay.over:
+        seen = {entry.row.id for entry in record.entries if entry.row is not None and (entry.old or entry.asks)}
+        runs = tuple(run for run in tree.runs if not run.parent or run.uid in record.before or run.uid in replay.entered)
+        root = changed(runs[0], {"state": state_now(replay, runs[0].uid), "output": "", "goal": "", "closed_at": None})
+        calls = tuple(row for row in tree.calls if row.id in seen)
+        tree = Tree(root, (root, *runs[1:]), calls, tree.now, (), tree.approvals)
+    return report_of(hub.reader(record.run), tree, ledger=hub.store.url)
+
+
+def report_named(hub: Hub, replay: Replay, run_id: str) -> Report | None:
+    """What ``rt.report`` says of the run that is replayed; None: it is about another one."""
+    if run_id != replay.record.run.id:
+        return None
+    if not (replay.opened or replay.asked or replay.record.resumed):
+        raise UsageError(f"there is no run {run_id!r} in this ledger")
+    return report_now(hub, replay)
 
 
 def taken_back(hub: Hub, replay: Replay, why: str) -> RolledBack:
