@@ -111,7 +111,7 @@ class AsyncReplayRun(AsyncRun):
 
     async def rollback(self, why: str) -> NoReturn:
         """Raise ``RolledBack``, as then."""
-        raise replaying.taken_back(self._hub, self._replay, why)
+        raise replaying.taken_back(self._hub, self._replay, self._session, why)
 
     async def report(self) -> Report:
         """What this run did so far."""

@@ -13,7 +13,7 @@ from amends.engine.replay import Replay, as_staged, blocked_by, recorded_call
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.telling import report_of
 from amends.engine.unlike import clock_past_end, no_such_child, other_input
-from amends.errors import Diverged, ReplayDenied, RolledBack, RunEnded, UsageError, Waiting
+from amends.errors import Diverged, ReplayDenied, RolledBack, RunBlocked, RunEnded, UsageError, Waiting
 from amends.flow import Flow, Op
 from amends.hiding import input_said
 from amends.hub import Hub, View
@@ -245,7 +245,9 @@ def report_now(hub: Hub, replay: Replay) -> Report:
     record, tree = replay.record, replay.record.tree
     if not replay.over:
         seen = {entry.row.id for entry in record.entries if entry.row is not None and (entry.old or entry.asks)}
-        runs = tuple(run for run in tree.runs if not run.parent or run.uid in record.before or run.uid in replay.entered)
+        runs = tuple(
+            run for run in tree.runs if not run.parent or run.uid in record.before or run.uid in replay.entered
+        )
         root = changed(runs[0], {"state": state_now(replay, runs[0].uid), "output": "", "goal": "", "closed_at": None})
         calls = tuple(row for row in tree.calls if row.id in seen)
         tree = Tree(root, (root, *runs[1:]), calls, tree.now, (), tree.approvals)
@@ -261,10 +263,15 @@ def report_named(hub: Hub, replay: Replay, run_id: str) -> Report | None:
     return report_now(hub, replay)
 
 
-def taken_back(hub: Hub, replay: Replay, why: str) -> RolledBack:
+def taken_back(hub: Hub, replay: Replay, session: Session, why: str) -> RolledBack | RunBlocked:
     """The end that a program asked for itself."""
-    run = replay.record.run
-    return RolledBack(f"run {run.id} was taken back ({why})", report=report_now(hub, replay), run_id=run.id)
+    record, uid = replay.record, session.uid
+    if uid in record.blocked:
+        return blocked_by(replay, session, record.blocked[uid])
+    replay.over = replay.over or not session.above
+    count = sum(row.state == "compensated" for row in record.tree.calls if uid == record.run.uid or row.run == uid)
+    words = f"run {session.id} was taken back ({why}): {count} call{'' if count == 1 else 's'} compensated"
+    return RolledBack(words, report=report_now(hub, replay), run_id=session.id)
 
 
 def staged_now(hub: Hub, replay: Replay, call_id: str) -> Call:

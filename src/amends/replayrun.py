@@ -113,7 +113,7 @@ class ReplayRun(Run):
 
     def rollback(self, why: str) -> NoReturn:
         """Raise ``RolledBack``, as then."""
-        raise replaying.taken_back(self._hub, self._replay, why)
+        raise replaying.taken_back(self._hub, self._replay, self._session, why)
 
     def report(self) -> Report:
         """What this run did so far."""
