@@ -115,7 +115,7 @@ def test_another_dose_stops_it_with_both_sides_and_a_diff(rt: Any, hospital: Hos
 
 
 @pytest.mark.parametrize(
-    ("order", "how"), [("lr", "missing"), ("lrrp", "extra"), ("lpr", "order"), ("lrpr", "extra"), ("lrpl", "")]
+    "order,how", [("lr", "missing"), ("lrrp", "extra"), ("lpr", "order"), ("lrpr", "extra"), ("lrpl", "")]
 )
 def test_missing_extra_and_reordered_calls_are_each_detected(
     rt: Any, hospital: Hospital, recorded: Any, order: str, how: str
