@@ -38,20 +38,19 @@ def settlement_said(op: SettleCall) -> dict[str, Any]:
 
 def call_bound(one: AdmitCall | CallRow, key: str, generation: int) -> str:
     """What a call is from its first event on."""
-    ident, digest = one.ident, one.digest
+    ident, digest, shared = one.ident, one.digest, one.shared if isinstance(one, CallRow) else ""
     if key.isalnum() and ident.isalnum() and digest.isalnum() and (key + ident + digest).isascii():
         # As ``bound`` writes it; what the calls of a tool have in common is written once.
         first = _spelled(one.tool, one.version, one.kind)
         rest = _spelled(
             one.scope, one.declared, one.again, one.call_ref, one.parent, one.grp, one.at_commit, one.undoable,
-            one.accepts,
+            one.accepts, shared,
         )  # fmt: skip
         text = f"({first}, '{key}', {generation}, '{ident}', '{digest}', {rest})"
         return sha256(text.encode("ascii")).hexdigest()
     return bound(
         one.tool, one.version, one.kind, key, generation, one.ident, one.digest, one.scope, int(one.declared), one.again,
-        one.call_ref, one.parent, one.grp, int(one.at_commit), int(one.undoable), one.accepts,
-        one.shared if isinstance(one, CallRow) else "",
+        one.call_ref, one.parent, one.grp, int(one.at_commit), int(one.undoable), one.accepts, shared,
     )  # fmt: skip
 
 
