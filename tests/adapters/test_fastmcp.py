@@ -182,3 +182,18 @@ async def test_a_lost_answer_in_a_tool_is_doubt_although_the_server_wraps_it(sho
                 assert told.is_error
                 assert "it may have happened" in text_of(told)
         assert {call.state async for call in rt.calls()} == {"in_doubt"}
+
+
+@on_a_loop
+async def test_a_model_may_say_that_it_means_a_call_once_more(shop: Shop) -> None:
+    args: dict[str, Any] = {"order": "A1", "cents": 500}
+    meta: Any = {RUN_META: "r"}
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        async with Client(serving(rt, shop, repeats=True)) as client:
+            shown = {tool.name: tool.input_schema["properties"] for tool in await client.list_tools()}
+            assert "again_because" in shown["charge"]
+            assert "again_because" not in shown["end_run"]
+            await client.call_tool("charge", args, meta=meta)
+            await client.call_tool("charge", {**args, "again_because": "a second box"}, meta=meta)
+        assert [call.again for call in (await rt.report("r")).calls] == [None, "a second box"]
+    assert shop.effects() == ["charge A1 500", "charge A1 500"]

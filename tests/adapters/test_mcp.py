@@ -251,3 +251,19 @@ async def test_there_is_nothing_to_end_without_a_name(shop: Shop) -> None:
             ended = await client.call_tool("end_run", {"how": "commit"})
     assert ended.is_error
     assert "names no run" in text_of(ended)
+
+
+@on_a_loop
+async def test_a_model_may_say_that_it_means_a_call_once_more(shop: Shop) -> None:
+    args: dict[str, Any] = {"order": "A1", "cents": 500}
+    meta: Any = {RUN_META: "r"}
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        async with Client(serving(guarded(rt, repeats=True), shop)) as client:
+            shown = {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
+            assert "again_because" in shown["charge"]["properties"]
+            assert "again_because" not in shown["charge"]["required"]
+            await client.call_tool("charge", args, meta=meta)
+            again = await client.call_tool("charge", {**args, "again_because": "a second box"}, meta=meta)
+            assert not again.is_error
+        assert [call.again for call in (await rt.report("r")).calls] == [None, "a second box"]
+    assert shop.effects() == ["charge A1 500", "charge A1 500"]

@@ -187,6 +187,49 @@ async def test_an_agent_as_a_tool_works_in_the_same_run(shop: Shop) -> None:
 
 
 @on_a_loop
+async def test_an_agent_as_a_tool_pauses_the_one_that_asked_it(shop: Shop) -> None:
+    wires: list[Turn] = [[("wire", {"iban": "DE02", "cents": 4200_00})], "paid"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        runner = AmendsRunner(rt)
+        inner = clerk(shop, wires).as_tool("ask_clerk", "Let the clerk do it.")
+        outer = Agent(name="boss", model=model_saying([[("ask_clerk", {"input": "do"})], "done"]), tools=[inner])
+        paused = await runner.run(outer, "please")
+        assert [item.tool_name for item in paused.interruptions] == ["wire"]
+        kept = paused.to_state().to_json()
+        [asked] = [one async for one in rt.approvals()]
+        await rt.approve(asked.id, digest=asked.digest, by="anna")
+        done = await runner.run(outer, await RunState.from_json(outer, kept))
+        assert done.final_output == "done"
+    assert shop.effects() == ["wire DE02 420000"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_a_state_goes_on_in_a_block_of_the_programs_own(shop: Shop) -> None:
+    agent = clerk(shop, [[("wire", {"iban": "DE02", "cents": 4200_00})], "paid"])
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        with pytest.raises(amends.Held):
+            async with rt.run("r"):
+                paused = await AmendsRunner(rt).run(agent, "please")
+        [asked] = [one async for one in rt.approvals()]
+        await rt.approve(asked.id, digest=asked.digest, by="anna")
+        async with rt.run("r", history=True):
+            done = await AmendsRunner(rt).run(agent, paused.to_state())
+        assert done.final_output == "paid"
+    assert shop.effects() == ["wire DE02 420000"]
+
+
+@on_a_loop
+async def test_guarded_twice_is_guarded_once(shop: Shop) -> None:
+    tools = amends_tools(amends_tools([function_tool(fn) for fn in shop.functions()]))
+    agent = Agent(name="clerk", model=model_saying([*CHARGED[:1], *CHARGED]), tools=tools)
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        result = await AmendsRunner(rt).run(agent, "please")
+        assert "Already done" in str(result.to_input_list())
+    assert shop.effects() == ["charge A1 500"]
+
+
+@on_a_loop
 async def test_what_the_program_says_of_errors_is_kept(shop: Shop) -> None:
     turns: list[Turn] = [[("charge", {"order": "nowhere", "cents": 5})], [("ship", {"order": "nowhere"})], "no"]
     async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
@@ -257,3 +300,22 @@ async def test_tools_of_amends_are_given_as_they_are(shop: Shop) -> None:
 def test_a_tool_that_others_execute_is_refused() -> None:
     with pytest.raises(amends.UsageError, match="nothing of it would be recorded"):
         amends_tools([WebSearchTool()])
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@on_a_loop
+async def test_a_model_may_say_that_it_means_a_call_once_more(shop: Shop, strict: bool) -> None:
+    bare = [function_tool(fn, strict_mode=strict) for fn in shop.functions() if fn.__name__ == "charge"]
+    tools = amends_tools(bare, repeats=True)
+    args: dict[str, Any] = {"order": "A1", "cents": 500, "note": ""}
+    turns: list[Turn] = [[("charge", args)], [("charge", {**args, "again_because": "a second box"})], "charged"]
+    if strict:
+        turns[0] = [("charge", {**args, "again_because": None})]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        model = model_saying(turns)
+        await AmendsRunner(rt).run(Agent(name="clerk", model=model, tools=tools), "please", run_id="r")
+        assert [call.again for call in (await rt.report("r")).calls] == [None, "a second box"]
+    shown: Any = tools[0]
+    assert ("again_because" in shown.params_json_schema["required"]) is strict
+    assert "again_because" not in str(bare[0].params_json_schema)
+    assert shop.effects() == ["charge A1 500", "charge A1 500"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,7 +22,7 @@ from pydantic_ai.messages import (
     ToolReturnPart,
     UserPromptPart,
 )
-from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 from pydantic_ai.tools import DeferredToolRequests
 from pydantic_ai.toolsets import FunctionToolset
 
@@ -162,6 +162,48 @@ async def test_an_agent_that_a_tool_asks_works_in_the_same_run(shop: Shop) -> No
 
 
 @on_a_loop
+async def test_a_stream_commits_and_a_toolset_guarded_twice_is_guarded_once(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+
+        async def say(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str | DeltaToolCalls]:
+            if any(isinstance(message, ModelResponse) for message in messages):
+                yield "char"
+                yield "ged"
+            else:
+                yield {0: DeltaToolCall("charge", '{"order": "A1", "cents": 500}', tool_call_id="call_1")}
+
+        agent = Agent(
+            FunctionModel(stream_function=say),
+            toolsets=[AmendsToolset(FunctionToolset(shop.functions()))],
+            capabilities=[AmendsCapability(rt)],
+        )
+        async with agent.run_stream("please", run_id="streamed") as result:
+            assert [text async for text in result.stream_text()][-1] == "charged"
+        async with agent.iter("please", run_id="iterated", model=model_saying(CHARGED)) as walked:
+            async for _ in walked:
+                pass
+        assert [(await rt.report(name)).state for name in ("streamed", "iterated")] == ["committed", "committed"]
+        with pytest.raises(ZeroDivisionError):
+            async with agent.run_stream("please", run_id="left") as result:
+                raise ZeroDivisionError
+        assert (await rt.report("left")).state == "rolled_back"
+    assert shop.effects() == ["charge A1 500", "charge A1 500", "charge A1 500", "refund ch_A1"]
+
+
+def test_it_works_from_blocking_code(shop: Shop) -> None:
+    rt = amends.AsyncRuntime(shop.url, tools=shop.declared())
+    agent = Agent(model_saying(CHARGED), tools=shop.functions(), capabilities=[AmendsCapability(rt)])
+    with asyncio.Runner() as loop:
+        asyncio.set_event_loop(
+            loop.get_loop()
+        )  # the framework takes the one that is set, and would leave one of its own
+        for number in (1, 2):
+            assert agent.run_sync("please", run_id=f"r{number}").output == "charged"
+        loop.run(rt.close())
+    assert shop.states() == ["committed", "committed"]
+
+
+@on_a_loop
 async def test_an_error_that_the_framework_lets_out_takes_the_run_back(shop: Shop) -> None:
     turns: list[Turn] = [[("charge", {"order": "nowhere", "cents": 5})], [("ship", {"order": "nowhere"})], "no"]
     async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
@@ -239,3 +281,17 @@ def amends_is_outside() -> bool:
     except NoRun:
         return True
     return False
+
+
+@on_a_loop
+async def test_a_model_may_say_that_it_means_a_call_once_more(shop: Shop) -> None:
+    again = ("charge", {"order": "A1", "cents": 500, "again_because": "a second box"})
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent = Agent(
+            model_saying([CHARGED[0], [again], "charged"]),
+            tools=shop.functions(),
+            capabilities=[AmendsCapability(rt, run_id="r", repeats=True)],
+        )
+        await agent.run("please")
+        assert [call.again for call in (await rt.report("r")).calls] == [None, "a second box"]
+    assert shop.effects() == ["charge A1 500", "charge A1 500"]

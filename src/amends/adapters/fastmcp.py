@@ -7,7 +7,7 @@ The protocol knows no task, so a request is a run of its own, unless the client 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Final, Literal
@@ -25,6 +25,8 @@ RUN_META: Final = "amends/run"
 """The key in ``_meta`` under which a client names the run that a request belongs to."""
 THREAD_META: Final = "amends/thread"
 """The same for the conversation, which becomes a tag of the run."""
+REPEAT: Final = "again_because"
+WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
 END: Final = "end_run"
 CAUSES_MAX: Final = 20
 """So far back is looked for what really happened in a tool."""
@@ -38,13 +40,20 @@ class AmendsMiddleware(Middleware):
 
     ``run_id``: the run of a request, or what makes it of the tool's name and the arguments. ``notice``: a client that
     can ask its user is told that a call waits for approval; its answer decides nothing, the ledger is looked at again.
-    ``options``: those of ``rt.run``. A tool that says ``readOnlyHint`` and is not declared is a read.
+    ``repeats``: a model may say that it means a call once more, in an argument of its own. ``options``: those of
+    ``rt.run``. A tool that says ``readOnlyHint`` and is not declared is a read.
     """
 
     def __init__(
-        self, rt: amends.AsyncRuntime, *, run_id: RunId | None = None, notice: bool = False, **options: Any
+        self,
+        rt: amends.AsyncRuntime,
+        *,
+        run_id: RunId | None = None,
+        notice: bool = False,
+        repeats: bool = False,
+        **options: Any,
     ) -> None:
-        self._rt, self._run_id, self._notice, self._options = rt, run_id, notice, options
+        self._rt, self._run_id, self._notice, self._repeats, self._options = rt, run_id, notice, repeats, options
         self._hinted: set[str] = set()
 
     async def on_call_tool(self, context: MiddlewareContext[CallToolRequestParams], call_next: Next) -> ToolResult:
@@ -65,6 +74,13 @@ class AmendsMiddleware(Middleware):
             await asking.session.elicit_form(_words(request), _NOTHING)
             await self._once(request)
         return request.result()
+
+    async def on_list_tools(
+        self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[Tool]]
+    ) -> Sequence[Tool]:
+        """The tools as a model sees them: with a word for a repeat, where it may ask for one."""
+        tools = await call_next(context)
+        return [one if one.name == END else _repeatable(one) for one in tools] if self._repeats else tools
 
     async def end_run(self, ctx: Context, how: Literal["commit", "rollback"], why: str = "") -> str:
         """End the task that the earlier calls belong to: commit it, or take everything back."""
@@ -213,6 +229,11 @@ class _Request:
 _NOTHING: Final = {"type": "object", "properties": {}}
 _STATELESS: Final = "2026-07-28"
 """From this version on a server cannot ask in the middle of a request: it answers that it needs an input."""
+
+
+def _repeatable(tool: Tool) -> Tool:
+    shown = {**tool.parameters.get("properties", {}), REPEAT: {"type": "string", "description": WHY_AGAIN}}
+    return tool.model_copy(update={"parameters": {**tool.parameters, "properties": shown}})
 
 
 def _value_of(result: ToolResult) -> Any:

@@ -11,7 +11,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import Any, Final, Literal, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_type_hints
 
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
@@ -24,13 +24,15 @@ from mcp_types import (
     InputRequiredResult,
     TextContent,
 )
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic_core import to_jsonable_python
 
 import amends
 
 RUN_META: Final = "amends/run"
 """The key in ``_meta`` under which a client names the run that a request belongs to."""
+REPEAT: Final = "again_because"
+WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
 THREAD_META: Final = "amends/thread"
 """The same for the conversation, which becomes a tag of the run."""
 _REQUEST: Final = "amends_request"
@@ -42,24 +44,31 @@ RunId = str | Callable[[Mapping[str, Any]], str]
 
 
 def guarded(
-    rt: amends.Runtime | amends.AsyncRuntime, *, run_id: RunId | None = None, notice: bool = False, **options: Any
+    rt: amends.Runtime | amends.AsyncRuntime,
+    *,
+    run_id: RunId | None = None,
+    notice: bool = False,
+    repeats: bool = False,
+    **options: Any,
 ) -> Guard:
     """A decorator for the tools of one server: each call is written down first and done at most once.
 
     ``run_id``: the run of a request, or what makes it of the arguments. ``notice``: a client that can ask its user is
-    told that a call waits for approval; its answer decides nothing, the ledger is looked at again. ``options``: those
-    of ``rt.run``. With an ``AsyncRuntime`` every tool becomes async, with a ``Runtime`` only ``def`` tools can be.
+    told that a call waits for approval; its answer decides nothing, the ledger is looked at again. ``repeats``: a model
+    may say that it means a call once more, in an argument of its own. ``options``: those of ``rt.run``.
+
+    With an ``AsyncRuntime`` every tool becomes async, with a ``Runtime`` only ``def`` tools can be guarded.
     """
     if notice and not isinstance(rt, amends.AsyncRuntime):
         raise amends.UsageError("notice=True needs an AsyncRuntime: a blocking tool cannot ask the client")
-    return Guard(rt, run_id, notice, options)
+    return Guard(rt, run_id, notice, repeats, options)
 
 
 class Guard:
     """What ``guarded`` returns: the decorator, and the tool with which a client ends a run that it named."""
 
-    def __init__(self, rt: Any, run_id: RunId | None, notice: bool, options: dict[str, Any]) -> None:
-        self._rt, self._run_id, self._notice, self._options = rt, run_id, notice, options
+    def __init__(self, rt: Any, run_id: RunId | None, notice: bool, repeats: bool, options: dict[str, Any]) -> None:
+        self._rt, self._run_id, self._notice, self._repeats, self._options = rt, run_id, notice, repeats, options
         self._made: dict[str, Callable[[dict[str, Any]], _Request]] = {}
 
     def __call__(self, fn: Callable[..., Any], /, *, name: str | None = None) -> Callable[..., Any]:
@@ -80,7 +89,7 @@ class Guard:
             async def call_async(**kwargs: Any) -> Any:
                 return await self._do_async(asked(kwargs))
 
-            made = _with_context(call_async, fn, context)
+            made = _with_context(call_async, fn, context, repeats=self._repeats)
             shape = func_metadata(made, skip_names=[context or _REQUEST])
             return made
         if inspect.iscoroutinefunction(fn):
@@ -90,7 +99,7 @@ class Guard:
         def call(**kwargs: Any) -> Any:
             return self._do(asked(kwargs))
 
-        made = _with_context(call, fn, context)
+        made = _with_context(call, fn, context, repeats=self._repeats)
         shape = func_metadata(made, skip_names=[context or _REQUEST])  # as the server will see it
         return made
 
@@ -142,7 +151,7 @@ class Guard:
         run_id = request.run_id or next((one.id for one in self._rt.runs(request.waiting)), None)
         try:
             with self._rt.run(run_id, **request.options) as run:
-                request.answer = run.answer(request.tool, request.args, handler=request.body())
+                request.answer = run.answer(request.tool, request.args, handler=request.body(), again=request.again)
                 request.leave(run.id)
         except amends.Error as error:
             request.left(error)
@@ -168,7 +177,9 @@ class Guard:
         request.begin()
         try:
             async with self._rt.run(run_id, **request.options) as run:
-                request.answer = await run.answer(request.tool, request.args, handler=request.body())
+                request.answer = await run.answer(
+                    request.tool, request.args, handler=request.body(), again=request.again
+                )
                 request.leave(run.id)
         except amends.Error as error:
             request.left(error)
@@ -190,13 +201,16 @@ class _Request:
         asked_by = kwargs.pop(_REQUEST, None)
         self.context: Context[Any, Any] | None = kwargs.pop(own_context or _REQUEST, asked_by)
         self._given = {} if own_context is None else {own_context: self.context}
+        self.again: str | None = kwargs.pop(REPEAT, None) if guard._repeats else None
         self.args = kwargs
         named, thread = _meta(self.context, RUN_META), _meta(self.context, THREAD_META)
         self._stays = named is not None
         state = None if self.context is None or not guard._notice else self.context.request_state
         said = guard._run_id(kwargs) if callable(guard._run_id) else guard._run_id
         self.run_id = self.opened = named or said or state
-        digest = sha256(json.dumps([tool, to_jsonable_python(kwargs, fallback=str)], sort_keys=True).encode())
+        digest = sha256(
+            json.dumps([tool, self.again, to_jsonable_python(kwargs, fallback=str)], sort_keys=True).encode()
+        )
         tag = f"request:{digest.hexdigest()[:32]}"
         self.waiting = f'tag:"{tag}" status:open'
         """Finds the run of the same request, which was made before and waits for a person since."""
@@ -278,14 +292,19 @@ class _Request:
 # ---- words and shapes ---------------------------------------------------------------------
 
 
-def _with_context(wrapper: Callable[..., Any], fn: Callable[..., Any], own: str | None) -> Callable[..., Any]:
-    """The server hands over the request's context, under a name that no schema shows."""
-    if own is not None:
+def _with_context(
+    wrapper: Callable[..., Any], fn: Callable[..., Any], own: str | None, *, repeats: bool
+) -> Callable[..., Any]:
+    """The server hands over the request's context, under a name that no schema shows, and a word for a repeat."""
+    more: dict[str, Any] = {} if own is not None else {_REQUEST: Context}
+    if repeats:
+        more[REPEAT] = Annotated[str | None, Field(description=WHY_AGAIN)]
+    if not more:
         return wrapper
-    shown = inspect.signature(fn)
-    extra = inspect.Parameter(_REQUEST, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Context)
-    wrapper.__annotations__ = {**get_type_hints(fn, include_extras=True), _REQUEST: Context}
-    wrapper.__signature__ = shown.replace(parameters=[*shown.parameters.values(), extra])  # type: ignore[attr-defined]
+    shown, only = inspect.signature(fn), inspect.Parameter.KEYWORD_ONLY
+    extra = [inspect.Parameter(name, only, default=None, annotation=kind) for name, kind in more.items()]
+    wrapper.__annotations__ = {**get_type_hints(fn, include_extras=True), **more}
+    wrapper.__signature__ = shown.replace(parameters=[*shown.parameters.values(), *extra])  # type: ignore[attr-defined]
     return wrapper
 
 

@@ -35,17 +35,20 @@ from amends.errors import NoRun
 
 Input = str | list[TResponseInputItem] | RunState[Any]
 
+REPEAT: Final = "again_because"
+WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
 LOOKED_AT_MAX: Final = 1000
 """So many requests are read to find the run of a state that comes back; with ``run_id=`` none is."""
 
 
-def amends_tools(tools: Iterable[Any]) -> list[Tool]:
+def amends_tools(tools: Iterable[Any], *, repeats: bool = False) -> list[Tool]:
     """The same tools, each call of theirs written down first, done at most once, and waiting where a yes is needed.
 
     Takes the SDK's function tools and functions declared with ``amends.tool``. Other kinds (hosted tools, computers,
-    shells) are done by others, unseen: they are refused.
+    shells) are done by others, unseen: they are refused. ``repeats``: a model may say that it means a call once more.
     """
-    return [_guarded(one) if isinstance(one, FunctionTool) else _own(one) for one in tools]
+    made = [_guarded(one) if isinstance(one, FunctionTool) else _own(one) for one in tools]
+    return [_repeatable(one) for one in made] if repeats else [*made]
 
 
 class AmendsHooks(RunHooks[Any]):
@@ -96,6 +99,8 @@ class AmendsRunner:
     ) -> AsyncIterator[Callable[[RunResultBase], None]]:
         """The run of this turn, and what to call with its result before it is left."""
         if _is_inside():
+            if isinstance(input, RunState):
+                _as_decided(input, await _current().report())
             yield lambda _: None
             return
         is_back = isinstance(input, RunState)
@@ -143,6 +148,8 @@ def _guarded(tool: FunctionTool) -> FunctionTool:
     bare = replace(tool, _use_default_failure_error_function=False, _failure_error_function=None)
 
     async def invoke(ctx: ToolContext[Any], arguments: str) -> Any:
+        if _is_body_of(tool.name, ctx.tool_call_id):
+            return await bare.on_invoke_tool(ctx, arguments)  # guarded twice: once is enough
         returned: list[Any] = []
 
         async def body(**args: Any) -> Any:
@@ -178,6 +185,15 @@ def _own(tool: Any) -> FunctionTool:
         strict_json_schema=False,
         needs_approval=_gate(tool.name, False),
     )
+
+
+def _repeatable(tool: FunctionTool) -> FunctionTool:
+    """The same with one more argument, which is amends' own and never reaches the body."""
+    schema = tool.params_json_schema
+    kind: Any = ["string", "null"] if tool.strict_json_schema else "string"
+    shown = {**schema.get("properties", {}), REPEAT: {"type": kind, "description": WHY_AGAIN}}
+    required = [*schema.get("required", []), *([REPEAT] if tool.strict_json_schema else [])]
+    return replace(tool, params_json_schema={**schema, "properties": shown, "required": required})
 
 
 Approves = bool | Callable[[RunContextWrapper[Any], dict[str, Any], str], Awaitable[bool]]
@@ -274,6 +290,14 @@ def _current() -> amends.AsyncRun:
     if not isinstance(run, amends.AsyncRun):
         raise NoRun("the Agents SDK needs an AsyncRuntime: the current run is a blocking one")
     return run
+
+
+def _is_body_of(name: str, call_id: str) -> bool:
+    try:
+        call = amends.current_call()
+    except NoRun:
+        return False
+    return (call.tool, call.tool_call_id) == (name, call_id)
 
 
 def _is_inside() -> bool:

@@ -8,7 +8,7 @@ it up: the ledger decides.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic
 
 from pydantic_ai import AgentRunResult, RunContext
@@ -22,6 +22,8 @@ from pydantic_core import to_jsonable_python
 import amends
 from amends.errors import NoRun
 
+REPEAT: Final = "again_because"
+WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
 CAUSES_MAX: Final = 20
 """So far back is looked for a timeout behind an error."""
 
@@ -41,6 +43,8 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
     """The run, whatever the agent run is called."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of ``rt.run``: ``tags``, ``budgets``, ``recover``, ``principal``, …"""
+    repeats: bool = False
+    """Whether a model may say that it means a call once more: every tool has one more argument, ``again_because``."""
 
     async def wrap_run(
         self, ctx: RunContext[AgentDepsT], *, handler: Callable[[], Awaitable[AgentRunResult[Any]]]
@@ -73,7 +77,25 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         handler: Execute,
     ) -> Any:
         """The call, done at most once."""
-        return await _guarded(tool_def.name, args, ctx.tool_call_id, handler)
+        again = call.args_as_dict().get(REPEAT) if self.repeats else None
+        return await _guarded(tool_def.name, args, ctx.tool_call_id, handler, again=again)
+
+    async def prepare_tools(self, ctx: RunContext[AgentDepsT], tool_defs: list[ToolDefinition]) -> list[ToolDefinition]:
+        """The tools as the model sees them."""
+        return [_repeatable(one) for one in tool_defs] if self.repeats else tool_defs
+
+    async def before_tool_validate(
+        self,
+        ctx: RunContext[AgentDepsT],
+        *,
+        call: ToolCallPart,
+        tool_def: ToolDefinition,
+        args: str | dict[str, Any],
+    ) -> str | dict[str, Any]:
+        """The arguments as the tool knows them."""
+        if not self.repeats or REPEAT not in (said := call.args_as_dict()):
+            return args
+        return {name: value for name, value in said.items() if name != REPEAT}
 
     async def _paused(self, thread: str) -> str | None:
         """The newest run of this conversation that has not ended: its calls are answered now.
@@ -114,7 +136,11 @@ def wake(messages: Sequence[ModelMessage]) -> DeferredToolResults:
 # ---- inside -------------------------------------------------------------------------------
 
 
-async def _guarded(name: str, args: dict[str, Any], call_id: str | None, execute: Execute) -> Any:
+async def _guarded(
+    name: str, args: dict[str, Any], call_id: str | None, execute: Execute, *, again: str | None = None
+) -> Any:
+    if _is_body_of(name, call_id):
+        return await execute(args)  # a guarded toolset of a guarded agent: once is enough
     returned: list[Any] = []
     deferred: list[Exception] = []
 
@@ -131,7 +157,7 @@ async def _guarded(name: str, args: dict[str, Any], call_id: str | None, execute
         return returned[-1]
 
     run = _current()
-    answer = await run.answer(name, args, handler=body, tool_call_id=call_id)
+    answer = await run.answer(name, args, handler=body, tool_call_id=call_id, again=again)
     if deferred:
         raise deferred[-1]
     if answer.status == "done":
@@ -144,6 +170,12 @@ async def _guarded(name: str, args: dict[str, Any], call_id: str | None, execute
         asked: amends.Approval = answer.error.approval
         raise ApprovalRequired({"approval": asked.id, "digest": asked.digest, "why": asked.rule, "run": run.id})
     raise ToolFailed(answer.text)
+
+
+def _repeatable(tool: ToolDefinition) -> ToolDefinition:
+    schema = tool.parameters_json_schema
+    shown = {**schema.get("properties", {}), REPEAT: {"type": "string", "description": WHY_AGAIN}}
+    return replace(tool, parameters_json_schema={**schema, "properties": shown})
 
 
 def _timed_out(error: BaseException) -> bool:
@@ -171,6 +203,14 @@ def _current() -> amends.AsyncRun:
     if not isinstance(run, amends.AsyncRun):
         raise NoRun("Pydantic AI needs an AsyncRuntime: the current run is a blocking one")
     return run
+
+
+def _is_body_of(name: str, call_id: str | None) -> bool:
+    try:
+        call = amends.current_call()
+    except NoRun:
+        return False
+    return (call.tool, call.tool_call_id) == (name, call_id)
 
 
 def _is_inside() -> bool:

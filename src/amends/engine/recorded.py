@@ -86,6 +86,8 @@ class Record:
     """The state of every run inside it that was there when the execution that is replayed began."""
     blocked: dict[str, EventRow]
     """Those that were left blocked in it: how each came to be so first."""
+    decided: frozenset[str]
+    """Those whose block had ended before: opened again they were committed first of all."""
     gone: frozenset[str]
     """Those that had been taken back before, or were when they were opened again: then they were new ones."""
     ends: dict[str, str]
@@ -112,6 +114,7 @@ def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
     refusals: list[EventRow] = []
     values: dict[tuple[str, str], list[float]] = {}
     states: list[EventRow] = []
+    goals: list[EventRow] = []
     mine = {run.uid: run for run in tree.runs}
     for event in events:
         if event.what in ("call", "shared"):
@@ -122,6 +125,8 @@ def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
                 known.append(event)
         elif event.what == "run":
             states.append(event)
+        elif event.what == "goal" and event.to_state == "commit":
+            goals.append(event)
         elif event.what == "refused" and event.run in mine:
             refusals.append(event)
         elif event.what == VALUE and event.run in mine:
@@ -144,6 +149,7 @@ def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
         values=values,
         approvals={asked.id: asked for asked in tree.approvals},
         before=before,
+        decided=frozenset(event.run for event in goals if event.epoch < first),
         gone=gone,
         blocks={event.run: event for event in states if event.epoch < first and event.to_state == "blocked"},
         ends={run: move.to_state for run, move in left.items()},
