@@ -45,6 +45,7 @@ def call_bound(one: AdmitCall | CallRow, key: str, generation: int) -> str:
         rest = _spelled(
             one.scope, one.declared, one.again, one.call_ref, one.parent, one.grp, one.at_commit, one.undoable,
             one.accepts,
+            one.shared if isinstance(one, CallRow) else "",
         )  # fmt: skip
         text = f"({first}, '{key}', {generation}, '{ident}', '{digest}', {rest})"
         return sha256(text.encode("ascii")).hexdigest()
