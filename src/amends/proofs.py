@@ -38,8 +38,7 @@ def settlement_said(op: SettleCall) -> dict[str, Any]:
 
 def call_bound(one: AdmitCall | CallRow, key: str, generation: int) -> str:
     """What a call is from its first event on."""
-    ident, digest = one.ident, one.digest
-    shared = one.shared if isinstance(one, CallRow) else ""
+    ident, digest, shared = one.ident, one.digest, one.shared if isinstance(one, CallRow) else ""
     if key.isalnum() and ident.isalnum() and digest.isalnum() and (key + ident + digest).isascii():
         # As ``bound`` writes it; what the calls of a tool have in common is written once.
         first = _spelled(one.tool, one.version, one.kind)
@@ -51,8 +50,7 @@ def call_bound(one: AdmitCall | CallRow, key: str, generation: int) -> str:
         return sha256(text.encode("ascii")).hexdigest()
     return bound(
         one.tool, one.version, one.kind, key, generation, one.ident, one.digest, one.scope, int(one.declared), one.again,
-        one.call_ref, one.parent, one.grp, int(one.at_commit), int(one.undoable), one.accepts,
-        shared,
+        one.call_ref, one.parent, one.grp, int(one.at_commit), int(one.undoable), one.accepts, shared,
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from amends import (
     UsageError,
     current_run,
 )
-from amends.errors import ApprovalVoid, NoRun
+from amends.errors import ApprovalVoid, NoRun, RunEnded
 from amends.llm.clients import Client, OnText, client_for
 from amends.llm.conversation import ROLLBACK, Conversation
 from amends.llm.dialects import Prompt, Style, dialect
@@ -135,7 +135,7 @@ def run_agent(
                 end.text = str(opened.output or "")
             else:
                 end.text = opened.output = _converse(opened, talk, asks, max_turns, on_text)
-    except (Held, ApprovalVoid, RolledBack, _Unfinished) as error:
+    except (Held, ApprovalVoid, RolledBack, RunEnded, _Unfinished) as error:
         end.take(error, talk)
     end.report = replayed.report() if replayed is not None else seen.report(end.run_id)
     return end.finished(talk)
@@ -176,7 +176,7 @@ async def run_agent_async(
                 end.text = str(opened.output or "")
             else:
                 end.text = opened.output = await _converse_async(opened, talk, asks, max_turns, on_text)
-    except (Held, ApprovalVoid, RolledBack, _Unfinished) as error:
+    except (Held, ApprovalVoid, RolledBack, RunEnded, _Unfinished) as error:
         end.take(error, talk)
     end.report = await replayed.report() if replayed is not None else await seen.report(end.run_id)
     return end.finished(talk)
@@ -336,6 +336,8 @@ class _End:
     def take(self, error: Exception, talk: Conversation) -> None:
         """The run was left with this; raises it again where it is none of the ends of an agent."""
         if not self.run_id or (isinstance(error, ApprovalVoid) and not error.asked):
+            raise error
+        if isinstance(error, RunEnded) and error.state not in ("rolling_back", "rolled_back"):
             raise error
         self.why = str(error)
         self.text = talk.pending.text if talk.pending is not None else ""

@@ -117,6 +117,9 @@ class Conversation:
         if _has_secret(response):  # its calls cannot be read any more: the model is asked for this turn again
             self.knows_all = False
             return
+        if self._speaks.said(response).cut:  # none of it was done, and the model is asked again
+            self.turns = len(asked)
+            return
         self.hear(response)
 
 

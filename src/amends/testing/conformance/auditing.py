@@ -53,7 +53,8 @@ def trees_are_read_in_the_order_of_their_roots_each_with_its_own_rows(ledger: Le
         seen: set[str] = set()
         for page in found:
             seen |= {event.root for event in page.events}
-            assert {row.root for row in (*page.runs, *page.calls)} <= seen, "no row comes before its events"
+            roots = {run.root for run in page.runs} | {call.root for call in page.calls}
+            assert roots <= seen, "no row comes before its events"
 
 
 @check
