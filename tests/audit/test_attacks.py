@@ -214,6 +214,22 @@ def test_an_anchor_that_makes_no_sense_is_said_to_be_none(path: Path, text: str)
     rt.close()
 
 
+def test_an_event_in_a_place_that_a_server_left_free_is_behind_no_checkpoint(path: Path, forger: Forger) -> None:
+    """The places of a server have gaps, and no hash is of a place: only a checkpoint that names it stands behind it."""
+    forger.execute("update events set seq = seq * 10")
+    for column in ("seq", "settled_seq"):
+        forger.execute(f"update calls set {column} = {column} * 10")
+    forger.execute("update approvals set seq = seq * 10")
+    rt = runtime(path)
+    rt.checkpoint()
+    assert (rt.verify().ok, rt.verify().unanchored) == (True, 0)
+    last = [row for row in forger.rows("events") if row["run_id"] == "order-1"][-1]
+    forger.insert("events", {**last, "seq": last["seq"] + 1, "n": last["n"] + 1, "what": "told", "hash": "-"})
+    forger.hash_anew(last["root"], last["n"] + 1)
+    assert rt.verify().unanchored == 1
+    rt.close()
+
+
 def test_what_is_encrypted_with_a_key_that_nobody_has_is_counted_as_not_proved(path: Path, forger: Forger) -> None:
     assert verify(path).unproved == 0
     forger.change("calls", only(forger.rows("calls"), run_id="order-1"), args="sealed:AAAAAAAA:" + "A" * 64)
