@@ -26,6 +26,8 @@ NO_HEADS: Final[Heads] = {}
 NO_SENSE: Final = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
 """What values raise that no amends has written: somebody has changed them, and that is said instead."""
 PAGES_MAX: Final = 10**9
+WALKS_MAX: Final = 3
+"""So often the ledger is gone through where what was loaded does not fit: runs are loaded beside us, too."""
 
 
 def plainly(proved: str, text: str, _about: str) -> bool | None:
@@ -196,6 +198,11 @@ class Found:
         if len(self.problems) > PROBLEMS_MAX:
             self.problems = sorted(self.problems, key=_place)[:PROBLEMS_MAX]
 
+    @property
+    def strays(self) -> set[Load]:
+        """Records that nobody loaded, and what was loaded and is no record."""
+        return self._loads ^ self._records.keys() if self._audit.tenant is None else self._records.keys() - self._loads
+
     def all_seen(self) -> None:
         """That was the whole ledger: what is a record is what was loaded, and nothing else."""
         for load in self._records.keys() - self._loads:
@@ -225,6 +232,16 @@ def _place(problem: Problem) -> tuple[bool, int, str, int]:
 
 async def verify_chains(audit: Audit) -> Found:
     """Every tree of the ledger, page by page; what is remembered is of one page, or of one tree where that is longer."""
+    found = await _walked(audit)
+    for _ in range(WALKS_MAX - 1):
+        if not found.strays:
+            break
+        found = await _walked(audit)  # somebody may have loaded something before where we were, and told of it after
+    found.all_seen()
+    return found
+
+
+async def _walked(audit: Audit) -> Found:
     found = Found(audit)
     found.page(await ReadChains(Place(), alone=True))  # rows of no tree: none of ours are, and none follow them
     place: Place | None = Place()
@@ -233,7 +250,6 @@ async def verify_chains(audit: Audit) -> Found:
         found.page(page)
         place = page.next
         if place is None:
-            found.all_seen()
             return found
     raise AssertionError("a ledger has fewer pages than that")
 
