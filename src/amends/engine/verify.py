@@ -14,7 +14,7 @@ from amends.auditops import Chains, Place, ReadChains
 from amends.chain import GENESIS, link, moment, proof
 from amends.engine.standing import Load, Standing
 from amends.record import dataclass, field
-from amends.rows import CallRow, EventRow, RunRow
+from amends.rows import PLAIN, CallRow, EventRow, RunRow
 from amends.secret import SEALED
 from amends.verified import PROBLEMS_MAX, How, Problem, Verified
 
@@ -31,8 +31,12 @@ WALKS_MAX: Final = 3
 
 
 def plainly(proved: str, text: str, _about: str) -> bool | None:
-    """What can be proved without a key."""
-    return None if ":" in proved or text.startswith(SEALED) else proof(text) == proved
+    """What can be proved without a key: also that a text should be encrypted, by a proof that was made with a key."""
+    if text.startswith(SEALED):
+        return None
+    if ":" in proved:
+        return None if text in PLAIN else False
+    return proof(text) == proved
 
 
 class TreeCheck:
