@@ -15,7 +15,7 @@ DEV := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check sim chaos bench servers format docs test-pythons clean
+.PHONY: help demo test check sim chaos bench servers format docs test-pythons test-adapters clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,9 @@ docs: $(DEV) ## write the generated parts of docs/ again and check the links
 
 test-pythons: ## the quick tests on every other supported Python found here
 	@JOBS=$(JOBS) sh scripts/test-pythons
+
+test-adapters: ## the adapters of heavy frameworks, each in an environment of its own (ARGS=crewai: that one)
+	@sh scripts/test-adapters $(ARGS)
 
 clean: ## remove what make made (never a ledger)
 	rm -rf .venv* build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bench.alone import MEMORY_S_MAX, engine, importing, memory, waiting
-from bench.bars import AGAINST_FLOOR, CPU, CPU_ASYNC, GROWN, IMPORT, MEMORY, PAGE, STORES, WAIT, Row, Work
+from bench.alone import MEMORY_S_MAX, engine, importing, memory, replaying, waiting
+from bench.bars import AGAINST_FLOOR, CPU, CPU_ASYNC, GROWN, IMPORT, MEMORY, PAGE, REPLAYED, STORES, WAIT, Row, Work
 from bench.chart import write_svg
 from bench.contest import ROOT, Side, SideFailed
 from bench.environments import PEERS, installed, is_interpreter
@@ -77,6 +77,8 @@ class Bench:
             self.started_at = time.monotonic()  # a first run installs for minutes: that is not measuring
         if self.wants(CPU, "memory") or self.wants(CPU_ASYNC, "memory"):
             self.take(engine(self.effort))
+        if self.wants(REPLAYED, "memory"):
+            self.take(replaying(self.effort))
         if self.wants(IMPORT, "any"):
             self.take(importing(*([QUICK_IMPORTS] if self.said.quick else [])))
         for family in dict.fromkeys(store.partition("-")[0] for store in stores):

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from bench.bars import CPU, CPU_ASYNC, IMPORT, MEMORY, WAIT, Row, Work
+from bench.bars import CPU, CPU_ASYNC, IMPORT, MEMORY, REPLAYED, WAIT, Row, Work
 from bench.contest import ROOT, Side
 from bench.growth import OURS, said
 from bench.measure import Effort
@@ -19,6 +19,7 @@ from bench.places import Places
 WAITERS: Final = 200
 """For a 99th percentile; fewer say less."""
 CPU_CALLS: Final = 2_000
+REPLAYED_CALLS: Final = 10_000
 IMPORTS: Final = 11
 MEMORY_S_MAX: Final = 150.0
 
@@ -55,6 +56,18 @@ def _cpu(work: Work, effort: Effort) -> Row:
             got = side.ask(work.name, CPU_CALLS, 10.0)
             values.append(got["seconds"] / got["count"] * 1e6)
     return Row(work.title, "memory", statistics.median(values), work.bars["memory"], unit=work.unit)
+
+
+def replaying(effort: Effort) -> Iterator[Row]:
+    """CPU of a replay: it waits for nothing."""
+
+    def measured() -> Row:
+        with Side("amends", OURS, "memory", "") as side:
+            got = [side.ask(REPLAYED.name, REPLAYED_CALLS, 60.0) for _ in range(effort.repeats)]
+        rate = statistics.median(one["count"] / one["seconds"] for one in got)
+        return Row(REPLAYED.title, "memory", rate, REPLAYED.bars["memory"], REPLAYED.sense, REPLAYED.unit)
+
+    yield _or_error(REPLAYED, "memory", measured)
 
 
 def importing(times: int = IMPORTS) -> Iterator[Row]:

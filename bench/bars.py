@@ -49,6 +49,13 @@ PAGE: Final = Work("page", "a page of the run list at {calls} calls, against one
 WAIT: Final = Work("wait", "a waiter is told after its twin settled, p99", dict.fromkeys(STORES[:3], 20.0), unit="ms")
 CPU: Final = Work("cpu", "CPU of the engine, a call, sync", {"memory": 80.0}, unit="µs")
 CPU_ASYNC: Final = Work("cpu_async", "CPU of the engine, a call, async", {"memory": 80.0}, unit="µs")
+REPLAYED: Final = Work(
+    "replayed",
+    "a run of 10,000 calls, replayed, reading its record included",
+    {"memory": 20_000.0},
+    "at least",
+    "calls/s",
+)
 IMPORT: Final = Work(
     "import", "CPU of `from amends import Runtime`, above a bare interpreter", {"any": 120.0}, unit="ms"
 )

@@ -119,7 +119,7 @@ ROWS: dict[str, Row] = {
             "budgetdesk",
             *("auditing", "auditdesk"),
             *("otel", "bundle", "bundling", "bundledesk"),
-            *("replaydesk", "replaying", "replayrun", "aioreplay", "denying", "rebuilt", "drawn"),
+            *("replaydesk", "replaying", "replayrun", "aioreplay", "denying", "rebuilt", "drawn", "rerunning"),
             *("checkpointer", "checkpointdesk", "signing", "witness"),
             *("forking", "forkdesk"),
         ),

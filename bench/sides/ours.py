@@ -72,6 +72,7 @@ class Ours:
         self.url = url
         self.rt = Runtime(url, tools=[pay, ship])
         self.art: AsyncRuntime | None = None
+        self.recorded = 0
 
     def works(self) -> dict[str, Work]:
         """What can be asked of it."""
@@ -85,6 +86,7 @@ class Ours:
             "page": self.page,
             "cpu": self.cpu,
             "cpu_async": self.cpu_async,
+            "replayed": self.replayed,
             "memory": self.memory,
             "wait": lambda n, _: wait_inside(self.url, n),
             "wait_across": lambda n, _: wait_across(self.url, n),
@@ -173,6 +175,20 @@ class Ours:
     async def cpu_async(self, n: int, limit_s: float) -> Figures:
         """The same, awaited."""
         return await self.fresh_async(n, limit_s, time.process_time)
+
+    def replayed(self, n: int, _: float) -> Figures:
+        """CPU of replaying a run of so many calls, from reading its record to its end; the run is made once."""
+        if self.recorded != n:
+            with self.rt.run(f"recorded-{n}"):
+                self._ask_for(n)
+            self.recorded = n
+        begun = time.process_time()
+        self.rt.replay(f"recorded-{n}", self._ask_for, n)
+        return {"seconds": time.process_time() - begun, "count": n}
+
+    def _ask_for(self, n: int) -> None:
+        for number in range(n):
+            pay(**args_of(str(number)))
 
     def memory(self, n: int, limit_s: float) -> Figures:
         """Resident memory before and after so many runs of one call."""

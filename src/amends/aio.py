@@ -34,7 +34,7 @@ from amends.hub import Hub, View, is_settled, refuse_nested
 from amends.ledger import Store
 from amends.model import Approval, Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
 from amends.noticedesk import AsyncNoticeDesk
-from amends.replaydesk import AsyncReplayDesk, reopened
+from amends.replaydesk import AsyncReplayDesk, reopened, reported
 from amends.report import Report
 from amends.requesting import once_ask
 from amends.rows import RunRow
@@ -278,7 +278,7 @@ class AsyncRuntime(
 
     async def report(self, run_id: str) -> Report:
         """One run, newest generation, as the ledger has it."""
-        return await self._report(run_id)
+        return reported(run_id) or await self._report(run_id)
 
     async def _report(self, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report:
         reading = people.read(tenant=self._view.tenant or "", id=run_id, uid=uid)

@@ -111,16 +111,20 @@ class AsyncReplayRun(AsyncRun):
 
     async def rollback(self, why: str) -> NoReturn:
         """Raise ``RolledBack``, as then."""
-        raise replaying.taken_back(self._hub, self._replay, why)
+        raise replaying.taken_back(self._hub, self._replay, self._session, why)
 
     async def report(self) -> Report:
-        """What became of the run in the end."""
+        """What this run did so far."""
         return replaying.report_now(self._hub, self._replay)
 
     def opened_again(self, id: str | None, input: object) -> AsyncReplayRun | None:
         """This run, where its program opens it itself; None: it has done so before."""
         is_mine = replaying.open_again(self._hub, self._replay, self._session, id, input)
         return self if is_mine else None
+
+    def report_named(self, run_id: str) -> Report | None:
+        """What ``rt.report`` says of this run; None: it is about another one."""
+        return replaying.report_named(self._hub, self._replay, run_id)
 
     # ---- inside ---------------------------------------------------------------------------
 

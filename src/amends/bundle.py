@@ -20,6 +20,10 @@ from typing import Any, Final, TypeVar
 from amends import bundleverify
 from amends.approvalrows import ApprovalRow
 from amends.bundleops import Record
+from amends.charges import read_charge
+from amends.engine.asking import approval_of
+from amends.engine.session import call_of
+from amends.engine.telling import event_of, info_of
 from amends.errors import BadBundle, LedgerTampered
 from amends.rows import CallRow, EventRow, RunRow
 
@@ -32,6 +36,8 @@ TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "str | None": (str, type(None)),
 }
 """The types that columns have, as they are declared."""
+NUMBER: Final = 1 << 63
+"""No number in a ledger is as large, neither whole nor broken."""
 OURS: Final = re.compile(r"^from amends\.(?P<name>\w+) import .*\n", re.MULTILINE)
 FUTURE: Final = "from __future__ import annotations\n"
 MAIN: Final = "import sys\n\nimport verify\n\nsys.exit(verify.main([sys.path[0], *sys.argv[1:]]))\n"
@@ -101,7 +107,7 @@ def unpack(data: bytes) -> list[Record]:
         problems = bundleverify.check(found)
     except bundleverify.Unreadable as error:
         raise BadBundle(str(error)) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise BadBundle(f"its rows make no sense: {error}") from error
     if problems:
         first = problems[0]
@@ -124,6 +130,7 @@ def unpack(data: bytes) -> list[Record]:
     _check_places(events, calls, asked)
     for tree in trees:
         _check_inside(tree)
+        _check_shown(tree)
     return trees
 
 
@@ -134,7 +141,8 @@ def _rows(rows: list[dict[str, Any]], kind: type[T]) -> list[T]:
             raise BadBundle(f"it says {name!r}, which this amends does not know", hint="upgrade amends")
         for name, (types, may_miss) in known.items():
             value = row.get(name, None if may_miss else MISSING)
-            if value is MISSING or (name in row and (not isinstance(value, types) or isinstance(value, bool))):
+            is_typed = name not in row or (isinstance(value, types) and not isinstance(value, bool))
+            if value is MISSING or not is_typed or (isinstance(value, int | float) and not -NUMBER < value < NUMBER):
                 raise BadBundle(f"{name} is {str(row.get(name))[:40]!r}")
     return [kind(**row) for row in rows]
 
@@ -165,3 +173,24 @@ def _check_inside(tree: Record) -> None:
     ]
     if not all(inside):
         raise BadBundle(f"what is in it of run {tree.root.id} is not all of that run")
+
+
+def _check_shown(tree: Record) -> None:
+    """Everything in it can be shown: whoever made it up must not make a listing fail for what else is in a ledger."""
+    try:
+        for run in tree.runs:
+            info_of(run)
+            json.loads(run.budgets or "[]")
+        by_id = {call.id: call for call in tree.calls}
+        for call in tree.calls:
+            call_of(call, None)
+            if call.cost:
+                read_charge(call.cost)
+            for text in (call.learned, call.evidence, call.locks):
+                json.loads(text or "[]")
+        for event in tree.events:
+            event_of(event)
+        for asked in tree.approvals:
+            approval_of(asked, by_id[asked.call], None, asked.requested_at)
+    except Exception as error:  # of whatever kind: the rows are a stranger's
+        raise BadBundle(f"a row of run {tree.root.id} cannot be shown: {type(error).__name__}: {error}") from error

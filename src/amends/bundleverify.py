@@ -29,7 +29,7 @@ from amends.bundlevouch import behind, check_checkpoints
 FORMAT, VERSION = "amends bundle", 1
 PARTS = ("runs", "calls", "events", "approvals", "checkpoints")
 FILES = ("manifest.json", *(f"{part}.jsonl" for part in PARTS), "verify.py", "__main__.py")
-UNPACKED_MAX = 1 << 29
+UNPACKED_MAX = 1 << 28
 """Bytes that a bundle may have when it is unpacked: a small file can say that it is endless."""
 BROKEN, UNREADABLE = 20, 2
 PROBLEMS_MAX = 100
@@ -50,7 +50,7 @@ def read(data: bytes) -> Bundle:
         return _parsed(texts)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
         raise Unreadable(f"{type(error).__name__}: {error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise Unreadable(f"its contents make no sense: {error}") from error
 
 
@@ -119,7 +119,7 @@ def main(words: Sequence[str]) -> int:
     try:
         bundle = read(Path(said.bundle).read_bytes())
         problems, left = check(bundle, said.key), behind(bundle)
-    except (Unreadable, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (Unreadable, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         print(f"{said.bundle} cannot be read as a bundle: {error}", file=sys.stderr)
         return UNREADABLE
     for tree in bundle.manifest["trees"]:

@@ -51,6 +51,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     LedgerBehind                 .known .found
     LeaseLost
     TransitionRefused            .frm .to
+    LedgerTampered               .event .how
 
 A tool's own exception comes out of a direct call as itself. Data lives in attributes; never match prose.
 """

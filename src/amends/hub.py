@@ -27,6 +27,7 @@ from amends.ledger import Opened, Store
 from amends.model import Order
 from amends.notices import Hook, Notices
 from amends.ops import Lease
+from amends.phrases import name_for_models
 from amends.rows import RunRow
 from amends.rules import Rule
 from amends.settings import Setting, settle_settings
@@ -174,10 +175,17 @@ class Hub:
 
     def named(self, tool: str) -> Spec:
         """The tool of this name."""
-        spec = self.specs.get(tool)
+        spec = self.find(tool)
         if spec is None:
             raise UnknownTool(tool, known=sorted(self.specs))
         return spec
+
+    def find(self, tool: str) -> Spec | None:
+        """The tool of this name, or of this name as a model is told it; None: nobody has declared one."""
+        found = self.specs.get(tool)
+        if found is None:
+            found = next((spec for name, spec in self.specs.items() if name_for_models(name) == tool), None)
+        return found
 
     def opening(self, view: View, id: str | None, input: object, options: Mapping[str, Any]) -> Opening:
         """What the caller said about a run, written down."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, Protocol
@@ -83,6 +84,15 @@ def out_of_order(no: OutOfOrder) -> str:
                 f"{no.pivot} has happened and cannot be undone, so nothing that might have to be undone may start. "
                 f"You may still call: {', '.join(no.allowed) or 'nothing'}."
             )
+
+
+NAME_CHARS_MAX: Final = 64
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def name_for_models(name: str) -> str:
+    """A tool's name as the APIs of models take it: letters, digits, ``_`` and ``-``, and not too many."""
+    return _UNSAFE.sub("_", name)[:NAME_CHARS_MAX]
 
 
 # ---- budgets ------------------------------------------------------------------------------

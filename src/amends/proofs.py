@@ -6,10 +6,12 @@ event that decided it.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from hashlib import sha256
 from typing import Any
 
 from amends.approvalrows import ApprovalRow
-from amends.chain import bound, proof
+from amends.chain import TEXTS_MAX, bound, proof, storable
 from amends.forkops import ForkRun
 from amends.ledger import AdmitCall, SettleCall, StoreOp
 from amends.rows import CallRow, RunRow
@@ -36,11 +38,25 @@ def settlement_said(op: SettleCall) -> dict[str, Any]:
 
 def call_bound(one: AdmitCall | CallRow, key: str, generation: int) -> str:
     """What a call is from its first event on."""
+    ident, digest, shared = one.ident, one.digest, one.shared if isinstance(one, CallRow) else ""
+    if key.isalnum() and ident.isalnum() and digest.isalnum() and (key + ident + digest).isascii():
+        # As ``bound`` writes it; what the calls of a tool have in common is written once.
+        first = _spelled(one.tool, one.version, one.kind)
+        rest = _spelled(
+            one.scope, one.declared, one.again, one.call_ref, one.parent, one.grp, one.at_commit, one.undoable,
+            one.accepts, shared,
+        )  # fmt: skip
+        text = f"({first}, '{key}', {generation}, '{ident}', '{digest}', {rest})"
+        return sha256(text.encode("ascii")).hexdigest()
     return bound(
         one.tool, one.version, one.kind, key, generation, one.ident, one.digest, one.scope, int(one.declared), one.again,
-        one.call_ref, one.parent, one.grp, int(one.at_commit), int(one.undoable), one.accepts,
-        one.shared if isinstance(one, CallRow) else "",
+        one.call_ref, one.parent, one.grp, int(one.at_commit), int(one.undoable), one.accepts, shared,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=TEXTS_MAX)
+def _spelled(*parts: str | int) -> str:
+    return ascii(tuple(storable(part) if isinstance(part, str) else int(part) for part in parts))[1:-1]
 
 
 def run_bound(row: RunRow) -> str:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from amends.budgetrows import SliceRow
+from amends.chain import moment
 from amends.engine.session import Session, call_of
 from amends.flow import Flow, Op, run_flow
 from amends.forkops import ReadForks
@@ -47,6 +48,7 @@ T = TypeVar("T")
 OPERATIONS_MAX: Final = 1_000_000
 """A rehearsal longer than this does not end: that is a bug of ours."""
 WHO: Final = "rehearsal"
+MICROSECOND: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +131,10 @@ class Rehearsal:
     def __init__(
         self, hub: Hub, tree: Tree, clocks: Clocks, *, probes_say: Absent | Unknown, around: Around = NOTHING_AROUND
     ) -> None:
-        self._hub, self._clocks, self._probes_say = hub, clocks, probes_say
-        self.stage = Stage(tree, max(clocks.wall, tree.now), around)
+        # Ledger time is whole microseconds. Here nothing takes time: what is due now must not be due in a part of one.
+        wall = moment(max(clocks.wall, tree.now))
+        self._hub, self._clocks, self._probes_say = hub, replace(clocks, wall=wall), probes_say
+        self.stage = Stage(tree, wall, around)
         self.does: list[Planned] = []
         self._known = {call.id: call for call in tree.calls}
         self._count = 0
@@ -178,8 +182,8 @@ class Rehearsal:
 
     def _pass(self, seconds: float) -> None:
         seconds = max(0.0, min(seconds, 1e9))
-        self._clocks = replace(self._clocks, wall=self._clocks.wall + seconds, mono=self._clocks.mono + seconds)
-        self.stage.wall += seconds
+        self.stage.wall = moment(self.stage.wall + seconds + MICROSECOND)
+        self._clocks = replace(self._clocks, wall=self.stage.wall, mono=self._clocks.mono + seconds)
 
     def _in_turn(self, flows: Sequence[Flow[Any]]) -> list[Any]:
         ends: list[Any] = []

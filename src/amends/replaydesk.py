@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from amends.flow import Flow
     from amends.hub import Hub, View
     from amends.replayed import Replayed
+    from amends.report import Report
     from amends.rerunning import Sources
     from amends.run import Run
 
@@ -29,6 +30,13 @@ def reopened(id: str | None, input: object) -> Any:
     """The run that is replayed here, opened by its program itself; None: this is no replay, or it was opened."""
     again = getattr(current_caller.get(), "opened_again", None)
     return None if again is None else again(id, input)
+
+
+def reported(run_id: str) -> Report | None:
+    """What is told of the run that is replayed here; None: this is no replay, or of another run."""
+    tell = getattr(current_caller.get(), "report_named", None)
+    found: Report | None = None if tell is None else tell(run_id)
+    return found
 
 
 class ReplayDesk:
@@ -74,7 +82,7 @@ class ReplayDesk:
         """Replay many runs against one function and say of each how it went; nothing is raised for one that diverges.
 
         ``runs``: ids of runs of this ledger, or bundles by the names of their files. ``fn`` is given the recorded run
-        where its parameter is named ``run``, else the run's input: whole, or by the names of its parameters.
+        where its parameter is named ``run``, else the run's input: by the names of its parameters, or whole.
         """
         from amends import replaying, replayrun, rerunning
 
@@ -153,7 +161,7 @@ class AsyncReplayDesk:
         """Replay many runs against one function and say of each how it went; nothing is raised for one that diverges.
 
         ``runs``: ids of runs of this ledger, or bundles by the names of their files. ``fn`` is given the recorded run
-        where its parameter is named ``run``, else the run's input: whole, or by the names of its parameters.
+        where its parameter is named ``run``, else the run's input: by the names of its parameters, or whole.
         """
         from amends import aioreplay, replaying, rerunning
 

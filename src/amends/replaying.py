@@ -14,7 +14,7 @@ from amends.engine.session import Ask, Session, call_of
 from amends.engine.telling import report_of
 from amends.engine.unlike import clock_past_end, no_such_child, other_input
 from amends.engine.values import recorded_values
-from amends.errors import Diverged, ReplayDenied, RolledBack, RunEnded, UsageError, Waiting
+from amends.errors import Diverged, ReplayDenied, RolledBack, RunBlocked, RunEnded, UsageError, Waiting
 from amends.flow import Flow, Op
 from amends.hiding import input_said
 from amends.hub import Hub, View
@@ -22,6 +22,7 @@ from amends.ledger import ReadEvents, ReadRun, SearchCalls, Tree
 from amends.model import Call
 from amends.ops import Lease
 from amends.rebuilt import error_of
+from amends.record import changed
 from amends.report import Report
 from amends.rows import CallRow, EventRow, RunRow
 from amends.valueops import NoteValue
@@ -71,20 +72,21 @@ def unpacked(hub: Hub, bundle: bytes, run_id: str = "") -> Source:
     if hub.hides:
         hub.ready()  # what is hidden is compared by commitments, which take the ledger's key
     trees = unpack(bundle)
-    chosen = [tree for tree in trees if run_id in ("", tree.root.id)]
-    if len(chosen) != 1:
-        has = ", ".join(tree.root.id for tree in trees[:NAMED_MAX])
-        raise UsageError(f"the bundle has {len(trees)} runs ({has}): which one?", hint="export one, or say which")
-    record = _opened(hub, chosen[0].runs[0], chosen[0])
-    others = {row.key: row for tree in trees if tree is not chosen[0] for row in tree.calls if row.scope == "ledger"}
-    return record, others
+    newest = {tree.root.id: tree for tree in sorted(trees, key=lambda tree: tree.root.generation)}
+    ids = [run_id] if run_id in newest else list(newest)
+    if len(ids) != 1 or (run_id and run_id not in newest):
+        has = ", ".join(list(newest)[:NAMED_MAX])
+        raise UsageError(f"the bundle has {has}: which one?", hint="export one run, or name one of these")
+    chosen = newest[ids[0]]
+    others = {row.key: row for tree in trees if tree is not chosen for row in tree.calls if row.scope == "ledger"}
+    return _opened(hub, chosen.runs[0], chosen), others
 
 
 def runs_in(bundle: bytes) -> list[str]:
     """The ids of the runs that an exported bundle has, without those inside them."""
     from amends.bundle import unpack
 
-    return [tree.root.id for tree in unpack(bundle)]
+    return list(dict.fromkeys(tree.root.id for tree in unpack(bundle)))
 
 
 def _opened(hub: Hub, root: RunRow, found: Any) -> Record:
@@ -185,7 +187,7 @@ def child_row(replay: Replay, session: Session, id: str | None, input: object) -
     else:
         named = [run for run in inside if run.id.startswith(f"{full}{NEW_CHILD}") and run.uid not in replay.entered]
     fresh = [run for run in named if run.uid not in replay.entered]
-    if not named and replay.had_ended(session.uid):
+    if replay.had_ended(session.uid) and not any(replay.had_ended(run.uid) for run in named):
         words = f"run {session.id} takes no new child: it is committed, on its way to commit"
         raise RunEnded(words, state="committed", run_id=session.id)
     if not named:
@@ -242,14 +244,37 @@ def open_again(hub: Hub, replay: Replay, session: Session, id: str | None, input
 
 
 def report_now(hub: Hub, replay: Replay) -> Report:
-    """What became of the run in the end: its record."""
-    return report_of(hub.reader(replay.record.run), replay.record.tree, ledger=hub.store.url)
+    """What the run had done when its program had come as far as it has; after its end, what became of it."""
+    record, tree = replay.record, replay.record.tree
+    if not replay.over:
+        seen = {entry.row.id for entry in record.entries if entry.row is not None and (entry.old or entry.asks)}
+        runs = tuple(
+            run for run in tree.runs if not run.parent or run.uid in record.before or run.uid in replay.entered
+        )
+        root = changed(runs[0], {"state": state_now(replay, runs[0].uid), "output": "", "goal": "", "closed_at": None})
+        calls = tuple(row for row in tree.calls if row.id in seen)
+        tree = Tree(root, (root, *runs[1:]), calls, tree.now, (), tree.approvals)
+    return report_of(hub.reader(record.run), tree, ledger=hub.store.url)
 
 
-def taken_back(hub: Hub, replay: Replay, why: str) -> RolledBack:
+def report_named(hub: Hub, replay: Replay, run_id: str) -> Report | None:
+    """What ``rt.report`` says of the run that is replayed; None: it is about another one."""
+    if run_id != replay.record.run.id:
+        return None
+    if not (replay.opened or replay.asked or replay.record.resumed):
+        raise UsageError(f"there is no run {run_id!r} in this ledger")
+    return report_now(hub, replay)
+
+
+def taken_back(hub: Hub, replay: Replay, session: Session, why: str) -> RolledBack | RunBlocked:
     """The end that a program asked for itself."""
-    run = replay.record.run
-    return RolledBack(f"run {run.id} was taken back ({why})", report=report_now(hub, replay), run_id=run.id)
+    record, uid = replay.record, session.uid
+    if uid in record.blocked:
+        return blocked_by(replay, session, record.blocked[uid])
+    replay.over = replay.over or not session.above
+    count = sum(row.state == "compensated" for row in record.tree.calls if uid == record.run.uid or row.run == uid)
+    words = f"run {session.id} was taken back ({why}): {count} call{'' if count == 1 else 's'} compensated"
+    return RolledBack(words, report=report_now(hub, replay), run_id=session.id)
 
 
 def staged_now(hub: Hub, replay: Replay, call_id: str) -> Call:

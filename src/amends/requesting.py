@@ -35,7 +35,7 @@ def model_ask(
     grp: str = "",
 ) -> Ask:
     """A tool asked for by a model: a name and JSON. ``again_because`` is the model's word for a deliberate repeat."""
-    if handler is not None and tool not in hub.specs:
+    if handler is not None and hub.find(tool) is None:
         return _undeclared_ask(session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
     spec = hub.named(tool)
     if handler is None and spec.fn is None:

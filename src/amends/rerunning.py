@@ -18,6 +18,7 @@ Sources: TypeAlias = Mapping[str, str | bytes] | Iterable[str]
 """Run ids; or bundles, and ids, by the names that reports know them by."""
 LEDGER: Final = "ledger"
 WHY_CHARS_MAX: Final = 2_000
+_REST: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def each(runs: Sources) -> Iterator[tuple[str, str | bytes, str]]:
@@ -35,32 +36,40 @@ def each(runs: Sources) -> Iterator[tuple[str, str | bytes, str]]:
 
 
 def arguments(fn: Callable[..., object], run: Any, row: RunRow) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What a recorded run gives to the function that made it: itself, its input, or its input by name."""
+    """What a recorded run gives to the function that made it: itself, its input by name, or its input as it is."""
     try:
-        found = inspect.signature(fn).parameters.values()
+        found = [one for one in inspect.signature(fn).parameters.values() if one.kind not in _REST]
     except (TypeError, ValueError) as error:
         raise UsageError(f"{fn!r} cannot be replayed against: {error}") from error
-    needed = [
-        one for one in found if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-    ]
+    needed = [one for one in found if one.default is one.empty]
     hints = _hints(fn)
-    if not needed:
-        return (), {}
+    if len(needed) == 1 and _is_run(needed[0], hints):
+        return _given(needed[0], run)
     text = run._session.veil.revealed(row.input) if row.input and lost_at(row.input) is None else ""
-    if len(needed) == 1:
-        (one,) = needed
-        hint = hints.get(one.name, one.annotation)
-        is_run = one.name == "run" or getattr(hint, "__name__", str(hint)) in ("Run", "AsyncRun")
-        given = run if is_run else decode(text, hint) if text else None
-        return ((), {one.name: given}) if one.kind is one.KEYWORD_ONLY else ((given,), {})
     whole = decode(text) if text else None
-    names = [one.name for one in needed]
-    if not isinstance(whole, Mapping) or not set(names) <= set(whole):
+    if isinstance(whole, Mapping) and needed and {one.name for one in needed} <= set(whole):
+        named = [one for one in found if one.name in whole and one.kind is not one.POSITIONAL_ONLY]
+        return (), {one.name: decode(encode(whole[one.name], path="input"), _hint(one, hints)) for one in named}
+    if len(needed) > 1:
+        names = ", ".join(one.name for one in needed)
         raise UsageError(
-            f"{getattr(fn, '__name__', fn)} takes {', '.join(names)}, and the input of run {row.id} does not have them",
+            f"{getattr(fn, '__name__', fn)} takes {names}, and the input of run {row.id} does not have them",
             hint="replay against a function of the run, of its input, or of nothing",
         )
-    return (), {name: decode(encode(whole[name], path="input"), hints.get(name, Any)) for name in names}
+    return _given(needed[0], decode(text, _hint(needed[0], hints)) if text else None) if needed else ((), {})
+
+
+def _is_run(one: inspect.Parameter, hints: Mapping[str, Any]) -> bool:
+    hint = _hint(one, hints)
+    return one.name == "run" or getattr(hint, "__name__", str(hint)) in ("Run", "AsyncRun")
+
+
+def _hint(one: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
+    return hints.get(one.name, one.annotation)
+
+
+def _given(one: inspect.Parameter, value: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return ((), {one.name: value}) if one.kind is one.KEYWORD_ONLY else ((value,), {})
 
 
 def _hints(fn: Callable[..., object]) -> dict[str, Any]:

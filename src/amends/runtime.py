@@ -30,7 +30,7 @@ from amends.hub import Hub, View, is_settled, refuse_nested
 from amends.ledger import Store
 from amends.model import Approval, Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
 from amends.noticedesk import NoticeDesk
-from amends.replaydesk import ReplayDesk, reopened
+from amends.replaydesk import ReplayDesk, reopened, reported
 from amends.report import Report
 from amends.requesting import once_ask
 from amends.rows import RunRow
@@ -261,7 +261,7 @@ class Runtime(
 
     def report(self, run_id: str) -> Report:
         """One run, newest generation, as the ledger has it."""
-        return self._report(run_id)
+        return reported(run_id) or self._report(run_id)
 
     def _report(self, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report:
         reading = people.read(tenant=self._view.tenant or "", id=run_id, uid=uid)

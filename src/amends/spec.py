@@ -1,7 +1,6 @@
 """What is said of a tool (``Declaration``) and what that means once it is checked (``Spec``).
 
-A declaration may grow after it was made (``@charge.compensate``); a spec is made when a runtime is built, and
-is all that the engine ever sees of a tool.
+A declaration may grow after it was made (``@charge.compensate``); a spec is all that the engine ever sees of a tool.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from typing import Any, Final, Literal, Required, TypeAlias, TypedDict
 from amends.budget import Costs
 from amends.errors import BadArguments, BadDeclaration
 from amends.model import Call, Kind, Order, Request, Retry, Scope, Staged
+from amends.phrases import name_for_models
 from amends.record import dataclass, field
 from amends.secret import Hidden
 from amends.signature import REPEAT, Signature, parsed, refuse, staged_problem
@@ -358,7 +358,7 @@ def schemas(specs: Iterable[Spec], style: Style, *, repeats: bool = False) -> li
 
 
 def _told(spec: Spec, style: Style, *, repeats: bool) -> dict[str, Any]:
-    named = {"name": spec.name, "description": spec.description}
+    named = {"name": spec.name if style == "mcp" else name_for_models(spec.name), "description": spec.description}
     schema = spec.schema(repeats=repeats)
     match style:
         case "openai":

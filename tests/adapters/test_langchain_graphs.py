@@ -247,6 +247,15 @@ def test_an_error_can_come_out_of_invoke_as_ever(shop: Shop) -> None:
     assert shop.effects() == ["charge nowhere 500", "refund ch_nowhere"]
 
 
+def test_a_tool_that_the_model_made_up_is_told_and_nobody_is_asked(shop: Shop) -> None:
+    turns: list[Turn] = [[("charge_card", {"order": "A1"})], [charge("A1", 500)], "ok"]
+    with runtime(shop) as rt:
+        state = agent_of(AmendsMiddleware(rt), shop, turns, InMemorySaver()).invoke(HELLO, CONFIG)
+        assert list(rt.approvals()) == []
+    assert told_in(state)[0].startswith('There is no tool "charge_card". Did you mean "charge"?')
+    assert shop.states() == ["committed"]
+
+
 # ---- pausing ------------------------------------------------------------------------------
 
 

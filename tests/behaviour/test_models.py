@@ -305,3 +305,16 @@ def test_schemas_come_in_four_styles() -> None:
     assert mcp["annotations"] == {"readOnlyHint": False, "idempotentHint": False}
     (repeats,) = rt.schemas("anthropic", repeats=True)
     assert "again_because" in repeats["input_schema"]["properties"]
+
+
+def test_a_name_is_understood_as_models_are_told_it() -> None:
+    @tool(name="k8s.deploy", kind="pivot")
+    def deploy(image: str) -> str:
+        return image
+
+    with runtime(deploy) as rt, rt.run() as run:
+        [schema] = rt.schemas("anthropic")
+        assert schema["name"] == "k8s_deploy"
+        assert rt.schemas("mcp")[0]["name"] == "k8s.deploy"
+        answer = run.answer(schema["name"], {"image": "a"})
+        assert (answer.status, answer.call.tool if answer.call else "") == ("done", "k8s.deploy")

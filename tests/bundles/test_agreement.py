@@ -42,10 +42,10 @@ def test_of_what_is_whole_both_say_nothing(whole: Path, tmp_path: Path) -> None:
         assert said(other) == bundled(other) == []
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_of_what_was_changed_both_say_the_same(whole: Path, tmp_path: Path, seed: int) -> None:
     luck, told = random.Random(seed), 0
-    for number in range(40):
+    for number in range(30):
         file = tmp_path / f"{number}.db"
         copyfile(whole, file)
         tamper(luck, file)
@@ -54,7 +54,7 @@ def test_of_what_was_changed_both_say_the_same(whole: Path, tmp_path: Path, seed
             assert bundled(rt) == ours, number
             told += bool(ours)
         file.unlink()
-    assert told > 15
+    assert told > 10
 
 
 def tamper(luck: random.Random, file: Path) -> None:

@@ -147,6 +147,35 @@ def test_rows_that_name_other_places_runs_or_tenants_are_refused(bundle: bytes) 
     refused(first("approvals", used_seq=9_999), says="places")
 
 
+@pytest.mark.parametrize(
+    "part, name, value",
+    [
+        ("runs", "causes", "nonsense"),
+        ("runs", "budgets", "{"),
+        ("runs", "closed_at", 1e300),
+        ("runs", "deadline_at", "later"),
+        ("calls", "learned", "["),
+        ("calls", "evidence", "["),
+        ("calls", "cost", "nonsense"),
+        ("calls", "settled_at", 1e17),
+        ("calls", "probes", 1 << 70),
+        ("approvals", "decided_at", 1e17),
+    ],
+)
+def test_what_could_not_be_shown_is_not_loaded(bundle: bytes, part: str, name: str, value: Any) -> None:
+    """Else one bad record would make every listing of the ledger fail."""
+    refused(changed(bundle, part, lambda rows: rows[0].update({name: value})), error=(BadBundle, LedgerTampered))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "Infinity"])
+def test_numbers_without_end_are_refused(bundle: bytes, number: str, tmp_path: Path) -> None:
+    parts = parts_of(bundle)
+    parts["events.jsonl"] = parts["events.jsonl"].replace(b'"at": ', f'"at": {number}, "was": '.encode(), 1)
+    refused(packed(parts))
+    (tmp_path / "b").write_bytes(packed(parts))
+    assert bundleverify.main([str(tmp_path / "b")]) == 2
+
+
 def test_rows_that_a_newer_amends_may_leave_out_have_their_defaults(bundle: bytes) -> None:
     with runtime("memory:") as rt:
         rt.load(changed(bundle, "calls", lambda rows: [row.pop("learned") for row in rows]))

@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from amends import AsyncRuntime, Budget, Runtime, UsageError, tool
-from amends.errors import BudgetExceeded, RunBlocked, RunConflict
+from amends.errors import BudgetExceeded, RunBlocked, RunConflict, RunEnded
 from amends.llm import Finished, ModelServer, Reply, ScriptedModel, record, run_agent
 from tests.llm.shop import World, client_of, tools_of
 
@@ -180,6 +180,27 @@ def test_tools_may_be_named_by_themselves(world: World) -> None:
             agent_of(rt)("Hello.", tools=["nothing"])
 
 
+def test_a_name_that_no_api_takes_is_told_as_one_that_they_take(kind: str) -> None:
+    @tool(name="k8s.deploy", kind="pivot")
+    def deploy(image: str) -> str:
+        return f"deployed {image}"
+
+    with Runtime("memory:", tools=[deploy]) as rt:
+        for tools in (None, [deploy], ["k8s.deploy"]):
+            model = ScriptedModel(("k8s_deploy", {"image": "a"}), "Done.")
+            done = agent_of(rt, kind)(model, tools=tools)
+            assert (told(done), done.state) == (['"deployed a"'], "committed")
+            assert "k8s_deploy" in json.dumps(model.asked[0]["tools"])
+            assert done.report.calls[1].tool == "k8s.deploy"
+
+
+def test_two_names_that_are_one_for_a_model_are_a_mistake() -> None:
+    one = tool(lambda: 1, name="a.b", kind="read")
+    two = tool(lambda: 2, name="a_b", kind="read")
+    with Runtime("memory:", tools=[one, two]) as rt, pytest.raises(UsageError, match="same name"):
+        agent_of(rt)("Hello.")
+
+
 def test_a_model_may_repeat_a_call_on_purpose_where_it_is_let(agent: Agent, world: World) -> None:
     again = ("charge", {"order": "7", "cents": 4200, "again_because": "a second box"})
     done = agent(CHARGE, again, "Done.", repeats=True)
@@ -298,6 +319,39 @@ def test_an_answer_that_is_cut_or_refused_ends_the_run_and_runs_nothing(agent: A
     done = agent(CHARGE, Reply("I am", [("reserve", {"sku": "box"})], stop=stop), "Done.")
     assert (done.outcome, done.state) == ("stopped", "rolled_back")
     assert "did not finish" in done.why
+    assert effects(world) == ["charge 7", "refund ch_7"]
+
+
+def test_after_the_point_of_no_return_a_cut_answer_is_asked_for_again(agent: Agent, world: World) -> None:
+    cut = Reply("I am", stop="length")
+    done = agent(CHARGE, SHIP, cut, id="o-7")
+    assert (done.outcome, done.state) == ("stopped", "blocked")
+    done = agent(CHARGE, SHIP, ("mail", {"to": "ada"}), "Done.", id="o-7")
+    assert (done.outcome, done.state, done.turns) == ("done", "committed", 5)
+    assert effects(world) == ["charge 7", "ship 7", "mail ada"]
+
+
+def test_a_run_that_somebody_else_takes_back_ends_there(rt: Runtime, world: World) -> None:
+    def a_person_stops_it(_: Any) -> Any:
+        rt.rollback("o-7", plan=rt.plan_rollback("o-7").hash, by="ada", why="the customer has called")
+        return ("reserve", {"sku": "box"})
+
+    done = agent_of(rt)(CHARGE, a_person_stops_it, "Done.", id="o-7")
+    assert (done.outcome, done.state, done.turns) == ("rolled_back", "rolled_back", 2)
+    assert effects(world) == ["charge 7", "refund ch_7"]
+    with pytest.raises(RunEnded):
+        agent_of(rt)(CHARGE, "Done.", id="o-7")
+
+
+def test_a_tool_that_dooms_the_run_ends_it(world: World) -> None:
+    @tool(key="n", on_failure="rollback")
+    def pack(n: int) -> str:
+        raise ValueError("no box")
+
+    pack.compensate(lambda: None)
+    with Runtime("memory:", tools=[*tools_of(world), pack]) as rt:
+        done = agent_of(rt)(CHARGE, ("pack", {"n": 1}), "Done.")
+    assert (done.outcome, done.state) == ("rolled_back", "rolled_back")
     assert effects(world) == ["charge 7", "refund ch_7"]
 
 

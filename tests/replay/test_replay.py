@@ -413,7 +413,7 @@ def _in_thread(act: Callable[[], object]) -> None:
 def test_inside_a_replay_the_ledger_is_neither_asked_nor_told(clinic: Clinic) -> None:
     clinic.record(clinic.visit)
     with pytest.raises(ReplayDenied):
-        clinic.rt.replay("visit", lambda: clinic.rt.report("visit"))
+        clinic.rt.replay("visit", lambda: list(clinic.rt.runs()))
     other = Runtime("memory:", tools=[clinic.weigh])
     with pytest.raises((ReplayDenied, UsageError)):
         clinic.rt.replay("visit", lambda: other.run("x").__enter__())

@@ -28,6 +28,7 @@ from amends.record import changed
 from amends.rows import AddEvent, FindKey, Now
 from amends.store import (
     admission,
+    below,
     budgets,
     change,
     charging,
@@ -83,6 +84,7 @@ MODULES = (
     proofs,
     forking,
     kin,
+    below,
     requesting,
 )
 SCHEDULES_MAX = 4_000
@@ -559,6 +561,12 @@ BUGS: tuple[Bug, ...] = (
     Bug("X7", "a fork of a fork stands on its own source only",
         lambda: rewritten((kin, "forks_on", "todo.append(fork.uid)", "pass")),
         ("not_taken_back_under_a_fork",), ("F29d",)),
+    Bug("X8", "a fork that has gone back wakes nobody",
+        lambda: rewritten((change, "_wake_sources", "if waits and", "if False and")),
+        ("waits_for_forks_that_stand",), ("F29b", "F29d")),
+    Bug("X9", "a run waits for a fork that ended between its two looks",
+        lambda: rewritten((below, "forks_are_gone", "if run.uid != run.root:", "if True:")),
+        ("waits_for_forks_that_stand",), ("F29f",)),
     Bug("25b", "doubt releases its budget reservation",
         lambda: rewritten((charging, "_next_phase", 'case "failed" | "dropped" | "refused"', 'case "failed" | "dropped" | "refused" | "in_doubt"')),
         ("sum_of_budgets",), ("F24q",)),

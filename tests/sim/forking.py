@@ -77,6 +77,17 @@ def fork_scenarios(v: Variant) -> list[Scenario]:
             await do(run, a, n=1)
             raise Fails("at once")
 
+    async def after_a_while(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            await do(run, a, n=1)
+            await Sleep(1.0)
+            raise Fails("with its fork")
+
+    async def too(run: SimulatedRun) -> None:
+        await do(run, a, n=1)
+        await Sleep(0.5)
+        raise Fails("with its original")
+
     async def waits(inside: Inside) -> None:
         async with inside.run("r", recover="wait") as run:
             await do(run, a, n=1)
@@ -113,6 +124,7 @@ def fork_scenarios(v: Variant) -> list[Scenario]:
         Scenario("F29 fork of a run that fails", fails, tools, rest, second=_forker(other_way)),
         Scenario("F29b fork that fails too", fails, tools, rest, second=_forker(other_way_fails)),
         Scenario("F29e fork at the moment of failure", at_once, tools, rest, second=_forker(other_way_fails, 0.0)),
+        Scenario("F29f both fail at once", after_a_while, tools, rest, second=_forker(too)),
         Scenario("F29c fork of what a person takes back", waits, tools, rest, second=_forker(slowly), third=_person),
         Scenario("F29d fork of a fork", fails, tools, rest, second=fork_of_fork),
     ]

@@ -163,7 +163,7 @@ def _look_at_plan(sim: Simulation, hub: Hub, run: RunRow) -> int:
 def _stands(store: MemoryStore, call: Any) -> bool:
     standing = ("succeeded", "in_doubt", "compensation_failed", "compensation_in_doubt")
     kept = store.runs[call.run].state in ("committed", "pivoted") and call.id != store.runs[call.run].pivot
-    return call.kind != "read" and call.state in standing and not kept
+    return call.kind != "read" and not call.shared and call.state in standing and not kept
 
 
 @pytest.mark.parametrize("seed", range(2))

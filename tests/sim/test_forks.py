@@ -27,4 +27,4 @@ def test_a_fork_survives_whatever_happens_to_who_makes_it(scenario: Scenario) ->
             forked += any(event.what == "forked" for event in events)
             blocked += any(event.to_state == "blocked" and "fork" in event.facts for event in events)
     assert forked, "a sweep in which nothing is forked proves nothing"
-    assert blocked or "F29c" in scenario.name or "F29e" in scenario.name
+    assert blocked or scenario.name.split()[0] in ("F29c", "F29e")

@@ -17,6 +17,11 @@ art = AsyncRuntime(tools=[charge])
 with rt.run() as run:
     run.call(charge, order_id="1")  # E missing cents
     run.call(charge, {"order_id": "1"})  # E dict
+def agent(order: str) -> int: return 1
+rt.replay("a", agent)  # E an argument is missing
+rt.replay("a", agent, 1)  # E not a str
+z: str = rt.replay("a", agent, "1")  # E int
+rt.replay("a", agent, "1", until="call_1")  # E not an argument of agent
 with art.run() as run2:  # E needs async with
     pass
 async def main() -> None:

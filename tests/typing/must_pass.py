@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, assert_type
+from uuid import UUID
 from amends import (
-    Absent, Approval, AsyncRuntime, Budget, BudgetState, Call, Cost, CostLine, Happened, Probed, Retry, Runtime, Staged, Tool, ToolCall, Unknown, Answer, current_call, declare, spent, tool,
+    Absent, Answer, Approval, AsyncRun, AsyncRuntime, Budget, BudgetState, Call, Comparison, Cost, CostLine, Happened, Probed, Replayed, Retry, Run, Runtime, Staged, Tool, ToolCall, Unknown, current_call, declare, spent, tool,
 )
 from amends.links import Verb, sign, verify
 from amends.llm import Finished, Heard, ModelServer, Reply, ScriptedModel, run_agent, run_agent_async
@@ -97,6 +99,17 @@ with rt.run("a") as run:
     assert_type(run.once("k", Receipt, "1"), Receipt)
 after = r.id   # not possibly-unbound
 
+def agent(order: str, cents: int = 1) -> Receipt: return charge(order_id=order, cents=cents)
+def of_run(run: Run) -> datetime: return run.now()
+assert_type(rt.replay("a", agent, "1", cents=2), Receipt)
+assert_type(rt.replay(b"bundle", agent, "1"), Receipt)
+with rt.replaying("a", until="call_1", strict=False) as replayed:
+    assert_type(replayed, Run)
+    assert_type(of_run(replayed), datetime)
+assert_type(replayed.uuid(), UUID)
+assert_type(replayed.random().random(), float)
+assert_type(rt.replay_each(["a"], agent), list[Replayed])
+
 async def main() -> None:
     art = AsyncRuntime(tools=[charge, acharge])
     async with art.run("a") as run:
@@ -106,6 +119,11 @@ async def main() -> None:
         assert_type(await run.call(acharge, order_id="1"), Receipt)
         a, b = await asyncio.gather(acharge(order_id="1"), run.call(charge, order_id="1", cents=1))
         assert_type(a, Receipt); assert_type(b, Receipt)
+        assert_type(await run.now(), datetime)
+    async def again(n: int) -> Receipt: return await acharge(order_id=str(n))
+    assert_type(await art.replay("a", again, 1), Receipt)
+    async with art.replaying("a") as replayed:
+        assert_type(replayed, AsyncRun)
 
 # ---- the call form ------------------------------------------------------------------------
 
@@ -203,3 +221,14 @@ with paying.run() as answering:
     assert_type(answering.answer_all([ToolCall("charge", {"order_id": "1"}), ToolCall("search", "{}", "call_1")]), list[Answer])
 with ModelServer(script, usage={"messages": {"input_tokens": 1}}) as server:
     assert_type(server.url, str)
+
+def forks(rt: Runtime) -> None:
+    assert_type(rt.fork("r", at="call"), str)
+    assert_type(rt.fork("r", at="call", id="f"), str)
+    compared = rt.compare("r", "f")
+    assert_type(compared, Comparison)
+    assert_type(compared.alike, bool)
+
+async def async_forks(art: AsyncRuntime) -> None:
+    assert_type(await art.fork("r", at="call"), str)
+    assert_type(await art.compare("r", "f"), Comparison)

@@ -16,7 +16,7 @@ from amends.cli.show import progress, put_json, put_table, say
 from amends.cli.watching import event_facts
 from amends.errors import UsageError
 
-FILE_BYTES_MAX: Final = 1 << 29
+FILE_BYTES_MAX: Final = 1 << 28
 """A file that is larger is no bundle of ours."""
 
 

@@ -86,6 +86,8 @@ class Record:
     """The state of every run inside it that was there when the execution that is replayed began."""
     blocked: dict[str, EventRow]
     """Those that were left blocked in it: how each came to be so first."""
+    decided: frozenset[str]
+    """Those whose block had ended before: opened again they were committed first of all."""
     gone: frozenset[str]
     """Those that had been taken back before, or were when they were opened again: then they were new ones."""
     ends: dict[str, str]
@@ -106,13 +108,20 @@ class Record:
         return self.blocked.get(run) or (self.blocks.get(run) if self.before[run] == "blocked" else None)
 
 
-def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
-    """The record of this tree; ``events``: all of the tree's, in ledger order."""
-    moves: dict[str, list[EventRow]] = {}
-    refusals: list[EventRow] = []
-    values: dict[tuple[str, str], list[float]] = {}
-    states: list[EventRow] = []
-    mine = {run.uid: run for run in tree.runs}
+@dataclass(slots=True)
+class _Events:
+    """The events of a tree, by what they tell."""
+
+    moves: dict[str, list[EventRow]] = field(default_factory=dict)
+    refusals: list[EventRow] = field(default_factory=list)
+    values: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    states: list[EventRow] = field(default_factory=list)
+    goals: list[EventRow] = field(default_factory=list)
+
+
+def _told(events: Iterable[EventRow], mine: Mapping[str, RunRow]) -> _Events:
+    told = _Events()
+    moves = told.moves
     for event in events:
         if event.what in ("call", "shared"):
             known = moves.get(event.call)
@@ -121,15 +130,25 @@ def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
             else:
                 known.append(event)
         elif event.what == "run":
-            states.append(event)
+            told.states.append(event)
+        elif event.what == "goal" and event.to_state == "commit":
+            told.goals.append(event)
         elif event.what == "refused" and event.run in mine:
-            refusals.append(event)
+            told.refusals.append(event)
         elif event.what == VALUE and event.run in mine:
-            values.setdefault((event.run, event.call), []).append(event.at)
+            told.values.setdefault((event.run, event.call), []).append(event.at)
+    return told
+
+
+def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
+    """The record of this tree; ``events``: all of the tree's, in ledger order."""
+    mine = {run.uid: run for run in tree.runs}
+    told = _told(events, mine)
+    moves, states = told.moves, told.states
     last = max((max(row.asked_epoch, row.created_epoch) for row in tree.calls), default=1)
     first = 0 if tree.run.history else last
     entries = [one for row in tree.calls if (one := _entry_of(row, moves.get(row.id, ()), last, first)) is not None]
-    entries += [_refusal(event) for event in refusals if event.epoch >= first and "ident" in event.facts]
+    entries += [_refusal(event) for event in told.refusals if event.epoch >= first and "ident" in event.facts]
     entries.sort(key=lambda entry: entry.asked_at)
     before = {event.run: event.to_state for event in states if event.epoch < first}
     left = _left_as(event for event in states if event.epoch >= first)
@@ -141,9 +160,10 @@ def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
         entries=entries,
         by_name={},
         by_call={entry.row.id: entry for entry in entries if entry.row is not None},
-        values=values,
+        values=told.values,
         approvals={asked.id: asked for asked in tree.approvals},
         before=before,
+        decided=frozenset(event.run for event in told.goals if event.epoch < first),
         gone=gone,
         blocks={event.run: event for event in states if event.epoch < first and event.to_state == "blocked"},
         ends={run: move.to_state for run, move in left.items()},

@@ -163,7 +163,10 @@ class Replay:
 
     def had_ended(self, run: str) -> bool:
         """Whether this run inside the run only answers by now: it had committed before, or has been left so here."""
-        return self.record.before.get(run) == "committed" or run in self.left_committed
+        record = self.record
+        if record.before.get(run) == "committed" or run in self.left_committed:
+            return True
+        return run in record.decided and record.ends.get(run) == "committed"
 
 
 class Stopped(BaseException):

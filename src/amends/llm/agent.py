@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from amends import (
     UsageError,
     current_run,
 )
-from amends.errors import ApprovalVoid, NoRun
+from amends.errors import ApprovalVoid, NoRun, RunEnded
 from amends.llm.clients import Client, OnText, client_for
 from amends.llm.conversation import ROLLBACK, Conversation
 from amends.llm.dialects import Prompt, Style, dialect
@@ -29,6 +31,8 @@ from amends.llm.wire import Api
 
 Outcome: TypeAlias = Literal["done", "waiting", "rolled_back", "max_turns", "stopped"]
 TURNS_MAX: Final = 20
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
+"""What the names of tools may not have in the APIs of models."""
 NO_WAY_BACK: Final = (
     "Not taken back: this task has made its irreversible call, and only goes forward. "
     "Finish what is left, or stop and tell the user."
@@ -131,7 +135,7 @@ def run_agent(
                 end.text = str(opened.output or "")
             else:
                 end.text = opened.output = _converse(opened, talk, asks, max_turns, on_text)
-    except (Held, ApprovalVoid, RolledBack, _Unfinished) as error:
+    except (Held, ApprovalVoid, RolledBack, RunEnded, _Unfinished) as error:
         end.take(error, talk)
     end.report = replayed.report() if replayed is not None else seen.report(end.run_id)
     return end.finished(talk)
@@ -172,7 +176,7 @@ async def run_agent_async(
                 end.text = str(opened.output or "")
             else:
                 end.text = opened.output = await _converse_async(opened, talk, asks, max_turns, on_text)
-    except (Held, ApprovalVoid, RolledBack, _Unfinished) as error:
+    except (Held, ApprovalVoid, RolledBack, RunEnded, _Unfinished) as error:
         end.take(error, talk)
     end.report = await replayed.report() if replayed is not None else await seen.report(end.run_id)
     return end.finished(talk)
@@ -235,8 +239,6 @@ def _let_go_if_held(answers: Sequence[Answer], talk: Conversation) -> None:
 
 
 def _reason(args: Any) -> str:
-    import json
-
     try:
         plain = json.loads(args) if isinstance(args, str) else args
         return str(plain.get("why") or "the model asked for it")[:500]
@@ -295,14 +297,17 @@ def _begun(
 
 
 def _offered(schemas: Sequence[dict[str, Any]], tools: Iterable[str | Tool[..., Any]] | None) -> list[dict[str, Any]]:
+    known = {_name(one): one for one in schemas}
+    if len(known) < len(schemas):
+        raise UsageError("two tools have the same name for a model, to whom a.b and a_b are both a_b")
     if tools is None:
         return list(schemas)
     names = [one if isinstance(one, str) else str(getattr(one, "name", one)) for one in tools]
-    known = {_name(one): one for one in schemas}
-    missing = [name for name in names if name not in known]
+    told = {name: name if name in known else _UNSAFE.sub("_", name) for name in names}
+    missing = [name for name in names if told[name] not in known]
     if missing:
         raise UsageError(f"no tool {', '.join(missing)} is declared here", hint="pass it in Runtime(tools=[...])")
-    return [known[name] for name in dict.fromkeys(names)]
+    return [known[told[name]] for name in dict.fromkeys(names)]
 
 
 def _name(schema: Mapping[str, Any]) -> str:
@@ -331,6 +336,8 @@ class _End:
     def take(self, error: Exception, talk: Conversation) -> None:
         """The run was left with this; raises it again where it is none of the ends of an agent."""
         if not self.run_id or (isinstance(error, ApprovalVoid) and not error.asked):
+            raise error
+        if isinstance(error, RunEnded) and error.state not in ("rolling_back", "rolled_back"):
             raise error
         self.why = str(error)
         self.text = talk.pending.text if talk.pending is not None else ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from amends import Answer, Call, Held, Report, Secret, ToolCall, UsageError
-from amends.errors import ApprovalVoid, ToolFailed, UnknownTool
+from amends.errors import ApprovalVoid, UnknownTool
 from amends.llm.dialects import Message, Prompt, Said, dialect
 from amends.llm.wire import Api, written
 
@@ -46,7 +46,6 @@ class Conversation:
         """Whether everything that the run has done is in the conversation."""
         self.waiting: tuple[Held | ApprovalVoid, ...] = ()
         """What waits for a person."""
-        self._failed: dict[str | None, Call] = {}
 
     # ---- asking ---------------------------------------------------------------------------
 
@@ -66,13 +65,9 @@ class Conversation:
         return self._speaks.delta(event)
 
     def asked(self) -> tuple[ToolCall, ...]:
-        """The calls to be done now: of tools that the model was told about, and not answered by the record."""
+        """The calls to be done now: of tools that the model was told about."""
         assert self.pending is not None, "the model has said something"
-        return tuple(
-            call
-            for call in self.pending.calls
-            if call.tool in self._offered and call.tool != ROLLBACK and call.tool_call_id not in self._failed
-        )
+        return tuple(call for call in self.pending.calls if call.tool in self._offered and call.tool != ROLLBACK)
 
     def tell(self, answers: Iterable[Answer], *, no_way_back: str = "") -> None:
         """Take in what became of the calls; ``no_way_back``: what is said to a model that asked for the way back."""
@@ -84,14 +79,10 @@ class Conversation:
                 outcomes.append((call, _refusal(UnknownTool(call.tool, known=known))))
             elif call.tool == ROLLBACK:
                 outcomes.append((call, Answer("refused", no_way_back)))
-            elif call.tool_call_id in self._failed:
-                failed = self._failed[call.tool_call_id]
-                error = ToolFailed(failed.error or "it failed", call=failed, type_name="", run_id=failed.run_id)
-                outcomes.append((call, Answer("failed", error.for_model(), call=failed, error=error)))
             else:
                 outcomes.append((call, next(done)))
         self.messages += self._speaks.told(outcomes)
-        self.pending, self._failed = None, {}
+        self.pending = None
 
     @property
     def rollback_asked(self) -> ToolCall | None:
@@ -126,13 +117,10 @@ class Conversation:
         if _has_secret(response):  # its calls cannot be read any more: the model is asked for this turn again
             self.knows_all = False
             return
+        if self._speaks.said(response).cut:  # none of it was done, and the model is asked again
+            self.turns = len(asked)
+            return
         self.hear(response)
-        assert self.pending is not None, "it was just heard"
-        ids = {call.tool_call_id for call in self.pending.calls}
-        later = report.calls[report.calls.index(last) + 1 :]
-        self._failed = {
-            call.tool_call_id: call for call in later if call.tool_call_id in ids and call.state == "failed"
-        }
 
 
 def _name(schema: Mapping[str, Any]) -> str:

@@ -32,3 +32,14 @@ async def forks_of(run: RunRow) -> list[RunRow]:
         return []
     inside = {row.uid for row in await subtree(run)}
     return await standing_on(run.root, {call.id for call in await ListCalls(run.root) if call.run in inside})
+
+
+async def forks_are_gone(run: RunRow) -> bool:
+    """Whether it, or a run inside it, was not taken back because of forks, and none of those stands any more.
+
+    Asked in the transaction that blocks it: one that ended just before found nobody to wake.
+    """
+    if run.uid != run.root:
+        return False
+    waiting = [one for one in await subtree(run) if one.goal == "rollback" and one.phase == "open" and not one.pivot]
+    return any([not await forks_of(one) for one in waiting])

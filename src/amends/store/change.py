@@ -79,7 +79,7 @@ def _written(facts: Mapping[str, Any]) -> str:
     for name, value in facts.items():
         if type(value) is not str and type(value) is not int:
             return json.dumps(facts, ensure_ascii=False, default=str)
-        texts.append(f"{quoted(name)}: {quoted(value) if type(value) is str else value}")
+        texts.append(f'"{name}": {quoted(value) if type(value) is str else value}')
     return f"{{{', '.join(texts)}}}"
 
 

@@ -26,7 +26,7 @@ from amends.lockrows import Wanted
 from amends.proofs import proof_of
 from amends.rows import CallRow, FindCall, FindRun, ListCalls, ListTree, Now, RunRow, UpdateCall, UpdateRun
 from amends.states import RUN_FINAL, STANDING, UNSETTLED
-from amends.store.below import forks_of, mark_of, subtree
+from amends.store.below import forks_are_gone, forks_of, mark_of, subtree
 from amends.store.change import count_replays, find_run, holds, move_call, move_run, note, owned, unblock
 from amends.store.kin import taken_back
 from amends.store.law import not_done, promote, within
@@ -296,7 +296,7 @@ async def close_run(op: CloseRun) -> RunRow:
         return await move_run(run, "committed", at=now, by=op.owner, epoch=root.epoch)
     assert op.to == "blocked", f"a run is not closed as {op.to}"
     causes = json.dumps(op.causes, ensure_ascii=False)
-    wake = None if op.wake_s is None else now + op.wake_s
+    wake = now if await forks_are_gone(run) else None if op.wake_s is None else now + op.wake_s
     if run.state == "blocked":
         run = await UpdateRun(run, {"causes": causes, "interrupted": int(op.interrupted)})
     else:

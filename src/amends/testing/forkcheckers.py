@@ -90,10 +90,24 @@ def forks_are_of_what_stood(store: MemoryStore, world: World) -> Iterator[str]:
             yield f"run {event.run_id} was forked on its way back"
 
 
+def waits_for_forks_that_stand(store: MemoryStore, world: World) -> Iterator[str]:
+    """A run that is not taken back because of forks goes on when none of them stands any more."""
+    forks = {run.uid: run for run in store.runs.values() if run.forked_from and run.uid == run.root}
+    for run in store.runs.values():
+        waits = run.state == "blocked" and run.came_from == "open" and run.goal == "rollback" and not run.pivot
+        if run.uid != run.root or not waits or run.wake_at is not None:
+            continue
+        mine = {call.id for call in store.calls.values() if call.root == run.uid}
+        sharing = {call.root for call in store.calls.values() if call.shared in mine}
+        if not any(forks[uid].state not in ("rolled_back", "abandoned") for uid in sharing):
+            yield f"run {run.id} waits for forks, and none of them stands any more"
+
+
 FORK_CHECKERS: Final[tuple[Callable[[MemoryStore, World], Iterator[str]], ...]] = (
     not_taken_back_under_a_fork,
     shared_stays_as_it_is,
     shared_is_not_done_again,
     forks_end_with_what_they_share,
     forks_are_of_what_stood,
+    waits_for_forks_that_stand,
 )

@@ -144,12 +144,13 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Handled]) -> Handled:
         """The tool is run at most once, or the record answers, or the graph pauses for a person."""
         seat, body, call = self._seat_of(request), Body(request, handler), request.tool_call
+        run_by = None if request.tool is None else body.run  # a name that the model made up is nobody's to approve
         try:
             with seat.lock:
                 run = self._open(seat, request.state)
             self._refuse_crossing(seat, request)
             for _ in range(WAKES_MAX):
-                answer = run.answer(call["name"], call["args"], handler=body.run, tool_call_id=call["id"])
+                answer = run.answer(call["name"], call["args"], handler=run_by, tool_call_id=call["id"])
                 if not self._is_pause(answer, body, seat, request):
                     return self._told(answer, body)
                 interrupt(_asked(answer))
@@ -165,12 +166,13 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
     ) -> Handled:
         """The same, awaited."""
         seat, body, call = self._seat_of(request), Body(request, handler), request.tool_call
+        run_by = None if request.tool is None else body.arun
         try:
             async with seat.alock:
                 run = await self._aopen(seat, request.state)
             self._refuse_crossing(seat, request)
             for _ in range(WAKES_MAX):
-                answer = await run.answer(call["name"], call["args"], handler=body.arun, tool_call_id=call["id"])
+                answer = await run.answer(call["name"], call["args"], handler=run_by, tool_call_id=call["id"])
                 if not self._is_pause(answer, body, seat, request):
                     return self._told(answer, body)
                 interrupt(_asked(answer))

@@ -29,6 +29,7 @@ from amends.testing.conformance import (  # isort: skip
     checkpoints as checkpoints,
     values as values,
     forking as forking,
+    auditing as auditing,
 )
 from amends.testing.conformance.prove import COLOURS, Proof, check_store, prove_store
 from amends.testing.conformance.registry import CHECKS, Skipped

@@ -170,6 +170,16 @@ def a_run_that_waited_for_a_fork_goes_on_when_that_is_gone(ledger: Ledger) -> No
 
 
 @check
+def a_run_that_is_blocked_for_a_fork_that_has_just_gone_is_looked_at_again(ledger: Ledger) -> None:
+    run = ledger.run()
+    fork = opened(ledger, forked(ledger, run, ledger.do(run)))
+    assert ledger.roll_back(run).how == "forked"
+    ledger.roll_back(fork, owner="f")
+    ledger.close(fork, "rolled_back", owner="f")
+    assert ledger.close(run, "blocked", causes=("fork",)).wake_at == ledger.clock.now
+
+
+@check
 def what_a_fork_shares_it_never_takes_back(ledger: Ledger) -> None:
     run = ledger.run()
     one = ledger.do(run)
@@ -302,3 +312,26 @@ def of_a_fork_and_a_rollback_at_once_one_is_first(ledger: Ledger) -> None:
         back = ops.BeginRollback(run.uid, "a", "it failed", False, owner="a", epoch=run.epoch)
         fork, rolled = race(ledger, word, back)
         assert (fork.how, rolled.how) in (("forked", "forked"), ("back", "rolling"))
+
+
+@check
+def of_two_forks_of_one_id_at_once_one_is_made(ledger: Ledger) -> None:
+    for number in range(ROUNDS):
+        runs = [ledger.run(f"run {number} {side}") for side in ("l", "r")]
+        calls = [ledger.do(run, key=f"key {run.id}") for run in runs]
+        words = [fork_op(ledger, run, call, id=f"fork {number}") for run, call in zip(runs, calls, strict=True)]
+        first, second = race(ledger, *words)
+        assert sorted((first.how, second.how)) == ["forked", "taken"]
+        assert first.run == second.run
+
+
+@check
+def a_fork_that_ends_and_its_source_that_goes_back_at_once_do_not_wait_for_each_other(ledger: Ledger) -> None:
+    for number in range(ROUNDS):
+        run = ledger.run(f"run {number}")
+        fork = opened(ledger, forked(ledger, run, ledger.do(run, key=f"key {number}"), id=f"fork {number}"))
+        ledger.roll_back(fork, owner="f")
+        back = ops.BeginRollback(run.uid, "a", "it failed", False, owner="a", epoch=run.epoch)
+        closed, rolled = race(ledger, ops.CloseRun(fork.uid, "f", fork.epoch, "rolled_back"), back)
+        assert closed.state == "rolled_back"
+        assert rolled.how in ("forked", "rolling")

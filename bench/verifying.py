@@ -1,0 +1,155 @@
+"""``python -m bench.verifying``: how long an audit of a large ledger takes, and how much memory.
+
+    python -m bench.verifying                          a million events on SQLite
+    python -m bench.verifying --events 100000 --url postgresql://...      on an empty database
+
+The ledger is one real run, copied under other ids with its chain written anew: made by calls it would take an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final
+
+from amends import Runtime
+from amends.bundleops import LoadRecords, ReadRecord, Record
+from amends.chain import GENESIS, link
+from amends.eventrows import EVENT_COLUMNS, EventRow
+from amends.ledger import Store
+from amends.proofs import run_bound
+from amends.rows import CALL_COLUMNS, LOADED, RUN_COLUMNS, CallRow
+from amends.store.locate import store_for
+from amends.store.memory import MemoryStore
+from amends.store.sqlite import SqliteStore
+from bench.places import BUILD
+from bench.sides.ours import pay
+from bench.sides.timing import args_of
+
+EVENTS: Final = 1_000_000
+CALLS: Final = 48
+"""In a run: with its own four events a hundred."""
+BATCH: Final = 50
+SECONDS_MAX: Final = 60.0
+
+
+def main() -> None:
+    """Fill, verify, say what it took."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=EVENTS)
+    parser.add_argument("--url", default="")
+    asked = parser.parse_args()
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILD) as folder:
+        url = asked.url or f"sqlite:///{Path(folder) / 'ledger.db'}?synchronous=normal"
+        began = time.perf_counter()
+        fill(url, asked.events)
+        print(f"filled in {time.perf_counter() - began:.0f} s")
+        with closing(Runtime(url, tools=[pay])) as rt:
+            began, cpu, before = time.perf_counter(), time.process_time(), _peak_mb()
+            found = rt.verify()
+            seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+        print(f"{found}\n{seconds:.1f} s ({cpu:.1f} s of CPU), {found.events / seconds:,.0f} events a second")
+        print(f"memory grew by {_peak_mb() - before:.0f} MB while it looked (it began at {before:.0f} MB)")
+        assert found.ok, str(found)
+        print("within" if seconds < SECONDS_MAX * asked.events / EVENTS else "over", f"the bar of {SECONDS_MAX:g} s")
+
+
+def fill(url: str, events: int) -> None:
+    """So many events in trees of a hundred, as records of another ledger."""
+    pattern = _pattern()
+    store = store_for(url)
+    store.open(create=True)
+    with closing(store):
+        write = _into_file(store.path) if isinstance(store, SqliteStore) else _loaded(store)
+        per_run = len(pattern.events)
+        for first in range(0, events // per_run, BATCH):
+            write([_copy(pattern, number) for number in range(first, first + BATCH)])
+
+
+def _loaded(store: Store) -> Callable[[list[Record]], None]:
+    def write(some: list[Record]) -> None:
+        uid = f"load-{some[0].root.uid}"
+        store.perform(LoadRecords(uid, uid, "", "bench", tuple(some)))
+
+    return write
+
+
+def _into_file(path: Path) -> Callable[[list[Record]], None]:
+    """Row by row past the ledger, which is many times faster than loading them."""
+    columns = {"runs": RUN_COLUMNS, "calls": CALL_COLUMNS, "events": EVENT_COLUMNS}
+    file = sqlite3.connect(path)
+
+    def write(some: list[Record]) -> None:
+        for table, names in columns.items():
+            listed, marks = ", ".join(f'"{name}"' for name in names), ", ".join("?" * len(names))
+            rows = (attrgetter(*names)(_apart(row)) for record in some for row in getattr(record, table))
+            file.executemany(f"insert into {table} ({listed}) values ({marks})", rows)
+        file.commit()
+
+    return write
+
+
+def _apart(row: Any) -> Any:
+    return replace(row, key=f"{LOADED}{row.id}:{row.key}") if isinstance(row, CallRow) else row
+
+
+def _pattern() -> Record:
+    """One real run, written by amends."""
+    memory = MemoryStore()
+    with closing(Runtime(store=memory, tools=[pay], checkpoint="off")) as rt, rt.run("pattern") as run:
+        for number in range(CALLS):
+            pay(**args_of(f"order-{number}"))
+        run.output = "done"
+    [root] = memory.runs
+    record = memory.perform(ReadRecord(root))
+    assert record is not None, "it was made just now"
+    return record
+
+
+def _copy(pattern: Record, number: int) -> Record:
+    """The same under other ids, its chain written anew."""
+    [run] = pattern.runs
+    first = number * len(pattern.events)
+    copied = replace(
+        run, uid=f"{run.uid}-{number}", id=f"{run.id}-{number}", root=f"{run.uid}-{number}", origin="bench"
+    )
+    calls = tuple(
+        replace(
+            call,
+            id=f"{call.id}-{number}",
+            run=copied.uid,
+            root=copied.uid,
+            run_id=copied.id,
+            seq=call.seq + first,
+            settled_seq=call.settled_seq + first,
+        )
+        for call in pattern.calls
+    )
+    events: list[EventRow] = []
+    prev = GENESIS
+    for event in pattern.events:
+        of_call = f"{event.call}-{number}" if event.call else ""
+        facts = event.facts.replace(run_bound(run), run_bound(copied))
+        event = replace(
+            event, root=copied.uid, run=copied.uid, run_id=copied.id, call=of_call, facts=facts, seq=event.seq + first
+        )
+        prev = link(prev, event.n, event.at, event.body)
+        events.append(replace(event, hash=prev))
+    return Record((copied,), calls, tuple(events), ())
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+if __name__ == "__main__":
+    main()
