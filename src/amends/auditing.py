@@ -31,13 +31,13 @@ async def verify(
     trusted = [load_key(key) for key in keys] or [key for key in (hub.checkpointer.key,) if key is not None]
     known = await _known(hub, anchor)
     if not run_ids and not text.strip():
-        heard = await hear(trusted, known)
+        heard = await hear(trusted, known, demanded=bool(keys))
         found = await verify_chains(audit_of(hub, view, heard.high))
         return await with_witness(found.verified(), heard, view.tenant or None)
     roots = await _trees_of(view, run_ids)
     if text.strip():
         roots |= await _filtered(audit_of(hub, view), text)
-    heard = await hear(trusted, known, roots=frozenset(roots))
+    heard = await hear(trusted, known, roots=frozenset(roots), demanded=bool(keys))
     found = Found(audit_of(hub, view, heard.high))
     for root in roots:
         await verify_tree(found, root)

@@ -49,7 +49,7 @@ def behind(bundle: Bundle) -> int:
 def _checked(row: Row, keys: Sequence[str]) -> Problem | None:
     name = f"checkpoint {row['n']}"
     said = digest("amends checkpoint", row["n"], micros(row["at"]), *(row[part] for part in OF_CHECKPOINT))
-    if said != row["hash"]:
+    if said != row["hash"] or row["at"] != micros(row["at"]) / 1e6:
         return Problem("edited", f"{name} does not say what its hash is of")
     key = next((key for key in keys if name_of(key) == row["key"]), None)
     if key is None and keys:

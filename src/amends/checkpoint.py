@@ -71,7 +71,7 @@ def read_heads(text: str) -> list[tuple[str, int, str]]:
     """The same, read back. Raises ``ValueError`` when that is not what it is."""
     try:
         return [(str(root), int(n), str(hash)) for root, n, hash in json.loads(text)]
-    except TypeError as error:
+    except (TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"no list of heads: {error}") from error
 
 

@@ -154,6 +154,7 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("calls", "kind", "read", "row_changed"),
     ("calls", "principal", "eve", "row_changed"),
     ("calls", "attempt", 7, "row_changed"),
+    ("calls", "shared", "call_of_another", "row_changed"),
     ("calls", "args", '{"order":"1","cents":1}', "payload_changed"),
     ("calls", "result", '"ch_2"', "payload_changed"),
     ("calls", "result", None, "payload_changed"),

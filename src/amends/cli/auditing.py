@@ -40,7 +40,10 @@ def _put_verified(ledger: str, found: Verified) -> None:
         "events": f"{found.events:,}",
         "checkpoints": f"{found.checkpoints:,}",
         "not behind a checkpoint": f"{found.unanchored:,}",
+        "known outside": f"checkpoint {found.anchored:,}" if found.anchored else "nothing",
     }
+    if found.unproved:
+        facts["encrypted, not proved"] = f"{found.unproved:,}"
     put_facts(facts)
     rows = [(one.run_id or "-", str(one.n or "-"), str(one.seq or "-"), one.how, one.text) for one in found.problems]
     if rows:
