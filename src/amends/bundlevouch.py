@@ -66,7 +66,10 @@ def name_of(key: str) -> str:
         return f"hmac-id:{hmac.digest(rest.encode(), b'amends audit key', 'sha256').hex()[:16]}"
     if kind != "ed25519-pub":
         raise ValueError(f"a key begins with ed25519-pub: or hmac:, not with {kind[:20]}")
-    return f"{kind}:{b64encode(_raw(rest)).decode('ascii')}"
+    raw = _raw(rest)
+    if len(raw) != 32:
+        raise ValueError("a key that begins with ed25519-pub: goes on with 32 bytes as base64")
+    return f"{kind}:{b64encode(raw).decode('ascii')}"
 
 
 def has_signed(key: str, hash: str, signature: str) -> bool:

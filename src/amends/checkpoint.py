@@ -88,8 +88,10 @@ def to_sign(hash: str) -> bytes:
 
 
 def anchored_from(said: Mapping[str, Any]) -> Anchored:
-    """What an anchor has written down, read back. Raises ``ValueError``, ``LookupError`` or ``TypeError``."""
+    """What an anchor has written down, read back. Raises ``ValueError``, ``LookupError``, ``TypeError`` or their kin."""
     at = said["at"]
+    if int(said["n"]) < 1:
+        raise ValueError(f"there is no checkpoint {said['n']}")
     return Anchored(
         str(said["ledger"]),
         int(said["n"]),

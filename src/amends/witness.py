@@ -35,11 +35,8 @@ class Heard:
     vouched: int = 0
     """The newest checkpoint that a key which is trusted here has signed."""
     named: set[str] = field(default_factory=set)
-
-    @property
-    def high(self) -> int:
-        """The place in the ledger up to which events are behind a checkpoint."""
-        return 0 if self.newest is None else self.newest.high
+    behind: dict[str, int] = field(default_factory=dict)
+    """Of each tree the newest event that a checkpoint names."""
 
     def say(self, how: How, text: str, *, root: str = "", n: int = 0) -> None:
         """One problem; of one tree only the first, and of all only so many."""
@@ -141,6 +138,7 @@ async def _check_heads(heard: Heard, row: CheckpointRow, roots: frozenset[str] |
         some = wanted[start : start + PLACES_MAX]
         found = {(root, n): hash for root, n, hash in await ReadHashes(tuple((root, n) for root, n, _ in some))}
         for root, n, hash in some:
+            heard.behind[root] = max(n, heard.behind.get(root, 0))
             if found.get((root, n)) == hash or root in heard.named:
                 continue
             if (root, n) in found:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from amends import Held, Runtime, Verified, tool
-from amends.errors import LedgerTampered
+from amends.errors import LedgerTampered, LedgerUnavailable, UsageError
 from amends.signing import new_key
 from tests.audit.forger import Forger, Row
 
@@ -195,6 +195,39 @@ def test_a_checkpoint_that_makes_no_sense_is_told(path: Path, forger: Forger, co
     rt.close()
     forger.change("checkpoints", forger.rows("checkpoints")[0], **{column: value})
     assert verify(path).problems[0].how == "edited"
+
+
+@pytest.mark.parametrize("text", ["[" * 5_000, '{"seq":1e999,"approval":""}', "CHECKPOINT 1e999", "CHECKPOINT 0"])
+def test_an_anchor_that_makes_no_sense_is_said_to_be_none(path: Path, text: str) -> None:
+    n = text.removeprefix("CHECKPOINT ")
+    if n != text:
+        text = f'{{"seq":0,"approval":"","checkpoint":{{"ledger":"x","n":{n},"at":1.0,"hash":"h"}}}}'
+    anchor = path.with_name(f"{path.name}.anchor")
+    anchor.write_text(text)
+    with pytest.raises(LedgerUnavailable, match="cannot be read"):
+        verify(path)
+    copy = path.with_name("copy")
+    anchor.rename(copy)
+    rt = runtime(path)
+    with pytest.raises(UsageError, match="holds no checkpoint"):
+        rt.verify(anchor=str(copy))
+    rt.close()
+
+
+def test_an_event_in_a_place_that_a_server_left_free_is_behind_no_checkpoint(path: Path, forger: Forger) -> None:
+    """The places of a server have gaps, and no hash is of a place: only a checkpoint that names it stands behind it."""
+    forger.execute("update events set seq = seq * 10")
+    for column in ("seq", "settled_seq"):
+        forger.execute(f"update calls set {column} = {column} * 10")
+    forger.execute("update approvals set seq = seq * 10")
+    rt = runtime(path)
+    rt.checkpoint()
+    assert (rt.verify().ok, rt.verify().unanchored) == (True, 0)
+    last = [row for row in forger.rows("events") if row["run_id"] == "order-1"][-1]
+    forger.insert("events", {**last, "seq": last["seq"] + 1, "n": last["n"] + 1, "what": "told", "hash": "-"})
+    forger.hash_anew(last["root"], last["n"] + 1)
+    assert rt.verify().unanchored == 1
+    rt.close()
 
 
 def test_what_is_encrypted_with_a_key_that_nobody_has_is_counted_as_not_proved(path: Path, forger: Forger) -> None:

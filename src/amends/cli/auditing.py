@@ -50,7 +50,12 @@ def _put_verified(ledger: str, found: Verified) -> None:
         put()
         put_table(("run", "event", "place", "how", "what"), rows)
         say("keep a copy of the ledger as it is before anything is done to it")
-    elif found.unanchored:
+        return
+    if found.unproved:
+        say("of what is encrypted nobody can tell without its keys whether it was changed: AMENDS_ENCRYPT")
+    if found.checkpoints and not found.anchored:
+        say("no anchor was there: a ledger that was put back, or cut off with its checkpoints, looks the same")
+    if found.unanchored:
         say(f"the newest {found.unanchored:,} events could be cut off unseen: amends audit checkpoint")
 
 

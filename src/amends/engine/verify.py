@@ -13,7 +13,7 @@ from amends.approvalrows import ApprovalRow
 from amends.auditops import Chains, Place, ReadChains
 from amends.chain import GENESIS, link, moment, proof
 from amends.engine.standing import Load, Standing
-from amends.record import dataclass
+from amends.record import dataclass, field
 from amends.rows import CallRow, EventRow, RunRow
 from amends.secret import SEALED
 from amends.verified import PROBLEMS_MAX, How, Problem, Verified
@@ -140,8 +140,8 @@ class Audit:
     tenant: str | None = None
     prove: Prove = plainly
     heads_of: Callable[[str], Heads] = lambda _root: NO_HEADS
-    high: int = 0
-    """The place in the ledger up to which events are behind a checkpoint."""
+    behind: Mapping[str, int] = field(default_factory=dict)
+    """Of each tree the newest event that a checkpoint names. Not a place in the ledger: a server leaves places free."""
 
 
 class Found:
@@ -164,8 +164,9 @@ class Found:
         roots = {*of_root, *runs, *calls, *approvals}
         for root in sorted(roots | ({self._tree.root} if self._tree is not None and not going_on else set())):
             tree = self._tree if self._tree is not None and self._tree.root == root else self._begun(root)
+            named = self._audit.behind.get(root, 0)
             for event in of_root.get(root, ()):
-                tree.young += event.seq > self._audit.high
+                tree.young += event.n > named
                 tree.event(event)
             if root == going_on:
                 self._tree = tree

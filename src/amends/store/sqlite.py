@@ -24,7 +24,17 @@ from amends.model import Schema
 from amends.store import sqlite_join
 from amends.store.batch import GroupCommit, Ticket
 from amends.store.dialect import SQLITE
-from amends.store.file import connect, establish, explained, inode_of, is_busy, is_total, patiently, read_schema
+from amends.store.file import (
+    UNDECODABLE,
+    connect,
+    establish,
+    explained,
+    inode_of,
+    is_busy,
+    is_total,
+    patiently,
+    read_schema,
+)
 from amends.store.intents import READS, intent
 from amends.store.links import Link, Readers
 from amends.store.quick import answer_sql, answered, is_plain_question
@@ -44,7 +54,6 @@ STATEMENTS: Final = Statements(SQLITE)
 ANSWER: Final = answer_sql(SQLITE)
 AUDITS: Final = (ReadChains, ReadCheckpoints)
 """What reads whatever is there, also what no amends can have written."""
-UNDECODABLE: Final = "Could not decode to UTF-8"
 
 
 class SqliteStore:
