@@ -76,6 +76,22 @@ def test_the_cause_that_a_childs_pivot_is_names_a_verb_that_removes_it() -> None
     assert rt.abandon(verb[1], by="ada", why="it stays").state == "abandoned"
 
 
+def test_a_child_that_cannot_be_taken_back_and_is_passed_over_blocks_its_parent_and_is_named() -> None:
+    """What stands is inside the child: the pivot of a run in it."""
+    rt = runtime()
+    with pytest.raises(RunBlocked) as blocked, rt.run("r") as run:
+        with pytest.raises(RunBlocked), run.child("c") as inner:
+            inner.once("k", list)
+            raise KeyError
+    assert rt.report("r").state == "blocked"
+    (cause,) = blocked.value.causes
+    assert "of child r/c/once:k cannot be taken back" in cause
+    assert [one.why for one in blocked.value.residue] == ["the pivot of a child run stands"]
+    assert "rt.abandon('r'" in cause
+    rt.abandon("r", by="ann", why="it stays")
+    assert rt.report("r").state == "abandoned"
+
+
 def test_a_child_that_fails_is_taken_back_alone_and_asked_again_is_its_next_generation() -> None:
     world = World()
     reserve, hold = world.compensatable("reserve"), world.compensatable("hold")

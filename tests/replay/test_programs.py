@@ -86,7 +86,5 @@ def live(rt: Any, world: World, tools: list[Any], acts: list[Act], chance: Rando
             continue
         except (Made, Error):
             return told
-        except AssertionError:  # a child that cannot be taken back, passed over: its root's commit does not end
-            return None
         return told
     return None

@@ -11,7 +11,7 @@ from typing import Any
 from amends import doubting, people
 from amends.budget import Budget
 from amends.engine.session import provider_key
-from amends.errors import Busy, Refused, UsageError
+from amends.errors import Busy, Refused, RunBlocked, UsageError
 from amends.hub import Hub
 from amends.ledger import ReadRun, Tree
 from amends.model import Absent, Happened, Probed, Retry
@@ -413,6 +413,26 @@ def f14_child(v: Variant, pivot: bool) -> Scenario:
     return Scenario(f"F14 child{' with pivot' * pivot}", program, [a, b, p, m], rest)
 
 
+def f14d_passed_over(v: Variant) -> Scenario:
+    """A child that cannot be taken back, for what stands in it is a pivot inside of it; the program goes on over it."""
+    a, p = make("a", variant=v), make("p", "pivot", variant=v)
+
+    async def program(inside: Inside) -> None:
+        async with inside.run("r") as run:
+            await do(run, a, n=1)
+            child = await run.child("inner")
+            if child.over:
+                return
+            deep = await child.child("deep")
+            if not deep.over:
+                await do(deep, p, n=1)
+                await deep.leave()
+            with suppress(RunBlocked):
+                await child.leave(Fails("the child"))
+
+    return Scenario("F14d child passed over", program, [a, p], _rest("a", "p", variant=v))
+
+
 def f15_child_left_open(v: Variant) -> Scenario:
     a, b = make("a", variant=v), make("b", variant=v)
 
@@ -658,6 +678,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         f12_outage(v),
         f13_raises_after_pivot(v),
         *(f14_child(v, pivot) for pivot in (False, True)),
+        f14d_passed_over(v),
         f15_child_left_open(v),
         f16_child_again(v),
         f16b_child_slowly_back(v),

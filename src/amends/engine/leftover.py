@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from amends.engine.doubt import unclear
 from amends.engine.session import Session, call_of, error_text
@@ -106,6 +107,16 @@ def _is_under_forks(run: RunRow) -> bool:
     return run.state == "blocked" and run.came_from == "open" and run.goal == "rollback" and not run.pivot
 
 
+def _around(runs: Mapping[str, RunRow], row: CallRow, closing: RunRow) -> list[RunRow]:
+    """The run of a call and those around it, below the one that is closed: what keeps one of these keeps that too."""
+    around: list[RunRow] = []
+    uid = row.run
+    while uid != closing.uid and uid in runs and len(around) < len(runs):
+        around.append(runs[uid])
+        uid = runs[uid].parent
+    return around
+
+
 def _kept(run: RunRow) -> bool:
     return run.phase == "pivoted" or (run.state == "committed" and bool(run.pivot))
 
@@ -141,10 +152,12 @@ def obstacles(session: Session, tree: Tree) -> list[Leftover]:
             )
             continue
         left = _unknown_to_us(session, row, runs[row.run], tree.run)
-        if row.run != tree.run.uid and row.state == "succeeded" and _is_under_forks(runs[row.run]):
-            found.append(Leftover(row, "a fork stands on it", "; ".join(json.loads(runs[row.run].causes))))
+        around = _around(runs, row, tree.run)
+        kept = next((run for run in around if _is_under_forks(run)), None)
+        if row.state == "succeeded" and kept is not None:
+            found.append(Leftover(row, "a fork stands on it", "; ".join(json.loads(kept.causes))))
             continue
-        if row.run != tree.run.uid and runs[row.run].phase == "rolling_back":
+        if any(run.phase == "rolling_back" for run in around):
             left = _leftover(session, row, runs[row.run], tree.run)  # a child that cannot be taken back
         if left is not None:
             found.append(left)
