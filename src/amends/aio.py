@@ -148,7 +148,7 @@ class AsyncRuntime(
     ) -> AsyncRun:
         """The same without a block (notebooks): end it with ``commit`` or ``rollback``."""
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
-        replayed = reopened(id, input)
+        replayed = reopened(id, input, is_async=True)
         if replayed is not None:
             return replayed  # type: ignore[no-any-return]
         refuse_nested(f"rt.open({id!r})")
@@ -382,7 +382,7 @@ class _Block:
         self._entered: AsyncEntered | None = None
 
     async def __aenter__(self) -> AsyncRun:
-        replayed = reopened(self._id, self._input)
+        replayed = reopened(self._id, self._input, is_async=True)
         if replayed is not None:
             self._entered = AsyncEntered(replayed)
             return await self._entered.__aenter__()

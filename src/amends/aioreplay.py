@@ -36,11 +36,11 @@ async def opened(hub: Hub, replay: Replay) -> AsyncIterator[AsyncRun]:
     replay.alone = lambda: len(asyncio.all_tasks()) == 1
     token = current_caller.set(run)
     try:
-        with denied(replay):
+        with denied(replay, whole_thread=False):
             yield run
     except Stopped:
         pass
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a program that exits over it is no reason to say that all is well
         if replay.broken is not None and error is not replay.broken:
             raise replay.broken from error
         raise

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from amends.checkpoint import Checkpoint
+from amends.context import refuse_reaching
 from amends.hub import Hub
 
 
@@ -16,6 +17,7 @@ class CheckpointDesk:
 
     def checkpoint(self) -> Checkpoint | None:
         """Put everything that is in the ledger now behind a checkpoint; the newest one. None: nothing ever happened."""
+        refuse_reaching("rt.checkpoint()")
         self._hub.ready()
         return self._hub.checkpointer.write()
 
@@ -31,5 +33,6 @@ class AsyncCheckpointDesk:
 
     async def checkpoint(self) -> Checkpoint | None:
         """Put everything that is in the ledger now behind a checkpoint; the newest one. None: nothing ever happened."""
+        refuse_reaching("rt.checkpoint()")
         await self._ready()
         return await asyncio.to_thread(self._hub.checkpointer.write)

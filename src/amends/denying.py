@@ -11,8 +11,10 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial, wraps
 from typing import Any, Final
 
 from amends.context import guards
@@ -38,13 +40,21 @@ _added = False
 
 
 @contextmanager
-def denied(replay: Replay) -> Iterator[None]:
-    """Inside this block the code reaches nothing but its run."""
+def denied(replay: Replay, *, whole_thread: bool) -> Iterator[None]:
+    """Inside this block the code reaches nothing but its run.
+
+    ``whole_thread``: this thread does nothing else meanwhile, whatever context its code runs in. An event loop does.
+    """
     _add_hook()
     token = _replay.set(replay)
+    here = threading.current_thread()
+    if whole_thread:
+        _born[here] = replay
     try:
         yield
     finally:
+        if whole_thread:
+            _born.pop(here, None)
         _replay.reset(token)
         replay.finished = True  # a thread that outlives it belongs to whoever uses it next
 
@@ -58,7 +68,9 @@ def replay_here() -> Replay | None:
 
 
 def born_in(replay: Replay) -> bool:
-    """Whether threads that were started inside this replay are still at work, beside this one."""
+    """Whether threads that were started inside this replay, or given something to do, are at work beside this one."""
+    if replay.pooled:
+        return True
     here = threading.current_thread()
     return any(one is replay and thread.is_alive() and thread is not here for thread, one in list(_born.items()))
 
@@ -78,6 +90,7 @@ def _add_hook() -> None:
             guards.append(refuse_in_replay)
             if sys.version_info < (3, 12):
                 _watch_threads()
+            _watch_pools()
             _added = True
 
 
@@ -91,6 +104,32 @@ def _watch_threads() -> None:
         return begin(function, *more)
 
     module._start_new_thread = told
+
+
+def _watch_pools() -> None:
+    """The threads of a pool are older than the replay, and have no context of it: what is given to them there has."""
+    pool: Any = ThreadPoolExecutor
+    submit = pool.submit
+
+    @wraps(submit)
+    def told(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        replay = replay_here()
+        if replay is None:
+            return submit(self, fn, *args, **kwargs)
+        future = submit(self, partial(_inside, replay, fn), *args, **kwargs)
+        replay.pooled.add(future)
+        future.add_done_callback(replay.pooled.discard)
+        return future
+
+    pool.submit = told
+
+
+def _inside(replay: Replay, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+    token = _replay.set(replay)
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        _replay.reset(token)
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from amends.errors import Error
+from amends.errors import Error, UsageError
 from amends.hub import refuse_nested
 from amends.tool import current_caller
 
@@ -26,10 +26,18 @@ T = TypeVar("T")
 # What replays is imported where it is asked for: few programs replay, and they are not the ones that must start fast.
 
 
-def reopened(id: str | None, input: object) -> Any:
+def reopened(id: str | None, input: object, *, is_async: bool) -> Any:
     """The run that is replayed here, opened by its program itself; None: this is no replay, or it was opened."""
-    again = getattr(current_caller.get(), "opened_again", None)
-    return None if again is None else again(id, input)
+    caller: Any = current_caller.get()
+    again = getattr(caller, "opened_again", None)
+    found = None if again is None else again(id, input)
+    if found is not None and caller.is_async != is_async:
+        runtime, other = ("Runtime", "AsyncRuntime") if caller.is_async else ("AsyncRuntime", "Runtime")
+        raise UsageError(
+            f"run {found.id} is replayed by {other}.replay, and was opened with {runtime}.run",
+            hint=f"replay it with the replay of the {runtime}",
+        )
+    return found
 
 
 def reported(run_id: str) -> Report | None:
@@ -103,7 +111,7 @@ class ReplayDesk:
                 with replayrun.opened(self._hub, replay) as run:
                     args, kwargs = rerunning.arguments(fn, run, replay.record.run)
                     value = fn(*args, **kwargs)
-            except Exception as raised:
+            except (Exception, SystemExit) as raised:  # others are to be replayed yet
                 error = raised
             found.append(rerunning.ended(name, replay, run, value, error))
         return found
@@ -182,7 +190,7 @@ class AsyncReplayDesk:
                 async with aioreplay.opened(self._hub, replay) as run:
                     args, kwargs = rerunning.arguments(fn, run, replay.record.run)
                     value = await fn(*args, **kwargs)
-            except Exception as raised:
+            except (Exception, SystemExit) as raised:  # others are to be replayed yet
                 error = raised
             found.append(rerunning.ended(name, replay, run, value, error))
         return found

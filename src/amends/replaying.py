@@ -12,7 +12,7 @@ from amends.engine.recorded import Record, read_record
 from amends.engine.replay import Replay, as_staged, blocked_by, recorded_call
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.telling import report_of
-from amends.engine.unlike import clock_past_end, no_such_child, other_input
+from amends.engine.unlike import clock_past_end, no_such_child, other_end, other_input
 from amends.engine.values import recorded_values
 from amends.errors import Diverged, ReplayDenied, RolledBack, RunBlocked, RunEnded, UsageError, Waiting
 from amends.flow import Flow, Op
@@ -212,6 +212,7 @@ def left(replay: Replay, session: Session, error: BaseException | None) -> None:
     record, uid = replay.record, session.uid
     if error is not None and session.above:
         replay.free(uid)
+    replay.raised = replay.raised or (error is not None and not session.above)
     if isinstance(error, Waiting | Diverged | ReplayDenied) or (error is not None and not isinstance(error, Exception)):
         return
     if error is None and session.above and record.ends.get(uid) == "committed":
@@ -269,8 +270,11 @@ def report_named(hub: Hub, replay: Replay, run_id: str) -> Report | None:
 def taken_back(hub: Hub, replay: Replay, session: Session, why: str) -> RolledBack | RunBlocked:
     """The end that a program asked for itself."""
     record, uid = replay.record, session.uid
+    replay.raised = True
     if uid in record.blocked:
         return blocked_by(replay, session, record.blocked[uid])
+    if record.ends.get(uid) == "committed":
+        replay.stop(other_end(record, "committed", f"was taken back ({why})"))
     replay.over = replay.over or not session.above
     count = sum(row.state == "compensated" for row in record.tree.calls if uid == record.run.uid or row.run == uid)
     words = f"run {session.id} was taken back ({why}): {count} call{'' if count == 1 else 's'} compensated"

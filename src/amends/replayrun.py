@@ -38,11 +38,11 @@ def opened(hub: Hub, replay: Replay) -> Iterator[Run]:
     replay.alone = lambda: threading.current_thread() is home and not born_in(replay)
     token = current_caller.set(run)
     try:
-        with denied(replay):
+        with denied(replay, whole_thread=True):
             yield run
     except Stopped:
         pass
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a program that exits over it is no reason to say that all is well
         if replay.broken is not None and error is not replay.broken:
             raise replay.broken from error
         raise

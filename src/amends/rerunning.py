@@ -79,7 +79,7 @@ def _hints(fn: Callable[..., object]) -> dict[str, Any]:
         return {}
 
 
-def ended(name: str, replay: Replay, run: Any, value: object, error: Exception | None) -> Replayed:
+def ended(name: str, replay: Replay, run: Any, value: object, error: BaseException | None) -> Replayed:
     """How one replay went, after its program has ended."""
     row = replay.record.run
     calls = sum(bool(entry.asks) for entry in replay.record.entries if entry.needed)

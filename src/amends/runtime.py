@@ -137,7 +137,7 @@ class Runtime(
     ) -> Run:
         """The same without a block (notebooks): end it with ``commit`` or ``rollback``."""
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
-        replayed = reopened(id, input)
+        replayed = reopened(id, input, is_async=False)
         if replayed is not None:
             return replayed  # type: ignore[no-any-return]
         refuse_nested(f"rt.open({id!r})")
@@ -358,7 +358,7 @@ class _Block:
         self._entered: Entered | None = None
 
     def __enter__(self) -> Run:
-        replayed = reopened(self._id, self._input)
+        replayed = reopened(self._id, self._input, is_async=False)
         if replayed is not None:
             self._entered = Entered(replayed)
             return self._entered.__enter__()

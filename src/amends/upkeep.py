@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from amends.context import refuse_reaching
 from amends.errors import LedgerUnavailable, UsageError
 from amends.filter import seconds_in
 from amends.hub import Hub, View
@@ -28,6 +29,7 @@ TRIES_MAX: Final = 10
 
 def migrating(hub: Hub) -> Migrating:
     """The store, if its ledger has a schema."""
+    refuse_reaching("the schema of the ledger")
     store = hub.store
     if not isinstance(store, Migrating):
         raise UsageError(
@@ -76,6 +78,7 @@ def reencrypt(hub: Hub) -> int:
     Events are never written again: what they quote stays sealed with the key of its day. So does a run that was loaded
     from another ledger, whose keys they are.
     """
+    refuse_reaching("rt.reencrypt()")
     sealing = hub.hiding.sealing
     if sealing is None:
         raise UsageError(

@@ -8,6 +8,7 @@ last one; what only earlier ones asked for is there to answer, and nobody has to
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Any, Final, Literal, TypeAlias
@@ -23,6 +24,8 @@ Sight: TypeAlias = Literal[
 ]
 """What a request was told. ``recorded``: its result from an earlier execution; ``told_failed``: its failure from one."""
 _SETTLED: Final = frozenset({"done", "recorded", "failed", "told_failed", "rejected"})
+_ERROR: Final = re.compile(r"[A-Z]\w*: ")
+"""How the word for a rollback begins where an error was the reason: with the name of its class."""
 _FLOWS: Final = frozenset({"probe", "evidence"})
 
 
@@ -96,6 +99,13 @@ class Record:
     """Those that were blocked before: how."""
     resumed: bool
     tree: Tree
+
+    @property
+    def went_back_over(self) -> str:
+        """The error that its program left the run by, as it is recorded; empty: it did not, or nobody can tell."""
+        run = self.run
+        own = run.goal == "rollback" and run.goal_by == "self" and self.ends.get(run.uid) != "committed"
+        return run.goal_why if own and _ERROR.match(run.goal_why) else ""
 
     def goes_on_in(self, run: str) -> bool:
         """Whether something was asked for in this run in the execution that is replayed."""

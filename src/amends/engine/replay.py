@@ -15,7 +15,7 @@ from amends.engine.recorded import Entry, Record, Sight
 from amends.engine.refusing import conflict, ended, failure, in_doubt
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.spending import exceeded
-from amends.engine.unlike import missing_at_end, out_of_turn, unlike, unrecorded
+from amends.engine.unlike import missing_at_end, other_end, out_of_turn, unlike, unrecorded
 from amends.errors import Error, KeyConflict, OutOfOrder, RuleRefused, RunBlocked, RunEnded, ToolFailed
 from amends.model import Residue
 from amends.ops import Sleep
@@ -50,6 +50,8 @@ class Replay:
         """Makes the error that a call ended with."""
         self.alone: Callable[[], bool] = lambda: True
         """Whether nobody but who asks is at work in the replay: then nobody else will ask for what is due."""
+        self.pooled: set[object] = set()
+        """What was given to the threads of a pool, and is not done."""
         self.side_by_side = 0
         """Requests of a plan's group that are under way."""
         self.entered: set[str] = set()
@@ -57,6 +59,8 @@ class Replay:
         self.left_committed: set[str] = set()
         self.opened = False
         """Whether the program has opened the run itself."""
+        self.raised = False
+        """Whether the program has left the run by an error of its own, or asked for its end."""
         self.over = False
         self.finished = False
 
@@ -150,6 +154,8 @@ class Replay:
         missing = self.left()
         if missing or self.until:
             self.stop(missing_at_end(self.record, missing, self.until))
+        if not self.raised and self.record.went_back_over:
+            self.stop(other_end(self.record, f"ended by {self.record.went_back_over}", "ended without an error"))
 
     def free(self, run: str) -> None:
         """A child run was left by its failure: what was taken back with it may be asked for anew."""
