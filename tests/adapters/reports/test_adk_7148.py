@@ -1,8 +1,9 @@
 """adk-python #7148: a declined tool is executed all the same.
 
-Seen on google-adk 2.13.0: a tool that is a class of its own asks for confirmation, the person declines, and the framework
-calls the tool again, no differently from a yes: whether it then stops is left to each tool. With amends the wire waits for a
-yes in the ledger. A "declined" that nobody reads sends nothing, and neither does a "confirmed" that anybody can hand in.
+Seen on google-adk 2.13.0: what was reported is mended; a tool that says beforehand that it requires confirmation is not called
+after a no. A tool that asks for itself, once it has seen its arguments, still is, no differently than after a yes: whether it
+stops is left to each tool. With amends the wire waits for a yes in the ledger. A "declined" that nobody reads sends nothing,
+and neither does a "confirmed" that anybody can hand in.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Script(BaseLlm):
 
 
 class Wire(BaseTool):
-    """As the documentation has a tool of one's own: asks, and when it is called again, sends."""
+    """Asks when it has seen its arguments; when it is called again, it sends."""
 
     def __init__(self, sent: list[str]) -> None:
         super().__init__(name="wire", description="Send a wire.")
@@ -42,9 +43,6 @@ class Wire(BaseTool):
     def _get_declaration(self) -> types.FunctionDeclaration:
         schema = {"type": "object", "properties": {"iban": {"type": "string"}, "cents": {"type": "integer"}}}
         return types.FunctionDeclaration(name=self.name, description=self.description, parameters_json_schema=schema)
-
-    async def check_require_confirmation(self, args: dict[str, Any], tool_context: Any) -> bool:
-        return True
 
     def send(self, iban: str, cents: int) -> str:
         self.sent.append(iban)
@@ -55,6 +53,13 @@ class Wire(BaseTool):
             tool_context.request_confirmation(hint="Send it?")
             return {"status": "waits"}
         return {"result": self.send(**args)}
+
+
+class SaidWire(Wire):
+    """The tool of the report: says beforehand that it requires confirmation."""
+
+    async def check_require_confirmation(self, args: dict[str, Any], tool_context: Any) -> bool:
+        return True
 
 
 class GuardedWire(Wire):
@@ -97,14 +102,23 @@ class Talk:
         return [one async for event in events for one in (*event.get_function_calls(), *event.get_function_responses())]
 
 
-@on_a_loop
-async def test_bare_a_declined_wire_is_sent() -> None:
-    sent: list[str] = []
-    talk = Talk(Wire(sent))
+async def declined(tool: Wire) -> list[str]:
+    """What was sent although the person declined."""
+    talk = Talk(tool)
     asked = await talk.asked()
-    assert sent == []
+    assert tool.sent == []
     await talk.decide(asked, confirmed=False)
-    assert sent == ["DE1"], "declined wires are no longer sent: say so in the docs"
+    return tool.sent
+
+
+@on_a_loop
+async def test_bare_the_tool_of_the_report_is_no_longer_executed() -> None:
+    assert await declined(SaidWire([])) == []
+
+
+@on_a_loop
+async def test_bare_a_tool_that_asks_for_itself_is_executed_after_a_no() -> None:
+    assert await declined(Wire([])) == ["DE1"]
 
 
 @pytest.mark.parametrize("confirmed", [False, True])
