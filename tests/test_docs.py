@@ -32,7 +32,9 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 
 FENCE = re.compile(r"^```(?P<lang>\w*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 REASON = re.compile(r"<!-- not executed: (?P<why>.+?) -->\s*\Z")
-NEEDS = re.compile(r"<!-- needs: ([\w.]+) -->")  # a framework, whose own warnings are its own matter; of a page, or of a part
+NEEDS = re.compile(
+    r"<!-- needs: ([\w.]+) -->"
+)  # a framework, whose own warnings are its own matter; of a page, or of a part
 PART = re.compile(r"^(?=## )", re.MULTILINE)
 RAISES = re.compile(r"<!-- raises: (?P<name>\w+) -->\s*\Z")
 PAGE_S_MAX = 60

@@ -77,7 +77,9 @@ class Talk:
     """One session with an agent."""
 
     def __init__(self, tool: Wire) -> None:
-        self.runner = InMemoryRunner(LlmAgent(name="clerk", model=Script(model="script"), tools=[tool]), app_name="bank")
+        self.runner = InMemoryRunner(
+            LlmAgent(name="clerk", model=Script(model="script"), tools=[tool]), app_name="bank"
+        )
         self.session: Any = None
 
     async def asked(self) -> str:
