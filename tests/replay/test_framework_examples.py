@@ -53,7 +53,10 @@ def test_a_loop_over_an_sdk(load: Load, capsys: pytest.CaptureFixture[str], name
     example = load(name)
     tools = [example.book_flight, example.book_hotel]
     with Runtime(f"sqlite:///{example.DATA}/ledger.db", tools=tools) as rt:
-        with ModelServer(ScriptedModel(*STUTTERS)) as server, getattr(example, client)(**getattr(server, client.lower())) as asked:
+        with (
+            ModelServer(ScriptedModel(*STUTTERS)) as server,
+            getattr(example, client)(**getattr(server, client.lower())) as asked,
+        ):
             live = example.agent(rt, "commits", record(asked))
         assert (live, capsys.readouterr().out.splitlines()) == ("All booked.", WORLD)
         bundle = rt.export("commits")
