@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +105,8 @@ def test_a_graph(load: Load, capsys: pytest.CaptureFixture[str], tmp_path: Path)
 
 def in_process(name: str, made: Any) -> Any:
     """A client of a server that is in this process: no other one may be started in a replay."""
-    if name == "mcp_server":
-        from mcp import Client
-    else:
-        from fastmcp import Client
-    return Client(made)
+    module: Any = import_module("mcp" if name == "mcp_server" else "fastmcp")
+    return module.Client(made)
 
 
 @pytest.mark.parametrize("name", ["mcp_server", "fastmcp_server"])
