@@ -36,7 +36,7 @@ async def opened(hub: Hub, replay: Replay) -> AsyncIterator[AsyncRun]:
     replay.alone = lambda: len(asyncio.all_tasks()) == 1
     token = current_caller.set(run)
     try:
-        with denied(replay, whole_thread=False):
+        with denied(replay):
             yield run
     except Stopped:
         pass

@@ -7,6 +7,7 @@ there. What a C extension does without Python's own modules it is not told of.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 import weakref
@@ -40,12 +41,13 @@ _added = False
 
 
 @contextmanager
-def denied(replay: Replay, *, whole_thread: bool) -> Iterator[None]:
+def denied(replay: Replay) -> Iterator[None]:
     """Inside this block the code reaches nothing but its run.
 
-    ``whole_thread``: this thread does nothing else meanwhile, whatever context its code runs in. An event loop does.
+    This thread does nothing else meanwhile, whatever context its code runs in; unless it is that of an event loop.
     """
     _add_hook()
+    whole_thread = not _is_on_loop()
     token = _replay.set(replay)
     here = threading.current_thread()
     if whole_thread:
@@ -57,6 +59,14 @@ def denied(replay: Replay, *, whole_thread: bool) -> Iterator[None]:
             _born.pop(here, None)
         _replay.reset(token)
         replay.finished = True  # a thread that outlives it belongs to whoever uses it next
+
+
+def _is_on_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def replay_here() -> Replay | None:

@@ -38,7 +38,7 @@ def opened(hub: Hub, replay: Replay) -> Iterator[Run]:
     replay.alone = lambda: threading.current_thread() is home and not born_in(replay)
     token = current_caller.set(run)
     try:
-        with denied(replay, whole_thread=True):
+        with denied(replay):
             yield run
     except Stopped:
         pass

@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from amends import Happened
+from amends import Happened, tool
 from amends.errors import Held, InDoubt, Rejected, ToolFailed
 from tests.behaviour.world import World, runtime
 
@@ -172,4 +172,38 @@ def test_resolve_on_a_live_run_answers_the_next_request() -> None:
             pay()
         rt.resolve(doubt.value.call.id, Happened("seen"), by="anna", why="looked")
         assert pay() == "seen"
+    assert rt.report("r").state == "committed"
+
+
+def test_after_a_resume_a_committed_child_reads_what_it_had_read_itself_in_its_order() -> None:
+    """What it did with each reading is asked for again with that reading, and is found."""
+    seen = [0]
+
+    @tool(kind="read")
+    def look() -> int:
+        seen[0] += 1
+        return seen[0]
+
+    world = World()
+    pay = world.compensatable("pay", key="n")
+    rt = runtime(pay, look)
+    told: list[tuple[int, int, int]] = []
+
+    def program() -> None:
+        with rt.run("r", recover="wait") as run:
+            with run.child("c"):
+                first = look()
+                pay(n=first)
+                second = look()
+                pay(n=second)
+            told.append((first, second, look()))
+            if len(told) < 3:
+                raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            program()
+    program()
+    assert told == [(1, 2, 3), (1, 2, 4), (1, 2, 5)]
+    assert len(world.log) == 2
     assert rt.report("r").state == "committed"

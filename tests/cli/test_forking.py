@@ -32,6 +32,7 @@ def test_a_fork_that_cannot_be_made_says_why_and_what_to_do(shop: Path, play: Pl
     assert_refused(
         run("fork", "order-1", "--at", "nobody", *URL, cwd=shop), "has no call 'nobody'", "runs show order-1"
     )
+    assert_refused(run("fork", "order-1", "--at", "", *URL, cwd=shop), "has no call ''")
     assert_refused(run("fork", "nobody", "--at", call, *URL, cwd=shop), "no run 'nobody'")
     assert_refused(run("fork", "order-2", "--at", call, *URL, cwd=shop), "has no call")
     assert_refused(run("fork", "order-1", "--at", call, "--id", "order-2", *URL, cwd=shop), "there already")

@@ -152,3 +152,20 @@ def test_a_run_is_opened_by_the_colour_that_replays_it(clinic: Clinic, tmp_path:
         clinic.rt.replay("visit", lambda: asyncio.run(awaited()))
     with pytest.raises(UsageError, match=r"opened with Runtime\.run"):
         asyncio.run(other.replay("visit", blocking))
+
+
+def test_beside_a_blocking_replay_on_a_loop_other_tasks_go_on(clinic: Clinic) -> None:
+    clinic.record(lambda: one(clinic))
+    beside = AsyncRuntime("memory:")
+
+    async def live() -> object:
+        async with beside.run("x") as run:
+            return await run.once("k", lambda: 1)
+
+    async def both() -> object:
+        other = asyncio.create_task(live())  # made before: it has nothing of the replay
+        with clinic.rt.replaying("visit"):
+            one(clinic)
+            return await other
+
+    assert asyncio.run(both()) == 1

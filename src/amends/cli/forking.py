@@ -40,7 +40,7 @@ def _call_of(rt: Runtime, run: str, text: str) -> str:
     reports, calls = [rt.report(run)], []
     while reports:
         report = reports.pop()
-        calls += [call for call in report.calls if call.id.startswith(text)]
+        calls += [call for call in report.calls if text and call.id.startswith(text)]
         reports += report.children
     if len(calls) == 1:
         return calls[0].id

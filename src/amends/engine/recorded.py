@@ -237,6 +237,8 @@ def _entry_of(row: CallRow, moves: Sequence[EventRow], last: int, first: int) ->
     asked_in = moves[0].run if moves else row.run
     entry = Entry(row, asked_in, row.tool, (), asked_at=row.seq, nested=bool(row.parent))
     asked = row.asked_epoch == last or row.created_epoch == last
+    if row.kind == "read" and not row.shared and row.created_epoch < first:
+        asked = False  # a child that had committed gave it again: it answers that child, and nobody has to ask for it
     entry.needed = not entry.nested and (asked or (first < last and row.kind != "read"))
     before = [move for move in moves if move.epoch < first] if row.created_epoch < first else ()
     if before:

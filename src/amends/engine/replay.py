@@ -226,11 +226,16 @@ async def _unrecorded(replay: Replay, session: Session, ask: Ask) -> Done:
 def _from_closed(replay: Replay, session: Session, ask: Ask) -> Done:
     """A run that had ended before: it answered what it had read, and took nothing new."""
     entries = replay.record.by_name.get((ask.spec.name, ask.ident, ask.again), ())
-    known = [entry.row for entry in entries if entry.asks or not entry.asked_at or entry.nested]
-    rows = [row for row in known if row is not None and row.state == "succeeded"]
-    if ask.spec.kind == "read" and rows:
-        return recorded_done(session, ask.spec, rows[-1])
-    raise ended(session, "committed")
+    known = [entry for entry in entries if entry.asks or not entry.asked_at or entry.nested]
+    known = [entry for entry in known if entry.row is not None and entry.row.state == "succeeded"]
+    if session.above:  # the nth read gets the nth answer: see ``_read_again`` in the ledger's decisions
+        known = [entry for entry in known if entry.run == session.uid]
+        known = [entry for entry in known if not entry.asks][:1] or known
+    row = known[-1].row if known else None
+    if ask.spec.kind != "read" or row is None:
+        raise ended(session, "committed")
+    replay.take(known[-1])
+    return recorded_done(session, ask.spec, row)
 
 
 def told(replay: Replay, session: Session, ask: Ask, entry: Entry, sight: Sight, *, repeated: bool) -> Done:

@@ -89,6 +89,8 @@ async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> A
     closed = await takes_nothing(op, run, root, now)
     if closed is not None and ("committed" in (root.state, run.state) or root.goal == "commit"):
         recorded = [call for call in await ListCalls(root.uid, ("succeeded",)) if call.key.startswith(f"{op.key}:")]
+        if run.uid != root.uid and run.state == "committed":
+            return await _read_again([call for call in recorded if call.run == run.uid], root) or closed
         return Admission("replay", recorded[-1]) if recorded else closed
     if closed is not None:
         return closed
@@ -106,6 +108,16 @@ async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> A
         return paid
     op = replace(op, key=f"{op.key}:{op.call_id}")  # the request itself may be repeated: it stays as it is
     return Admission("start", await write_call(op, run, root, now, state="started", generation=1, **paid))
+
+
+async def _read_again(recorded: list[CallRow], root: RunRow) -> Admission | None:
+    """In a child that had committed the nth read gets the nth answer, as what it did with them does; then the last."""
+    if not recorded:
+        return None
+    call = next((call for call in recorded if call.asked_epoch < root.epoch), recorded[-1])
+    if call.asked_epoch < root.epoch and root.closed_at is None:
+        call = await UpdateCall(call, {"asked_epoch": root.epoch})
+    return Admission("replay", call)
 
 
 async def _shared_read(op: AdmitCall, root: RunRow) -> CallRow | None:
