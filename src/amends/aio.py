@@ -382,7 +382,7 @@ class _Block:
         self._entered: AsyncEntered | None = None
 
     async def __aenter__(self) -> AsyncRun:
-        replayed = reopened(self._id, self._input)
+        replayed = reopened(self._id, self._input, block=True)
         if replayed is not None:
             self._entered = AsyncEntered(replayed)
             return await self._entered.__aenter__()

@@ -26,10 +26,13 @@ T = TypeVar("T")
 # What replays is imported where it is asked for: few programs replay, and they are not the ones that must start fast.
 
 
-def reopened(id: str | None, input: object) -> Any:
-    """The run that is replayed here, opened by its program itself; None: this is no replay, or it was opened."""
+def reopened(id: str | None, input: object, *, block: bool = False) -> Any:
+    """The run that is replayed here, opened by its program itself; None: this is no replay, or it was opened.
+
+    ``block``: by a block, which is around what it asks for then.
+    """
     again = getattr(current_caller.get(), "opened_again", None)
-    return None if again is None else again(id, input)
+    return None if again is None else again(id, input, block=block)
 
 
 def reported(run_id: str) -> Report | None:

@@ -118,7 +118,7 @@ def test_a_server(load: Load, capsys: pytest.CaptureFixture[str], monkeypatch: p
         await example.talk("commits", FLIGHT, FLIGHT, HOTEL, how="commit")
         live = capsys.readouterr().out.splitlines()
         assert len(live) == 6
-        rt = AsyncRuntime(f"sqlite:///{example.DATA}/ledger.db", tools=[])
+        rt = example.runtime()
         bundle, before = await rt.export("commits"), ledger(example)
         for source in ("commits", bundle):
             world.touch()  # the client reads it in the end

@@ -204,6 +204,8 @@ class _Request:
             raise came
         if isinstance(came, ToolResult) and answer.status in ("done", "failed"):
             return came
+        if answer.status == "done" and self._declared is not None:  # its body did not run here: it is replayed
+            return self._declared.convert_result(answer.value)
         if answer.status in ("done", "replayed"):
             return self._shaped(answer.text, answer.value)
         return self._shaped(answer.text, answer.text, is_error=answer.is_error)

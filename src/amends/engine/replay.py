@@ -57,6 +57,8 @@ class Replay:
         self.left_committed: set[str] = set()
         self.opened = False
         """Whether the program has opened the run itself."""
+        self.around = False
+        """Whether it did so by a block, and is in it."""
         self.over = False
         self.finished = False
 
