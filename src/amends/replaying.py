@@ -213,7 +213,7 @@ def left(replay: Replay, session: Session, error: BaseException | None) -> None:
     if not session.above:
         replay.around = False
         # With its program's own history the record is of all executions: the next one opens the run once more.
-        replay.opened = not (isinstance(error, Waiting) and record.run.history)
+        replay.opened = replay.opened and not (isinstance(error, Waiting) and record.run.history)
     if error is not None and session.above:
         replay.free(uid)
     if isinstance(error, Waiting | Diverged | ReplayDenied) or (error is not None and not isinstance(error, Exception)):
@@ -228,7 +228,8 @@ def left(replay: Replay, session: Session, error: BaseException | None) -> None:
 def open_again(hub: Hub, replay: Replay, session: Session, id: str | None, input: object, *, block: bool) -> bool:
     """Whether ``rt.run(...)`` inside a replay opens the run that is replayed: its program does that itself, once.
 
-    Once more where it has let the run go and went on with it, as a server does with each request. Raises ``Diverged`` when it is opened by another name, or with another input.
+    Once more where it has let the run go and went on with it, as a server does with each request. Raises ``Diverged``
+    when it is opened by another name, or with another input.
     """
     if replay.opened:
         return False
