@@ -64,11 +64,15 @@ def cancel_hotel(result: str) -> None:
     note("hotel: booking", result, "cancelled")
 
 
-def server() -> FastMCP:
-    rt = amends.AsyncRuntime(f"sqlite:///{DATA}/ledger.db", tools=[
+def runtime() -> amends.AsyncRuntime:
+    return amends.AsyncRuntime(f"sqlite:///{DATA}/ledger.db", tools=[
         amends.declare("book_flight", key="trip", compensate=cancel_flight, probe=find_flight),
         amends.declare("book_hotel", key="trip", compensate=cancel_hotel),
     ])  # fmt: skip
+
+
+def server() -> FastMCP:
+    rt = runtime()
     guard, made = AmendsMiddleware(rt), FastMCP("travel")
     made.add_middleware(guard)
     for tool in (book_flight, book_hotel, guard.end_run):

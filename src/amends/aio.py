@@ -382,7 +382,7 @@ class _Block:
         self._entered: AsyncEntered | None = None
 
     async def __aenter__(self) -> AsyncRun:
-        replayed = reopened(self._id, self._input, is_async=True)
+        replayed = reopened(self._id, self._input, is_async=True, block=True)
         if replayed is not None:
             self._entered = AsyncEntered(replayed)
             return await self._entered.__aenter__()

@@ -117,9 +117,14 @@ class AsyncReplayRun(AsyncRun):
         """What this run did so far."""
         return replaying.report_now(self._hub, self._replay)
 
-    def opened_again(self, id: str | None, input: object) -> AsyncReplayRun | None:
+    @property
+    def awaits_opening(self) -> bool:
+        """Whether no block of the program's is around."""
+        return not self._session.above and not self._replay.around
+
+    def opened_again(self, id: str | None, input: object, *, block: bool) -> AsyncReplayRun | None:
         """This run, where its program opens it itself; None: it has done so before."""
-        is_mine = replaying.open_again(self._hub, self._replay, self._session, id, input)
+        is_mine = replaying.open_again(self._hub, self._replay, self._session, id, input, block=block)
         return self if is_mine else None
 
     def report_named(self, run_id: str) -> Report | None:
@@ -174,7 +179,7 @@ class AsyncReplayRun(AsyncRun):
     async def _leave(self, error: BaseException | None) -> None:
         replaying.left(self._replay, self._session, error)
 
-    def _release(self) -> None:
+    async def _given_up(self) -> None:
         self._replay.over = True
 
 

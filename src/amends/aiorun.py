@@ -71,6 +71,11 @@ class AsyncRun:
         self._attempts: set[AsyncAttempt] = set()
 
     @property
+    def awaits_opening(self) -> bool:
+        """Whether this is a replay without a block of the program's around: ``rt.run`` by its id gives this run."""
+        return False
+
+    @property
     def output(self) -> Any:
         """What the run gives back; raises ``ResultGone`` when it ended long ago and gc removed it."""
         if self._output_gone is not None:

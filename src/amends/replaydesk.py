@@ -26,11 +26,14 @@ T = TypeVar("T")
 # What replays is imported where it is asked for: few programs replay, and they are not the ones that must start fast.
 
 
-def reopened(id: str | None, input: object, *, is_async: bool) -> Any:
-    """The run that is replayed here, opened by its program itself; None: this is no replay, or it was opened."""
+def reopened(id: str | None, input: object, *, is_async: bool, block: bool = False) -> Any:
+    """The run that is replayed here, opened by its program itself; None: this is no replay, or it was opened.
+
+    ``block``: by a block, which is around what it asks for then.
+    """
     caller: Any = current_caller.get()
     again = getattr(caller, "opened_again", None)
-    found = None if again is None else again(id, input)
+    found = None if again is None else again(id, input, block=block)
     if found is not None and caller.is_async != is_async:
         runtime, other = ("Runtime", "AsyncRuntime") if caller.is_async else ("AsyncRuntime", "Runtime")
         raise UsageError(

@@ -210,6 +210,10 @@ def child_row(replay: Replay, session: Session, id: str | None, input: object) -
 def left(replay: Replay, session: Session, error: BaseException | None) -> None:
     """A run of the record is left as it was then: what was taken back is free again, and what blocked it is raised."""
     record, uid = replay.record, session.uid
+    if not session.above:
+        replay.around = False
+        # With its program's own history the record is of all executions: the next one opens the run once more.
+        replay.opened = replay.opened and not (isinstance(error, Waiting) and record.run.history)
     if error is not None and session.above:
         replay.free(uid)
     replay.raised = replay.raised or (error is not None and not session.above)
@@ -222,10 +226,11 @@ def left(replay: Replay, session: Session, error: BaseException | None) -> None:
         raise blocked_by(replay, session, move) from error
 
 
-def open_again(hub: Hub, replay: Replay, session: Session, id: str | None, input: object) -> bool:
+def open_again(hub: Hub, replay: Replay, session: Session, id: str | None, input: object, *, block: bool) -> bool:
     """Whether ``rt.run(...)`` inside a replay opens the run that is replayed: its program does that itself, once.
 
-    Raises ``Diverged`` when it is opened by another name, or with another input.
+    Once more where it has let the run go and went on with it, as a server does with each request. Raises ``Diverged``
+    when it is opened by another name, or with another input.
     """
     if replay.opened:
         return False
@@ -237,7 +242,7 @@ def open_again(hub: Hub, replay: Replay, session: Session, id: str | None, input
     if said.digest != row.input_digest:
         recorded = decode(row.input) if row.input else None
         replay.stop(other_input(replay.record, row.id, recorded, said.shown))
-    replay.opened = True
+    replay.opened, replay.around, replay.over = True, block, False
     return True
 
 

@@ -119,9 +119,14 @@ class ReplayRun(Run):
         """What this run did so far."""
         return replaying.report_now(self._hub, self._replay)
 
-    def opened_again(self, id: str | None, input: object) -> ReplayRun | None:
+    @property
+    def awaits_opening(self) -> bool:
+        """Whether no block of the program's is around."""
+        return not self._session.above and not self._replay.around
+
+    def opened_again(self, id: str | None, input: object, *, block: bool) -> ReplayRun | None:
         """This run, where its program opens it itself; None: it has done so before."""
-        is_mine = replaying.open_again(self._hub, self._replay, self._session, id, input)
+        is_mine = replaying.open_again(self._hub, self._replay, self._session, id, input, block=block)
         return self if is_mine else None
 
     def report_named(self, run_id: str) -> Report | None:

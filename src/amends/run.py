@@ -68,6 +68,11 @@ class Run:
         self._attempts: set[Attempt] = set()
 
     @property
+    def awaits_opening(self) -> bool:
+        """Whether this is a replay without a block of the program's around: ``rt.run`` by its id gives this run."""
+        return False
+
+    @property
     def output(self) -> Any:
         """What the run gives back; raises ``ResultGone`` when it ended long ago and gc removed it."""
         if self._output_gone is not None:

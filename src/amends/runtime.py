@@ -358,7 +358,7 @@ class _Block:
         self._entered: Entered | None = None
 
     def __enter__(self) -> Run:
-        replayed = reopened(self._id, self._input, is_async=False)
+        replayed = reopened(self._id, self._input, is_async=False, block=True)
         if replayed is not None:
             self._entered = Entered(replayed)
             return self._entered.__enter__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import socket
 from collections.abc import Callable, Coroutine
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from amends import AsyncRun, AsyncRuntime, current_run, tool
-from amends.errors import Diverged, ReplayDenied
+from amends.errors import Diverged, ReplayDenied, Waiting
 
 
 def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -87,13 +88,44 @@ async def test_a_program_that_opens_its_run_itself_is_given_the_record(tmp_path:
 
     async def agent() -> Any:
         async with clinic.rt.run("r") as run:
+            assert not run.awaits_opening
             run.output = [await clinic.order(1), await run.now()]
-        return run.output
+        return [run.output, (await clinic.rt.report("r")).state]
 
     live = await agent()
     clinic.started.clear()
     assert await clinic.rt.replay("r", agent) == live
+    assert live[1] == "committed"
     assert clinic.started == []
+    await clinic.rt.close()
+
+
+@on_a_loop
+async def test_a_run_that_goes_on_with_each_request_is_given_again(tmp_path: Path) -> None:
+    clinic = Clinic(tmp_path)
+
+    async def request(n: int, *, ends: bool = False) -> list[Any]:
+        told: list[Any] = []
+        with contextlib.suppress(Waiting):
+            async with clinic.rt.run("r", history=True) as run:
+                answer = await run.answer("order", {"n": n})
+                told += [answer.status, answer.text]
+                if not ends:
+                    raise Waiting("the run goes on with the next request", run_id="r")
+        return told
+
+    async def client() -> list[Any]:
+        told = [await request(1), await request(1), await request(2), await request(3, ends=True)]
+        return [*told, (await clinic.rt.report("r")).state]
+
+    live = await client()
+    assert ([one[0] for one in live[:4]], live[4]) == (["done", "replayed", "done", "done"], "committed")
+    clinic.started.clear()
+    assert await clinic.rt.replay("r", client) == live
+    assert clinic.started == []
+    with pytest.raises(Diverged) as found:
+        await clinic.rt.replay("r", request, 1)
+    assert found.value.how == "missing"
     await clinic.rt.close()
 
 

@@ -14,13 +14,15 @@ from typing import Any
 
 import pytest
 
-from amends import AsyncRuntime, Runtime
+from amends import Runtime
 from amends.llm import ModelServer, ScriptedModel, record
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 FLIGHT, HOTEL = ("book_flight", {"trip": "lisbon"}), ("book_hotel", {"trip": "lisbon", "nights": 2})
 STUTTERS = [FLIGHT, FLIGHT, HOTEL, "All booked."]
 SAID = ["  agent: All booked.", "  ledger: run commits is committed"]
+FAILS = [FLIGHT, HOTEL, ConnectionError("the model is down")]
+FAILED = ["  agent failed: the model is down", "  ledger: run fails is rolled_back"]
 WORLD = ["  airline: flight to lisbon booked", "  hotel: 2 nights in lisbon booked"]
 
 Load = Callable[[str], Any]
@@ -73,34 +75,42 @@ def test_a_loop_over_an_sdk(load: Load, capsys: pytest.CaptureFixture[str], name
 def test_an_agent_whose_run_the_framework_opens(load: Load, capsys: pytest.CaptureFixture[str], name: str) -> None:
     example = load(name)
 
-    async def both() -> None:
-        await example.talk("commits", STUTTERS)
-        assert capsys.readouterr().out.splitlines() == [*WORLD, *SAID]
+    async def both(id: str, script: list[Any], said: list[str]) -> None:
+        await example.talk(id, script)
+        live = capsys.readouterr().out.splitlines()
+        assert (live[:2], live[-2:]) == (WORLD, said)
         async with example.runtime() as rt:
-            bundle = await rt.export("commits")
-            before = ledger(example)
-            for source in ("commits", bundle):
-                await rt.replay(source, example.talk, "commits", STUTTERS)
-                assert capsys.readouterr().out.splitlines() == SAID
+            bundle, before = await rt.export(id), ledger(example)
+            for source in (id, bundle):
+                await rt.replay(source, example.talk, id, script)
+                assert capsys.readouterr().out.splitlines() == said
             assert ledger(example) == before
 
-    asyncio.run(both())
+    asyncio.run(both("commits", STUTTERS, SAID))
+    asyncio.run(both("fails", FAILS, FAILED))
 
 
 def test_a_graph(load: Load, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     example = load("langchain_agent")
-    example.talk("commits", STUTTERS)
-    said = ["  agent: All booked.", "  ledger: run commits/1 is committed"]
-    assert capsys.readouterr().out.splitlines() == [*WORLD, *said]
-    with example.agent([], None)[2] as rt:
-        bundle, before = rt.export("commits/1"), ledger(example)
-        for place, source in enumerate(("commits/1", bundle)):
-            recorded, example.DATA = example.DATA, tmp_path / f"again-{place}"  # a graph that knows of no conversation
-            example.DATA.mkdir()
-            rt.replay(source, example.talk, "commits", STUTTERS)
-            assert capsys.readouterr().out.splitlines() == said
-            example.DATA = recorded
+    recorded = example.DATA
+
+    def both(thread: str, script: list[Any], said: list[str]) -> None:
+        example.talk(thread, script)
+        live = capsys.readouterr().out.splitlines()
+        said = [line.replace(f"run {thread}", f"run {thread}/1") for line in said]
+        assert (live[:2], live[-2:]) == (WORLD, said)
+        with example.agent([], None)[2] as rt:
+            bundle, before = rt.export(f"{thread}/1"), ledger(example)
+            for place, source in enumerate((f"{thread}/1", bundle)):
+                example.DATA = tmp_path / f"{thread}-{place}"  # the graph's own memory is no record: it begins anew
+                example.DATA.mkdir()
+                rt.replay(source, example.talk, thread, script)
+                assert capsys.readouterr().out.splitlines() == said
+                example.DATA = recorded
             assert ledger(example) == before
+
+    both("commits", STUTTERS, SAID)
+    both("fails", FAILS, FAILED)
 
 
 def in_process(name: str, made: Any) -> Any:
@@ -119,12 +129,33 @@ def test_a_server(load: Load, capsys: pytest.CaptureFixture[str], monkeypatch: p
         await example.talk("commits", FLIGHT, FLIGHT, HOTEL, how="commit")
         live = capsys.readouterr().out.splitlines()
         assert len(live) == 6
-        rt = AsyncRuntime(f"sqlite:///{example.DATA}/ledger.db", tools=[])
+        rt = example.runtime()
         bundle, before = await rt.export("commits"), ledger(example)
         for source in ("commits", bundle):
             world.touch()  # the client reads it in the end
             await rt.replay(source, lambda: example.talk("commits", FLIGHT, FLIGHT, HOTEL, how="commit"))
             assert capsys.readouterr().out.splitlines() == live[:4]
             assert ledger(example) == before
+
+    asyncio.run(both())
+
+
+@pytest.mark.parametrize("name", ["mcp_server", "fastmcp_server"])
+def test_a_request_that_is_a_run_of_its_own(load: Load, name: str) -> None:
+    example = load(name)
+
+    async def ask() -> list[str]:
+        async with in_process(name, example.server()) as client:
+            told = await client.call_tool(*HOTEL)
+            return [block.text for block in told.content]
+
+    async def both() -> None:
+        live = await ask()
+        async with example.runtime() as rt:
+            (run,) = [one async for one in rt.runs("")]
+            before = ledger(example)
+            assert await rt.replay(run.id, ask) == live == ["H-lisbon"]
+            assert ledger(example) == before
+        assert (example.DATA / "world.txt").read_text().splitlines() == ["hotel: 2 nights in lisbon booked"]
 
     asyncio.run(both())

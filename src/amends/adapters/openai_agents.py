@@ -98,7 +98,7 @@ class AmendsRunner:
         self, input: Input, run_id: str | None, options: dict[str, Any]
     ) -> AsyncIterator[Callable[[RunResultBase], None]]:
         """The run of this turn, and what to call with its result before it is left."""
-        if _is_inside():
+        if _is_inside(run_id):
             if isinstance(input, RunState):
                 _as_decided(input, await _current().report())
             yield lambda _: None
@@ -300,12 +300,13 @@ def _is_body_of(name: str, call_id: str) -> bool:
     return (call.tool, call.tool_call_id) == (name, call_id)
 
 
-def _is_inside() -> bool:
+def _is_inside(run_id: str | None) -> bool:
+    """Whether a run is open around; in a replay the run by this id is to be opened as it was then."""
     try:
-        amends.current_run()
+        run = amends.current_run()
     except NoRun:
         return False
-    return True
+    return not (run.awaits_opening and run.id == run_id)
 
 
 def _thread_of(options: dict[str, Any]) -> tuple[str, ...]:

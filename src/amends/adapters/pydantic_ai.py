@@ -50,7 +50,7 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         self, ctx: RunContext[AgentDepsT], *, handler: Callable[[], Awaitable[AgentRunResult[Any]]]
     ) -> AgentRunResult[Any]:
         """The agent run, inside its run of amends."""
-        if _is_inside():
+        if _is_inside(self.run_id or ctx.run_id):
             return await handler()
         thread, is_back = f"thread:{ctx.conversation_id}", bool(_open_calls(ctx.messages))
         run_id = self.run_id or (await self._paused(thread) if is_back else None) or ctx.run_id
@@ -213,9 +213,10 @@ def _is_body_of(name: str, call_id: str | None) -> bool:
     return (call.tool, call.tool_call_id) == (name, call_id)
 
 
-def _is_inside() -> bool:
+def _is_inside(run_id: str | None) -> bool:
+    """Whether a run is open around; in a replay the run by this id is to be opened as it was then."""
     try:
-        amends.current_run()
+        run = amends.current_run()
     except NoRun:
         return False
-    return True
+    return not (run.awaits_opening and run.id == run_id)

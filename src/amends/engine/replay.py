@@ -61,6 +61,8 @@ class Replay:
         """Whether the program has opened the run itself."""
         self.raised = False
         """Whether the program has left the run by an error of its own, or asked for its end."""
+        self.around = False
+        """Whether it did so by a block, and is in it."""
         self.over = False
         self.finished = False
 

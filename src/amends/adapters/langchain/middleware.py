@@ -221,10 +221,10 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         config, number = get_config(), state.get("amends_turn", 0) + 1
         if (block := scope.get()) is not None:
             block.reached_end = False
-        if self._said_id is not None or surrounding() is not None:
-            return {"amends_turn": number}
         thread = thread_of(config)
         run_id = f"run-{uuid4().hex}" if thread is None else f"{thread}/{inside(config) or number}"
+        if self._said_id is not None or surrounding(lambda: run_id) is not None:
+            return {"amends_turn": number}
         return {"amends_turn": number, "amends_run": run_id}
 
     def _telling(self, made: dict[str, Any], before: Report | None) -> dict[str, Any]:
@@ -238,14 +238,15 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         if (block := scope.get()) is not None:
             block.reached_end = True
             return None
-        if surrounding() is not None or not has_answers(state):
-            return None
         config = get_config()
+        if surrounding(lambda: self._id_of(config, state)) is not None or not has_answers(state):
+            return None
         with self._lock:
             return self._seat(self._id_of(config, state), config)
 
     def _seat_of(self, request: ToolCallRequest) -> Seat:
-        run, config, block = surrounding(), request.runtime.config, scope.get()
+        config, block = request.runtime.config, scope.get()
+        run = surrounding(lambda: self._id_of(config, request.state))
         if run is not None:
             return Seat(run.id, config, run=run)
         with self._lock:

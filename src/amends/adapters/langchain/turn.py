@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Self
 
@@ -81,12 +82,18 @@ class Turn:
 scope: ContextVar[Turn | None] = ContextVar("amends.langchain.turn", default=None)
 
 
-def surrounding() -> Run | AsyncRun | None:
-    """The run that the program has opened around the graph, or in a tool of which this agent runs."""
+def surrounding(own: Callable[[], str]) -> Run | AsyncRun | None:
+    """The run that the program has opened around the graph, or in a tool of which this agent runs.
+
+    ``own``: says the id of the turn's own run. In a replay of that one it is to be opened as it was then.
+    """
     try:
         found: Run | AsyncRun = current_run()
     except NoRun:
         return None
+    if found.awaits_opening:
+        with suppress(UsageError):  # it has no id of its own
+            return None if found.id == own() else found
     return found
 
 
