@@ -55,7 +55,7 @@ docs: $(DEV) ## write the generated parts of docs/ again and check the links
 test-pythons: ## the quick tests on every other supported Python found here
 	@JOBS=$(JOBS) sh scripts/test-pythons
 
-test-adapters: ## the adapters of heavy frameworks, each in an environment of its own (ARGS=crewai: that one)
+test-adapters: ## the adapters of heavy frameworks and the recipes, each in an environment of its own (ARGS=crewai: that one)
 	@sh scripts/test-adapters $(ARGS)
 
 clean: ## remove what make made (never a ledger)

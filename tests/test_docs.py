@@ -32,7 +32,10 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 
 FENCE = re.compile(r"^```(?P<lang>\w*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 REASON = re.compile(r"<!-- not executed: (?P<why>.+?) -->\s*\Z")
-NEEDS = re.compile(r"<!-- needs: (\w+) -->")  # a framework, whose own warnings are its own matter
+NEEDS = re.compile(
+    r"<!-- needs: ([\w.]+) -->"
+)  # a framework, whose own warnings are its own matter; of a page, or of a part
+PART = re.compile(r"^(?=## )", re.MULTILINE)
 RAISES = re.compile(r"<!-- raises: (?P<name>\w+) -->\s*\Z")
 PAGE_S_MAX = 60
 MARK = "\x1e"
@@ -69,9 +72,21 @@ class Block:
     shown: str | None
 
 
-def blocks_of(page: Path) -> list[Block]:
+def told_with(page: Path, need: str | None) -> str:
+    """The page without its parts on other frameworks, which leave their lines behind."""
+    head, *parts = PART.split(page.read_text(encoding="utf-8"))
+    kept = [part if needs_of(part) in (None, need) else "\n" * part.count("\n") for part in parts]
+    return "".join((head, *kept))
+
+
+def needs_of(text: str) -> str | None:
+    found = NEEDS.search(text)
+    return found[1] if found else None
+
+
+def blocks_of(page: Path, need: str | None = None) -> list[Block]:
     """The executed examples, in their order."""
-    text = page.read_text(encoding="utf-8")
+    text = told_with(page, need)
     fences = list(FENCE.finditer(text))
     found = []
     for place, fence in enumerate(fences):
@@ -92,7 +107,7 @@ def blocks_of(page: Path) -> list[Block]:
     return found
 
 
-def outputs_of(page: Path, blocks: list[Block], folder: Path) -> list[str]:
+def outputs_of(page: Path, blocks: list[Block], folder: Path, need: str | None) -> list[str]:
     """What each block really prints: all of them in one process, in an empty folder."""
     (folder / "in").mkdir()
     script, said = folder / "in" / "page.py", folder / "page.json"
@@ -106,7 +121,7 @@ def outputs_of(page: Path, blocks: list[Block], folder: Path) -> list[str]:
         "PYTHONUTF8": "1",
         "COLUMNS": "120",
     }
-    warnings = "ignore" if NEEDS.search(page.read_text(encoding="utf-8")) else "error"
+    warnings = "ignore" if need else "error"
     done = subprocess.run(
         [sys.executable, "-W", warnings, str(script), str(said), str(page)],
         cwd=folder / "in", env=environ, capture_output=True, encoding="utf-8", timeout=PAGE_S_MAX, check=False,
@@ -132,19 +147,34 @@ def matches(shown: str, printed: str) -> bool:
     return re.fullmatch("".join(parts), plain) is not None
 
 
-def is_here(page: Path) -> bool:
-    """Whether the framework that a page is about is installed; the heavy ones are where `make test-adapters` runs."""
-    needs = NEEDS.search(page.read_text(encoding="utf-8"))
-    return needs is None or find_spec(needs[1]) is not None
+def programs() -> list[tuple[Path, str | None]]:
+    """Every page with code, and every part of one that needs a framework, where that is installed.
+
+    The heavy ones are where `make test-adapters` runs.
+    """
+    found = []
+    for page in PAGES:
+        head, *parts = PART.split(page.read_text(encoding="utf-8"))
+        needs = [needs_of(head), *(need for need in map(needs_of, parts) if need)]
+        found += [(page, need) for need in needs if need is None or is_here(need)]
+    return [(page, need) for page, need in found if blocks_of(page, need)]
 
 
-WITH_CODE = [page for page in PAGES if is_here(page) and blocks_of(page)]
+def is_here(need: str) -> bool:
+    return find_spec(need.partition(".")[0]) is not None and find_spec(need) is not None
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_examples_of_a_page_run_and_print_what_it_says(page: Path, tmp_path: Path) -> None:
-    blocks = blocks_of(page)
-    for block, printed in zip(blocks, outputs_of(page, blocks, tmp_path), strict=True):
+def name_of(program: tuple[Path, str | None]) -> str:
+    page, need = program
+    name = page.relative_to(ROOT).as_posix()
+    return f"{name}:{need}" if need and needs_of(PART.split(page.read_text(encoding="utf-8"))[0]) is None else name
+
+
+@pytest.mark.parametrize("program", programs(), ids=name_of)
+def test_the_examples_of_a_page_run_and_print_what_it_says(program: tuple[Path, str | None], tmp_path: Path) -> None:
+    page, need = program
+    blocks = blocks_of(page, need)
+    for block, printed in zip(blocks, outputs_of(page, blocks, tmp_path, need), strict=True):
         if block.shown is not None:
             assert matches(block.shown, printed), f"{page.relative_to(ROOT)}:{block.line} prints\n{printed}"
 

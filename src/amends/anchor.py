@@ -19,6 +19,8 @@ from amends.checkpoint import Anchored, anchored_from
 from amends.errors import LedgerUnavailable, UsageError
 from amends.record import dataclass
 
+NO_MARK: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What a file raises that holds something else."""
 BYTES_MAX: Final = 4_096
 """A mark is a line; a larger file is not ours."""
 
@@ -60,7 +62,7 @@ class Anchor:
             return Mark(int(said["seq"]), str(said["approval"]), None if kept is None else anchored_from(kept))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        except (OSError, *NO_MARK) as error:
             raise LedgerUnavailable(
                 f"the ledger's anchor {self.path} cannot be read: {error}",
                 hint="put it back, or look at the ledger and call rt.reconcile_restore(by=..., why=...)",
@@ -132,7 +134,7 @@ def read_copy(path: Path) -> Anchored:
         with path.open("rb") as file:
             said = json.loads(file.read(BYTES_MAX))
         return anchored_from(said.get("checkpoint") or said)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, *NO_MARK) as error:
         raise UsageError(
             f"{path} holds no checkpoint: {type(error).__name__}: {error}",
             hint="give a copy of the ledger's .anchor file, or what on_checkpoint= was given, as JSON",

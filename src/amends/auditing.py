@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from amends.anchor import read_copy
 from amends.bundleops import FindTrees
@@ -20,6 +21,8 @@ from amends.signing import load_key
 from amends.verified import Verified
 from amends.witness import hear, with_witness
 
+NOTHING: Final[Mapping[str, int]] = {}
+
 
 async def verify(
     hub: Hub, view: View, run_ids: Sequence[str], text: str, *, anchor: str | None = None, keys: Sequence[str] = ()
@@ -31,23 +34,23 @@ async def verify(
     trusted = [load_key(key) for key in keys] or [key for key in (hub.checkpointer.key,) if key is not None]
     known = await _known(hub, anchor)
     if not run_ids and not text.strip():
-        heard = await hear(trusted, known)
-        found = await verify_chains(audit_of(hub, view, heard.high))
+        heard = await hear(trusted, known, demanded=bool(keys))
+        found = await verify_chains(audit_of(hub, view, heard.behind))
         return await with_witness(found.verified(), heard, view.tenant or None)
     roots = await _trees_of(view, run_ids)
     if text.strip():
         roots |= await _filtered(audit_of(hub, view), text)
-    heard = await hear(trusted, known, roots=frozenset(roots))
-    found = Found(audit_of(hub, view, heard.high))
+    heard = await hear(trusted, known, roots=frozenset(roots), demanded=bool(keys))
+    found = Found(audit_of(hub, view, heard.behind))
     for root in roots:
         await verify_tree(found, root)
     return await with_witness(found.verified(), heard, view.tenant or None)
 
 
-def audit_of(hub: Hub, view: View, high: int = 0) -> Audit:
+def audit_of(hub: Hub, view: View, behind: Mapping[str, int] = NOTHING) -> Audit:
     """How this runtime looks at a ledger: what is encrypted is proved where it has the keys."""
     sealing = hub.hiding.sealing
-    return Audit(view.tenant or None, plainly if sealing is None else sealing.proves, high=high)
+    return Audit(view.tenant or None, plainly if sealing is None else sealing.proves, behind=behind)
 
 
 async def _known(hub: Hub, copy: str | None) -> Anchored | None:

@@ -45,10 +45,14 @@ APPROVAL_MOVES: Moves = {
 }
 SHARED: Moves = {NEW: ("succeeded", "failed", "refused", "dropped")}
 """A call that a fork has as it was: it never moved there."""
+DECIDED = ("approved", "rejected", "used")
+"""The states of a request in which it still says who has decided, and when."""
 MOVES = {"run": RUN_MOVES, "call": CALL_MOVES, "approval": APPROVAL_MOVES}
 KINDS = (("run", "runs", "uid"), ("call", "calls", "id"), ("approval", "approvals", "id"))
 """The kinds of rows, the files that they are in, and what each is known by."""
 GONE, SEALED = "gone:", "sealed:"
+PLAIN = ("", "null", "{}", "[]")
+"""What says nothing of anybody, and is not encrypted either."""
 BOUND = {
     "run": "uid id tenant generation root parent policy order_mode agent principal input_digest tags deadline_at"
     " forked_from forked_at",
@@ -62,6 +66,8 @@ BOUND = {
     ),
 }
 """Of each kind of row: the columns that never change, in the order in which its first event has hashed them."""
+TOLD = {"run": "id", "tenant": "tenant", "origin": "origin", "state": "state", "generation": "generation"}
+"""What the manifest tells of a tree, by the column of its first run that it is."""
 SAID = ("root", "run", "run_id", "tenant", "call", "what", "frm", "to_state", "by_whom", "epoch", "facts")
 
 
@@ -156,6 +162,7 @@ class Subject:
         self.state = event["to_state"]
         self.counts = {"attempt": 0, "comp_attempt": 0, "settled_seq": 0}
         self.passed = False
+        self.decided: Row | None = None
 
 
 class Tree:
@@ -175,8 +182,12 @@ class Tree:
         end: Row = self._events[-1] if self._events else {"n": 0, "hash": ""}
         if told is None:
             return [Problem("row_forged", "the manifest does not name this tree", end)]
+        root = next(run for run in self._rows["runs"] if run["uid"] == run["root"])
+        if any(told[name] != root[column] for name, column in TOLD.items()):
+            return [Problem("row_changed", "the manifest says something else of this run", end)]
         if (end["n"], end["hash"]) != (told["events"], told["head"]):
             return [Problem("cut", f"it ends at event {end['n']}, and had {told['events']}", end, n=end["n"] + 1)]
+        self._check_asked()
         for kind, part, name in KINDS:
             for row in self._rows[part]:
                 self._found += self._compared(kind, row[name], row)
@@ -187,6 +198,19 @@ class Tree:
             if uid not in known and ("run", uid) not in self._subjects:
                 self._found.append(Problem("row_missing", f"run {uid} is not there", event))
         return self._found
+
+    def _check_asked(self) -> None:
+        """A call names its newest request, and a request the tool of its call."""
+        newest = {one.first["call"]: id for (kind, id), one in self._subjects.items() if kind == "approval"}
+        tools = {call["id"]: call["tool"] for call in self._rows["calls"]}
+        for call in self._rows["calls"]:
+            if call["approval"] != newest.get(call["id"], ""):
+                text = f"call {call['id']}: the request for a yes is not the newest one"
+                self._found.append(Problem("row_changed", text, {"root": call["root"], "run_id": call["run_id"]}))
+        for asked in self._rows["approvals"]:
+            if asked["tool"] != tools.get(asked["call"]):
+                text = f"approval {asked['id']}: the tool was changed"
+                self._found.append(Problem("row_changed", text, {"root": asked["root"], "run_id": asked["run_id"]}))
 
     def _is_linked(self) -> bool:
         prev, seq = GENESIS, 0
@@ -260,6 +284,8 @@ class Tree:
             subject.counts["comp_attempt"] = facts.get("attempt", 0)
         elif kind == "call" and to in ("succeeded", "in_doubt"):
             subject.counts["settled_seq"] = event["seq"]
+        elif kind == "approval" and to in DECIDED[:2]:
+            subject.decided = event
 
     def _adds(self, subject: tuple[str, str], facts: Row, name: str) -> None:
         if subject in self._subjects and name in facts:
@@ -317,6 +343,12 @@ class Tree:
             yield "row_changed", "what it binds was changed"
         if (row["root"], row["run_id"], row["tenant"]) != (first["root"], first["run_id"], first["tenant"]):
             yield "row_changed", "the run was changed"
+        last, decided = subject.last, subject.decided
+        if row["state"] == "used" and (row["used_at"], row["used_seq"]) != (last["at"], last["seq"]):
+            yield "row_changed", "when it was used up was changed"
+        said = row["by_whom"], row["decided_at"]
+        if row["state"] in DECIDED and decided is not None and said != (decided["by_whom"], decided["at"]):
+            yield "row_changed", "who decided, or when, was changed"
         if row["given"] != "[]" or "given" in facts:
             yield from self._payload("given", row["given"], facts.get("given"))
 
@@ -327,5 +359,5 @@ class Tree:
         elif proved is None or text is None:
             if text or proved is not None:
                 yield "payload_changed", f"the {name} is not what was written"
-        elif ":" not in proved and not text.startswith(SEALED) and proof(text) != proved:
+        elif not text.startswith(SEALED) and (text not in PLAIN if ":" in proved else proof(text) != proved):
             yield "payload_changed", f"the {name} is not what was written"

@@ -23,12 +23,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from amends.bundlerules import Bundle, Problem, Row, check_trees
+from amends.bundlerules import GONE, SEALED, Bundle, Problem, Row, check_trees
 from amends.bundlevouch import behind, check_checkpoints
 
 FORMAT, VERSION = "amends bundle", 1
 PARTS = ("runs", "calls", "events", "approvals", "checkpoints")
 FILES = ("manifest.json", *(f"{part}.jsonl" for part in PARTS), "verify.py", "__main__.py")
+SPOKEN = (("runs", "input"), ("runs", "output"), ("calls", "args"), ("calls", "result"))
 UNPACKED_MAX = 1 << 28
 """Bytes that a bundle may have when it is unpacked: a small file can say that it is endless."""
 BROKEN, UNREADABLE = 20, 2
@@ -128,6 +129,10 @@ def main(words: Sequence[str]) -> int:
     print(f"checkpoints: {len(bundle.rows['checkpoints'])}, signed by {', '.join(signers) or 'nobody'}")
     if left:
         print(f"events that no checkpoint stands behind: {left}")
+    for text, how in ((SEALED, "encrypted, and not proved without their key"), (GONE, "removed")):
+        count = sum(str(row[name]).startswith(text) for part, name in SPOKEN for row in bundle.rows[part])
+        if count:
+            print(f"payloads that are {how}: {count}")
     for problem in problems:
         print(problem)
     print("BROKEN" if problems else "whole")

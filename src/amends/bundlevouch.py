@@ -49,7 +49,7 @@ def behind(bundle: Bundle) -> int:
 def _checked(row: Row, keys: Sequence[str]) -> Problem | None:
     name = f"checkpoint {row['n']}"
     said = digest("amends checkpoint", row["n"], micros(row["at"]), *(row[part] for part in OF_CHECKPOINT))
-    if said != row["hash"]:
+    if said != row["hash"] or row["at"] != micros(row["at"]) / 1e6:
         return Problem("edited", f"{name} does not say what its hash is of")
     key = next((key for key in keys if name_of(key) == row["key"]), None)
     if key is None and keys:
@@ -66,7 +66,10 @@ def name_of(key: str) -> str:
         return f"hmac-id:{hmac.digest(rest.encode(), b'amends audit key', 'sha256').hex()[:16]}"
     if kind != "ed25519-pub":
         raise ValueError(f"a key begins with ed25519-pub: or hmac:, not with {kind[:20]}")
-    return f"{kind}:{b64encode(_raw(rest)).decode('ascii')}"
+    raw = _raw(rest)
+    if len(raw) != 32:
+        raise ValueError("a key that begins with ed25519-pub: goes on with 32 bytes as base64")
+    return f"{kind}:{b64encode(raw).decode('ascii')}"
 
 
 def has_signed(key: str, hash: str, signature: str) -> bool:

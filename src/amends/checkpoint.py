@@ -71,7 +71,7 @@ def read_heads(text: str) -> list[tuple[str, int, str]]:
     """The same, read back. Raises ``ValueError`` when that is not what it is."""
     try:
         return [(str(root), int(n), str(hash)) for root, n, hash in json.loads(text)]
-    except TypeError as error:
+    except (TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"no list of heads: {error}") from error
 
 
@@ -88,8 +88,10 @@ def to_sign(hash: str) -> bytes:
 
 
 def anchored_from(said: Mapping[str, Any]) -> Anchored:
-    """What an anchor has written down, read back. Raises ``ValueError``, ``LookupError`` or ``TypeError``."""
+    """What an anchor has written down, read back. Raises ``ValueError``, ``LookupError``, ``TypeError`` or their kin."""
     at = said["at"]
+    if int(said["n"]) < 1:
+        raise ValueError(f"there is no checkpoint {said['n']}")
     return Anchored(
         str(said["ledger"]),
         int(said["n"]),

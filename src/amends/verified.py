@@ -56,6 +56,10 @@ class Verified:
     checkpoints: int = 0
     unanchored: int = 0
     """Events that are younger than the newest checkpoint: what was changed and hashed anew there does not show."""
+    unproved: int = 0
+    """Payloads that are encrypted with a key which is not here: nobody here can tell whether they were changed."""
+    anchored: int = 0
+    """The checkpoint that is known outside and that the ledger was held against; 0: there was no anchor."""
     problems: tuple[Problem, ...] = ()
     """The first in the record first, and no more than a hundred."""
 
@@ -77,7 +81,8 @@ class Verified:
         """Plain JSON data."""
         counts = {"runs": self.runs, "events": self.events, "checkpoints": self.checkpoints}
         told = [one.to_dict() for one in self.problems]
-        return {"ok": self.ok, **counts, "unanchored": self.unanchored, "problems": told}
+        left = {"unanchored": self.unanchored, "unproved": self.unproved, "anchored": self.anchored}
+        return {"ok": self.ok, **counts, **left, "problems": told}
 
     def __str__(self) -> str:
         if self.ok:

@@ -30,14 +30,13 @@ class Heard:
     newest: CheckpointRow | None = None
     """The end of the ledger's own chain, as it is there."""
     problems: list[Problem] = field(default_factory=list)
+    anchored: int = 0
+    """The checkpoint that is known outside; 0: none is."""
     vouched: int = 0
     """The newest checkpoint that a key which is trusted here has signed."""
     named: set[str] = field(default_factory=set)
-
-    @property
-    def high(self) -> int:
-        """The place in the ledger up to which events are behind a checkpoint."""
-        return 0 if self.newest is None else self.newest.high
+    behind: dict[str, int] = field(default_factory=dict)
+    """Of each tree the newest event that a checkpoint names."""
 
     def say(self, how: How, text: str, *, root: str = "", n: int = 0) -> None:
         """One problem; of one tree only the first, and of all only so many."""
@@ -47,10 +46,17 @@ class Heard:
 
 
 async def hear(
-    keys: Sequence[AuditKey] = (), anchor: Anchored | None = None, *, roots: frozenset[str] | None = None
+    keys: Sequence[AuditKey] = (),
+    anchor: Anchored | None = None,
+    *,
+    roots: frozenset[str] | None = None,
+    demanded: bool = False,
 ) -> Heard:
-    """Every checkpoint, from the first; only these trees, where some are named. Reads only, in constant memory."""
-    heard = Heard()
+    """Every checkpoint, from the first; only these trees, where some are named. Reads only, in constant memory.
+
+    ``demanded``: somebody said that one of these keys must have signed, so there must be something that is signed.
+    """
+    heard = Heard(anchored=0 if anchor is None else anchor.n)
     by_name = {key.name: key for key in keys}
     after = 0
     while page := await ReadCheckpoints(after, PAGE):
@@ -62,6 +68,8 @@ async def hear(
             await _check_heads(heard, row, roots)
             heard.checkpoints, heard.newest = heard.checkpoints + 1, row
         after = max(after + 1, page[-1].n)
+    if demanded and heard.newest is None:
+        heard.say("bad_signature", f"there is no checkpoint: nothing is signed with {_named(keys)}", n=1)
     _check_vouched(heard, keys)
     _check_end(heard, anchor, by_name)
     return heard
@@ -74,10 +82,17 @@ def _check_link(heard: Heard, row: CheckpointRow) -> None:
         heard.say("deleted", f"checkpoint {wanted} is missing: the next one is {row.n}", n=wanted)
     elif row.prev != (GENESIS if last is None else last.hash):
         heard.say("rewritten", f"checkpoint {row.n} does not follow the one before it", n=row.n)
-    if row.hash != row.true_hash or row.at != moment(row.at):
+    if not _is_as_hashed(row):
         heard.say("edited", f"checkpoint {row.n} does not say what its hash is of", n=row.n)
     if last is not None and row.ledger != last.ledger:
         heard.say("inserted", f"checkpoint {row.n} is of another ledger: {row.ledger}, not {last.ledger}", n=row.n)
+
+
+def _is_as_hashed(row: CheckpointRow) -> bool:
+    try:
+        return row.hash == row.true_hash and row.at == moment(row.at)
+    except (ValueError, OverflowError):  # a moment that is none
+        return False
 
 
 def _check_signature(heard: Heard, row: CheckpointRow, trusted: dict[str, AuditKey]) -> None:
@@ -103,9 +118,13 @@ def _check_vouched(heard: Heard, keys: Sequence[AuditKey]) -> None:
     since = f"after checkpoint {heard.vouched} nothing is" if heard.vouched else "nothing is"
     heard.say(
         "bad_signature",
-        f"checkpoint {newest.n} {who}: {since} signed with {' or '.join(key.name for key in keys)}",
+        f"checkpoint {newest.n} {who}: {since} signed with {_named(keys)}",
         n=heard.vouched + 1,
     )
+
+
+def _named(keys: Sequence[AuditKey]) -> str:
+    return " or ".join(key.name for key in keys)
 
 
 async def _check_heads(heard: Heard, row: CheckpointRow, roots: frozenset[str] | None) -> None:
@@ -119,6 +138,7 @@ async def _check_heads(heard: Heard, row: CheckpointRow, roots: frozenset[str] |
         some = wanted[start : start + PLACES_MAX]
         found = {(root, n): hash for root, n, hash in await ReadHashes(tuple((root, n) for root, n, _ in some))}
         for root, n, hash in some:
+            heard.behind[root] = max(n, heard.behind.get(root, 0))
             if found.get((root, n)) == hash or root in heard.named:
                 continue
             if (root, n) in found:
@@ -140,7 +160,8 @@ async def with_witness(found: Verified, heard: Heard, tenant: str | None = None)
     after = [one for one in found.problems if one.root in heard.named and one.how.startswith("row_")]
     before = [one for one in found.problems if one not in after]
     problems = (*before, *told, *after)[:PROBLEMS_MAX]
-    return changed(found, {"checkpoints": heard.checkpoints, "problems": problems})
+    counts = {"checkpoints": heard.checkpoints, "anchored": heard.anchored}
+    return changed(found, {**counts, "problems": problems})
 
 
 async def _run_of(root: str) -> tuple[str, str | None]:

@@ -35,10 +35,11 @@ RUNS = ("id", "tenant", "generation", "root", "policy", "order_mode", "agent", "
         "deadline_at", "created_at", "state", "input", "output")  # fmt: skip
 CALLS = ("run", "root", "run_id", "tenant", "tool", "version", "kind", "key", "generation", "ident", "digest", "args",
          "state", "created_at", "scope", "declared", "again", "call_ref", "parent", "grp", "at_commit", "undoable",
-         "attempt", "result", "settled_seq", "agent", "principal", "comp_attempt", "accepts")  # fmt: skip
+         "attempt", "result", "settled_seq", "agent", "principal", "comp_attempt", "accepts",
+         "shared", "approval")  # fmt: skip
 APPROVALS = ("call", "run", "root", "run_id", "tenant", "version", "principal", "agent", "digest", "nonce", "state",
              "needed", "roles", "reasons", "rule", "policy", "given", "requested_at", "expires_at", "residue",
-             "follows")  # fmt: skip
+             "follows", "tool")  # fmt: skip
 EVENTS = ("at", "root", "run", "run_id", "tenant", "call", "what", "frm", "to_state", "by_whom", "epoch", "facts", "n",
           "hash")  # fmt: skip
 CHECKPOINTS = ("at", "ledger", "high", "gaps", "heads", "prev", "hash", "key", "signature")

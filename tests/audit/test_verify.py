@@ -154,6 +154,7 @@ ROWS: list[tuple[str, str, Any, str]] = [
     ("calls", "kind", "read", "row_changed"),
     ("calls", "principal", "eve", "row_changed"),
     ("calls", "attempt", 7, "row_changed"),
+    ("calls", "shared", "call_of_another", "row_changed"),
     ("calls", "args", '{"order":"1","cents":1}', "payload_changed"),
     ("calls", "result", '"ch_2"', "payload_changed"),
     ("calls", "result", None, "payload_changed"),
@@ -254,6 +255,8 @@ def test_a_ledger_that_encrypts_proves_its_payloads_with_its_keys_and_after_they
     assert verify(made, encrypt=[new]).ok, "without the key of then a payload is not proved, and not denied"
     assert verify(made).ok
     [run_row] = forger.rows("runs")
+    forger.change("runs", run_row, output='"unpaid"')
+    assert [one.how for one in verify(made).problems] == ["payload_changed"], "also to who has no key: it was encrypted"
     forger.change("runs", run_row, output=run_row["input"])
     assert [one.how for one in verify(made, encrypt=[new, old]).problems] == ["payload_changed"]
 

@@ -40,14 +40,22 @@ def _put_verified(ledger: str, found: Verified) -> None:
         "events": f"{found.events:,}",
         "checkpoints": f"{found.checkpoints:,}",
         "not behind a checkpoint": f"{found.unanchored:,}",
+        "known outside": f"checkpoint {found.anchored:,}" if found.anchored else "nothing",
     }
+    if found.unproved:
+        facts["encrypted, not proved"] = f"{found.unproved:,}"
     put_facts(facts)
     rows = [(one.run_id or "-", str(one.n or "-"), str(one.seq or "-"), one.how, one.text) for one in found.problems]
     if rows:
         put()
         put_table(("run", "event", "place", "how", "what"), rows)
         say("keep a copy of the ledger as it is before anything is done to it")
-    elif found.unanchored:
+        return
+    if found.unproved:
+        say("of what is encrypted nobody can tell without its keys whether it was changed: AMENDS_ENCRYPT")
+    if found.checkpoints and not found.anchored:
+        say("no anchor was there: a ledger that was put back, or cut off with its checkpoints, looks the same")
+    if found.unanchored:
         say(f"the newest {found.unanchored:,} events could be cut off unseen: amends audit checkpoint")
 
 

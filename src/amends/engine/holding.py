@@ -57,7 +57,8 @@ async def leave_to_caller(session: Session) -> None:
         row = await ReadCall(known.id)
         if row is not None and row.state in ("held", "ready") and not row.is_staged:
             raise await let_go_held(session, row)
-    if session.resumed:  # asked for by an earlier opening, and not yet again: its caller may still come
+    if session.resumed and any(spec.fn is None for spec in session.specs.values()):
+        # Asked for by an earlier opening, and not yet again: its caller may still come.
         for row in (await read_tree(session)).calls:
             if row.state in ("held", "ready") and not row.is_staged and session.body(row) is None:
                 raise await let_go_held(session, row)

@@ -14,6 +14,8 @@ from amends.states import CALL_MOVES, NEW, RUN_MOVES
 from amends.verified import How
 
 Said: TypeAlias = tuple[How, str]
+Load: TypeAlias = tuple[str, str, int, str]
+"""A record that was loaded: its ledger, its id, how many events it has and the hash of the last."""
 Unlike: TypeAlias = tuple[How, str, int, int, str]
 """How a row differs and in what, with the number, place and run id of its last event."""
 APPROVAL_MOVES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -23,6 +25,8 @@ APPROVAL_MOVES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 SHARED: Final[Mapping[str, tuple[str, ...]]] = {NEW: ("succeeded", "failed", "refused", "dropped")}
 """A call that a fork has as it was: it never moved there."""
+DECIDED: Final = ("approved", "rejected", "used")
+"""The states of a request in which it still says who has decided, and when."""
 MOVES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "run": RUN_MOVES,
     "call": CALL_MOVES,
@@ -33,7 +37,9 @@ MOVES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 class Subject:
     """One row, as its events tell it."""
 
-    __slots__ = ("attempt", "comp_attempt", "created_at", "facts", "first", "last", "passed", "settled_seq", "state")
+    __slots__ = (
+        "attempt", "comp_attempt", "created_at", "decided", "facts", "first", "last", "passed", "settled_seq", "state",
+    )  # fmt: skip
 
     def __init__(self, event: EventRow, facts: dict[str, Any]) -> None:
         self.first = self.last = event
@@ -42,6 +48,8 @@ class Subject:
         """What was said of it last, by name."""
         self.attempt = self.comp_attempt = self.settled_seq = 0
         self.passed = False
+        self.decided: EventRow | None = None
+        """Of a request: the yes or no of a person."""
 
 
 class Standing:
@@ -52,6 +60,8 @@ class Standing:
         self._subjects: dict[tuple[str, str], Subject] = {}
         self._runs: dict[str, EventRow] = {}
         self._emptied = False
+        self.loads: set[Load] = set()
+        self.unproved = 0
 
     def moved(self, event: EventRow) -> Iterator[Said]:
         """Take in an event; what is wrong with it though it is linked."""
@@ -71,6 +81,8 @@ class Standing:
             self._adds("approval", str(facts.get("approval")), facts, "given")
         elif what == "payloads removed":
             self._emptied = True
+        elif what == "runs loaded":
+            self.loads |= {(str(origin), str(id), int(n), str(hash)) for origin, id, n, hash in _facts(event)["heads"]}
         elif what == "passed to parent":
             passed = self._subjects.get(("call", event.call))
             if passed is not None:
@@ -92,6 +104,8 @@ class Standing:
             subject.last, subject.state = event, event.to_state
         if kind == "call":
             _counted(subject, event, facts)
+        elif kind == "approval" and event.to_state in DECIDED[:2]:
+            subject.decided = event
 
     def _adds(self, kind: str, id: str, facts: dict[str, Any], name: str) -> None:
         subject = self._subjects.get((kind, id))
@@ -104,14 +118,23 @@ class Standing:
         self, runs: Iterable[RunRow], calls: Iterable[CallRow], approvals: Iterable[ApprovalRow]
     ) -> Iterator[Unlike]:
         """What of the rows does not stand where the events left it."""
-        by_uid = {run.uid: run for run in runs}
+        by_uid, tools = {run.uid: run for run in runs}, dict[str, str]()
+        newest = {subject.first.call: id for (kind, id), subject in self._subjects.items() if kind == "approval"}
         self._emptied = self._emptied or any(run.origin for run in by_uid.values())  # gc writes into no record
         for run in by_uid.values():
             yield from self._compared("run", run.uid, run, self._run)
         for call in calls:
+            tools[call.id] = call.tool
             yield from self._compared("call", call.id, call, lambda one, subject: self._call(one, subject, by_uid))
+            if call.approval != newest.get(call.id, ""):
+                text = f"call {call.id}: the request for a yes is not the newest one"
+                yield "row_changed", text, 0, 0, call.run_id
         for asked in approvals:
-            yield from self._compared("approval", asked.id, asked, self._approval)
+            if asked.tool != tools.get(asked.call):
+                yield "row_changed", f"approval {asked.id}: the tool was changed", 0, 0, asked.run_id
+            yield from self._compared(
+                "approval", asked.id, asked, lambda one, subject: self._approval(one, subject, by_uid)
+            )
         for (kind, id), subject in self._subjects.items():
             yield "row_missing", f"{kind} {id} is not there", subject.last.n, subject.last.seq, subject.last.run_id
         for uid, event in self._runs.items():
@@ -145,13 +168,13 @@ class Standing:
 
     def _call(self, row: CallRow, subject: Subject, runs: Mapping[str, RunRow]) -> Iterator[Said]:
         first, facts = subject.first, subject.facts
-        key = row.key.removeprefix(f"{LOADED}{row.id}:")
+        run = runs.get(row.run)
+        key = row.key if run is None or not run.origin else row.key.removeprefix(f"{LOADED}{row.id}:")
         if "row" in facts and facts["row"] != call_bound(row, key, row.generation):
             yield "row_changed", "something that never changes was changed"
         mine = (row.root, row.run_id, row.tenant, row.created_at, row.seq)
         if mine != (first.root, first.run_id, first.tenant, first.at, first.seq):
             yield "row_changed", "the run, the time or the place was changed"
-        run = runs.get(row.run)
         if run is None or (row.run != first.run and not subject.passed):
             yield "row_changed", "the run was changed"
         elif (row.agent, row.principal) != (run.agent, run.principal):
@@ -166,15 +189,22 @@ class Standing:
             if failure and not self._emptied and row.state != "refused":
                 yield from self._payload("error", row.error, failure, row.id)
 
-    def _approval(self, row: ApprovalRow, subject: Subject) -> Iterator[Said]:
+    def _approval(self, row: ApprovalRow, subject: Subject, runs: Mapping[str, RunRow]) -> Iterator[Said]:
         first, facts = subject.first, subject.facts
-        asked = changed(row, {"use_key": row.use_key.removeprefix(LOADED)})
+        run = runs.get(row.run)
+        is_record = run is not None and run.origin
+        asked = changed(row, {"use_key": row.use_key.removeprefix(LOADED)}) if is_record else row
         if "terms" in facts and facts["terms"] != terms_bound(asked):
             yield "row_changed", "what was asked for was changed"
         if (row.digest, row.seq, row.call) != (facts.get("digest"), first.seq, first.call):
             yield "row_changed", "what it binds was changed"
         if (row.root, row.run_id, row.tenant) != (first.root, first.run_id, first.tenant):
             yield "row_changed", "the run was changed"
+        if row.state == "used" and (row.used_at, row.used_seq) != (subject.last.at, subject.last.seq):
+            yield "row_changed", "when it was used up was changed"
+        decided = subject.decided
+        if row.state in DECIDED and decided and (row.by_whom, row.decided_at) != (decided.by_whom, decided.at):
+            yield "row_changed", "who decided, or when, was changed"
         if row.given != "[]" or "given" in facts:
             yield from self._payload("given", row.given, facts.get("given"), row.id)
 
@@ -183,8 +213,12 @@ class Standing:
             if not self._emptied:
                 yield "payload_changed", f"the {name} is gone, and gc did not remove it"
             return
-        is_other = bool(text) if proved is None else text is None or self._prove(proved, text, about) is False
-        if is_other:
+        if proved is None or text is None or not isinstance(proved, str):
+            is_proved: bool | None = proved is None and not text
+        else:
+            is_proved = self._prove(proved, text, about)
+        self.unproved += is_proved is None
+        if is_proved is False:
             yield "payload_changed", f"the {name} is not what was written"
 
 
@@ -210,5 +244,7 @@ def _counted(subject: Subject, event: EventRow, facts: dict[str, Any]) -> None:
 def _facts(event: EventRow) -> dict[str, Any]:
     if event.facts == "{}":
         return {}
-    facts: dict[str, Any] = json.loads(event.facts)
+    facts = json.loads(event.facts)
+    if not isinstance(facts, dict):
+        raise ValueError("no facts")  # noqa: TRY004 (of the same kind as a text that is no JSON)
     return facts

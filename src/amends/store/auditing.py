@@ -19,9 +19,9 @@ from amends.rows import EventRow, ListCalls, ListTree
 async def read_chains(op: ReadChains) -> Chains:
     """See ``ReadChains``."""
     place = op.place
-    events: list[EventRow] = await ChainOf(place.within, place.n, op.limit) if place.within else []
     if op.alone:
-        return await _alone(op, events)
+        return await _alone(op, await ChainOf(place.within, place.n, op.limit))
+    events: list[EventRow] = await ChainOf(place.within, place.n, op.limit) if place.within else []
     if len(events) < op.limit:
         events += await ChainsAbove(place.within or place.done, op.limit - len(events))
     if len(events) < op.limit:

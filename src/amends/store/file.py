@@ -28,6 +28,8 @@ BUSY_S_MAX: Final = 1.0
 """How long SQLite itself waits for a lock before we look at the clock."""
 STATEMENTS_MAX: Final = 256
 """Prepared statements kept per connection; there are about 60 shapes."""
+UNDECODABLE: Final = "Could not decode to UTF-8"
+"""How Python's sqlite3 says that a text is none; it has no code for it."""
 PAGE_BYTES: Final = 2048
 """Half the usual: a commit writes some six pages to the log, whole, and a row of the ledger is small."""
 WAL_PAGES: Final = 8000
@@ -257,6 +259,11 @@ def explained(error: sqlite3.Error, path: Path) -> LedgerError:
             pass
     if _is_closed(error):
         return LedgerUnavailable(f"the ledger at {path} is closed", hint="make a new runtime")
+    if UNDECODABLE in str(error):
+        return LedgerCorrupt(
+            f"the ledger at {path} holds something that is no text: {error}",
+            hint="amends audit verify says where; keep a copy of the file, and restore the newest backup",
+        )
     return LedgerUnavailable(f"the ledger at {path} does not answer: {error}")
 
 

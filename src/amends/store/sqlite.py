@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
+from amends.auditops import ReadChains
+from amends.checkpointops import ReadCheckpoints
 from amends.errors import LedgerError, LedgerUnavailable
 from amends.flow import run_flow
 from amends.joining import Joined
@@ -22,7 +24,17 @@ from amends.model import Schema
 from amends.store import sqlite_join
 from amends.store.batch import GroupCommit, Ticket
 from amends.store.dialect import SQLITE
-from amends.store.file import connect, establish, explained, inode_of, is_busy, is_total, patiently, read_schema
+from amends.store.file import (
+    UNDECODABLE,
+    connect,
+    establish,
+    explained,
+    inode_of,
+    is_busy,
+    is_total,
+    patiently,
+    read_schema,
+)
 from amends.store.intents import READS, intent
 from amends.store.links import Link, Readers
 from amends.store.quick import answer_sql, answered, is_plain_question
@@ -40,6 +52,8 @@ THREADS_MAX: Final = 4
 
 STATEMENTS: Final = Statements(SQLITE)
 ANSWER: Final = answer_sql(SQLITE)
+AUDITS: Final = (ReadChains, ReadCheckpoints)
+"""What reads whatever is there, also what no amends can have written."""
 
 
 class SqliteStore:
@@ -265,7 +279,13 @@ class SqliteStore:
         self._check_open()
         ticket = Ticket(op)
         try:
-            patiently(self.path, self._lock_wait_s, lambda: self._read_once(ticket))
+            try:
+                patiently(self.path, self._lock_wait_s, lambda: self._read_once(ticket))
+            except sqlite3.OperationalError as error:
+                if type(op) not in AUDITS or UNDECODABLE not in str(error):
+                    raise
+                # A byte that is no text was put in: an audit is to say where.
+                patiently(self.path, self._lock_wait_s, lambda: self._read_once(ticket, text=_shown))
         except sqlite3.Error as error:
             raise explained(error, self.path) from error
         answer: T = ticket.outcome()
@@ -291,13 +311,15 @@ class SqliteStore:
             return None  # whatever it is, the operation itself meets it and says so
         return answered(op, found)
 
-    def _read_once(self, ticket: Ticket) -> None:
+    def _read_once(self, ticket: Ticket, text: Callable[[bytes], str] = str) -> None:
         link = self._readers.take()
         kept: Link | None = None
         try:
+            link.raw.text_factory = text
             link.cursor.execute("begin")
             self._carry_out(ticket, link)
             link.cursor.execute("rollback")
+            link.raw.text_factory = str
             kept = link
         finally:
             if kept is None:
@@ -342,6 +364,11 @@ class SqliteStore:
 
 _STORES: Final[weakref.WeakSet[SqliteStore]] = weakref.WeakSet()
 _LEFT_ALONE: Final[list[Any]] = []
+
+
+def _shown(raw: bytes) -> str:
+    """Bytes that are no text, as no text of ours has them."""
+    return raw.decode("utf-8", "backslashreplace")
 
 
 def _each(act: Callable[[SqliteStore], None]) -> Callable[[], None]:

@@ -1,0 +1,130 @@
+"""A recorded run of each framework's example replays to what it printed, and nothing happens in its world.
+
+Left out is ``crewai_crew``: CrewAI is too heavy for this environment (see ``tests/adapters/conftest.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amends import AsyncRuntime, Runtime
+from amends.llm import ModelServer, ScriptedModel, record
+
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
+FLIGHT, HOTEL = ("book_flight", {"trip": "lisbon"}), ("book_hotel", {"trip": "lisbon", "nights": 2})
+STUTTERS = [FLIGHT, FLIGHT, HOTEL, "All booked."]
+SAID = ["  agent: All booked.", "  ledger: run commits is committed"]
+WORLD = ["  airline: flight to lisbon booked", "  hotel: 2 nights in lisbon booked"]
+
+Load = Callable[[str], Any]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """An example by its name, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def loaded(name: str) -> Any:
+        spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.DATA.mkdir()
+        return module
+
+    return loaded
+
+
+def ledger(example: Any) -> bytes:
+    """The ledger's file, byte by byte."""
+    files = sorted(example.DATA.glob("ledger.db*"))
+    return b"".join(file.name.encode() + file.read_bytes() for file in files)
+
+
+@pytest.mark.parametrize("name, client", [("openai_agent", "OpenAI"), ("anthropic_agent", "Anthropic")])
+def test_a_loop_over_an_sdk(load: Load, capsys: pytest.CaptureFixture[str], name: str, client: str) -> None:
+    example = load(name)
+    tools = [example.book_flight, example.book_hotel]
+    with Runtime(f"sqlite:///{example.DATA}/ledger.db", tools=tools) as rt:
+        with (
+            ModelServer(ScriptedModel(*STUTTERS)) as server,
+            getattr(example, client)(**getattr(server, client.lower())) as asked,
+        ):
+            live = example.agent(rt, "commits", record(asked))
+        assert (live, capsys.readouterr().out.splitlines()) == ("All booked.", WORLD)
+        bundle = rt.export("commits")
+        before = ledger(example)
+        with getattr(example, client)(api_key="none") as asked:  # its server is gone
+            assert rt.replay("commits", example.agent, rt, "commits", record(asked)) == live
+            assert rt.replay(bundle, example.agent, rt, "commits", record(asked)) == live
+        assert capsys.readouterr().out == ""
+        assert ledger(example) == before
+
+
+@pytest.mark.parametrize("name", ["openai_agents_agent", "pydantic_ai_agent"])
+def test_an_agent_whose_run_the_framework_opens(load: Load, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    example = load(name)
+
+    async def both() -> None:
+        await example.talk("commits", STUTTERS)
+        assert capsys.readouterr().out.splitlines() == [*WORLD, *SAID]
+        async with example.runtime() as rt:
+            bundle = await rt.export("commits")
+            before = ledger(example)
+            for source in ("commits", bundle):
+                await rt.replay(source, example.talk, "commits", STUTTERS)
+                assert capsys.readouterr().out.splitlines() == SAID
+            assert ledger(example) == before
+
+    asyncio.run(both())
+
+
+def test_a_graph(load: Load, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    example = load("langchain_agent")
+    example.talk("commits", STUTTERS)
+    said = ["  agent: All booked.", "  ledger: run commits/1 is committed"]
+    assert capsys.readouterr().out.splitlines() == [*WORLD, *said]
+    with example.agent([], None)[2] as rt:
+        bundle, before = rt.export("commits/1"), ledger(example)
+        for place, source in enumerate(("commits/1", bundle)):
+            recorded, example.DATA = example.DATA, tmp_path / f"again-{place}"  # a graph that knows of no conversation
+            example.DATA.mkdir()
+            rt.replay(source, example.talk, "commits", STUTTERS)
+            assert capsys.readouterr().out.splitlines() == said
+            example.DATA = recorded
+            assert ledger(example) == before
+
+
+def in_process(name: str, made: Any) -> Any:
+    """A client of a server that is in this process: no other one may be started in a replay."""
+    module: Any = import_module("mcp" if name == "mcp_server" else "fastmcp")
+    return module.Client(made)
+
+
+@pytest.mark.parametrize("name", ["mcp_server", "fastmcp_server"])
+def test_a_server(load: Load, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    example = load(name)
+    monkeypatch.setattr(example, "connected", lambda: in_process(name, example.server()))
+    world = example.DATA / "world.txt"
+
+    async def both() -> None:
+        await example.talk("commits", FLIGHT, FLIGHT, HOTEL, how="commit")
+        live = capsys.readouterr().out.splitlines()
+        assert len(live) == 6
+        rt = AsyncRuntime(f"sqlite:///{example.DATA}/ledger.db", tools=[])
+        bundle, before = await rt.export("commits"), ledger(example)
+        for source in ("commits", bundle):
+            world.touch()  # the client reads it in the end
+            await rt.replay(source, lambda: example.talk("commits", FLIGHT, FLIGHT, HOTEL, how="commit"))
+            assert capsys.readouterr().out.splitlines() == live[:4]
+            assert ledger(example) == before
+
+    asyncio.run(both())
