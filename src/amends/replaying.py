@@ -36,6 +36,7 @@ CALLS_PAGE: Final = 500
 CALL_PAGES_MAX: Final = 200
 """How far back the ledger is looked through for a call of another run that answered this one."""
 NAMED_MAX: Final = 5
+WHY_CHARS_MAX: Final = 500
 NEW_CHILD: Final = "child_"
 """How the made-up name of a child run begins that its program gave none."""
 
@@ -219,11 +220,25 @@ def left(replay: Replay, session: Session, error: BaseException | None) -> None:
     replay.raised = replay.raised or (error is not None and not session.above)
     if isinstance(error, Waiting | Diverged | ReplayDenied) or (error is not None and not isinstance(error, Exception)):
         return
+    _check_end(replay, session, error)
     if error is None and session.above and record.ends.get(uid) == "committed":
         replay.left_committed.add(uid)
     move = record.blocked.get(uid)
     if move is not None and (error is None or move.frm != "pivoted"):
         raise blocked_by(replay, session, move) from error
+
+
+def _check_end(replay: Replay, session: Session, error: BaseException | None) -> None:
+    """A block that ends otherwise than then is a divergence, whatever the program around it makes of its error."""
+    record, uid = replay.record, session.uid
+    if replay.over or replay.had_ended(uid):
+        return  # it only answered
+    then = record.went_back_over(uid)
+    if error is None and session.above and then:
+        replay.stop(other_end(record, session.id, f"ended by {then}", "ended without an error"))
+    if error is not None and record.ends.get(uid) == "committed" and not record.runs[uid].pivot:
+        now = f"ended by {type(error).__name__}: {error}"[:WHY_CHARS_MAX]
+        replay.stop(other_end(record, session.id, "committed", now))
 
 
 def open_again(hub: Hub, replay: Replay, session: Session, id: str | None, input: object, *, block: bool) -> bool:
@@ -279,7 +294,7 @@ def taken_back(hub: Hub, replay: Replay, session: Session, why: str) -> RolledBa
     if uid in record.blocked:
         return blocked_by(replay, session, record.blocked[uid])
     if record.ends.get(uid) == "committed":
-        replay.stop(other_end(record, "committed", f"was taken back ({why})"))
+        replay.stop(other_end(record, session.id, "committed", f"was taken back ({why})"))
     replay.over = replay.over or not session.above
     count = sum(row.state == "compensated" for row in record.tree.calls if uid == record.run.uid or row.run == uid)
     words = f"run {session.id} was taken back ({why}): {count} call{'' if count == 1 else 's'} compensated"

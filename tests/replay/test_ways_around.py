@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +171,32 @@ def test_beside_a_blocking_replay_on_a_loop_other_tasks_go_on(clinic: Clinic) ->
             return await other
 
     assert asyncio.run(both()) == 1
+
+
+def test_another_end_of_a_child_is_a_divergence_though_its_error_is_swallowed(clinic: Clinic) -> None:
+    def agent(*, fails: bool) -> None:
+        with contextlib.suppress(KeyError), current_run().child("c"):
+            one(clinic)
+            if fails:
+                raise KeyError("mine")
+        clinic.weigh(patient="p")
+
+    for then in (True, False):
+        clinic.record(partial(agent, fails=then), f"fails {then}")
+        clinic.rt.replay(f"fails {then}", agent, fails=then)
+        with pytest.raises(Diverged) as found:
+            clinic.rt.replay(f"fails {then}", agent, fails=not then)
+        assert found.value.how == "end"
+    assert clinic.started == []
+
+
+def test_a_run_that_its_program_opens_and_leaves_by_an_error_has_not_committed(clinic: Clinic) -> None:
+    def agent() -> None:
+        with contextlib.suppress(KeyError), clinic.rt.run("visit"):
+            one(clinic)
+            raise KeyError("mine")
+
+    clinic.record(lambda: one(clinic))
+    with pytest.raises(Diverged) as found:
+        clinic.rt.replay("visit", agent)
+    assert found.value.how == "end"

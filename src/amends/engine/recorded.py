@@ -100,11 +100,10 @@ class Record:
     resumed: bool
     tree: Tree
 
-    @property
-    def went_back_over(self) -> str:
-        """The error that its program left the run by, as it is recorded; empty: it did not, or nobody can tell."""
-        run = self.run
-        own = run.goal == "rollback" and run.goal_by == "self" and self.ends.get(run.uid) != "committed"
+    def went_back_over(self, uid: str) -> str:
+        """The error that its program left this run by, as it is recorded; empty: it did not, or nobody can tell."""
+        run = self.runs[uid]
+        own = run.goal == "rollback" and run.goal_by == "self" and self.ends.get(uid) != "committed"
         return run.goal_why if own and _ERROR.match(run.goal_why) else ""
 
     def goes_on_in(self, run: str) -> bool:

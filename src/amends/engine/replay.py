@@ -156,8 +156,10 @@ class Replay:
         missing = self.left()
         if missing or self.until:
             self.stop(missing_at_end(self.record, missing, self.until))
-        if not self.raised and self.record.went_back_over:
-            self.stop(other_end(self.record, f"ended by {self.record.went_back_over}", "ended without an error"))
+        run = self.record.run
+        then = self.record.went_back_over(run.uid)
+        if not self.raised and then:
+            self.stop(other_end(self.record, run.id, f"ended by {then}", "ended without an error"))
 
     def free(self, run: str) -> None:
         """A child run was left by its failure: what was taken back with it may be asked for anew."""

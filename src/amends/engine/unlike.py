@@ -88,9 +88,9 @@ def missing_at_end(record: Record, missing: Sequence[Entry], until: str) -> Dive
     return Diverged(words, how="missing", tool=first.tool, call=call, run_id=record.run.id)
 
 
-def other_end(record: Record, then: str, now: str) -> Diverged:
-    """Everything was asked for as then, and the run comes to another end."""
-    words = f"run {record.run.id} is recorded as {then}, and {now}"
+def other_end(record: Record, id: str, then: str, now: str) -> Diverged:
+    """Everything was asked for as then, and the run, or one inside it, comes to another end."""
+    words = f"run {id} is recorded as {then}, and {now}"
     return Diverged(words, how="end", tool="", run_id=record.run.id)
 
 
