@@ -1,5 +1,6 @@
 """A recorded run of each framework's example replays to what it printed, and nothing happens in its world.
 
+The examples of servers start theirs in a process of its own, which a replay refuses: here client and server are in one.
 Left out is ``crewai_crew``: CrewAI is too heavy for this environment (see ``tests/adapters/conftest.py``).
 """
 

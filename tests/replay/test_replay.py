@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from amends import Held, Runtime, Staged, current_run, tool
-from amends.errors import Diverged, ReplayDenied, ToolFailed, UsageError
+from amends.errors import Diverged, ReplayDenied, ToolFailed, UsageError, Waiting
 from amends.run import Run
 
 
@@ -456,3 +456,21 @@ def test_a_group_of_a_plan_replays_in_any_order(clinic: Clinic) -> None:
         return [one.text for one in current_run().execute([group, {"tool": "order_lab", "args": {"patient": "p"}}])]
 
     assert clinic.record(agent) == clinic.rt.replay("visit", agent)
+
+
+def test_a_run_that_is_let_go_and_opened_again_by_its_program_is_given_again(clinic: Clinic) -> None:
+    def request(patient: str, *, ends: bool = False) -> list[Any]:
+        run = clinic.rt.open("r", history=True)
+        answer = run.answer("order_lab", {"patient": patient})
+        run.leave(None if ends else Waiting("the run goes on with the next request", run_id="r"))
+        return [answer.status, answer.text]
+
+    def client() -> list[Any]:
+        told = [request("p1"), request("p1"), request("p2", ends=True)]
+        return [*told, clinic.rt.report("r").state]
+
+    live = client()
+    assert ([one[0] for one in live[:3]], live[3]) == (["done", "replayed", "done"], "committed")
+    clinic.started.clear()
+    assert clinic.rt.replay("r", client) == live
+    assert clinic.started == []
