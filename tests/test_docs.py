@@ -179,6 +179,16 @@ def test_the_examples_of_a_page_run_and_print_what_it_says(program: tuple[Path, 
             assert matches(block.shown, printed), f"{page.relative_to(ROOT)}:{block.line} prints\n{printed}"
 
 
+def test_every_part_on_a_framework_is_run_where_that_is_installed() -> None:
+    script = (ROOT / "scripts" / "test-adapters").read_text(encoding="utf-8")
+    for page in PAGES:
+        for part in PART.split(page.read_text(encoding="utf-8"))[1:]:
+            need = needs_of(part)
+            assert need is None or f"$part:{need}]" in script, (
+                f"{page.relative_to(ROOT)}: nobody runs the part on {need}"
+            )
+
+
 # ---- generated parts and links -----------------------------------------------------------------
 
 
