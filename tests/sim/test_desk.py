@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from amends import doubting, people, planning
+from amends.chain import moment
 from amends.engine import recovery
 from amends.engine.rollback import roll_back
 from amends.errors import LedgerError
@@ -18,6 +19,7 @@ from amends.ledger import StoreOp
 from amends.model import Absent, Happened, Probed, Unknown
 from amends.ops import Clocks, Ended, Invoke, IsDead, Later, LiveCalls, Luck, ReadClocks, Sleep, Together
 from amends.planned import Next, RollbackPlan
+from amends.rehearsal import MICROSECOND
 from amends.rows import RunRow
 from amends.states import RUN_FINAL
 from amends.store.memory import MemoryStore
@@ -46,7 +48,10 @@ class Copy:
             if isinstance(value, dict | list):
                 setattr(self.store, name, _copied(value))
         self.store._undo = []
-        self.clocks: Clocks = sim.clock.read("host")
+        clocks = sim.clock.read("host")
+        newest = self.store.events[-1].at if self.store.events else 0.0
+        # As in a rehearsal nothing takes time, and ledger time is whole microseconds: due is due.
+        self.clocks: Clocks = replace(clocks, wall=moment(max(clocks.wall, newest)))
         self.probes_say = probes_say
         self.seen: list[tuple[str, str]] = []
 
@@ -65,7 +70,8 @@ class Copy:
                 return self.clocks
             case Sleep():
                 wait = max(0.0, min(op.seconds, 1e9))
-                self.clocks = replace(self.clocks, wall=self.clocks.wall + wait, mono=self.clocks.mono + wait)
+                wall = moment(self.clocks.wall + wait + MICROSECOND)
+                self.clocks = replace(self.clocks, wall=wall, mono=self.clocks.mono + wait)
             case Luck():
                 return 0.5
             case LiveCalls():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any, Final, TypeVar
@@ -64,7 +65,11 @@ async def has_loaded(_op: HasLoaded) -> bool:
 
 async def load_records(op: LoadRecords) -> list[str]:
     """See ``LoadRecords``."""
-    fresh = [one for one in sorted(op.records, key=lambda one: one.root.uid) if not await _is_here(one)]
+    coming_in = sorted(op.records, key=lambda one: one.root.uid)
+    if op.repeated and await FindRun(op.uid, peek=True) is not None:
+        heads = await _told_heads(op.uid)
+        return [one.root.uid for one in coming_in if one.events[-1].hash in heads]
+    fresh = [one for one in coming_in if not await _is_here(one)]
     if not fresh:
         return []
     coming = {run.uid for record in fresh for run in record.runs}
@@ -174,6 +179,12 @@ async def _tell(op: LoadRecords, records: list[Record], now: float) -> None:
     await note(run, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=1, row=run_bound(run))
     await note(run, "runs loaded", at=now, by=op.owner, epoch=1, heads=heads)
     await note(run, "run", at=now, by=op.owner, epoch=1, frm="open", to="committed")
+
+
+async def _told_heads(uid: str) -> set[str]:
+    """The newest hashes of what this load has added."""
+    told = [event for event in await PageEvents(uid, None, 0, PAGE) if event.what == "runs loaded"]
+    return {head[-1] for event in told for head in json.loads(event.facts)["heads"]}
 
 
 def _cleaned(row: T) -> T:

@@ -12,16 +12,11 @@ from amends.record import changed
 from amends.testing.conformance.ledger import Ledger
 from amends.testing.conformance.racing import ROUNDS, race
 from amends.testing.conformance.registry import check
-
-
-def _drafted(ledger: Ledger, key: str = "", limit: int = 100) -> CheckpointRow:
-    row: CheckpointRow | None = ledger(DraftCheckpoint("ldg_1", key, limit))
-    assert row is not None, "something has happened"
-    return row
+from amends.testing.conformance.scenarios import drafted
 
 
 def _written(ledger: Ledger, limit: int = 100) -> CheckpointRow:
-    row = _drafted(ledger, limit=limit)
+    row = drafted(ledger, limit=limit)
     assert ledger(WriteCheckpoint(row))
     return row
 
@@ -39,7 +34,7 @@ def a_draft_names_the_newest_event_of_each_tree_and_writes_nothing(ledger: Ledge
     ledger.do(one, "charge")
     ledger.do(two, "charge")
     ledger.do(one, "ship")
-    row = _drafted(ledger)
+    row = drafted(ledger)
     ends = [ledger.events(run)[-1] for run in (one, two)]
     assert sorted(read_heads(row.heads)) == sorted((end.root, end.n, end.hash) for end in ends)
     assert (row.n, row.ledger, row.prev, row.hash) == (1, "ldg_1", GENESIS, row.true_hash)
@@ -79,21 +74,21 @@ def what_is_too_much_for_one_is_behind_the_next(ledger: Ledger) -> None:
 def another_key_is_told_at_once(ledger: Ledger) -> None:
     ledger.run()
     _written(ledger)
-    row = _drafted(ledger, "new key")
+    row = drafted(ledger, "new key")
     assert (row.n, row.key, row.heads) == (2, "new key", "[]")
 
 
 @check
 def a_checkpoint_stands_only_at_the_end_of_the_chain(ledger: Ledger) -> None:
     ledger.run()
-    first = _drafted(ledger)
+    first = drafted(ledger)
     assert not ledger(WriteCheckpoint(changed(first, {"n": 2})))
     assert not ledger(WriteCheckpoint(changed(first, {"prev": "1" * 64})))
     assert ledger(WriteCheckpoint(first))
     assert not ledger(WriteCheckpoint(first)), "it is there"
     assert ledger(WriteCheckpoint(first, repeated=True)), "who asks again is told what was done"
     ledger.run("another")
-    stale = changed(_drafted(ledger), {"prev": "1" * 64})
+    stale = changed(drafted(ledger), {"prev": "1" * 64})
     assert not ledger(WriteCheckpoint(stale)), "its end of the chain is not the chain's"
     assert ledger(ReadCheckpoints(0)) == [first]
 
@@ -102,7 +97,7 @@ def a_checkpoint_stands_only_at_the_end_of_the_chain(ledger: Ledger) -> None:
 def of_two_who_write_at_once_one_is_first(ledger: Ledger) -> None:
     for number in range(ROUNDS):
         ledger.run(f"run {number}")
-        row = _drafted(ledger)
+        row = drafted(ledger)
         mine, yours = (changed(row, {"signature": who}) for who in ("mine", "yours"))
         assert sorted(race(ledger, WriteCheckpoint(mine), WriteCheckpoint(yours))) == [False, True]
         [newest] = ledger(ReadCheckpoints(-1))
@@ -127,7 +122,7 @@ def hashes_are_found_by_tree_and_number(ledger: Ledger) -> None:
 @check
 def every_word_of_a_checkpoint_comes_back(ledger: Ledger) -> None:
     ledger.run()
-    row = _drafted(ledger)
+    row = drafted(ledger)
     heads = json.dumps([["r" * 200, 2**40, "f" * 64]] * 1_000)
     full = changed(
         row, {"heads": heads, "gaps": "[[1,2,3.5]]", "high": 2**40, "key": "ed25519-pub:é", "signature": "s" * 88}

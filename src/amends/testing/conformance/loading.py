@@ -8,47 +8,16 @@ from typing import Any, Final
 
 from amends import ledger as ops
 from amends.approvalops import DecideApproval
-from amends.approvalrows import Need
-from amends.bundleops import FindTrees, HasLoaded, LoadRecords, ReadRecord, Record
+from amends.bundleops import FindTrees, HasLoaded, ReadRecord, Record
 from amends.errors import LedgerTampered, RunIsRecord, RunTaken
 from amends.rows import CallRow, RunRow
-from amends.store.memory import MemoryStore
 from amends.testing.conformance.ledger import Ledger, raises
+from amends.testing.conformance.loaded import ELSEWHERE, a_record, elsewhere, load_op, taken_out
 from amends.testing.conformance.racing import race
 from amends.testing.conformance.registry import check, check_each
 
-ELSEWHERE: Final = "ldg-elsewhere"
 RESTING: Final = ("owner", "opener", "lease_s", "lease_until", "wake_at", "suspended")
 PLACES: Final = ("seq", "settled_seq", "used_seq", "key", "use_key")
-
-
-def elsewhere(now: float = 5_000.0, *, made: int = 1_000) -> Ledger:
-    """Another ledger, with another clock and other ids."""
-    other = Ledger(MemoryStore(), made=made)
-    other.clock.now = now
-    other.store._clock = other.clock  # type: ignore[attr-defined]
-    return other
-
-
-def taken_out(other: Ledger, run: RunRow, origin: str = ELSEWHERE) -> Record:
-    record: Record | None = other(ReadRecord(run.root))
-    assert record is not None
-    return replace(record, runs=tuple(replace(one, origin=origin) for one in record.runs))
-
-
-def a_record(other: Ledger, id: str = "theirs") -> Record:
-    """A tree with a child, a call that succeeded, one in doubt, one that waits for a person; it is open."""
-    run = other.run(id, input='"in"')
-    other.do(run, key=f"key of {id}", args='{"card": "4111"}')
-    child = other.child(run, f"{id}/child")
-    other.settle(other.start(child, key=f"other key of {id}"), "in_doubt", why="timeout")
-    other.admit(run, key=f"asked of {id}", need=Need(other.new("appr"), "nonce"))
-    return taken_out(other, run)
-
-
-def load_op(ledger: Ledger, *records: Record) -> LoadRecords:
-    uid = ledger.new("run")
-    return LoadRecords(uid, f"load {uid}", "acme", "loader", records)
 
 
 def load(ledger: Ledger, *records: Record) -> list[str]:

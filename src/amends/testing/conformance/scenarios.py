@@ -8,6 +8,8 @@ from typing import Any, Final, TypeAlias
 from amends import ledger as ops
 from amends.budget import ONE
 from amends.budgetrows import Bill, Want
+from amends.checkpointops import DraftCheckpoint, WriteCheckpoint
+from amends.checkpointrows import CheckpointRow
 from amends.deskops import AcceptCall
 from amends.rows import CallRow, RunRow
 from amends.sealops import PinKey, RewriteTexts
@@ -15,6 +17,7 @@ from amends.testing.conformance.asking import ASKING
 from amends.testing.conformance.desk import planned
 from amends.testing.conformance.forked import FORKING
 from amends.testing.conformance.ledger import LEASE_S, Ledger
+from amends.testing.conformance.loaded import a_record, elsewhere, load_op
 from amends.valueops import NoteValue
 
 Scenario: TypeAlias = Callable[[Ledger], ops.StoreOp[Any]]
@@ -324,6 +327,21 @@ def note_value(ledger: Ledger) -> ops.StoreOp[Any]:
     return NoteValue(run.uid, run.root, "a", 1, "", "val_1")
 
 
+def load_records(ledger: Ledger) -> ops.StoreOp[Any]:
+    return load_op(ledger, a_record(elsewhere()))
+
+
+def drafted(ledger: Ledger, key: str = "", limit: int = 100) -> CheckpointRow:
+    row: CheckpointRow | None = ledger(DraftCheckpoint("ldg_1", key, limit))
+    assert row is not None, "something has happened"
+    return row
+
+
+def write_checkpoint(ledger: Ledger) -> ops.StoreOp[Any]:
+    ledger.do(ledger.run())
+    return WriteCheckpoint(drafted(ledger))
+
+
 def rewrite(ledger: Ledger) -> ops.StoreOp[Any]:
     call = ledger.do(ledger.run(), args='{"a": 1}')
     return RewriteTexts(call.id, True, {"args": '{"a": 1}'}, {"args": "sealed:a"})
@@ -350,6 +368,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
         roll_back_planned, compensate,
         settle_compensation, commit, commit_forward, commit_pivot, commit_child, close_rolled_back, close_blocked,
         abandon, finish, collect, *ASKING, admit_costly, settle_costly, settle_costly_compensation, commit_costly,
-        admit_too_costly, commit_too_costly, pin_key, rewrite, note_value, *FORKING,
+        admit_too_costly, commit_too_costly, pin_key, rewrite, note_value, load_records,
+        write_checkpoint, *FORKING,
     )
 }  # fmt: skip
