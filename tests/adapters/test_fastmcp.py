@@ -197,3 +197,37 @@ async def test_a_model_may_say_that_it_means_a_call_once_more(shop: Shop) -> Non
             await client.call_tool("charge", {**args, "again_because": "a second box"}, meta=meta)
         assert [call.again for call in (await rt.report("r")).calls] == [None, "a second box"]
     assert shop.effects() == ["charge A1 500", "charge A1 500"]
+
+
+@on_a_loop
+async def test_the_end_of_a_run_does_the_tool_that_was_approved_whatever_its_arguments_are_called(shop: Shop) -> None:
+    install = amends.declare("install", kind="pivot", needs_approval=True)
+    async with amends.AsyncRuntime(shop.url, tools=[*shop.declared(), install]) as rt:
+        server, did, meta = serving(rt, shop), list[str](), {RUN_META: "r1"}
+
+        @server.tool(name="install")
+        def install_it(tool: str) -> str:
+            did.append(f"install {tool}")
+            return tool
+
+        @server.tool
+        def wipe() -> str:
+            did.append("wipe")
+            return "wiped"
+
+        async with Client(server) as client:
+            await client.call_tool("install", {"tool": "wipe"}, meta=meta)
+            [asked] = [one async for one in rt.approvals()]
+            await rt.approve(asked.id, digest=asked.digest, by="anna")
+            await client.call_tool("end_run", {"how": "commit"}, meta=meta)
+    assert did == ["install wipe"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
+async def test_a_tool_that_the_model_made_up_is_told_and_nobody_is_asked(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt, Client(serving(rt, shop)) as client:
+        told = await client.call_tool("charge_card", {"order": "A1"}, raise_on_error=False)
+        assert [one async for one in rt.approvals()] == []
+    assert told.is_error
+    assert "Unknown tool: 'charge_card'" in text_of(told)

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
 from langchain.tools import tool as lc_tool
-from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
@@ -492,3 +493,74 @@ def test_one_that_pauses_by_itself_beside_others_is_no_danger(shop: Shop) -> Non
         state = graph.invoke(Command(resume="yes"), CONFIG)
     assert told_in(state) == ['{"id": "ch_A1", "cents": 500}', "7 yes"]
     assert shop.effects() == ["charge A1 500"]
+
+
+# ---- turns that end otherwise ------------------------------------------------------------
+
+
+class Pictures(AgentMiddleware[Any, Any, Any]):
+    """Shows the model what a tool has made as a message of the user's, as providers want it."""
+
+    def before_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        shown = [HumanMessage("the picture that the tool made")]
+        return {"messages": shown} if isinstance(state["messages"][-1], ToolMessage) else None
+
+
+class Plain(Scripted):
+    """Says ``turns[n]`` when it has spoken n times in all, whoever spoke between."""
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
+        spoken = [HumanMessage("go on"), *(one for one in messages if isinstance(one, AIMessage))]
+        return super()._generate(spoken, *args, **kwargs)
+
+
+def test_a_users_message_put_after_the_tools_answers_does_not_keep_the_turn_from_committing(shop: Shop) -> None:
+    with runtime(shop) as rt:
+        model, tools = Plain(turns=[[charge("A1", 500)], "done", "hello"]), [lc_tool(fn) for fn in shop.functions()]
+        middleware = [AmendsMiddleware(rt), Pictures()]
+        agent: Any = create_agent(model, tools=tools, middleware=middleware, checkpointer=InMemorySaver())
+        agent.invoke(HELLO, CONFIG)
+        assert shop.states() == ["committed"]
+        agent.invoke(HELLO, CONFIG)
+    assert shop.effects() == ["charge A1 500"]
+
+
+def test_a_tool_that_only_the_runtime_has_is_not_the_agents(shop: Shop) -> None:
+    with runtime(shop) as rt:
+        model = Scripted(turns=[[("reserve", {"sku": "S1"})], "ok"])
+        [charges, *_] = shop.functions()
+        agent: Any = create_agent(model, tools=[lc_tool(charges)], middleware=[AmendsMiddleware(rt)])
+        state = agent.invoke(HELLO)
+    assert shop.effects() == []
+    assert told_in(state) == ['There is no tool "reserve". There are: charge.']
+
+
+def test_an_agent_made_anew_for_each_request_ends_the_turn_that_the_one_before_left(shop: Shop) -> None:
+    saver = InMemorySaver()
+    with runtime(shop) as rt:
+        with pytest.raises(ConnectionAbortedError):
+            agent_of(AmendsMiddleware(rt), shop, [[charge("A1", 500)], Fails("no model")], saver).invoke(HELLO, CONFIG)
+        agent_of(AmendsMiddleware(rt), shop, ["hello"], saver).invoke(HELLO, CONFIG)
+    assert shop.effects() == ["charge A1 500", "refund ch_A1"]
+    assert shop.states() == ["rolled_back"]
+
+
+def test_an_agent_made_anew_goes_on_with_the_turn_that_the_one_before_left(shop: Shop) -> None:
+    saver = InMemorySaver()
+    turns: list[Turn] = [[charge("A1", 500)], Fails("no model")]
+    with runtime(shop) as rt:
+        with pytest.raises(ConnectionAbortedError):
+            agent_of(AmendsMiddleware(rt), shop, turns, saver).invoke(HELLO, CONFIG)
+        goes_on = [turns[0], [("balance", {"account": "a"})], "ok"]
+        agent_of(AmendsMiddleware(rt), shop, goes_on, saver).invoke(None, CONFIG)
+    assert shop.effects() == ["charge A1 500"]
+    assert shop.states() == ["committed"]
+
+
+def test_a_thread_that_nothing_keeps_does_not_make_one_run_of_two_turns(shop: Shop) -> None:
+    with runtime(shop) as rt:
+        agent = agent_of(AmendsMiddleware(rt), shop, [[charge("A1", 500)], "charged"])
+        first = agent.invoke(HELLO, CONFIG)
+        agent.invoke({"messages": [*first["messages"], ("user", "once more")]}, CONFIG)
+    assert shop.effects() == ["charge A1 500", "charge A1 500"]
+    assert [run.tags for run in shop.runs()] == [("thread:t1",)] * 2

@@ -28,8 +28,8 @@ from pydantic_ai.toolsets import FunctionToolset
 
 import amends
 from amends.adapters.pydantic_ai import AmendsCapability, AmendsToolset, wake
-from amends.errors import NoRun
-from tests.adapters.conformance import Conformance, Fails, Outcome, Turn
+from amends.errors import NoRun, RunEnded
+from tests.adapters.conformance import Conformance, Fails, Outcome, Turn, wire
 from tests.adapters.loops import on_a_loop
 from tests.adapters.shop import Shop
 
@@ -295,3 +295,27 @@ async def test_a_model_may_say_that_it_means_a_call_once_more(shop: Shop) -> Non
         await agent.run("please")
         assert [call.again for call in (await rt.report("r")).calls] == [None, "a second box"]
     assert shop.effects() == ["charge A1 500", "charge A1 500"]
+
+
+@on_a_loop
+async def test_a_turn_that_was_taken_back_is_not_answered_from_the_turn_before(shop: Shop) -> None:
+    wired: list[Turn] = [[wire("DE02", 4200_00)], "sent"]
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        agent: Any = Agent(
+            model_saying(wired),
+            tools=shop.functions(),
+            output_type=[str, DeferredToolRequests],
+            capabilities=[AmendsCapability(rt)],
+        )
+        messages = (await agent.run("send it", conversation_id="c1")).all_messages()
+        [asked] = [one async for one in rt.approvals()]
+        await rt.approve(asked.id, digest=asked.digest, by="anna")
+        first = await agent.run(message_history=messages, deferred_tool_results=wake(messages))
+        assert first.output == "sent"
+        messages = (await agent.run("and again", message_history=first.all_messages())).all_messages()
+        [second] = [one async for one in rt.runs("status:open")]
+        await rt.rollback(second.id, by="anna", why="not today")
+        with pytest.raises(RunEnded, match="taken back by a person"):
+            await agent.run(message_history=messages, deferred_tool_results=wake(messages))
+    assert shop.effects() == ["wire DE02 420000"]
+    assert shop.states() == ["committed", "rolled_back"]

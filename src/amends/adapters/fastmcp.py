@@ -13,8 +13,9 @@ from hashlib import sha256
 from typing import Any, Final, Literal
 
 from fastmcp import Context
-from fastmcp.exceptions import ToolError
+from fastmcp.exceptions import NotFoundError, ToolError
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from fastmcp.server.providers.addressing import parse_hashed_backend_name
 from fastmcp.tools import Tool, ToolResult
 from fastmcp.tools.base import InputRequiredToolResult
 from mcp_types import CallToolRequestParams, ElicitRequest, ElicitRequestFormParams, InputRequiredResult, TextContent
@@ -64,6 +65,9 @@ class AmendsMiddleware(Middleware):
         tool = None if asking is None else await asking.fastmcp.get_tool(name)
         if name == END:
             return await call_next(context)
+        if asking is not None and tool is None and parse_hashed_backend_name(name) is None:
+            # A name that the model made up is nobody's to approve.
+            raise NotFoundError(f"Unknown tool: {name!r}")
         self._take_hint(tool)
         request = _Request(self, context, call_next, tool)
         await self._once(request)
@@ -102,13 +106,8 @@ class AmendsMiddleware(Middleware):
     async def _ask_left(self, run: amends.AsyncRun, report: amends.Report, ctx: Context) -> None:
         """What was accepted or held in earlier requests, asked for again: its body is the server's, and known here."""
         for call in report.calls:
-            if call.state not in ("held", "ready"):
-                continue
-
-            async def body(tool: str = call.tool, **args: Any) -> Any:
-                return _value_of(await ctx.fastmcp.call_tool(tool, args, run_middleware=False))
-
-            await run.answer(call.tool, call.args, handler=body)
+            if call.state in ("held", "ready"):
+                await run.answer(call.tool, call.args, handler=_served(ctx, call.tool))
         for child in report.children:
             await self._ask_left(run, child, ctx)
 
@@ -173,7 +172,7 @@ class _Request:
         error = None if self.answer is None else self.answer.error
         return error.approval if isinstance(error, amends.Held) else None
 
-    async def body(self, **args: Any) -> Any:
+    async def body(self, /, **args: Any) -> Any:
         """The server's own execution; its error as the tool raised it, which the server has wrapped."""
         message = self._context.message.model_copy(update={"arguments": args})
         try:
@@ -232,6 +231,15 @@ class _Request:
 _NOTHING: Final = {"type": "object", "properties": {}}
 _STATELESS: Final = "2026-07-28"
 """From this version on a server cannot ask in the middle of a request: it answers that it needs an input."""
+
+
+def _served(ctx: Context, name: str) -> Callable[..., Any]:
+    """The server's own execution of one tool; what it is called with can be called anything."""
+
+    async def body(**args: Any) -> Any:
+        return _value_of(await ctx.fastmcp.call_tool(name, args, run_middleware=False))
+
+    return body
 
 
 def _repeatable(tool: Tool) -> Tool:

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic
 from pydantic_ai import AgentRunResult, RunContext
 from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed, ToolRetryError
-from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
 from pydantic_ai.tools import AgentDepsT, DeferredToolRequests, DeferredToolResults, ToolDefinition
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 from pydantic_core import to_jsonable_python
@@ -26,6 +26,8 @@ REPEAT: Final = "again_because"
 WHY_AGAIN: Final = "Only if this very call was made before and is meant a second time: why."
 CAUSES_MAX: Final = 20
 """So far back is looked for a timeout behind an error."""
+
+ENDED: Final = ("committed", "rolled_back", "abandoned")
 
 Execute = Callable[[dict[str, Any]], Awaitable[Any]]
 
@@ -54,7 +56,9 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
             return await handler()
         thread, is_back = f"thread:{ctx.conversation_id}", bool(_open_calls(ctx.messages))
         run_id = self.run_id or (await self._paused(thread) if is_back else None) or ctx.run_id
-        said = {**self.options, "tags": (*self.options.get("tags", ()), thread)}
+        # Under a model that has seen results, a run that was taken back meanwhile is not begun anew.
+        again = "raise" if is_back and _has_answers(ctx.messages) else "again"
+        said = {"if_rolled_back": again, **self.options, "tags": (*self.options.get("tags", ()), thread)}
         paused, result = amends.Waiting("the agent waits for a decision", run_id=run_id), None
         try:
             async with self.rt.run(run_id, history=is_back, **said) as run:
@@ -100,14 +104,15 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
     async def _paused(self, thread: str) -> str | None:
         """The newest run of this conversation that has not ended: its calls are answered now.
 
-        Where all have, the newest that committed: somebody resumes once more what was resumed, and the record answers.
+        Where all have, the newest: somebody resumes once more what was resumed, or what was taken back; never an older
+        one, whose record is of another turn.
         """
-        ended = None
-        async for info in self.rt.runs(f'tag:"{thread}" status:open,pivoted,blocked,committed'):
-            if info.state != "committed":
+        newest = None
+        async for info in self.rt.runs(f'tag:"{thread}"'):
+            if info.state not in ENDED:
                 return info.id
-            ended = ended or info.id
-        return ended
+            newest = newest or info.id
+        return newest
 
 
 @dataclass
@@ -196,6 +201,17 @@ def _open_calls(messages: Sequence[ModelMessage]) -> list[str]:
         if isinstance(message, ModelRequest):
             answered |= {getattr(part, "tool_call_id", "") for part in message.parts}
     return []
+
+
+def _has_answers(messages: Sequence[ModelMessage]) -> bool:
+    """Whether a tool has answered since the user spoke."""
+    for message in reversed(messages):
+        parts = message.parts if isinstance(message, ModelRequest) else ()
+        if any(isinstance(part, ToolReturnPart) for part in parts):
+            return True
+        if any(isinstance(part, UserPromptPart) for part in parts):
+            return False
+    return False
 
 
 def _current() -> amends.AsyncRun:

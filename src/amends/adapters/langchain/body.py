@@ -17,6 +17,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 
 from amends import Answer, NoEffect
+from amends.errors import UnknownTool
 
 Handled: TypeAlias = ToolMessage | Command[Any]
 
@@ -37,7 +38,7 @@ class Body:
         self.bubble: GraphBubbleUp | None = None
         """The pause, or the way out of its graph, that the tool itself took."""
 
-    def run(self, **args: Any) -> Any:
+    def run(self, /, **args: Any) -> Any:
         """The result as it is written down; raises what the tool raised, whatever the framework made of it."""
         try:
             return self._result(self._handler(self._watched(args)))
@@ -45,7 +46,7 @@ class Body:
             self.bubble = bubble
             raise NoEffect(PAUSED) from bubble
 
-    async def arun(self, **args: Any) -> Any:
+    async def arun(self, /, **args: Any) -> Any:
         """The same, awaited."""
         try:
             return self._result(await self._handler(self._watched(args)))
@@ -139,6 +140,11 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, str | int | float | bool)
+
+
+def no_such_tool(request: ToolCallRequest) -> UnknownTool:
+    """A name that the model made up is nobody's to approve; a tool that only the runtime has is not this agent's."""
+    return UnknownTool(request.tool_call["name"], known=sorted(tool.name for tool in request.runtime.tools))
 
 
 def reached(tool: BaseTool, *, is_async: bool) -> Callable[..., Any]:

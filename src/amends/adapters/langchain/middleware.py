@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias
 from uuid import uuid4
@@ -18,9 +17,17 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import interrupt
 
 from amends import Answer, AsyncRun, AsyncRuntime, Report, RolledBack, Run, RunBlocked, Runtime, UsageError, Waiting
-from amends.adapters.langchain.body import PAUSED, Body, Handled, reached
-from amends.adapters.langchain.graph import asked_ids, has_answers, inside, neighbours, thread_of, turns_in
-from amends.adapters.langchain.turn import Seat, Turn, awaited, blocking, scope, surrounding
+from amends.adapters.langchain.body import PAUSED, Body, Handled, no_such_tool, reached
+from amends.adapters.langchain.graph import (
+    asked_ids,
+    has_answers,
+    inside,
+    is_resumable,
+    neighbours,
+    thread_of,
+    turns_in,
+)
+from amends.adapters.langchain.turn import Seat, Turn, awaited, blocking, scope, seats_of, surrounding
 from amends.errors import ApprovalVoid, Busy, RunEnded
 
 log = logging.getLogger("amends")
@@ -69,8 +76,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
     ) -> None:
         super().__init__()
         self._rt, self._said_id, self._recover, self._on_error = rt, run_id, recover, on_error
-        self._seats: dict[str, Seat] = {}
-        self._lock = threading.Lock()
+        self._seats, self._lock = seats_of(rt)
         is_async = isinstance(rt, AsyncRuntime)
         rt.reach({tool.name: reached(tool, is_async=is_async) for tool in tools})
 
@@ -143,14 +149,16 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Handled]) -> Handled:
         """The tool is run at most once, or the record answers, or the graph pauses for a person."""
-        seat, body, call = self._seat_of(request), Body(request, handler), request.tool_call
-        run_by = None if request.tool is None else body.run  # a name that the model made up is nobody's to approve
+        body, call = Body(request, handler), request.tool_call
+        if request.tool is None:
+            return body.message(no_such_tool(request).for_model(), is_error=True)
+        seat = self._seat_of(request)
         try:
             with seat.lock:
                 run = self._open(seat, request.state)
             self._refuse_crossing(seat, request)
             for _ in range(WAKES_MAX):
-                answer = run.answer(call["name"], call["args"], handler=run_by, tool_call_id=call["id"])
+                answer = run.answer(call["name"], call["args"], handler=body.run, tool_call_id=call["id"])
                 if not self._is_pause(answer, body, seat, request):
                     return self._told(answer, body)
                 interrupt(_asked(answer))
@@ -165,14 +173,16 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Handled]]
     ) -> Handled:
         """The same, awaited."""
-        seat, body, call = self._seat_of(request), Body(request, handler), request.tool_call
-        run_by = None if request.tool is None else body.arun
+        body, call = Body(request, handler), request.tool_call
+        if request.tool is None:
+            return body.message(no_such_tool(request).for_model(), is_error=True)
+        seat = self._seat_of(request)
         try:
             async with seat.alock:
                 run = await self._aopen(seat, request.state)
             self._refuse_crossing(seat, request)
             for _ in range(WAKES_MAX):
-                answer = await run.answer(call["name"], call["args"], handler=run_by, tool_call_id=call["id"])
+                answer = await run.answer(call["name"], call["args"], handler=body.arun, tool_call_id=call["id"])
                 if not self._is_pause(answer, body, seat, request):
                     return self._told(answer, body)
                 interrupt(_asked(answer))
@@ -222,7 +232,9 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         if (block := scope.get()) is not None:
             block.reached_end = False
         thread = thread_of(config)
-        run_id = f"run-{uuid4().hex}" if thread is None else f"{thread}/{inside(config) or number}"
+        # What nothing keeps has no number: each of its turns would be the first.
+        is_kept = thread is not None and is_resumable(config)
+        run_id = f"{thread}/{inside(config) or number}" if is_kept else f"run-{uuid4().hex}"
         if self._said_id is not None or surrounding(lambda: run_id) is not None:
             return {"amends_turn": number}
         return {"amends_turn": number, "amends_run": run_id}
@@ -239,10 +251,13 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             block.reached_end = True
             return None
         config = get_config()
-        if surrounding(lambda: self._id_of(config, state)) is not None or not has_answers(state):
+        if surrounding(lambda: self._id_of(config, state)) is not None:
             return None
         with self._lock:
-            return self._seat(self._id_of(config, state), config)
+            run_id = self._id_of(config, state)
+            # What is open here has called a tool, whatever a middleware has put between its answer and the end.
+            is_open = self._said_id is None and run_id in self._seats
+            return self._seat(run_id, config) if is_open or has_answers(state) else None
 
     def _seat_of(self, request: ToolCallRequest) -> Seat:
         config, block = request.runtime.config, scope.get()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 from langgraph.errors import GraphBubbleUp
 
@@ -27,6 +28,19 @@ class Seat:
         """The ids of calls that have paused the graph, and of those the ones whose tool did so by itself."""
         self.by_itself: set[str | None] = set()
         self.lock, self.alock = threading.Lock(), asyncio.Lock()
+
+
+_open: WeakKeyDictionary[Runtime | AsyncRuntime, tuple[dict[str, Seat], threading.Lock]] = WeakKeyDictionary()
+_opening = threading.Lock()
+
+
+def seats_of(rt: Runtime | AsyncRuntime) -> tuple[dict[str, Seat], threading.Lock]:
+    """The runs that are open here and what guards them, shared by all agents of one runtime.
+
+    A program that makes its agent anew for each request finds the turn that an earlier one left.
+    """
+    with _opening:
+        return _open.setdefault(rt, ({}, threading.Lock()))
 
 
 class Turn:
