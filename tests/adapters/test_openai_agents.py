@@ -205,6 +205,27 @@ async def test_an_agent_as_a_tool_pauses_the_one_that_asked_it(shop: Shop) -> No
 
 
 @on_a_loop
+async def test_a_guarded_agent_as_a_tool_has_not_ended_when_it_pauses(shop: Shop) -> None:
+    def undo(result: Any) -> None: ...
+
+    more = [amends.declare("ask_clerk", compensate=undo), amends.declare("stamp", compensate=undo, needs_approval=True)]
+    async with amends.AsyncRuntime(shop.url, tools=[*shop.declared(), *more]) as rt:
+        runner = AmendsRunner(rt)
+        inner = clerk(shop, [[("stamp", {"text": "x"})], "stamped"]).as_tool("ask_clerk", "Let the clerk do it.")
+        asks = model_saying([[("ask_clerk", {"input": "do"})], "done"])
+        outer = Agent(name="boss", model=asks, tools=amends_tools([inner]))
+        paused = await runner.run(outer, "please")
+        assert [item.tool_name for item in paused.interruptions] == ["stamp"]
+        kept = paused.to_state().to_json()
+        [asked] = [one async for one in rt.approvals()]
+        await rt.approve(asked.id, digest=asked.digest, by="anna")
+        done = await runner.run(outer, await RunState.from_json(outer, kept))
+        assert done.final_output == "done"
+    assert shop.effects() == ["stamp x"]
+    assert shop.states() == ["committed"]
+
+
+@on_a_loop
 async def test_a_state_goes_on_in_a_block_of_the_programs_own(shop: Shop) -> None:
     agent = clerk(shop, [[("wire", {"iban": "DE02", "cents": 4200_00})], "paid"])
     async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:

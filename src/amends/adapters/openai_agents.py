@@ -24,6 +24,7 @@ from agents import (
     RunState,
     Tool,
 )
+from agents.agent_tool_state import get_agent_tool_state_scope, peek_agent_tool_run_result
 from agents.items import ToolApprovalItem, TResponseInputItem
 from agents.result import RunResultBase
 from agents.tool import with_function_tool_failure_error_handler
@@ -154,15 +155,27 @@ def _guarded(tool: FunctionTool) -> FunctionTool:
 
         async def body(**args: Any) -> Any:
             returned.append(await bare.on_invoke_tool(ctx, _worded(arguments, args)))
+            if _pauses(ctx):
+                raise amends.NoEffect("the agent that is this tool has paused; it goes on when it is called again")
             return returned[-1]
 
         answer = await _current().answer(tool.name, arguments, handler=body, tool_call_id=ctx.tool_call_id)
+        if returned and _pauses(ctx):
+            return returned[-1]
         return _told(answer, returned, raises=not tool._use_default_failure_error_function or not wraps)
 
     # As the SDK wraps its own: a `failure_error_function` of the program's is kept, and None still ends the run.
     wraps = hasattr(tool.on_invoke_tool, "__agents_bind_function_tool__")
     on_invoke = with_function_tool_failure_error_handler(invoke, _unheard) if wraps else invoke
     return replace(tool, on_invoke_tool=on_invoke, needs_approval=_gate(tool.name, tool.needs_approval))
+
+
+def _pauses(ctx: ToolContext[Any]) -> bool:
+    """Whether the tool is an agent that waits for a decision: what it returned is no result, and the SDK looks as here."""
+    if ctx.tool_call is None:
+        return False
+    nested = peek_agent_tool_run_result(ctx.tool_call, scope_id=get_agent_tool_state_scope(ctx))
+    return bool(getattr(nested, "interruptions", None))
 
 
 def _own(tool: Any) -> FunctionTool:
