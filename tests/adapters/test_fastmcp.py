@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from fastmcp import Client, FastMCP
 from fastmcp.exceptions import ToolError
+from mcp.server.auth.middleware.auth_context import auth_context_var
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
 from mcp_types import ElicitResult
 
 import amends
@@ -231,3 +234,27 @@ async def test_a_tool_that_the_model_made_up_is_told_and_nobody_is_asked(shop: S
         assert [one async for one in rt.approvals()] == []
     assert told.is_error
     assert "Unknown tool: 'charge_card'" in text_of(told)
+
+
+@on_a_loop
+async def test_a_run_that_one_client_has_named_or_waits_in_is_not_anothers(shop: Shop) -> None:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+        server = serving(rt, shop)
+
+        async def ask(client_id: str, name: str, args: dict[str, Any], meta: Any = None) -> str:
+            token = AccessToken(token="t", client_id=client_id, scopes=[])
+            before = auth_context_var.set(AuthenticatedUser(token))
+            try:
+                async with Client(server) as client:
+                    return text_of(await client.call_tool(name, args, meta=meta, raise_on_error=False))
+            finally:
+                auth_context_var.reset(before)
+
+        named = {RUN_META: "order-7"}
+        await ask("anna", "charge", {"order": "A1", "cents": 500}, named)
+        await ask("bert", "end_run", {"how": "rollback"}, named)
+        assert shop.effects() == ["charge A1 500"]
+        assert "Committed" in await ask("anna", "end_run", {"how": "commit"}, named)
+        for client_id in ("anna", "anna", "bert"):
+            await ask(client_id, "wire", {"iban": "DE02", "cents": 4200_00})
+        assert len([one async for one in rt.approvals()]) == 2

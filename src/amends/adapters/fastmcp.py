@@ -14,10 +14,12 @@ from typing import Any, Final, Literal
 
 from fastmcp import Context
 from fastmcp.exceptions import NotFoundError, ToolError
+from fastmcp.server.dependencies import get_access_token
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.server.providers.addressing import parse_hashed_backend_name
 from fastmcp.tools import Tool, ToolResult
 from fastmcp.tools.base import InputRequiredToolResult
+from mcp.server.auth.provider import principal_components
 from mcp_types import CallToolRequestParams, ElicitRequest, ElicitRequestFormParams, InputRequiredResult, TextContent
 
 import amends
@@ -89,7 +91,7 @@ class AmendsMiddleware(Middleware):
 
     async def end_run(self, ctx: Context, how: Literal["commit", "rollback"], why: str = "") -> str:
         """End the task that the earlier calls belong to: commit it, or take everything back."""
-        run_id = _meta(ctx, RUN_META)
+        run_id = _run_named(ctx)
         if run_id is None:
             raise ToolError(f'There is nothing to end: this request names no run in _meta ("{RUN_META}").')
         try:
@@ -146,12 +148,11 @@ class _Request:
         self._context, self._call_next, self._declared = context, call_next, declared
         self.tool, self.args = context.message.name, dict(context.message.arguments or {})
         asking = context.fastmcp_context
-        named, thread = _meta(asking, RUN_META), _meta(asking, THREAD_META)
+        named, thread = _run_named(asking), _meta(asking, THREAD_META)
         self._stays = named is not None
         said = guard._run_id(self.tool, self.args) if callable(guard._run_id) else guard._run_id
         self.run_id = named or said or (context.message.request_state if guard._notice else None)
-        digest = sha256(json.dumps([self.tool, self.args], sort_keys=True, default=str).encode()).hexdigest()
-        tag = f"request:{digest[:32]}"
+        tag = f"request:{_digest([self.tool, self.args, _principal()])[:32]}"
         self.waiting = f'tag:"{tag}" status:open'
         """Finds the run of the same request, which was made before and waits for a person since."""
         tags = [*guard._options.get("tags", ()), *([f"thread:{thread}"] if thread else []), *([] if named else [tag])]
@@ -278,6 +279,22 @@ def _meta(context: Context | None, key: str) -> str | None:
     asked = None if context is None else context.request_context
     said = None if asked is None else (asked.meta or {}).get(key)
     return None if said is None else str(said)
+
+
+def _run_named(context: Context | None) -> str | None:
+    """The run that the client has named; where clients log in, a name is its client's own."""
+    named, principal = _meta(context, RUN_META), _principal()
+    return named if named is None or principal is None else f"{named}@{_digest(principal)[:12]}"
+
+
+def _principal() -> list[str | None] | None:
+    """Who asks, where the server makes clients log in."""
+    token = get_access_token()
+    return None if token is None else [*principal_components(token)]
+
+
+def _digest(said: Any) -> str:
+    return sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _is_replay() -> bool:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Annotated, Any, Final, Literal, get_type_hints
 
+from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.auth.provider import principal_components
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.utilities.context_injection import find_context_parameter
@@ -206,15 +208,12 @@ class _Request:
         self._given = {} if own_context is None else {own_context: self.context}
         self.again: str | None = kwargs.pop(REPEAT, None) if guard._repeats else None
         self.args = kwargs
-        named, thread = _meta(self.context, RUN_META), _meta(self.context, THREAD_META)
+        named, thread = _run_named(self.context), _meta(self.context, THREAD_META)
         self._stays = named is not None
         state = None if self.context is None or not guard._notice else self.context.request_state
         said = guard._run_id(kwargs) if callable(guard._run_id) else guard._run_id
         self.run_id = self.opened = named or said or state
-        digest = sha256(
-            json.dumps([tool, self.again, to_jsonable_python(kwargs, fallback=str)], sort_keys=True).encode()
-        )
-        tag = f"request:{digest.hexdigest()[:32]}"
+        tag = f"request:{_digest([tool, self.again, to_jsonable_python(kwargs, fallback=str), _principal()])[:32]}"
         self.waiting = f'tag:"{tag}" status:open'
         """Finds the run of the same request, which was made before and waits for a person since."""
         tags = [*guard._options.get("tags", ()), *([f"thread:{thread}"] if thread else []), *([] if named else [tag])]
@@ -319,6 +318,22 @@ def _meta(context: Context[Any, Any] | None, key: str) -> str | None:
     return None if said is None else str(said)
 
 
+def _run_named(context: Context[Any, Any] | None) -> str | None:
+    """The run that the client has named; where clients log in, a name is its client's own."""
+    named, principal = _meta(context, RUN_META), _principal()
+    return named if named is None or principal is None else f"{named}@{_digest(principal)[:12]}"
+
+
+def _principal() -> list[str | None] | None:
+    """Who asks, where the server makes clients log in."""
+    token = get_access_token()
+    return None if token is None else [*principal_components(token)]
+
+
+def _digest(said: Any) -> str:
+    return sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+
+
 def _is_replay() -> bool:
     """Whether the run is handed over by a replay: nobody looks for it in the ledger."""
     try:
@@ -328,7 +343,7 @@ def _is_replay() -> bool:
 
 
 def _named(context: Context[Any, Any]) -> str:
-    named = _meta(context, RUN_META)
+    named = _run_named(context)
     if named is None:
         raise ToolError(f'There is nothing to end: this request names no run in _meta ("{RUN_META}").')
     return named
