@@ -250,6 +250,63 @@ def test_what_an_answer_means() -> None:
     assert [meaning(status, "out of stock") for status in (400, 409, 422)] == ["", "", ""]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"error": {"type": "idempotency_error", "message": "Keys for idempotent requests can only be used with the "
+                   "same parameters they were first used with."}},
+        {"errors": [{"code": "IDEMPOTENCY_KEY_REUSED", "detail": "Different request parameters used for the same key"}]},
+    ],
+    ids=["stripe", "square"],
+)  # fmt: skip
+def test_a_key_that_came_before_is_a_doubt_with_a_400_too(destination: Destination, said: Any) -> None:
+    destination.next = ["", (400, said)]
+
+    def body() -> Any:
+        with requests.Session() as session:
+            session.mount("http://", IdempotencyAdapter())
+            for path in ("/customers", "/charges"):
+                session.post(destination.url + path, data=path).raise_for_status()
+
+    rt, charge = charging(body)
+    with pytest.raises(RunBlocked), rt.run():
+        with pytest.raises((InDoubt, KeyReused)):
+            charge(order="7")
+    assert call_of(rt).state == "in_doubt", "the first one was done"
+
+
+@pytest.mark.parametrize("library", ["httpx", "requests"])
+def test_a_request_that_is_sent_by_two_calls_has_the_key_of_each(destination: Destination, library: str) -> None:
+    if library == "httpx":
+        client = httpx.Client(transport=IdempotencyTransport(httpx.HTTPTransport(verify=False)))
+        prepared: Any = client.build_request("POST", destination.url, content=b"1")
+    else:
+        client: Any = requests.Session()
+        client.mount("http://", IdempotencyAdapter())
+        prepared = requests.Request("POST", destination.url, data=b"1").prepare()
+    rt, charge = charging(lambda: client.send(prepared).json())
+    with client, rt.run():
+        assert [charge(order="7"), charge(order="8")] == [{"id": "ch_1"}, {"id": "ch_2"}]
+
+
+def test_the_answer_to_a_redirected_request_is_read_too(destination: Destination) -> None:
+    def provider(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/charges":
+            return httpx.Response(307, headers={"location": "/v2/charges"})
+        return httpx.Response(422, json={"title": f"Idempotency-Key {request.headers['idempotency-key']} is used"})
+
+    def body() -> Any:
+        transport = IdempotencyTransport(httpx.MockTransport(provider))
+        with httpx.Client(transport=transport, follow_redirects=True) as client:
+            client.post("http://there/charges", content=b"1").raise_for_status()
+
+    rt, charge = charging(body)
+    with pytest.raises(RunBlocked), rt.run():
+        with pytest.raises((InDoubt, KeyReused)):
+            charge(order="7")
+    assert call_of(rt).state == "in_doubt"
+
+
 def test_a_body_that_cannot_be_sent_twice_is_not(destination: Destination) -> None:
     destination.next = ["running", "running"]
 
