@@ -186,6 +186,24 @@ def test_a_probe_sends_no_key(post: Post, destination: Destination) -> None:
     assert set(destination.seen) == {("POST", None)}
 
 
+def test_a_guard_sends_no_key(post: Post, destination: Destination) -> None:
+    @tool(key="order")
+    def charge(order: str) -> Any:
+        return post()
+
+    @charge.guard
+    def unchanged() -> bool:
+        with pytest.raises(Refused, match="400"):
+            post(b"search")
+        return True
+
+    charge.compensate(lambda: None)
+    with Runtime("memory:", tools=[charge]) as rt, pytest.raises(RuntimeError), rt.run():
+        charge(order="7")
+        raise RuntimeError
+    assert [key is None for _, key in destination.seen] == [False, True]
+
+
 def test_a_lost_answer_of_an_idempotent_tool_is_one_effect(post: Post, destination: Destination) -> None:
     destination.next = ["lost"]
     rt, charge = charging(post, idempotent=True)
