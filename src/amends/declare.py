@@ -197,7 +197,9 @@ def _spec(original: Declaration, found: Known, *, order: Order, redact: Hidden) 
     kind = checked_kind(declared, declared.order or order)
     key = checked_key(declared, signature)
     idempotent, window = idempotence(declared)
-    probe = found.asked(declared, declared.probe, "probe", settle=declared.settle) if declared.probe else None
+    probe = (
+        found.asked(declared, declared.probe, "probe", settle=declared.settle) if declared.probe is not None else None
+    )
     is_repeatable = idempotent or probe is not None
     check_repeatable(declared, kind, is_repeatable=is_repeatable)
     doubt = listed(declared.doubt)

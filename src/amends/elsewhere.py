@@ -26,15 +26,17 @@ def declared_in(table: Table, origin: str) -> Declaration:
     """What one table says; functions that it names by where they are, are found."""
     name = table["name"]
 
-    def found(word: str, path: str) -> Any:
+    def found(word: str, path: Any) -> Any:
         def refuse(problem: str) -> NoReturn:
             raise BadDeclaration(f"{name}: its {word} {problem}", tool=name, where=origin)
 
+        if not isinstance(path, str):
+            refuse(f'is {path!r}; it is said where it is: "package.module:name"')
         return found_at(path, refuse)
 
     def meant(word: str, value: Any) -> Any:
         if word == "doubt":
-            return tuple(found(word, path) for path in ([value] if isinstance(value, str) else value))
+            return tuple(found(word, path) for path in (value if isinstance(value, list) else [value]))
         if word in RULES and isinstance(value, str) and ":" in value:
             return found(word, value)
         return tuple(value) if isinstance(value, list) else value

@@ -1,8 +1,9 @@
 """The ``Idempotency-Key`` header: whose key goes into it, and what an answer to it says about the effect.
 
 After draft-ietf-httpapi-idempotency-key-header: 400, the key is missing and nothing was done; 409, a request with this
-key is still at work; 422, this key came with another payload before. Servers use the same statuses for other things
-too, so an answer counts as one of these when it speaks of idempotency, or, with 409 and 422, says nothing at all.
+key is still at work; 422, this key came with another payload before, which Stripe and Square say with a 400. Servers
+use the same statuses for other things too, so an answer counts as one of these when it speaks of idempotency, or, with
+409 and 422, says nothing at all.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 2.0
 TEXT_CHARS_MAX: Final = 65_536
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _SPEAKS_OF_IT: Final = re.compile(r"idempoten", re.IGNORECASE)
+_CAME_BEFORE: Final = re.compile(r"reus|differ|another|\bsame\b|already|match|conflict", re.IGNORECASE)
+"""Words about an earlier request: a 400 with one of them does not say that nothing was done."""
 
 Meaning = Literal["", "missing", "running", "reused"]
 
@@ -87,7 +90,9 @@ def meaning(status: int, text: str) -> Meaning:
         return ""
     says_so = _SPEAKS_OF_IT.search(text[:TEXT_CHARS_MAX]) is not None
     if status == 400:
-        return "missing" if says_so else ""
+        if not says_so:
+            return ""
+        return "reused" if _CAME_BEFORE.search(text[:TEXT_CHARS_MAX]) else "missing"
     if not says_so and text.strip():
         return ""
     return "running" if status == 409 else "reused"

@@ -120,13 +120,11 @@ def stranger_name(ask: Ask) -> str:
 
 
 def _json_object(tool: str, args: Mapping[str, Any] | str) -> Mapping[str, Any]:
-    if not isinstance(args, str):
-        return args
     try:
-        found = json.loads(args or "{}")
+        found = json.loads(args or "{}") if isinstance(args, str) else args
     except ValueError as error:
         raise BadArguments(tool, problems=[f"{tool}: the arguments are no JSON ({error})"]) from error
-    if not isinstance(found, dict):
+    if not isinstance(found, Mapping):
         raise BadArguments(tool, problems=[f"{tool}: the arguments must be a JSON object"])
     return found
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from amends.budget import checked_budgets
 from amends.elsewhere import checked_tools
 from amends.errors import BadConfig
+from amends.phrases import close_to
 from amends.record import dataclass
 from amends.rules import checked_approvers, checked_rules
 from amends.secret import MASK
@@ -74,6 +75,8 @@ def settle_settings(
     unknown = sorted(set(given) - set(DEFAULTS))
     assert not unknown, f"settings that do not exist: {unknown}"
     files = [] if alone else _files()
+    for path, table in files:
+        _refuse_strange(path, table)
     settled = {name: _one(name, given.get(name), env, files) for name in DEFAULTS}
     settled["url"] = _placed(settled["url"], files)
     return settled
@@ -150,6 +153,15 @@ def _files() -> list[tuple[Path, dict[str, Any]]]:
             found += [(path, table)] if isinstance(table, dict) else [(path, {})]
             break
     return found
+
+
+def _refuse_strange(path: Path, table: Mapping[str, Any]) -> None:
+    """A name that means nothing is a mistake: a rule in ``[[rule]]`` would ask nobody, and nothing would say so."""
+    strange = sorted(set(table) - set(DEFAULTS))
+    if strange:
+        close = close_to(strange[0], DEFAULTS)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        raise BadConfig(f"{strange[0]!r} is no setting ({path}){meant}", setting=strange[0], origin=str(path))
 
 
 def _table(path: Path) -> dict[str, Any]:

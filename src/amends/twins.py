@@ -108,9 +108,11 @@ class Known:
     def twin(self, declared: Declaration, twin: TwinSaid) -> Twin:
         """A compensation, resolved and checked."""
         asked = self.asked(declared, twin.fn, "compensation")
-        probe = self.asked(declared, twin.probe, "compensation's probe") if twin.probe else None
-        if not isinstance(twin.idempotent, bool):
-            bad(declared, f"{declared.name}: a compensation's idempotent is True or False, not {twin.idempotent!r}")
+        probe = self.asked(declared, twin.probe, "compensation's probe") if twin.probe is not None else None
+        for word in ("idempotent", "absent_ok", "wins"):
+            value: Any = getattr(twin, word)
+            if not isinstance(value, bool):
+                bad(declared, f"{declared.name}: a compensation's {word} is True or False, not {value!r}")
         check_seconds(declared, "the compensation's timeout", twin.timeout, positive=True)
         # A tool used as a twin has said of its own body that the destination deduplicates; that stays true here.
         own = self._tool_behind(twin.fn)
@@ -179,7 +181,7 @@ def found_at(path: str, refuse: Callable[[str], object]) -> Any:
     module, _, name = path.partition(":")
     try:
         found: Any = functools.reduce(getattr, name.split("."), import_module(module))
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # of that module's own code too, which is run here for the first time
         refuse(f'"{path}" cannot be imported: {error}')
         raise AssertionError("refuse raises") from error
     return found
@@ -230,6 +232,8 @@ def _check_table(name: str, where: str, role: str, table: Mapping[str, Any], wor
         problem = 'names no tool: tool = "name", or "package.module:function"'
     elif not isinstance(table.get("args", {}), Mapping):
         problem = f"has args={table['args']!r}; it is a table of the arguments to call it with"
+    elif str(table.get("result", "$result")).partition(".")[0] != "$result":
+        problem = f"has result={table['result']!r}; it is a path in its answer, $result or $result.id"
     if problem:
         raise BadDeclaration(f"{name}: its {role} {problem}", tool=name, where=where)
 
@@ -242,6 +246,8 @@ def _with_args(declared: Declaration, fn: Callable[..., Any], said: Any, role: s
             bad(declared, f"{declared.name}: its {role} is given {value!r}; it begins with {', '.join(_ROOTS)}")
         if role in PROBES and isinstance(value, str) and value.startswith("$result"):
             bad(declared, f"{declared.name}: its probe is given {value!r}, and a call in doubt has no result")
+        if _names_within(value):
+            bad(declared, f"{declared.name}: its {role} is given {value!r}; a path stands for a whole argument only")
 
     def given(args: dict[str, Any]) -> dict[str, Any]:
         result, call = args.pop("result", None), args.pop("call")
@@ -258,6 +264,12 @@ def _with_args(declared: Declaration, fn: Callable[..., Any], said: Any, role: s
 
 
 _ROOTS: Final = ("$result", "$args", "$key")
+
+
+def _names_within(value: Any) -> bool:
+    """Whether a table or a list holds what looks like a path: it would be handed on as it is written."""
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return any(_names_within(one) or (isinstance(one, str) and one.partition(".")[0] in _ROOTS) for one in inner)
 
 
 def _at(roots: Mapping[str, Any], value: Any, tool: str, *, absent: object = ...) -> Any:

@@ -10,8 +10,9 @@ from typing import Any
 import httpx2
 import pytest
 from anthropic import Anthropic, AsyncAnthropic, beta_async_tool, beta_tool
+from anthropic.types import Message
 
-from amends import AsyncRuntime, Held, Runtime, UsageError, declare
+from amends import AsyncRuntime, Held, Runtime, UsageError, declare, tool
 from amends.adapters.anthropic import (
     answer_tool_calls,
     answer_tool_calls_async,
@@ -131,6 +132,26 @@ def test_the_calls_of_a_message_that_was_cut_are_not_done(world: World) -> None:
     ):
         answer_tool_calls(run, client.messages.create(model=MODEL, max_tokens=9, messages=SAID))
     assert effects(world) == []
+
+
+@pytest.mark.parametrize("reason", ["model_context_window_exceeded", "refusal", None])
+def test_nor_those_of_a_message_that_ended_otherwise(world: World, reason: Any) -> None:
+    block = {"type": "tool_use", "id": "t1", "name": CHARGE[0], "input": CHARGE[1]}
+    message = Message.construct(content=[block], stop_reason=reason)
+    with Runtime("memory:", tools=tools_of(world)) as rt, pytest.raises(UsageError, match="cut"), rt.run() as run:
+        answer_tool_calls(run, message)
+    assert effects(world) == []
+
+
+@pytest.mark.parametrize("input", ["{", [1], 5])
+def test_an_input_that_is_no_object_is_no_call_without_arguments(input: Any) -> None:
+    done: list[str] = []
+    wipe = tool(lambda folder="/": done.append(folder), name="wipe", kind="pivot")
+    block = {"type": "tool_use", "id": "t1", "name": "wipe", "input": input}
+    message = Message.construct(content=[block], stop_reason="tool_use")
+    with Runtime("memory:", tools=[wipe]) as rt, rt.run() as run:
+        told = answer_tool_calls(run, message)
+    assert (done, told[1]["content"][0]["is_error"]) == ([], True)
 
 
 @pytest.mark.parametrize("thread", [{}, {"thread": False}], ids=["held by the server", "sent whole"])

@@ -186,6 +186,24 @@ def test_a_probe_sends_no_key(post: Post, destination: Destination) -> None:
     assert set(destination.seen) == {("POST", None)}
 
 
+def test_a_guard_sends_no_key(post: Post, destination: Destination) -> None:
+    @tool(key="order")
+    def charge(order: str) -> Any:
+        return post()
+
+    @charge.guard
+    def unchanged() -> bool:
+        with pytest.raises(Refused, match="400"):
+            post(b"search")
+        return True
+
+    charge.compensate(lambda: None)
+    with Runtime("memory:", tools=[charge]) as rt, pytest.raises(RuntimeError), rt.run():
+        charge(order="7")
+        raise RuntimeError
+    assert [key is None for _, key in destination.seen] == [False, True]
+
+
 def test_a_lost_answer_of_an_idempotent_tool_is_one_effect(post: Post, destination: Destination) -> None:
     destination.next = ["lost"]
     rt, charge = charging(post, idempotent=True)
@@ -248,6 +266,63 @@ def test_what_an_answer_means() -> None:
     assert [meaning(status, told) for status in (400, 409, 422, 500)] == ["missing", "running", "reused", ""]
     assert [meaning(status, "") for status in (400, 409, 422)] == ["", "running", "reused"]
     assert [meaning(status, "out of stock") for status in (400, 409, 422)] == ["", "", ""]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"error": {"type": "idempotency_error", "message": "Keys for idempotent requests can only be used with the "
+                   "same parameters they were first used with."}},
+        {"errors": [{"code": "IDEMPOTENCY_KEY_REUSED", "detail": "Different request parameters used for the same key"}]},
+    ],
+    ids=["stripe", "square"],
+)  # fmt: skip
+def test_a_key_that_came_before_is_a_doubt_with_a_400_too(destination: Destination, said: Any) -> None:
+    destination.next = ["", (400, said)]
+
+    def body() -> Any:
+        with requests.Session() as session:
+            session.mount("http://", IdempotencyAdapter())
+            for path in ("/customers", "/charges"):
+                session.post(destination.url + path, data=path).raise_for_status()
+
+    rt, charge = charging(body)
+    with pytest.raises(RunBlocked), rt.run():
+        with pytest.raises((InDoubt, KeyReused)):
+            charge(order="7")
+    assert call_of(rt).state == "in_doubt", "the first one was done"
+
+
+@pytest.mark.parametrize("library", ["httpx", "requests"])
+def test_a_request_that_is_sent_by_two_calls_has_the_key_of_each(destination: Destination, library: str) -> None:
+    if library == "httpx":
+        client = httpx.Client(transport=IdempotencyTransport(httpx.HTTPTransport(verify=False)))
+        prepared: Any = client.build_request("POST", destination.url, content=b"1")
+    else:
+        client: Any = requests.Session()
+        client.mount("http://", IdempotencyAdapter())
+        prepared = requests.Request("POST", destination.url, data=b"1").prepare()
+    rt, charge = charging(lambda: client.send(prepared).json())
+    with client, rt.run():
+        assert [charge(order="7"), charge(order="8")] == [{"id": "ch_1"}, {"id": "ch_2"}]
+
+
+def test_the_answer_to_a_redirected_request_is_read_too(destination: Destination) -> None:
+    def provider(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/charges":
+            return httpx.Response(307, headers={"location": "/v2/charges"})
+        return httpx.Response(422, json={"title": f"Idempotency-Key {request.headers['idempotency-key']} is used"})
+
+    def body() -> Any:
+        transport = IdempotencyTransport(httpx.MockTransport(provider))
+        with httpx.Client(transport=transport, follow_redirects=True) as client:
+            client.post("http://there/charges", content=b"1").raise_for_status()
+
+    rt, charge = charging(body)
+    with pytest.raises(RunBlocked), rt.run():
+        with pytest.raises((InDoubt, KeyReused)):
+            charge(order="7")
+    assert call_of(rt).state == "in_doubt"
 
 
 def test_a_body_that_cannot_be_sent_twice_is_not(destination: Destination) -> None:

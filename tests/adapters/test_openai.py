@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from openai.lib.responses_tool_runner import (
     RegisteredFunction,
     ResponsesToolRunner,
 )
+from openai.types.chat import ChatCompletion
 
 from amends import AsyncRuntime, Held, Runtime, UsageError
 from amends.adapters.openai import (
@@ -165,6 +167,16 @@ def test_the_calls_of_an_answer_that_was_cut_are_not_done(world: World, api: str
             answer_tool_calls(run, client.chat.completions.create(model=MODEL, messages=SAID))
         else:
             answer_tool_calls(run, client.responses.create(model=MODEL, input="Do it."))
+    assert effects(world) == []
+
+
+@pytest.mark.parametrize("reason", ["content_filter", "error", None])
+def test_nor_those_of_an_answer_that_ended_otherwise(world: World, reason: Any) -> None:
+    function = {"name": CHARGE[0], "arguments": json.dumps(CHARGE[1])}
+    message = {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
+    answer = ChatCompletion.construct(choices=[{"index": 0, "message": message, "finish_reason": reason}])
+    with Runtime("memory:", tools=tools_of(world)) as rt, pytest.raises(UsageError, match="cut"), rt.run() as run:
+        answer_tool_calls(run, answer)
     assert effects(world) == []
 
 

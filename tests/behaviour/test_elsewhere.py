@@ -290,6 +290,8 @@ def test_tools_of_a_file_stand_beside_those_of_the_program(tmp_path: Path, monke
     "text, error, words",
     [
         ('tools = "charge"', BadConfig, "tools is a list of tables"),
+        ('[[tool]]\nname = "charge"', BadConfig, "'tool' is no setting .* did you mean 'tools'"),
+        ('[[rule]]\nneeds = "approval"', BadConfig, "'rule' is no setting .* did you mean 'rules'"),
         ("tools = [1]", BadConfig, "tool 1 is 1, which is no table"),
         ('[[tools]]\nkind = "read"', BadConfig, "tool 1 has no name"),
         ('[[tools]]\nname = "a"\nkid = "read"', BadConfig, "did you mean 'kind'"),
@@ -312,13 +314,37 @@ def test_tools_of_a_file_stand_beside_those_of_the_program(tmp_path: Path, monke
             "a call in doubt has no result",
         ),
         ('[[tools]]\nname = "a"\nkind = "pivot"\ndoubt = ["x:Y"]', BadDeclaration, "cannot be imported"),
+        ('[[tools]]\nname = "a"\nkind = "pivot"\ndoubt = 5', BadDeclaration, "its doubt is 5"),
+        ('[[tools]]\nname = "a"\nkind = "pivot"\ndoubt = [5]', BadDeclaration, "its doubt is 5"),
+        ('[[tools]]\nname = "a"\ncompensate = ".here:f"', BadDeclaration, "cannot be imported"),
+        ('[[tools]]\nname = "a"\ncompensate = {tool = "os:getcwd", wins = "no"}', BadDeclaration, "True or False"),
+        ('[[tools]]\nname = "a"\ncompensate = {tool = "os:getcwd", absent_ok = 0}', BadDeclaration, "True or False"),
+        (
+            '[[tools]]\nname = "a"\ncompensate = {tool = "sys:exit", args = {x = {id = "$result.id"}}}',
+            BadDeclaration,
+            "a whole argument only",
+        ),
+        (
+            '[[tools]]\nname = "a"\nkind = "pivot"\nprobe = {tool = "sys:exit", result = "contact.id"}',
+            BadDeclaration,
+            r"it is a path in its answer, \$result",
+        ),
+        ('[[tools]]\nname = "a"\nkind = "pivot"\nprobe = ""', BadDeclaration, "is no tool of this runtime"),
     ],
 )
 def test_a_table_that_means_nothing_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, error: type[Exception], words: str
 ) -> None:
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=words) as refused:
         said(tmp_path, monkeypatch, text)
+    assert str(tmp_path / "amends.toml") in str(refused.value)
+
+
+def test_a_module_that_cannot_be_run_is_named_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_shop_of_the_test.py").write_text("raise RuntimeError('no such account')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BadDeclaration, match=r"cannot be imported: no such account.*amends\.toml"):
+        said(tmp_path, monkeypatch, '[[tools]]\nname = "a"\ncompensate = "broken_shop_of_the_test:back"')
 
 
 def test_a_result_without_what_the_table_names_blocks_the_run_and_says_so() -> None:

@@ -475,6 +475,15 @@ def test_another_prompt_for_the_same_id_is_a_conflict(rt: Runtime) -> None:
         agent("Hello.", id="o-7", prompt="Something else.")
 
 
+@pytest.mark.parametrize("systems", [("", "Be brief."), ("Be brief.", ""), ("Be brief.", "Be kind.")])
+def test_going_on_with_other_words_of_the_system_loses_nothing(agent: Agent, world: World, systems: Any) -> None:
+    turns = [("balance", {"account": "a"}), CHARGE, SHIP, ("mail", {"to": "ada"}), "Done."]
+    assert agent(*turns, id="o-7", system=systems[0], max_turns=3).state == "blocked"
+    done = agent(*turns, id="o-7", system=systems[1])
+    assert (done.outcome, done.turns, len(told(done))) == ("done", 5, 4)
+    assert effects(world) == ["charge 7", "ship 7", "mail ada"]
+
+
 def test_going_on_in_another_wire_format_is_refused_and_leaves_the_run_alone(rt: Runtime, world: World) -> None:
     agent_of(rt, "messages")(*BIG, "Done.", id="o-7")
     with pytest.raises(UsageError, match="by messages, not by chat"):

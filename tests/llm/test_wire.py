@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from amends.llm.assembling import assembler
+from amends.llm.dialects import dialect
 from amends.llm.events import events_of
 from amends.llm.prices import Prices
 from amends.llm.wire import (
@@ -56,6 +57,46 @@ def test_events_that_nobody_knows_change_nothing(api: Any, event: dict[str, Any]
     made = assembler(api)
     made.see(event)
     assert made.characters == 0
+
+
+@pytest.mark.parametrize("tools", [[], [{"name": "charge"}]], ids=["text", "tools"])
+def test_an_answer_whose_stream_ended_too_early_is_cut_wherever_it_ended(api: Any, tools: list[Any]) -> None:
+    whole = answered(api, {"model": "m", "tools": tools})
+    assert dialect(api).said(whole).cut == ""
+    events = [event for _, event in events_of(api, whole)]
+    last = next(place for place, event in enumerate(events) if _ends(event))
+    for count in range(last + 1):
+        made = assembler(api)
+        for event in events[:count]:
+            made.see(event)
+        assert dialect(api).said(made.response or {}).cut, f"{count} of {len(events)} events"
+
+
+def _ends(event: Any) -> bool:
+    ends = event.get("type") in ("message_delta", "response.completed")
+    return ends or any(choice["finish_reason"] for choice in event.get("choices") or ())
+
+
+@pytest.mark.parametrize("reason", ["error", "abort", "insufficient_system_resource", None])
+def test_an_end_that_nobody_knows_is_not_the_models(reason: Any) -> None:
+    choice = {"message": {"role": "assistant", "content": "I will"}, "finish_reason": reason}
+    assert dialect("chat.completions").said({"choices": [choice]}).cut
+    assert dialect("messages").said({"content": [], "stop_reason": reason}).cut
+    assert dialect("chat.completions").said({"choices": []}).cut
+
+
+def test_arguments_that_are_no_json_are_not_no_arguments() -> None:
+    made = assembler("messages")
+    block = {"type": "tool_use", "id": "t1", "name": "wipe", "input": {}}
+    made.see({"type": "message_start", "message": {"id": "m", "role": "assistant", "content": []}})
+    made.see({"type": "content_block_start", "index": 0, "content_block": block})
+    piece = {"type": "input_json_delta", "partial_json": '{"folder": "/tmp'}
+    made.see({"type": "content_block_delta", "index": 0, "delta": piece})
+    made.see({"type": "content_block_stop", "index": 0})
+    made.see({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {}})
+    said = dialect("messages").said(made.response or {})
+    assert [call.args for call in said.calls] == ['{"folder": "/tmp']
+    assert said.messages[0]["content"] == [block], "and as the API takes it back"
 
 
 def test_only_requests_to_models_are_recorded() -> None:

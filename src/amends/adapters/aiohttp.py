@@ -25,15 +25,19 @@ class IdempotencyMiddleware:
         sent = None if self._header in request.headers else sending(request.method, wait_s=self._wait_s)
         if sent is not None:
             request.headers[self._header] = sent.key
-        while True:  # until the answer is the caller's, or sending.read has no more patience
-            response = await handler(request)
-            if sent is None or response.status not in STATUSES:
-                return response
-            text = await response.text(errors="replace") + response.headers.get("link", "")
-            again = not request.body or isinstance(request.body, bytes | BytesPayload)
-            after = response.headers.get("retry-after")
-            pause = sent.read(response.status, text, retry_after=after, again=again)
-            if pause is None:
-                return response
-            response.release()
-            await asyncio.sleep(pause)
+        try:
+            while True:  # until the answer is the caller's, or sending.read has no more patience
+                response = await handler(request)
+                if sent is None or response.status not in STATUSES:
+                    return response
+                text = await response.text(errors="replace") + response.headers.get("link", "")
+                again = not request.body or isinstance(request.body, bytes | BytesPayload)
+                after = response.headers.get("retry-after")
+                pause = sent.read(response.status, text, retry_after=after, again=again)
+                if pause is None:
+                    return response
+                response.release()
+                await asyncio.sleep(pause)
+        finally:
+            if sent is not None:  # a middleware around this one may send it again
+                request.headers.pop(self._header, None)

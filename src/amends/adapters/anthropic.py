@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Final
 
 from anthropic.lib.tools import (
     BetaAsyncBuiltinFunctionTool,
@@ -19,6 +19,7 @@ from anthropic.types.beta import BetaMessage
 from amends import Answer, AsyncRun, AsyncRuntime, Run, Runtime, ToolCall, UsageError
 
 Handlers = Mapping[str, Callable[..., object]]
+_CUTS: Final = (None, "max_tokens", "model_context_window_exceeded", "refusal")
 _held: ContextVar[list[Exception] | None] = ContextVar("amends.adapters.anthropic.held", default=None)
 """What a turn of the runner has left waiting for a person; None: nobody asks."""
 
@@ -133,8 +134,10 @@ async def until_done_async(runner: BetaAsyncToolRunner[Any]) -> BetaMessage:
     return last
 
 
-def _arguments(input: object) -> Mapping[str, Any]:
-    return input if isinstance(input, Mapping) else {}
+def _arguments(input: Any) -> Mapping[str, Any] | str:
+    """As they are: what is no object is refused by the run, and is no call without arguments."""
+    arguments: Mapping[str, Any] | str = {} if input is None else input
+    return arguments
 
 
 def _result(answer: Answer) -> str:
@@ -152,8 +155,9 @@ def _result(answer: Answer) -> str:
 def _calls(message: Message | BetaMessage, handlers: Handlers | None) -> list[ToolCall]:
     known = handlers or {}
     asked = [block for block in message.content if block.type == "tool_use"]
-    if asked and message.stop_reason == "max_tokens":  # half of what was meant may read as the whole of something else
-        raise UsageError("the message was cut at max_tokens; its calls are not done", hint="raise max_tokens")
+    if asked and message.stop_reason in _CUTS:  # half of what was meant may read as the whole of something else
+        why = message.stop_reason or "it broke off"
+        raise UsageError(f"the message was cut ({why}); its calls are not done", hint="raise max_tokens, or ask again")
     return [ToolCall(block.name, _arguments(block.input), block.id, handler=known.get(block.name)) for block in asked]
 
 

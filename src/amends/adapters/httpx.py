@@ -37,31 +37,37 @@ class IdempotencyTransport(_Transport):
         """Send it, with the key."""
         inner = self._sender(request, "HTTPTransport")
         sent = self._sending(request)
-        while True:  # until the answer is the caller's, or sending.read has no more patience
-            response = inner.handle_request(request)
-            if sent is None or response.status_code not in STATUSES:
-                return response
-            response.read()
-            pause = self._read(sent, request, response)
-            if pause is None:
-                return response
-            response.close()
-            time.sleep(pause)
+        try:
+            while True:  # until the answer is the caller's, or sending.read has no more patience
+                response = inner.handle_request(request)
+                if sent is None or response.status_code not in STATUSES:
+                    return response
+                response.read()
+                pause = self._read(sent, request, response)
+                if pause is None:
+                    return response
+                response.close()
+                time.sleep(pause)
+        finally:
+            self._sent(sent, request)
 
     async def handle_async_request(self, request: Any) -> Any:
         """The same, awaited."""
         inner = self._sender(request, "AsyncHTTPTransport")
         sent = self._sending(request)
-        while True:
-            response = await inner.handle_async_request(request)
-            if sent is None or response.status_code not in STATUSES:
-                return response
-            await response.aread()
-            pause = self._read(sent, request, response)
-            if pause is None:
-                return response
-            await response.aclose()
-            await asyncio.sleep(pause)
+        try:
+            while True:
+                response = await inner.handle_async_request(request)
+                if sent is None or response.status_code not in STATUSES:
+                    return response
+                await response.aread()
+                pause = self._read(sent, request, response)
+                if pause is None:
+                    return response
+                await response.aclose()
+                await asyncio.sleep(pause)
+        finally:
+            self._sent(sent, request)
 
     def _sender(self, request: Any, name: str) -> Any:
         if self._inner is None:
@@ -74,6 +80,11 @@ class IdempotencyTransport(_Transport):
         if sent is not None:
             request.headers[self._header] = sent.key
         return sent
+
+    def _sent(self, sent: Sending | None, request: Any) -> None:
+        """The key is gone from a request that may be sent again, redirected, or by another call."""
+        if sent is not None:
+            request.headers.pop(self._header, None)
 
     def _read(self, sent: Sending, request: Any, response: Any) -> float | None:
         text = response.text + response.headers.get("link", "")

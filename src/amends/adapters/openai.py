@@ -13,6 +13,8 @@ from openai.types.responses import Response
 from amends import Answer, AsyncRun, AsyncRuntime, Run, Runtime, ToolCall, UsageError
 
 Handlers = Mapping[str, Callable[..., object] | None]
+_CUTS: Final = frozenset({"length", "content_filter", "error", "abort", "None"})
+"""What makes an answer end before its model did; those of servers that speak this format too."""
 _ANSWER_ONLY: Final = frozenset({"created_by", "parsed_arguments"})
 """What an item of an answer has and an item of a request must not have."""
 
@@ -155,14 +157,16 @@ def _calls(response: ChatCompletion | Response, handlers: Handlers | None) -> li
     known = handlers or {}
     if isinstance(response, Response):
         asked = [(one.name, one.arguments, one.call_id) for one in response.output if one.type == "function_call"]
-        is_cut = response.status == "incomplete"
+        is_cut = response.status not in (None, "completed")
     else:
+        if not response.choices:
+            raise UsageError("the answer says nothing: it has no choices", hint="ask the model again")
         choice = response.choices[0]
         functions = [one for one in choice.message.tool_calls or () if one.type == "function"]
         asked = [(one.function.name, one.function.arguments, one.id) for one in functions]
-        is_cut = choice.finish_reason == "length"
+        is_cut = str(choice.finish_reason) in _CUTS
     if asked and is_cut:  # the last one may be half of what was meant, and read as the whole of something else
-        raise UsageError("the answer was cut at its limit of tokens; its calls are not done", hint="raise the limit")
+        raise UsageError("the answer was cut; its calls are not done", hint="raise its limit of tokens, or ask again")
     return [ToolCall(name, arguments or "{}", id, handler=known.get(name)) for name, arguments, id in asked]
 
 

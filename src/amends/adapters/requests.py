@@ -28,15 +28,19 @@ class IdempotencyAdapter(HTTPAdapter):
         sent = None if self._header in request.headers else sending(request.method or "GET", wait_s=self._wait_s)
         if sent is not None:
             request.headers[self._header] = sent.key
-        while True:  # until the answer is the caller's, or sending.read has no more patience
-            response = super().send(request, *args, **options)
-            if sent is None or response.status_code not in STATUSES:
-                return response
-            again = request.body is None or isinstance(request.body, str | bytes)
-            text = response.text + response.headers.get("link", "")
-            after = response.headers.get("retry-after")
-            pause = sent.read(response.status_code, text, retry_after=after, again=again)
-            if pause is None:
-                return response
-            response.close()
-            time.sleep(pause)
+        try:
+            while True:  # until the answer is the caller's, or sending.read has no more patience
+                response = super().send(request, *args, **options)
+                if sent is None or response.status_code not in STATUSES:
+                    return response
+                again = request.body is None or isinstance(request.body, str | bytes)
+                text = response.text + response.headers.get("link", "")
+                after = response.headers.get("retry-after")
+                pause = sent.read(response.status_code, text, retry_after=after, again=again)
+                if pause is None:
+                    return response
+                response.close()
+                time.sleep(pause)
+        finally:
+            if sent is not None:  # it may be sent again, redirected, or by another call
+                request.headers.pop(self._header, None)

@@ -267,7 +267,7 @@ async def _attempt(session: Session, spec: Spec, twin: Twin, row: CallRow) -> Ca
 async def _guard(session: Session, spec: Spec, row: CallRow) -> Ended | None:
     """None: nobody changed the thing since. Otherwise why it must not be overwritten."""
     assert spec.guard is not None, "only a guarded tool is guarded"
-    call = call_given(session, spec, row)
+    call = call_given(session, spec, row, phase="probe")
     ended = await Invoke(
         fn=spec.guard.fn,
         kwargs=twin_given(session, spec, spec.guard.params, row, call=call),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Final
 
 from amends import Answer, Call, Held, Report, Secret, ToolCall, UsageError
@@ -110,8 +111,10 @@ class Conversation:
                 f"run {report.run_id} speaks with its model by {last.args['api']}, not by {self.api}",
                 hint=f"go on with api={last.args['api']!r} and a client of the same provider",
             )
-        before = list(self._speaks.conversation(last.args["request"]))[len(self._opening) :]
-        self.messages += [_readable(one) for one in before]
+        before = list(self._speaks.conversation(last.args["request"]))
+        # The system's words may be others by now, or in an API that sends them as a message, none.
+        opened = len(self._opening) + _systems(before) - _systems(self._opening)
+        self.messages += [_readable(one) for one in before[opened:]]
         self.turns = len(asked) - 1
         response = last.result["response"]
         if _has_secret(response):  # its calls cannot be read any more: the model is asked for this turn again
@@ -129,6 +132,11 @@ def _name(schema: Mapping[str, Any]) -> str:
 
 def _refusal(error: UnknownTool) -> Answer:
     return Answer("refused", error.for_model(), error=error)
+
+
+def _systems(messages: Sequence[Any]) -> int:
+    """How many messages at the beginning are of the system."""
+    return sum(1 for _ in takewhile(lambda one: isinstance(one, Mapping) and one.get("role") == "system", messages))
 
 
 def _is_turn(call: Call) -> bool:

@@ -89,7 +89,7 @@ class _Chat:
         content = message.get("content")
         added: Message = {"role": "assistant", "content": content} | ({"tool_calls": kept} if kept else {})
         cuts = {"length": "its answer was cut at the limit of tokens", "content_filter": "the provider refused it"}
-        cut = cuts.get(str(choice.get("finish_reason")), "")
+        cut = _cut(choice.get("finish_reason"), cuts, ends=_CHAT_ENDS)
         if message.get("refusal"):
             cut = f"the model refused: {message['refusal']}"
         return Said(_text(content), tuple(calls), (added,), cut)
@@ -100,6 +100,10 @@ class _Chat:
     def delta(self, event: Mapping[str, Any]) -> str:
         choice: Mapping[str, Any] = next(iter(event.get("choices") or ()), {})
         return str((choice.get("delta") or {}).get("content") or "")
+
+
+_CHAT_ENDS: Final = frozenset({"stop", "tool_calls", "function_call", "eos", "eos_token", "stop_sequence", "end_turn"})
+"""OpenAI's, and those of servers that speak its format. Any other reason (error, abort, …) is not the model's."""
 
 
 class _Responses:
@@ -130,6 +134,8 @@ class _Responses:
             cut = f"its answer was cut ({why})"
         elif response.get("status") in ("failed", "cancelled"):
             cut = f"the provider failed: {(response.get('error') or {}).get('message', 'no reason given')}"
+        elif response.get("status") != "completed" and (response.get("status") or not output):
+            cut = _cut(None, {}, ends=frozenset())
         refusal = next((part.get("refusal") for part in parts if part.get("type") == "refusal"), None)
         text = "".join(str(part.get("text", "")) for part in parts if part.get("type") == "output_text")
         return Said(text, tuple(calls), tuple(kept), cut or (f"the model refused: {refusal}" if refusal else ""))
@@ -161,20 +167,25 @@ class _Messages:
 
     def said(self, response: Mapping[str, Any]) -> Said:
         content = [block for block in response.get("content") or () if isinstance(block, Mapping)]
-        kept = [{k: v for k, v in block.items() if v is not None} for block in content]
-        calls = [
-            ToolCall(str(block.get("name", "")), block.get("input") or {}, str(block.get("id", "")))
+        kept = [{k: v for k, v in block.items() if v is not None and k != "partial_json"} for block in content]
+        calls = [  # pieces that make no JSON are told to the model as such: without them it reads as a call of nothing
+            ToolCall(
+                str(block.get("name", "")),
+                block.get("partial_json") or block.get("input") or {},
+                str(block.get("id", "")),
+            )
             for block in content
             if block.get("type") == "tool_use"
         ]
-        stop = str(response.get("stop_reason"))
+        stop = response.get("stop_reason")
         cuts = {
             "max_tokens": "its answer was cut at the limit of tokens",
             "model_context_window_exceeded": "the conversation is longer than the model reads",
             "refusal": "the model refused",
         }
         added = ({"role": "assistant", "content": kept},) if kept else ()
-        return Said(_text(content), tuple(calls), added, cuts.get(stop, ""), goes_on=stop == "pause_turn")
+        cut = _cut(stop, cuts, ends=_MESSAGES_ENDS)
+        return Said(_text(content), tuple(calls), added, cut, goes_on=stop == "pause_turn")
 
     def told(self, results: Iterable[tuple[ToolCall, Answer]]) -> list[Message]:
         blocks = [
@@ -190,11 +201,19 @@ class _Messages:
         return str(delta.get("text") or "") if is_text else ""
 
 
+_MESSAGES_ENDS: Final = frozenset({"end_turn", "tool_use", "stop_sequence", "pause_turn"})
 _DIALECTS: Final[dict[Api, Dialect]] = {
     "chat.completions": _Chat(),
     "responses": _Responses(),
     "messages": _Messages(),
 }
+
+
+def _cut(reason: object, known: Mapping[str, str], *, ends: frozenset[str]) -> str:
+    """Why an answer is not whole; one that gives no reason for its end has lost it on the way."""
+    if reason is None:
+        return "its answer broke off"
+    return "" if str(reason) in ends else known.get(str(reason), f"its answer was cut ({reason})")
 
 
 def _text(content: object) -> str:
