@@ -295,11 +295,13 @@ def test_a_key_that_came_before_is_a_doubt_with_a_400_too(destination: Destinati
 
 @pytest.mark.parametrize("library", ["httpx", "requests"])
 def test_a_request_that_is_sent_by_two_calls_has_the_key_of_each(destination: Destination, library: str) -> None:
+    client: Any
+    prepared: Any
     if library == "httpx":
         client = httpx.Client(transport=IdempotencyTransport(httpx.HTTPTransport(verify=False)))
-        prepared: Any = client.build_request("POST", destination.url, content=b"1")
+        prepared = client.build_request("POST", destination.url, content=b"1")
     else:
-        client: Any = requests.Session()
+        client = requests.Session()
         client.mount("http://", IdempotencyAdapter())
         prepared = requests.Request("POST", destination.url, data=b"1").prepare()
     rt, charge = charging(lambda: client.send(prepared).json())
