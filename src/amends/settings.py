@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,7 +83,7 @@ def settle_settings(
     return settled
 
 
-def _one(name: str, given: Any, env: Mapping[str, str], files: list[tuple[Path, dict[str, Any]]]) -> Setting:
+def _one(name: str, given: Any, env: Mapping[str, str], files: list[tuple[Path, Mapping[str, Any]]]) -> Setting:
     if given is not None:
         return Setting(_checked(name, given, "argument"), "argument")
     variable = f"AMENDS_{name.upper()}"
@@ -137,9 +138,9 @@ def _checked(name: str, value: Any, origin: str) -> Any:
     return value
 
 
-def _files() -> list[tuple[Path, dict[str, Any]]]:
+def _files() -> list[tuple[Path, Mapping[str, Any]]]:
     """The nearest ``amends.toml`` upwards, then the nearest ``pyproject.toml`` that has ``[tool.amends]``."""
-    found: list[tuple[Path, dict[str, Any]]] = []
+    found: list[tuple[Path, Mapping[str, Any]]] = []
     here = Path.cwd()
     for folder in (here, *here.parents):
         path = folder / "amends.toml"
@@ -164,16 +165,22 @@ def _refuse_strange(path: Path, table: Mapping[str, Any]) -> None:
         raise BadConfig(f"{strange[0]!r} is no setting ({path}){meant}", setting=strange[0], origin=str(path))
 
 
-def _table(path: Path) -> dict[str, Any]:
-    import tomllib  # here: many a program has no such file
-
+def _table(path: Path) -> Mapping[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return _parsed(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # what is no TOML and what is no text are both the latter
         raise BadConfig(f"{path} cannot be read: {error}", setting="", origin=str(path)) from error
 
 
-def _placed(url: Setting, files: list[tuple[Path, dict[str, Any]]]) -> Setting:
+@lru_cache(maxsize=4)
+def _parsed(text: str) -> Mapping[str, Any]:
+    """By its text: a program that makes many runtimes reads its file each time, and need not take it apart each time."""
+    import tomllib  # here: many a program has no such file
+
+    return tomllib.loads(text)
+
+
+def _placed(url: Setting, files: list[tuple[Path, Mapping[str, Any]]]) -> Setting:
     """The URL with an absolute path: from a file relative to that file, else to the working directory.
 
     Never a temporary or per-user folder: a second, empty ledger is how an agent pays twice.

@@ -139,7 +139,7 @@ def f20(v: Variant, how: str, where: str, policy: str = "rollback") -> Scenario:
         f"F20 {where}, {how}, {policy}", start, tools, rest, policy=policy, second=person(program, how),
         asks=("w",),
     )  # fmt: skip
-    scenario.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0, "rules": ONE}, tools)
+    scenario.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0, "rules": ONE}, tools, alone=True)
     return scenario
 
 
@@ -165,7 +165,7 @@ def f20_too_late(v: Variant) -> Scenario:
 
     rest = {name: traits(v) for name in ("b", "w")}
     scenario = Scenario("F20 too late", program, [w, b], rest, second=second, asks=("w",))
-    scenario.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0, "rules": ONE}, [w, b])
+    scenario.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0, "rules": ONE}, [w, b], alone=True)
     return scenario
 
 

@@ -39,7 +39,7 @@ def telling(v: Variant, who: str) -> Scenario:
     scenario = Scenario(f"F28 {who} tells", program, [w], {"w": traits(v)}, policy="wait", asks=("w",))
     if who == "worker":
         scenario.second = scenario.third = worker
-    scenario.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0, "rules": RULES}, [w])
+    scenario.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0, "rules": RULES}, [w], alone=True)
     return scenario
 
 
