@@ -32,7 +32,8 @@ TRIP = [
 @tool(key="trip")
 def book_hotel(trip: str, nights: int) -> str:
     """Book a hotel."""
-    print(f"  hotel: {nights} nights in {trip} booked")
+    # One write for a whole line: calls of one turn run side by side.
+    print(f"  hotel: {nights} nights in {trip} booked\n", end="")
     return f"H-{trip}"
 
 
@@ -44,7 +45,7 @@ def cancel_hotel(result: str) -> None:
 @tool(key="trip")
 def book_flight(trip: str) -> dict[str, str]:
     """Book a flight."""
-    print("  airline: flight to", trip, "booked")
+    print(f"  airline: flight to {trip} booked\n", end="")
     return {"ticket": f"F-{trip}"}
 
 
@@ -56,7 +57,7 @@ def cancel_flight(result: dict[str, str]) -> None:
 @tool(kind="pivot", key="trip", after=["book_flight"], needs_approval=lambda call: call.args["euros"] > 1000)
 def pay(trip: str, euros: int) -> str:
     """Pay for the trip. This cannot be undone."""
-    print(f"  bank: {euros} euros paid")
+    print(f"  bank: {euros} euros paid\n", end="")
     if (DATA / "die").exists():
         (DATA / "die").unlink()
         os.kill(os.getpid(), signal.SIGKILL)  # after the effect, before anybody was told

@@ -30,7 +30,8 @@ TRIP = [("book_flight", {"trip": "lisbon"}), ("book_hotel", {"trip": "lisbon", "
 @tool("book_flight")
 def book_flight(trip: str) -> dict[str, str]:
     """Book a flight."""
-    print("  airline: flight to", trip, "booked", flush=True)
+    # One write for a whole line: calls of one turn run side by side.
+    print(f"  airline: flight to {trip} booked\n", end="", flush=True)
     if (DATA / "die").exists():
         (DATA / "die").unlink()
         os.kill(os.getpid(), signal.SIGKILL)  # after the effect, before anybody was told
@@ -40,7 +41,7 @@ def book_flight(trip: str) -> dict[str, str]:
 @tool("book_hotel")
 def book_hotel(trip: str, nights: int) -> str:
     """Book a hotel."""
-    print(f"  hotel: {nights} nights in {trip} booked", flush=True)
+    print(f"  hotel: {nights} nights in {trip} booked\n", end="", flush=True)
     return f"H-{trip}"
 
 

@@ -33,7 +33,8 @@ TRIP = [("book_flight", {"trip": "lisbon"}), ("book_hotel", {"trip": "lisbon", "
 @tool
 def book_flight(trip: str) -> dict[str, str]:
     """Book a flight."""
-    print("  airline: flight to", trip, "booked")
+    # One write for a whole line: calls of one turn run side by side.
+    print(f"  airline: flight to {trip} booked\n", end="")
     if (DATA / "die").exists():
         (DATA / "die").unlink()
         os.kill(os.getpid(), signal.SIGKILL)  # after the effect, before anybody was told
@@ -49,7 +50,7 @@ def cancel_flight(ticket: str) -> None:
 @tool
 def book_hotel(trip: str, nights: int) -> str:
     """Book a hotel."""
-    print(f"  hotel: {nights} nights in {trip} booked")
+    print(f"  hotel: {nights} nights in {trip} booked\n", end="")
     return f"H-{trip}"
 
 
