@@ -120,7 +120,9 @@ class Scenario:
 
     def prepared(self) -> Hub:
         if self.hub is None:
-            self.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0, "budgets": self.budgets}, self.tools, alone=True)
+            self.hub = Hub(
+                {"url": "memory:", "wait": 30.0, "lease": 30.0, "budgets": self.budgets}, self.tools, alone=True
+            )
         self.hub.notices.hook = (lambda approval: Here.world.hear(approval)) if self.asks else None
         return self.hub
 
