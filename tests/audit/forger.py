@@ -27,10 +27,15 @@ Row = dict[str, Any]
 Copy = Mapping[str, list[Row]]
 
 
+OPEN: list[Forger] = []
+"""Those that a test has made: its end closes them."""
+
+
 class Forger:
     """Rows read and written behind the ledger's back."""
 
     def __init__(self, url: str) -> None:
+        OPEN.append(self)
         self.kind = url.partition(":")[0]
         if self.kind == "sqlite":
             path = url.removeprefix("sqlite:///").partition("?")[0]
@@ -40,6 +45,7 @@ class Forger:
             self._connection = connect(url)
 
     def close(self) -> None:
+        OPEN[:] = [one for one in OPEN if one is not self]
         self._connection.close()
 
     # ---- rows ---------------------------------------------------------------------------------

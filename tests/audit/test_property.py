@@ -25,7 +25,7 @@ from amends.signing import new_key
 from amends.store.dialect import SQLITE
 from amends.store.intents import intent
 from amends.store.sql import Desk, Statements, transaction
-from tests.audit.forger import KEYS, Forger, Row
+from tests.audit.forger import KEYS, OPEN, Forger, Row
 
 TAMPERINGS = 1_000
 SEED = int(os.environ.get("AMENDS_TEST_TAMPER_SEED", "12"))
@@ -71,6 +71,7 @@ class Here(Forger):
     """A forger in a copy of the ledger that is nowhere but in memory."""
 
     def __init__(self, data: bytes) -> None:
+        OPEN.append(self)
         self.kind = "sqlite"
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
         self._connection.deserialize(data)

@@ -162,6 +162,7 @@ def test_a_run_is_not_committed_over_an_approved_call_that_only_its_caller_can_m
     with rt.run("r") as run:
         assert run.answer("wire", {"n": 1}, handler=lambda n: f"w{n}").value == "w1"
     assert rt.report("r").state == "committed"
+    rt.close()
 
 
 @pytest.mark.parametrize("colour", ["blocking", "async"])

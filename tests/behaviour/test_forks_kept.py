@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,10 @@ def test_what_is_hidden_and_what_is_encrypted_is_shared_and_stays_so(tmp_path: P
     written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert b"4111-1111" not in written
     if encrypted:
-        blind = Runtime(f"sqlite:///{tmp_path / 'ledger.db'}", tools=[charge, pay], secret_key="k" * 40)
-        with pytest.raises(CannotFork, match="encrypted with a key") as no:
-            blind.fork("r", at=calls[1].id)
+        url = f"sqlite:///{tmp_path / 'ledger.db'}"
+        with Runtime(url, tools=[charge, pay], secret_key="k" * 40) as blind:
+            with pytest.raises(CannotFork, match="encrypted with a key") as no:
+                blind.fork("r", at=calls[1].id)
         assert no.value.why == "sealed"
 
 
@@ -141,7 +143,7 @@ def test_a_fork_that_was_made_to_share_something_else_is_found_out(tmp_path: Pat
                     b("1")
             rt.fork("r", at=rt.report("r").calls[1].id, id="f")
             assert rt.verify().ok
-            with sqlite3.connect(path) as raw:
+            with closing(sqlite3.connect(path)) as raw, raw:
                 which = "state = 'failed'" if column == "error" else "state = 'succeeded'"
                 raw.execute(f"update calls set {column} = ? where shared <> '' and {which}", (value,))
             problems = rt.verify().problems
