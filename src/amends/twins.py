@@ -250,9 +250,17 @@ def _with_args(declared: Declaration, fn: Callable[..., Any], said: Any, role: s
             bad(declared, f"{declared.name}: its {role} is given {value!r}; a path stands for a whole argument only")
 
     def given(args: dict[str, Any]) -> dict[str, Any]:
+        from amends.context import current_call  # above this module: it knows tools
+
         result, call = args.pop("result", None), args.pop("call")
-        roots = {"$result": result, "$args": args, "$key": call.key}
-        return {name: _at(roots, value, declared.name) for name, value in table.items()}
+        # A provider that is sent a refund with the charge's key answers from its memory of the charge.
+        roots = {
+            "$result": result,
+            "$args": args,
+            "$key": current_call().key,
+            "$call": {"id": call.id, "key": call.key},
+        }
+        return {name: _at(roots, value, f"a call of {declared.name}") for name, value in table.items()}
 
     if is_async_function(fn):
 
@@ -263,7 +271,7 @@ def _with_args(declared: Declaration, fn: Callable[..., Any], said: Any, role: s
     return lambda **args: fn(**given(args))
 
 
-_ROOTS: Final = ("$result", "$args", "$key")
+_ROOTS: Final = ("$result", "$args", "$key", "$call")
 
 
 def _names_within(value: Any) -> bool:
@@ -272,7 +280,15 @@ def _names_within(value: Any) -> bool:
     return any(_names_within(one) or (isinstance(one, str) and one.partition(".")[0] in _ROOTS) for one in inner)
 
 
-def _at(roots: Mapping[str, Any], value: Any, tool: str, *, absent: object = ...) -> Any:
+class _NotThere(LookupError):
+    """A path that leads nowhere; ``within`` is the last thing that it led to."""
+
+    def __init__(self, problem: str, within: object) -> None:
+        super().__init__(problem)
+        self.within = within
+
+
+def _at(roots: Mapping[str, Any], value: Any, whose: str) -> Any:
     """What a word such as ``$result.id`` stands for; anything else stands for itself."""
     if not isinstance(value, str) or not value.startswith("$"):
         return value
@@ -283,22 +299,24 @@ def _at(roots: Mapping[str, Any], value: Any, tool: str, *, absent: object = ...
             found = found[part]
         elif isinstance(found, list) and part.isdigit() and int(part) < len(found):
             found = found[int(part)]
-        elif absent is ...:
-            raise LookupError(f"{value} of a call of {tool}: there is no {part!r} in {type(found).__name__}")
         else:
-            return absent
+            raise _NotThere(f"{value} of {whose}: there is no {part!r} in {type(found).__name__}", found)
     return found
 
 
 def _answering(fn: Callable[..., Any], path: str) -> Callable[..., Any]:
-    """A tool that finds things, as a probe: what it finds has happened, nothing is absent, mere words say nothing."""
+    """A tool that finds things, as a probe: what it finds has happened, nothing is absent, what cannot be read says nothing."""
 
     def heard(found: Any) -> Probed[Any]:
         if isinstance(found, Happened | Absent | Unknown):
             return found
         if isinstance(found, str) and found:
             return Unknown(f"it answered in words: {found[:100]}")
-        at = _at({"$result": found}, path, "the probe", absent=None)
+        try:
+            at = _at({"$result": found}, path, "its answer")
+        except _NotThere as nothing:
+            # An empty list has no first entry. A table without the field may be an error, or of another version.
+            return Absent() if nothing.within in EMPTY else Unknown(str(nothing))
         return Absent() if at in EMPTY else Happened(at)
 
     if is_async_function(fn):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from amends import AsyncRuntime, Held, Runtime, Waiting, declare, tool
+from amends import AsyncRuntime, Held, Runtime, Waiting, current_call, declare, tool
 from amends.errors import BadConfig, BadDeclaration, RolledBack, RunBlocked, UsageError
 from amends.testing import runtime
 
@@ -46,6 +47,61 @@ def test_a_tool_takes_another_one_back_by_its_name_with_the_arguments_of_a_table
         assert run.answer("charge", {"order": "7"}).status == "done"  # no handler: it is reached
         run.rollback("enough")
     assert shop.said == ["charge 7", "refund ch_7 S1"]
+
+
+def test_a_compensation_is_sent_its_own_key_and_can_name_the_call_it_takes_back() -> None:
+    keys: dict[str, str] = {}
+    back = {"tool": "refund", "args": {"key": "$key", "charge_key": "$call.key", "charge": "$call.id"}}
+    rt = Runtime("memory:", tools=[declare("charge", compensate=back), declare("refund", kind="pivot")])
+
+    def charge(order: str) -> None:
+        keys["sent"], keys["id"] = current_call().key, current_call().id
+
+    rt.reach({"charge": charge, "refund": lambda **given: keys.update(given)})
+    with pytest.raises(RolledBack), rt.run() as run:
+        run.answer("charge", {"order": "7"})
+        run.rollback("enough")
+    assert keys["charge_key"] == keys["sent"] and keys["charge"] == keys["id"]
+    assert keys["key"] != keys["sent"], "the provider would answer the refund from its memory of the charge"
+
+
+def test_a_probe_is_asked_with_the_key_that_the_call_has_sent() -> None:
+    keys: list[str] = []
+    probe = {"tool": "find", "args": {"key": "$key"}}
+    rt = Runtime("memory:", tools=[declare("charge", kind="pivot", probe=probe), declare("find", kind="read")])
+    rt.reach({"find": lambda key: keys.append(key) or {"id": 1}})
+
+    def charge(order: str) -> None:
+        keys.append(current_call().key)
+        raise TimeoutError("no answer")
+
+    with rt.run() as run:
+        assert run.answer("charge", {"order": "7"}, handler=charge).status == "done"
+    assert len(keys) == 2 and keys[0] == keys[1]
+
+
+@pytest.mark.parametrize(
+    "found, status",
+    [
+        ({"charges": []}, "failed"),
+        ({"charges": None}, "failed"),
+        ({}, "failed"),
+        ({"charges": [{"id": 1}]}, "done"),
+        ({"error": "no such order, or a bad day"}, "in_doubt"),
+        ({"charges": {"data": []}}, "in_doubt"),
+    ],
+)
+def test_an_answer_without_the_field_that_a_probe_looks_at_says_nothing(found: object, status: str) -> None:
+    probe = {"tool": "find", "args": {}, "result": "$result.charges.0"}
+    tools = [declare("charge", kind="pivot", probe=probe), declare("find", kind="read")]
+    rt = Runtime("memory:", tools=tools, wait=0)
+    rt.reach({"find": lambda: found})
+
+    def charge(order: str) -> None:
+        raise TimeoutError("no answer")
+
+    with contextlib.suppress(RunBlocked), rt.run() as run:
+        assert run.answer("charge", {"order": "7"}, handler=charge).status == status
 
 
 def test_it_is_asked_by_the_names_that_it_has_where_no_table_says_otherwise() -> None:
@@ -306,7 +362,7 @@ def test_tools_of_a_file_stand_beside_those_of_the_program(tmp_path: Path, monke
         (
             '[[tools]]\nname = "a"\ncompensate = {tool = "sys:exit", args = {x = "$it.id"}}',
             BadDeclaration,
-            r"begins with \$result, \$args, \$key",
+            r"begins with \$result, \$args, \$key, \$call",
         ),
         (
             '[[tools]]\nname = "a"\nkind = "pivot"\nprobe = {tool = "sys:exit", args = {x = "$result.id"}}',
