@@ -9,6 +9,9 @@ BIN  := $(VENV)/bin
 JOBS ?= 2
 ARGS ?=
 
+# Empty is "not set": who starts many processes would otherwise compile amends again in each of them.
+export PYTHONDONTWRITEBYTECODE :=
+
 # A stamp is newer than pyproject.toml when what that file asks for is installed. .dev includes .run.
 RUN := $(VENV)/.run
 DEV := $(VENV)/.dev

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 
@@ -19,3 +20,9 @@ def interrupts_arrive() -> None:
     """A suite that a shell started in the background inherits an ignored SIGINT; interrupts are what some tests test."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What the frameworks and ten thousand tests are made of stays: nobody looks through it at every collection."""
+    gc.collect()
+    gc.freeze()

@@ -77,12 +77,12 @@ def test_it_may_die_again_and_again(tmp_path: Path) -> None:
 
 def test_what_nobody_can_tell_stays_a_doubt_until_a_person_says(tmp_path: Path) -> None:
     play(tmp_path, DIE_AT="after reserve ribbon")
-    play(tmp_path, fails="RunBlocked", BLIND="1")
+    play(tmp_path, fails="RunBlocked", BLIND="1", AMENDS_WAIT="0.5")
     assert effects(tmp_path) == ["charge 7", "reserve box", "reserve ribbon"], "not one of them twice"
     with Runtime(World(tmp_path).url, create=False) as rt:
         [doubt] = rt.doubts()
         rt.resolve(doubt.id, Happened("r_ribbon"), by="ada", why="it is on the shelf")
-    assert play(tmp_path, BLIND="1")["outcome"] == "done"
+    assert play(tmp_path, BLIND="1", AMENDS_WAIT="0.5")["outcome"] == "done"
     assert effects(tmp_path) == sorted({*ALL} - {"ship 7"}), "that was refused over the doubt, and the script went on"
 
 
