@@ -61,23 +61,30 @@ def test_a_compensation_is_sent_its_own_key_and_can_name_the_call_it_takes_back(
     with pytest.raises(RolledBack), rt.run() as run:
         run.answer("charge", {"order": "7"})
         run.rollback("enough")
-    assert keys["charge_key"] == keys["sent"] and keys["charge"] == keys["id"]
+    assert (keys["charge_key"], keys["charge"]) == (keys["sent"], keys["id"])
     assert keys["key"] != keys["sent"], "the provider would answer the refund from its memory of the charge"
 
 
 def test_a_probe_is_asked_with_the_key_that_the_call_has_sent() -> None:
-    keys: list[str] = []
+    sent: list[str] = []
+    asked = ""
     probe = {"tool": "find", "args": {"key": "$key"}}
     rt = Runtime("memory:", tools=[declare("charge", kind="pivot", probe=probe), declare("find", kind="read")])
-    rt.reach({"find": lambda key: keys.append(key) or {"id": 1}})
+
+    def find(key: str) -> dict[str, int]:
+        nonlocal asked
+        asked = key
+        return {"id": 1}
+
+    rt.reach({"find": find})
 
     def charge(order: str) -> None:
-        keys.append(current_call().key)
+        sent.append(current_call().key)
         raise TimeoutError("no answer")
 
     with rt.run() as run:
         assert run.answer("charge", {"order": "7"}, handler=charge).status == "done"
-    assert len(keys) == 2 and keys[0] == keys[1]
+    assert [asked] == sent
 
 
 @pytest.mark.parametrize(
