@@ -25,6 +25,7 @@ from amends.llm.prices import Prices
 from amends.spec import ClassOptions, TwinSaid
 from amends.store import file
 from amends.testing.checkers import CHECKERS
+from tests.cli.command import run
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -269,15 +270,12 @@ def verbs(typer_app: Any, before: str = "amends") -> set[str]:
     return found
 
 
-def test_every_verb_of_the_command_line_is_documented() -> None:
+def test_every_verb_of_the_command_line_is_documented(tmp_path: Path) -> None:
     heads = rows_of("reference/cli.md")
     assert verbs(app) <= heads, f"docs/reference/cli.md does not have {sorted(verbs(app) - heads)}"
     text = text_of("reference/cli.md")
     for verb in verbs(app):
-        shown = subprocess.run(
-            [sys.executable, "-m", "amends", *verb.split()[1:], "--help"],
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, capture_output=True, encoding="utf-8", check=True,
-        ).stdout  # fmt: skip
+        shown = run(*verb.split()[1:], "--help", cwd=tmp_path).stdout
         part = text.partition(f"## `{verb}`\n")[2].partition("\n## ")[0]
         missing = [option for option in re.findall(r"(--[a-z]+)", shown) if option != "--help" and option not in part]
         assert not missing, f"{verb} does not document {missing}"

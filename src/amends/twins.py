@@ -250,16 +250,10 @@ def _with_args(declared: Declaration, fn: Callable[..., Any], said: Any, role: s
             bad(declared, f"{declared.name}: its {role} is given {value!r}; a path stands for a whole argument only")
 
     def given(args: dict[str, Any]) -> dict[str, Any]:
-        from amends.context import current_call  # above this module: it knows tools
-
         result, call = args.pop("result", None), args.pop("call")
         # A provider that is sent a refund with the charge's key answers from its memory of the charge.
-        roots = {
-            "$result": result,
-            "$args": args,
-            "$key": current_call().key,
-            "$call": {"id": call.id, "key": call.key},
-        }
+        key = call.compensation.key if role == "compensation" else call.key
+        roots = {"$result": result, "$args": args, "$key": key, "$call": {"id": call.id, "key": call.key}}
         return {name: _at(roots, value, f"a call of {declared.name}") for name, value in table.items()}
 
     if is_async_function(fn):

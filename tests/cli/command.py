@@ -11,6 +11,7 @@ from pathlib import Path
 
 import amends
 from amends.cli import main
+from tests.cli.forked import forked
 
 SOURCE = Path(amends.__file__).resolve().parent.parent
 PATIENCE_S = 90
@@ -24,16 +25,7 @@ def environment(**extra: str) -> dict[str, str]:
 
 def run(*args: str, cwd: Path, **extra: str) -> subprocess.CompletedProcess[str]:
     """One command, to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "amends", *args],
-        cwd=cwd,
-        env=environment(**extra),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    return forked(args, cwd=cwd, env=environment(**extra), timeout=PATIENCE_S)
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], *words: str, code: int = 2) -> None:
