@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,19 @@ def test_a_graph(load: Load, capsys: pytest.CaptureFixture[str], tmp_path: Path)
     both("fails", FAILS, FAILED)
 
 
+@asynccontextmanager
+async def with_runtimes_closed(example: Any) -> AsyncIterator[None]:
+    """A server keeps its runtime as long as its process lives; here that is as long as this is."""
+    made: list[Any] = []
+    make = example.runtime
+    example.runtime = lambda: made.append(make()) or made[-1]  # type: ignore[func-returns-value]
+    try:
+        yield
+    finally:
+        for rt in made:
+            await rt.close()
+
+
 def in_process(name: str, made: Any) -> Any:
     """A client of a server that is in this process: no other one may be started in a replay."""
     module: Any = import_module("mcp" if name == "mcp_server" else "fastmcp")
@@ -128,6 +142,7 @@ def test_a_server(load: Load, capsys: pytest.CaptureFixture[str], monkeypatch: p
     monkeypatch.setattr(example, "connected", lambda: in_process(name, example.server()))
     world = example.DATA / "world.txt"
 
+    @with_runtimes_closed(example)
     async def both() -> None:
         await example.talk("commits", FLIGHT, FLIGHT, HOTEL, how="commit")
         live = capsys.readouterr().out.splitlines()
@@ -152,6 +167,7 @@ def test_a_request_that_is_a_run_of_its_own(load: Load, name: str) -> None:
             told = await client.call_tool(*HOTEL)
             return [block.text for block in told.content]
 
+    @with_runtimes_closed(example)
     async def both() -> None:
         live = await ask()
         async with example.runtime() as rt:

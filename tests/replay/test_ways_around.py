@@ -152,8 +152,13 @@ def test_a_run_is_opened_by_the_colour_that_replays_it(clinic: Clinic, tmp_path:
 
     with pytest.raises(UsageError, match="opened with AsyncRuntime"):
         clinic.rt.replay("visit", lambda: asyncio.run(awaited()))
+
+    async def replayed() -> None:
+        async with other:
+            await other.replay("visit", blocking)
+
     with pytest.raises(UsageError, match=r"opened with Runtime\.run"):
-        asyncio.run(other.replay("visit", blocking))
+        asyncio.run(replayed())
 
 
 def test_beside_a_blocking_replay_on_a_loop_other_tasks_go_on(clinic: Clinic) -> None:
