@@ -13,7 +13,7 @@ from amends.engine.replay import Replay, as_staged, blocked_by, recorded_call
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.telling import report_of
 from amends.engine.unlike import clock_past_end, no_such_child, other_end, other_input
-from amends.engine.values import recorded_values
+from amends.engine.values import clock_stopped, recorded_values
 from amends.errors import Diverged, ReplayDenied, RolledBack, RunBlocked, RunEnded, UsageError, Waiting
 from amends.flow import Flow, Op
 from amends.hiding import input_said
@@ -148,6 +148,8 @@ def session_of(hub: Hub, replay: Replay) -> Session:
 def refuse(replay: Replay, op: Op[Any]) -> NoReturn:
     """What a flow of a replay asks of the world, it does not get."""
     if isinstance(op, NoteValue):
+        if replay.had_ended(op.run):
+            raise clock_stopped(replay.record.runs[op.run].id, "committed")
         replay.stop(clock_past_end(replay.record, op.run))
     raise AssertionError(f"a replay starts nothing and writes nothing: {type(op).__name__}")
 
@@ -192,6 +194,10 @@ def child_row(replay: Replay, session: Session, id: str | None, input: object) -
         words = f"run {session.id} takes no new child: it is committed, on its way to commit"
         raise RunEnded(words, state="committed", run_id=session.id)
     if not named:
+        for run in (record.runs[session.uid], record.run):
+            if replay.is_pivoting(run.uid):  # refused then, of which nothing is written down, and refused now
+                words = f"run {run.id} takes no new child: its pivot is in flight"
+                raise RunEnded(words, state="open", run_id=run.id)
         replay.stop(no_such_child(replay.record, session, full))
     row = min(fresh, key=lambda run: (run.generation, run.created_at)) if fresh else named[-1]
     if row.input_digest != said.digest:

@@ -106,13 +106,24 @@ class Record:
         own = run.goal == "rollback" and run.goal_by == "self" and self.ends.get(uid) != "committed"
         return run.goal_why if own and _ERROR.match(run.goal_why) else ""
 
+    def within(self, run: str) -> set[str]:
+        """This run and those inside it, at any depth."""
+        found = {run}
+        for one in self.tree.runs:  # parents come first
+            if one.parent in found:
+                found.add(one.uid)
+        return found
+
     def goes_on_in(self, run: str) -> bool:
         """Whether something was asked for in this run in the execution that is replayed."""
         return any(entry.run == run and entry.needed for entry in self.entries)
 
     def obstacle(self, run: str) -> EventRow | None:
         """What a run that was there before could not go on for when it was opened again; None: it went on."""
-        if run not in self.before or self.goes_on_in(run):
+        was_over = self.before.get(run) in ("rolling_back", "blocked") or (run in self.before and run in self.decided)
+        # What another run asked for of it since is no sign that it went on: nothing became of it.
+        stands = self.before.get(run) == "blocked" and run in self.decided and run not in self.ends
+        if not was_over or (self.goes_on_in(run) and not stands):
             return None
         return self.blocked.get(run) or (self.blocks.get(run) if self.before[run] == "blocked" else None)
 
@@ -126,6 +137,8 @@ class _Events:
     values: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     states: list[EventRow] = field(default_factory=list)
     goals: list[EventRow] = field(default_factory=list)
+    last: int = 1
+    """The newest epoch in which the program asked for something that is no call: it was refused, or read the clock."""
 
 
 def _told(events: Iterable[EventRow], mine: Mapping[str, RunRow]) -> _Events:
@@ -144,7 +157,9 @@ def _told(events: Iterable[EventRow], mine: Mapping[str, RunRow]) -> _Events:
             told.goals.append(event)
         elif event.what == "refused" and event.run in mine:
             told.refusals.append(event)
+            told.last = max(told.last, event.epoch)
         elif event.what == VALUE and event.run in mine:
+            told.last = max(told.last, event.epoch)
             told.values.setdefault((event.run, event.call), []).append(event.at)
     return told
 
@@ -155,6 +170,7 @@ def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
     told = _told(events, mine)
     moves, states = told.moves, told.states
     last = max((max(row.asked_epoch, row.created_epoch) for row in tree.calls), default=1)
+    last = max(last, told.last)
     first = 0 if tree.run.history else last
     entries = [one for row in tree.calls if (one := _entry_of(row, moves.get(row.id, ()), last, first)) is not None]
     entries += [_refusal(event) for event in told.refusals if event.epoch >= first and "ident" in event.facts]

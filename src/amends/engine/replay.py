@@ -163,13 +163,15 @@ class Replay:
 
     def free(self, run: str) -> None:
         """A child run was left by its failure: what was taken back with it may be asked for anew."""
-        inside = {run}
-        for one in self.record.tree.runs:  # parents come first
-            if one.parent in inside:
-                inside.add(one.uid)
+        inside = self.record.within(run)
         for entry in self.record.entries:
             if entry.run in inside and entry.row is not None and entry.row.comp_attempt:
                 entry.freed = True
+
+    def is_pivoting(self, run: str) -> bool:
+        """Whether the program was told here that nobody knows of this run's pivot whether it happened."""
+        told = (one for one in self.asked if one.run == run and one.row is not None and one.row.kind == "pivot")
+        return any(one.sights[min(one.asks, len(one.sights)) - 1] == "doubt" for one in told)
 
     def had_ended(self, run: str) -> bool:
         """Whether this run inside the run only answers by now: it had committed before, or has been left so here."""
@@ -317,11 +319,12 @@ def blocked_by(replay: Replay, session: Session, move: EventRow) -> RunBlocked:
     doubts, residue, names = [], [], []
     for cause in causes:
         found = _CALL.search(cause)
-        entry = replay.record.by_call.get(found.group(1)) if found is not None else None
-        if entry is None or entry.row is None:
+        # Among all of the tree's: what was taken back before answers nobody any more, and is named all the same.
+        row = next((one for one in replay.record.tree.calls if found is not None and one.id == found.group(1)), None)
+        if row is None:
             continue
-        call, why = call_of(entry.row, session.spec(entry.tool)), cause.partition(": ")[0]
-        names.append(entry.tool)
+        call, why = call_of(row, session.spec(row.tool)), cause.partition(": ")[0]
+        names.append(row.tool)
         if "may have happened" in cause:
             doubts.append(call)
         else:

@@ -36,8 +36,13 @@ async def read_clock(session: Session, reader: Reader) -> datetime:
     lease = session.lease
     now = await NoteValue(session.uid, session.root, lease.owner, lease.epoch, call, nonce)
     if now is None:
-        raise RunEnded(f"run {session.id} has ended: its clock is read no more", state=session.state, run_id=session.id)
+        raise clock_stopped(session.id, session.state)
     return _aware(now)
+
+
+def clock_stopped(run_id: str, state: str) -> RunEnded:
+    """What a run that has ended says of its clock."""
+    return RunEnded(f"run {run_id} has ended: its clock is read no more", state=state, run_id=run_id)
 
 
 async def recorded_values(session: Session) -> dict[tuple[str, str], list[float]]:
