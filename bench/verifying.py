@@ -18,15 +18,15 @@ from contextlib import closing
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from amends import Runtime
 from amends.bundleops import LoadRecords, ReadRecord, Record
 from amends.chain import GENESIS, link
 from amends.eventrows import EVENT_COLUMNS, EventRow
 from amends.ledger import Store
-from amends.proofs import run_bound
-from amends.rows import CALL_COLUMNS, LOADED, RUN_COLUMNS, CallRow
+from amends.proofs import call_bound, run_bound
+from amends.rows import CALL_COLUMNS, RUN_COLUMNS, CallRow
 from amends.store.locate import store_for
 from amends.store.memory import MemoryStore
 from amends.store.sqlite import SqliteStore
@@ -64,15 +64,16 @@ def main() -> None:
 
 
 def fill(url: str, events: int) -> None:
-    """So many events in trees of a hundred, as records of another ledger."""
+    """So many events in trees of a hundred: a file's own, and records of another ledger on a server."""
     pattern = _pattern()
     store = store_for(url)
     store.open(create=True)
     with closing(store):
+        is_file = isinstance(store, SqliteStore)
         write = _into_file(store.path) if isinstance(store, SqliteStore) else _loaded(store)
         per_run = len(pattern.events)
         for first in range(0, events // per_run, BATCH):
-            write([_copy(pattern, number) for number in range(first, first + BATCH)])
+            write([_copy(pattern, number, "" if is_file else "bench") for number in range(first, first + BATCH)])
 
 
 def _loaded(store: Store) -> Callable[[list[Record]], None]:
@@ -91,15 +92,11 @@ def _into_file(path: Path) -> Callable[[list[Record]], None]:
     def write(some: list[Record]) -> None:
         for table, names in columns.items():
             listed, marks = ", ".join(f'"{name}"' for name in names), ", ".join("?" * len(names))
-            rows = (attrgetter(*names)(_apart(row)) for record in some for row in getattr(record, table))
+            rows = (attrgetter(*names)(row) for record in some for row in getattr(record, table))
             file.executemany(f"insert into {table} ({listed}) values ({marks})", rows)
         file.commit()
 
     return write
-
-
-def _apart(row: Any) -> Any:
-    return replace(row, key=f"{LOADED}{row.id}:{row.key}") if isinstance(row, CallRow) else row
 
 
 def _pattern() -> Record:
@@ -115,36 +112,38 @@ def _pattern() -> Record:
     return record
 
 
-def _copy(pattern: Record, number: int) -> Record:
+def _copy(pattern: Record, number: int, origin: str) -> Record:
     """The same under other ids, its chain written anew."""
     [run] = pattern.runs
     first = number * len(pattern.events)
-    copied = replace(
-        run, uid=f"{run.uid}-{number}", id=f"{run.id}-{number}", root=f"{run.uid}-{number}", origin="bench"
-    )
-    calls = tuple(
-        replace(
+    copied = replace(run, uid=f"{run.uid}-{number}", id=f"{run.id}-{number}", root=f"{run.uid}-{number}", origin=origin)
+    bound = {"": (run_bound(run), run_bound(copied))}
+    calls: list[CallRow] = []
+    for call in pattern.calls:
+        key = call.key if origin else f"{call.key}-{number}"  # in one ledger two calls have two
+        made = replace(
             call,
             id=f"{call.id}-{number}",
+            key=key,
             run=copied.uid,
             root=copied.uid,
             run_id=copied.id,
             seq=call.seq + first,
             settled_seq=call.settled_seq + first,
         )
-        for call in pattern.calls
-    )
+        bound[call.id] = (call_bound(call, call.key, call.generation), call_bound(made, key, made.generation))
+        calls.append(made)
     events: list[EventRow] = []
     prev = GENESIS
     for event in pattern.events:
         of_call = f"{event.call}-{number}" if event.call else ""
-        facts = event.facts.replace(run_bound(run), run_bound(copied))
+        facts = event.facts.replace(*bound[event.call])
         event = replace(
             event, root=copied.uid, run=copied.uid, run_id=copied.id, call=of_call, facts=facts, seq=event.seq + first
         )
         prev = link(prev, event.n, event.at, event.body)
         events.append(replace(event, hash=prev))
-    return Record((copied,), calls, tuple(events), ())
+    return Record((copied,), tuple(calls), tuple(events), ())
 
 
 def _peak_mb() -> float:

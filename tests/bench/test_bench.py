@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from amends import Runtime
-from bench import environments
+from bench import environments, verifying
 from bench.bars import AGAINST_FLOOR, GROWN, PAGE, STORES, Row
 from bench.chart import chart
 from bench.fill import CALLS_PER_RUN, fill
@@ -114,6 +114,15 @@ def test_a_filled_ledger_is_a_ledger(tmp_path: Path) -> None:
         assert [call.state for call in report.calls] == ["succeeded"] * CALLS_PER_RUN
         places = [event.seq for event in rt.events()]
         assert places == list(range(1, len(places) + 1))
+
+
+def test_the_ledger_that_is_verified_by_the_million_is_a_true_one(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    verifying.fill(url, 100)
+    with Runtime(url, create=False) as rt:
+        found = rt.verify()
+    assert found.ok, str(found)
+    assert found.events > 100
 
 
 def test_sixty_four_callers_are_counted_until_the_time_is_over() -> None:
