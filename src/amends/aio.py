@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from amends import forking, listing, people, upkeep
+from amends import listing, people, upkeep
 from amends.aiodrive import AsyncDriver
 from amends.aiorun import AsyncRun
 from amends.approvaldesk import AsyncApprovalDesk
@@ -283,6 +283,8 @@ class AsyncRuntime(
     async def _report(self, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report:
         reading = people.read(tenant=self._view.tenant or "", id=run_id, uid=uid)
         tree = people.found(await self._drive(reading), run_id or uid)
+        from amends import forking  # with what it compares: not before it is needed
+
         forks = await self._drive(forking.forks_on(tree))
         return report_of(self._hub.reader(), tree, ledger=self._hub.store.url, skipped=skipped, forks=forks)
 

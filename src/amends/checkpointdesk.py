@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from amends.checkpoint import Checkpoint
@@ -33,6 +32,8 @@ class AsyncCheckpointDesk:
 
     async def checkpoint(self) -> Checkpoint | None:
         """Put everything that is in the ledger now behind a checkpoint; the newest one. None: nothing ever happened."""
+        import asyncio  # here: who blocks need not load it
+
         refuse_reaching("rt.checkpoint()")
         await self._ready()
         return await asyncio.to_thread(self._hub.checkpointer.write)

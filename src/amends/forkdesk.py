@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amends import forking
-from amends.compared import Comparison
-
+# What a verb needs it loads itself: few programs fork, and all of them import this.
 if TYPE_CHECKING:
+    from amends.compared import Comparison
     from amends.flow import Flow
     from amends.hub import Hub, View
     from amends.listing import T
@@ -28,10 +27,14 @@ class ForkDesk:
         Open it with ``rt.run``: what is shared is answered from the record, everything after it is live, and asks for
         approvals and budgets of its own. The fork never takes back what it shares.
         """
+        from amends import forking
+
         return self._drive(forking.fork(self._hub, self._view, run_id, at=at, id=id))
 
     def compare(self, left: str, right: str) -> Comparison:
         """Two runs, call by call: the first that differs, other arguments, other results, other costs."""
+        from amends import forking
+
         return self._drive(forking.compare(self._hub, self._view, left, right))
 
 
@@ -50,8 +53,12 @@ class AsyncForkDesk:
         Open it with ``rt.run``: what is shared is answered from the record, everything after it is live, and asks for
         approvals and budgets of its own. The fork never takes back what it shares.
         """
+        from amends import forking
+
         return await self._drive(forking.fork(self._hub, self._view, run_id, at=at, id=id))
 
     async def compare(self, left: str, right: str) -> Comparison:
         """Two runs, call by call: the first that differs, other arguments, other results, other costs."""
+        from amends import forking
+
         return await self._drive(forking.compare(self._hub, self._view, left, right))

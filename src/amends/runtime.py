@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from amends import forking, listing, people, upkeep
+from amends import listing, people, upkeep
 from amends.approvaldesk import ApprovalDesk
 from amends.auditdesk import AuditDesk
 from amends.blocks import Entered
@@ -266,6 +266,8 @@ class Runtime(
     def _report(self, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report:
         reading = people.read(tenant=self._view.tenant or "", id=run_id, uid=uid)
         tree = people.found(self._drive(reading), run_id or uid)
+        from amends import forking  # with what it compares: not before it is needed
+
         forks = self._drive(forking.forks_on(tree))
         return report_of(self._hub.reader(), tree, ledger=self._hub.store.url, skipped=skipped, forks=forks)
 
