@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from amends import Runtime
-from bench import environments, verifying
+from bench import against, environments, verifying
 from bench.bars import AGAINST_FLOOR, GROWN, PAGE, STORES, Row
 from bench.chart import chart
 from bench.fill import CALLS_PER_RUN, fill
@@ -123,6 +123,15 @@ def test_the_ledger_that_is_verified_by_the_million_is_a_true_one(tmp_path: Path
         found = rt.verify()
     assert found.ok, str(found)
     assert found.events > 100
+
+
+def test_two_checkouts_are_measured_in_turn() -> None:
+    command = [sys.executable, "-m", "bench.against", str(against.ROOT), "--stores", "memory", "--rounds", "1"]
+    done = subprocess.run(
+        [*command, "--calls", "20"], cwd=against.ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"memory +\d+ µs there, +\d+ µs here, ratio \d+\.\d\d\n", done.stdout)
 
 
 def test_sixty_four_callers_are_counted_until_the_time_is_over() -> None:
