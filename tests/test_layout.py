@@ -1,4 +1,4 @@
-"""The shape of src/amends, kept by reading the source: who may import whom, how long, which words.
+"""The shape of src/amends, kept by reading the source: who may import whom, and which words.
 
 Every import counts: at the top, inside a function, under TYPE_CHECKING. A type that points upward is a dependency too.
 """
@@ -157,17 +157,7 @@ PERFORMING = frozenset(
 )
 PERFORMING_CALLS = frozenset({"now", "utcnow", "today", "uuid1", "uuid4", "open", "print", "input", "sleep"})
 
-# ---- the limits, with a ratchet -----------------------------------------------------------
-
-FILE_LINES, FILE_LINES_MAX = 400, 500
-FUNCTION_LINES, FUNCTION_LINES_MAX = 50, 60
-
-# Longer than the first limit, each with its reason. A number here may only fall; nothing may pass the second limit.
-LONG_FILES: dict[str, int] = {
-    "ledger.py": 470,  # every operation, on one page
-    "errors.py": 470,  # one tree, read on one page
-}
-LONG_FUNCTIONS: dict[str, int] = {}
+# ---- the words ----------------------------------------------------------------------------
 
 WORDS = frozenset({"step", "task", "job", "action", "workflow", "effect id"})
 FOREIGN_WORDS = frozenset({"create_task", "current_task"})  # asyncio's own names
@@ -364,47 +354,6 @@ def test_engine_performs_nothing() -> None:
 )
 def test_the_engine_rules_see_what_they_forbid(source: str) -> None:
     assert len(list(broken_engine_rules(ast.parse(source)))) == 1
-
-
-# ---- size ---------------------------------------------------------------------------------
-
-
-def test_files_stay_readable() -> None:
-    files = {path.relative_to(SRC).as_posix(): path.read_text(encoding="utf-8") for path in SRC.rglob("*.py")}
-    lengths = {place: len(text.splitlines()) for place, text in files.items()}
-    _assert_within(lengths, FILE_LINES, FILE_LINES_MAX, LONG_FILES)
-
-
-def test_functions_stay_readable() -> None:
-    lengths: dict[str, int] = {}
-    for path in SRC.rglob("*.py"):
-        for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                place = f"{path.relative_to(SRC).as_posix()}:{node.name}"
-                lengths[place] = max(_lines(node), lengths.get(place, 0))
-    _assert_within(lengths, FUNCTION_LINES, FUNCTION_LINES_MAX, LONG_FUNCTIONS)
-
-
-def _lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Signature and body; the docstring is free, nobody shall save on it."""
-    first = node.body[0]
-    docstring = (first.end_lineno or 0) - first.lineno + 1 if ast.get_docstring(node, clean=False) is not None else 0
-    return (node.end_lineno or 0) - node.lineno + 1 - docstring
-
-
-def _assert_within(lengths: dict[str, int], limit: int, hard: int, ratchet: dict[str, int]) -> None:
-    too_long = [
-        f"{place}: {n} lines, allowed {ratchet.get(place, limit)}: split it where a reader would pause"
-        for place, n in lengths.items()
-        if n > ratchet.get(place, limit)
-    ]
-    loose = [
-        f"{place}: is listed as long and is not; take it off the list"
-        for place in ratchet
-        if lengths.get(place, 0) <= limit
-    ]
-    assert too_long + loose == []
-    assert all(allowed <= hard for allowed in ratchet.values()), f"the ratchet ends at {hard}"
 
 
 # ---- words --------------------------------------------------------------------------------
