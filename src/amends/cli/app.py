@@ -11,7 +11,7 @@ import typer
 
 from amends import __version__
 from amends.cli import auditverbs, forkverbs, ledgerverbs, peopleverbs, runverbs
-from amends.cli.show import put, put_error
+from amends.cli.show import put, put_error, put_plain
 from amends.errors import Error
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
@@ -96,4 +96,4 @@ def top(
 ) -> None:
     """Show the help where no verb was said."""
     if context.invoked_subcommand is None:
-        put(context.get_help())
+        put_plain(context.get_help())
