@@ -8,6 +8,8 @@ functions of this module:
 - ``visible(text)``: a name inside a sentence. Bare if it is one plain word, else in double quotes with escapes.
 - ``visible(text, prose=True)``: a text that ends its line. Plain words with single spaces between them stay bare.
 - ``visible_value(value)``: an argument or a result. Texts are always quoted, so ``"100"`` and ``100`` differ.
+  ``visible_args(args)``: all arguments of a call, a line for each.
+- ``visible_log(name)``: a logger of amends, whose messages and tracebacks go through ``printable``.
 - ``printable(text)``: a whole sentence that was already put together; escapes only what acts on the display.
 
 The first three are injective: two different texts never look the same. A bare text holds no backslash and begins with
@@ -17,7 +19,9 @@ no quote, and in a quoted one every backslash and quote is escaped.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
+import traceback
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta
@@ -104,6 +108,12 @@ def visible_value(value: object, *, bare: bool = False) -> str:
     return "".join(_value(value, 0))
 
 
+def visible_args(args: Mapping[Any, Any]) -> list[str]:
+    """Return arguments whole, each as ``name = value`` on one line."""
+    names = {name: visible(name) if isinstance(name, str) else visible_value(name) for name in args}
+    return [f"{names[name]} = {visible_value(value)}" for name, value in args.items()]
+
+
 def printable(text: str, *, lines: bool = False) -> str:
     """Return the text with escapes for what acts on the display; done twice it changes nothing more.
 
@@ -139,6 +149,43 @@ def folded(text: str, width: int, *, mark: str = "     ┊ ") -> Iterator[str]:
             part, used = mark, len(mark)
         part, used = part + one, used + size
     yield part
+
+
+# ---- logs ---------------------------------------------------------------------------------
+
+
+class _Visible(logging.Filter):
+    """Makes what is logged safe to read: one line for each message, and tracebacks that are set off from the lines."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(_logged(one) for one in record.args)
+        if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
+            record.exc_text = story("".join(traceback.format_exception(record.exc_info[1])))
+        return True
+
+
+def visible_log(name: str) -> logging.Logger:
+    """Return the logger of this name; whatever is handed to it as an argument cannot act on a terminal or end a line."""
+    log = logging.getLogger(name)
+    if not any(isinstance(one, _Visible) for one in log.filters):
+        log.addFilter(_Visible())
+    return log
+
+
+class Story(str):
+    """Several lines of a log, none of which can be taken for a line of its own."""
+
+    __slots__ = ()
+
+
+def story(text: str) -> Story:
+    """Return a text of several lines, such as a traceback, with each of them set off."""
+    return Story("\n".join(f"  {line}" for line in printable(text.rstrip("\n"), lines=True).split("\n")))
+
+
+def _logged(arg: object) -> object:
+    return arg if isinstance(arg, int | float | Story) else printable(_said(arg))
 
 
 # ---- values -------------------------------------------------------------------------------

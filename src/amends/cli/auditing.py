@@ -103,9 +103,8 @@ def make_key(*, out: Path | None, hmac: bool, as_json: bool) -> int:
         return DONE
     put(made.public)
     check = str(out) if hmac else made.public
-    say(
-        f"{visible(str(out))} has the secret: AMENDS_AUDIT_KEY={visible(str(out))}. Who is to check says: amends audit verify --key {check}"
-    )
+    file = visible(str(out))
+    say(f"{file} has the secret: AMENDS_AUDIT_KEY={file}. Who is to check says: amends audit verify --key {check}")
     return DONE
 
 

@@ -11,7 +11,7 @@ from amends import Call, Lock, Report, RunInfo, Runtime
 from amends.cli.access import call_named, first, reading, run_named
 from amends.cli.show import BOLD, STYLES, Shown, put, put_facts, put_json, put_table, say
 from amends.cli.watching import event_facts, event_line
-from amends.visible import visible, visible_value
+from amends.visible import visible, visible_args, visible_value
 
 ARGS_CHARS_MAX: Final = 200
 SETTING_CHARS_MAX: Final = 60
@@ -214,7 +214,7 @@ def shown_args(args: Mapping[str, Any]) -> str:
 
 def args_lines(args: Mapping[str, Any]) -> list[str]:
     """Arguments whole, one line for each."""
-    return [f"   {visible(name)} = {visible_value(value)}" for name, value in args.items()]
+    return [f"   {line}" for line in visible_args(args)]
 
 
 def _shown(value: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias
 from uuid import uuid4
@@ -29,8 +28,9 @@ from amends.adapters.langchain.graph import (
 )
 from amends.adapters.langchain.turn import Seat, Turn, awaited, blocking, scope, seats_of, surrounding
 from amends.errors import ApprovalVoid, Busy, RunEnded
+from amends.visible import visible_log
 
-log = logging.getLogger("amends")
+log = visible_log("amends")
 
 RunId: TypeAlias = str | Callable[[RunnableConfig], str]
 Recover: TypeAlias = Literal["rollback", "resume", "wait"]
