@@ -257,7 +257,7 @@ def _said(value: object) -> str:
 def _items(begin: str, items: Iterable[Any], end: str, depth: int) -> Iterator[str]:
     yield begin
     for number, item in enumerate(items):
-        yield ", " if number else ""
+        yield "," if number else ""
         yield from _value(item, depth + 1)
     yield end
 
@@ -265,16 +265,16 @@ def _items(begin: str, items: Iterable[Any], end: str, depth: int) -> Iterator[s
 def _sorted(begin: str, items: Iterable[Any], end: str, depth: int) -> Iterator[str]:
     """A set has no order: it is shown in that of its texts, the same in every process."""
     yield begin
-    yield ", ".join(sorted("".join(_value(item, depth + 1)) for item in items))
+    yield ",".join(sorted("".join(_value(item, depth + 1)) for item in items))
     yield end
 
 
 def _pairs(begin: str, pairs: Iterable[tuple[Any, Any]], end: str, depth: int) -> Iterator[str]:
     yield begin
     for number, (name, item) in enumerate(pairs):
-        yield ", " if number else ""
+        yield "," if number else ""
         yield from _value(name, depth + 1)
-        yield ": "
+        yield ":"
         yield from _value(item, depth + 1)
     yield end
 
@@ -282,7 +282,7 @@ def _pairs(begin: str, pairs: Iterable[tuple[Any, Any]], end: str, depth: int) -
 def _fields(name: str, pairs: Iterable[tuple[str, Any]], depth: int) -> Iterator[str]:
     yield f"{name}("
     for number, (field, item) in enumerate(pairs):
-        yield f"{', ' if number else ''}{visible(field)}="
+        yield f"{',' if number else ''}{visible(field)}="
         yield from _value(item, depth + 1)
     yield ")"
 

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from amends import Runtime
 from amends.cli.load import load_runtime
 from amends.errors import LedgerMissing, UsageError
-from amends.visible import quoted, visible
+from amends.visible import visible
 
 CANDIDATES_MAX: Final = 5
 """How many are named when the beginning of an id is not enough."""
@@ -205,12 +205,12 @@ def _named(
     if begun:
         more = " and more" if len(begun) > CANDIDATES_MAX else ""
         raise UsageError(
-            f"{quoted(text)} is the beginning of more than one {what}: "
+            f"{text!r} is the beginning of more than one {what}: "
             f"{', '.join(map(visible, begun[:CANDIDATES_MAX]))}{more}",
             hint="write more of the id",
         )
     raise UsageError(
-        f"there is no {what} {quoted(text)} in {visible(str(rt.settings['url'].value), prose=True)}",
+        f"there is no {what} {text!r} in {visible(str(rt.settings['url'].value), prose=True)}",
         hint=f"{listing} shows what is there",
     )
 

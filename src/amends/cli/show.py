@@ -59,11 +59,11 @@ def is_coloured(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def put(text: str = "", *, style: str = "", stream: TextIO | None = None) -> None:
-    """Print one line; at a terminal in as many rows as it needs, each of which shows that it goes on."""
+def put(text: str = "", *, style: str = "", stream: TextIO | None = None, fold: bool = True) -> None:
+    """Print one line; with ``fold``, at a terminal, in as many rows as it needs, each of which shows that it goes on."""
     out = sys.stdout if stream is None else stream
     line = printable(text)
-    for part in folded(line, _width(out)) if out.isatty() else (line,):
+    for part in folded(line, _width(out)) if fold and out.isatty() else (line,):
         _put_row(part, style, out)
 
 
@@ -154,8 +154,11 @@ def _cut(text: str, room: int) -> str:
 
 
 def say(text: str) -> None:
-    """Words, which no program reads: to stderr."""
-    put(text, stream=sys.stderr)
+    """Words, which no program reads: to stderr.
+
+    Words of ours may be copied, so the terminal wraps them; where something of the ledger is quoted, they are folded.
+    """
+    put(text, stream=sys.stderr, fold='"' in text or text.startswith(" "))
 
 
 def put_error(
