@@ -94,7 +94,7 @@ texts = st.text() | st.lists(st.sampled_from([*HOSTILE, *LEGIBLE, "a", " ", "\\"
 def is_honest(line: str) -> bool:
     """Whether a line has only what prints, in one place, as itself."""
     return all(
-        one.isprintable() and unicodedata.category(one)[0] not in "CZ" or one == " " for one in line
+        (one.isprintable() and unicodedata.category(one)[0] not in "CZ") or one == " " for one in line
     ) and not any(unicodedata.bidirectional(one) in ("RLE", "LRE", "RLO", "LRO", "PDF", "LRI", "RLI") for one in line)
 
 

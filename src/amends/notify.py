@@ -73,7 +73,7 @@ def payload(approval: Approval) -> dict[str, Any]:
                 "run": call.run_id,
                 "tool": call.tool,
                 "version": call.version,
-                "args": _exact(dict(call.args)),
+                "args": exact(dict(call.args)),
                 "tenant": call.tenant,
                 "agent": call.agent,
                 "principal": call.principal,
@@ -107,8 +107,12 @@ def _facts(approval: Approval) -> dict[str, str]:
     return {name: text for name, text in facts.items() if text}
 
 
-def _exact(value: Any) -> Any:
-    """A value as the ledger writes it, without what is hidden; never an error, which would keep people from knowing."""
+def exact(value: Any) -> Any:
+    """A value as JSON data in the form of the ledger: two different values are never the same.
+
+    What is hidden stays so. Raises nothing, which would keep people from knowing that they are asked: what cannot be
+    written down is ``{"$shown": text}``.
+    """
     try:
         return _masked(json.loads(encode(value, path="args")))
     except NotStorable:  # made by hand: what is in a ledger can be written down
