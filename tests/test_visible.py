@@ -241,7 +241,7 @@ PAIRS: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), PAIRS, ids=range(len(PAIRS)))
+@pytest.mark.parametrize("one, other", PAIRS, ids=range(len(PAIRS)))
 def test_what_differs_in_type_or_spelling_is_shown_so(one: Any, other: Any) -> None:
     assert visible_value(one) != visible_value(other)
     assert is_honest(visible_value(one))

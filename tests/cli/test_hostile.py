@@ -91,7 +91,7 @@ def assert_honest(text: str) -> None:
         bad = [
             one
             for one in line
-            if unicodedata.category(one)[0] in "C" or (unicodedata.category(one)[0] == "Z" and one != " ")
+            if unicodedata.category(one)[0] == "C" or (unicodedata.category(one)[0] == "Z" and one != " ")
         ]
         assert bad == [], ascii(line)
         assert "\ufe0f" not in line
