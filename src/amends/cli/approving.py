@@ -150,12 +150,14 @@ def put_card(approval: Approval, before: Call | None, *, words: bool = False) ->
     for line in args_lines(call.args):
         put(line, stream=stream)
     for name, (was, now) in _changes(before, call).items():
-        words = f"{visible(name)} was {visible_value(was)}, is {visible_value(now)}"
-        put(f"   not as the last time: {words}", style=STYLES["pending"], stream=stream)
+        changed = f"{visible(name)} was {visible_value(was)}, is {visible_value(now)}"
+        put(f"   not as the last time: {changed}", style=STYLES["pending"], stream=stream)
 
 
 def approval_facts(approval: Approval) -> dict[str, Any]:
     """An approval as JSON has it."""
+    from amends.notify import exact  # brings HTTP along, which few verbs need
+
     call = approval.call
     return {
         "approval": approval.id,
@@ -165,7 +167,7 @@ def approval_facts(approval: Approval) -> dict[str, Any]:
         "run": call.run_id,
         "tool": call.tool,
         "version": call.version,
-        "args": dict(call.args),
+        "args": exact(dict(call.args)),
         "agent": call.agent,
         "principal": call.principal,
         "rule": approval.rule,
@@ -229,7 +231,7 @@ def _changes(before: Call | None, call: Call) -> Mapping[str, tuple[Any, Any]]:
         return {}
     names = dict.fromkeys((*before.args, *call.args))
     pairs = {name: (before.args.get(name), call.args.get(name)) for name in names}
-    return {name: (was, now) for name, (was, now) in pairs.items() if was != now}
+    return {name: (was, now) for name, (was, now) in pairs.items() if visible_value(was) != visible_value(now)}
 
 
 def _digest(approval: Approval, said: str | None) -> str:

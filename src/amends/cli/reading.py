@@ -138,9 +138,12 @@ def _run_facts(run: RunInfo) -> dict[str, Any]:
 
 def call_facts(call: Call) -> dict[str, Any]:
     """A call as JSON has it: every fact of it."""
-    return {"call": call.id, "run": call.run_id} | {
-        name: value for name, value in asdict(call).items() if name not in ("id", "run_id")
-    }
+    from amends.notify import exact  # brings HTTP along, which few verbs need
+
+    facts = {name: value for name, value in asdict(call).items() if name not in ("id", "run_id")}
+    return (
+        {"call": call.id, "run": call.run_id} | facts | {"args": exact(dict(call.args)), "result": exact(call.result)}
+    )
 
 
 def _call_shown(call: Call) -> dict[str, object]:
