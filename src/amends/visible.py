@@ -134,7 +134,11 @@ def ascii_json(text: str) -> str:
     return text.replace("\x7f", "\\u007f")
 
 
-def folded(text: str, width: int, *, mark: str = "     ┊ ") -> Iterator[str]:
+FOLD_MARK: Final = "     ┊ "
+"""Begins each further row of a line; text of the ledger never shows such a character."""
+
+
+def folded(text: str, width: int, *, mark: str = FOLD_MARK) -> Iterator[str]:
     """Yield the line in parts that fit the width; each after the first begins with ``mark``.
 
     A terminal that wraps a line begins the next row with whatever comes: text of the ledger could stand there and look

@@ -203,3 +203,21 @@ def test_a_pipe_gets_lines_that_are_whole(shop: Path, ids: dict[str, str]) -> No
     done = here("approvals", "show", ids["asked"], cwd=shop)
     assert isinstance(done, subprocess.CompletedProcess)
     assert "┊" not in done.stdout
+
+
+def test_a_terminal_without_unicode_escapes_what_it_cannot_show(shop: Path, ids: dict[str, str]) -> None:
+    seen = at_terminal("approvals", "show", ids["asked"], cwd=shop, width=60, PYTHONIOENCODING="ascii")
+    assert seen.raw.isascii()
+    assert "?" not in seen.text
+    assert all(len(row) <= 60 for row in seen.lines)
+    assert LONG in "".join(row.removeprefix("     | ") for row in seen.lines)
+
+
+def test_only_a_state_is_coloured_like_one(shop: Path, ids: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    from amends.cli import show
+
+    rows: list[tuple[str, str]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(show, "_put_row", lambda text, style, out: rows.append((text, style)))
+        show.put_facts({"state": "approved", "reason": "approved"})
+    assert rows == [("state   approved", "green"), ("reason  approved", "")]

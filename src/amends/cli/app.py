@@ -38,7 +38,8 @@ def run(args: Sequence[str] | None) -> int:
     """Do what the command line says, in exit codes instead of exceptions."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal without ✓ gets ?, not an error
+            # A terminal without ✓ gets \u2713: no error, and no ? that could stand for anything.
+            stream.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if args is None else list(args)
     as_json = "--json" in words
     try:

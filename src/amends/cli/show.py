@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any, Final, TextIO
 
 from amends.errors import Error, UsageError
-from amends.visible import ascii_json, folded, printable, visible
+from amends.visible import FOLD_MARK, ascii_json, folded, printable, visible
 
 GREEN, RED, YELLOW, DIM, BOLD = "green", "red", "yellow", "dim", "bold"
 STYLES: Final[Mapping[str, str]] = {
@@ -46,6 +46,7 @@ STYLES: Final[Mapping[str, str]] = {
 CUT_CHARS_MIN: Final = 12
 """The last column of a table is never cut shorter than this, however narrow the terminal is."""
 WIDTH_DEFAULT: Final = 80
+FOLD_MARK_ASCII: Final = "     | "
 
 
 class Shown(str):
@@ -62,9 +63,20 @@ def is_coloured(stream: TextIO) -> bool:
 def put(text: str = "", *, style: str = "", stream: TextIO | None = None, fold: bool = True) -> None:
     """Print one line; with ``fold``, at a terminal, in as many rows as it needs, each of which shows that it goes on."""
     out = sys.stdout if stream is None else stream
-    line = printable(text)
-    for part in folded(line, _width(out)) if fold and out.isatty() else (line,):
+    line = _encodable(printable(text), out)
+    for part in _rows(line, out) if fold and out.isatty() else (line,):
         _put_row(part, style, out)
+
+
+def _encodable(text: str, out: TextIO) -> str:
+    """What the terminal has no character for is escaped, never replaced: two texts that differ must look different."""
+    encoding = getattr(out, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _rows(line: str, out: TextIO) -> Iterator[str]:
+    is_plain = _encodable(FOLD_MARK, out) != FOLD_MARK
+    return folded(line, _width(out), mark=FOLD_MARK_ASCII if is_plain else FOLD_MARK)
 
 
 def _put_row(text: str, style: str, out: TextIO) -> None:
@@ -142,7 +154,9 @@ def put_facts(facts: Mapping[str, object], *, stream: TextIO | None = None) -> N
     }
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
-        put(f"{name:<{width}}  {value}", style=STYLES.get(value, ""), stream=stream)
+        # Only what we say of it is coloured: a reason that reads "approved" is no state.
+        style = STYLES.get(value, "") if name in ("state", "verdict") else ""
+        put(f"{name:<{width}}  {value}", style=style, stream=stream)
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -201,7 +215,7 @@ def must_ask(yes: bool, what: str) -> bool:
 def agrees(question: str) -> bool:
     """Whether the person at the terminal says yes."""
     sys.stdout.flush()
-    *rows, last = folded(f"{printable(question)} [y/N] ", _width(sys.stderr))
+    *rows, last = _rows(f"{_encodable(printable(question), sys.stderr)} [y/N] ", sys.stderr)
     sys.stderr.write("".join(f"{row}\n" for row in rows) + last)  # the answer stands in the line of its question
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
