@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
 from typing import Any
 
 from amends import Happened, NoEffect, Retry, Staged, tool
 from amends.errors import Diverged, Error, Held, ReplayDenied, ToolFailed
+from amends.flow import Flow, Op
+from amends.ops import Together
 from amends.rules import Rule
-from amends.testing.runtime import TestRuntime
+from amends.testing.runtime import TestDriver, TestRuntime
 
 Act = tuple[str, Any]
 """One thing that a program does."""
@@ -241,7 +245,77 @@ def _plain(value: Any) -> Any:
     return repr(value)
 
 
-def rt_for(world: World) -> tuple[TestRuntime, list[Any]]:
-    """A runtime over these tools."""
+class SeededDriver(TestDriver):
+    """Runs the calls of a group one operation at a time, in an order that the seed decides, and without threads."""
+
+    chance: Random
+
+    def perform(self, op: Op[Any]) -> Any:
+        """Perform one operation."""
+        if isinstance(op, Together) and not self.dead:
+            return self._side_by_side(op.flows)
+        return super().perform(op)
+
+    def _side_by_side(self, flows: Any) -> list[Any]:
+        ends: list[Any] = [None] * len(flows)
+        steps = {place: _Step(flow, copy_context()) for place, flow in enumerate(flows)}
+        try:
+            while steps:
+                place = self.chance.choice(list(steps))
+                try:
+                    steps[place].go_on(super().perform)
+                except StopIteration as stop:
+                    ends[place] = stop.value
+                    del steps[place]
+                except Exception as error:
+                    ends[place] = error
+                    del steps[place]
+        finally:
+            for flow in flows:
+                flow.close()
+        return ends
+
+
+class _Step:
+    """One flow of a group, and the answer that it goes on with."""
+
+    def __init__(self, flow: Flow[Any], context: Context) -> None:
+        self._flow, self._context = flow, context
+        self._answer: Any = None
+        self._error: Exception | None = None
+
+    def go_on(self, perform: Callable[[Op[Any]], Any]) -> None:
+        """Resume the flow, and perform the next operation that it asks for."""
+        if self._error is not None:
+            op = self._context.run(self._flow.throw, self._error)
+        else:
+            op = self._context.run(self._flow.send, self._answer)
+        self._answer = self._error = None
+        try:
+            self._answer = self._context.run(perform, op)
+        except Exception as error:
+            self._error = error
+
+
+class SeededRuntime(TestRuntime):
+    """A runtime for which one seed decides everything: ids, and the order of what runs side by side."""
+
+    def __init__(self, seed: int, **options: Any) -> None:
+        self._chance = Random(f"order {seed}")
+        super().__init__(**options)
+        numbers = count(1)
+        self._hub.new_id = lambda prefix: f"{prefix}_{next(numbers):020x}"
+
+    def _be_born(self) -> None:
+        super()._be_born()
+        driver = SeededDriver(
+            self._hub.hiding.kept, self._hub.live, self._hub.lease_s, self.clock, self._deaths
+        )
+        driver.chance = self._chance
+        self._driver = self._test_driver = driver
+
+
+def rt_for(world: World, seed: int) -> tuple[TestRuntime, list[Any]]:
+    """Return a runtime over these tools, and the tools."""
     tools = tools_of(world)
-    return TestRuntime(tools=tools, rules=RULES), tools
+    return SeededRuntime(seed, tools=tools, rules=RULES), tools

@@ -36,7 +36,7 @@ def test_a_program_whose_children_were_blocked_and_taken_over_is_told_the_same(s
 def one(seed: int) -> None:
     chance = Random(seed)
     world = World(Random(seed + 1))
-    rt, tools = rt_for(world)
+    rt, tools = rt_for(world, seed)
     acts = program(chance)
     fails = chance.random() < 0.2
     last = live(rt, world, tools, acts, chance, fails=fails)
