@@ -19,7 +19,7 @@ from amends.filter import CALL_FIELDS, parse_filter
 from amends.hub import Hub, View
 from amends.ledger import HeldLock, ListLocks, NoteProbe, ReadRun, ResolveCall, RetryCall, SearchCalls, StoreOp, Tree
 from amends.listing import PAGE, Pages, narrowing
-from amends.model import Absent, Call, Happened, Probed, Unknown
+from amends.model import LOST, Absent, Call, Happened, Probed, Unknown
 from amends.ops import Lease, ReadClocks
 from amends.people import call_row, claim, one, patience, recover_tree, said, said_to_ledger
 from amends.planned import Next, Preview
@@ -66,7 +66,8 @@ def doubt_of(row: CallRow, spec: Spec | None) -> Doubt:
     twin = None if spec is None else spec.compensate
     sent = call.args
     if undoing and twin is not None:
-        given = twin_kwargs(twin.params, args=call.args, result=call.result, call=call)
+        result = LOST if row.result is None else call.result
+        given = twin_kwargs(twin.params, args=call.args, result=result, call=call)
         sent = {name: value for name, value in given.items() if name != "call"}
     mine = {one.name: getattr(call, one.name) for one in fields(Call)}
     return Doubt(
@@ -133,7 +134,7 @@ async def resolve(hub: Hub, view: View, call_id: str, answer: Probed[Any], *, by
         case Happened():
             to = "compensated" if undoing else "succeeded"
             spec = hub.specs.get(row.tool) or adhoc_spec(row.tool, hub.veil.hidden, kind="pivot")
-            text, loss = kept_result(hub.reader(root=row.root), spec, row, answer.result)
+            text, loss = kept_result(hub.reader(root=row.root), spec, row, answer.result, told=True)
         case Absent():
             to = "compensation_failed" if undoing else "failed"
             if row.kind == "retriable" and not undoing:
@@ -220,6 +221,8 @@ def _rehearsed(
     assert claimed is not None, "a run that nobody owns can be claimed"
     root, lease = claimed
     session = hub.session(root, lease, resumed=True, wait_s=patience(hub))
+    if isinstance(answer, Happened):
+        session.memory.keep_result(row.id, answer.result)  # whoever says that it happened also says its result
     who = "here"
     try:
         done = play.play(recover_tree(session, root, has_agent=root.agent in agents))

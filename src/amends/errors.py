@@ -30,7 +30,8 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     RuleRefused                  .tool .why
     Rejected                     .tool .by .reason .approval .call
     ApprovalVoid                 .tool .why .approval .call .diff .expired_at .asked .deciding
-    ResultGone                   .what .call .gone_at
+    ResultLost                   .what .why .call
+      ResultGone                 .gone_at
     StalePlan                    .plan .now
     LinkVoid                     .why
   ToolError                      a tool failed
@@ -299,12 +300,36 @@ class Deadlocked(Refused):
         )
 
 
-class ResultGone(Refused):
+class ResultLost(Refused):
+    """It was done, and nobody has what it gave back: that could not be kept, or was never told. It is not done again."""
+
+    default_hint = (
+        "do not do it again; let the tool return an id or plain data that the ledger can keep, "
+        "and look the rest up where it is"
+    )
+
+    def __init__(
+        self, what: str, *, why: str, call: Any = None, run_id: str | None = None, message: str | None = None
+    ) -> None:
+        super().__init__(message or f"{what} was done, and nobody has its result: {why}", run_id=run_id)
+        self.what, self.why, self.call = what, why, call
+
+    def for_model(self) -> str:
+        return f"Already done: {self.what}. Its result is not kept. Do not do it again."
+
+
+class ResultGone(ResultLost):
     """It was done, and gc has removed what it gave back; it is not done again."""
 
+    default_hint = (
+        "do not do it again; run gc with a longer older_than= to keep results for as long as they are asked for"
+    )
+
     def __init__(self, what: str, *, gone_at: datetime, call: Any = None, run_id: str | None = None) -> None:
-        super().__init__(f"{what} was done; gc removed its result on {gone_at:%Y-%m-%d %H:%M} UTC", run_id=run_id)
-        self.what, self.gone_at, self.call = what, gone_at, call
+        when = f"{gone_at:%Y-%m-%d %H:%M} UTC"
+        message = f"{what} was done; gc removed its result on {when}"
+        super().__init__(what, why=f"gc removed it on {when}", call=call, run_id=run_id, message=message)
+        self.gone_at = gone_at
 
     def for_model(self) -> str:
         return f"Already done: {self.what}. Its result is no longer kept. Do not do it again."

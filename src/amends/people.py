@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal, TypeVar
 
+from amends.canonical import misfits
 from amends.context import calling_run, parent_call
 from amends.engine import opening, recovery
 from amends.engine.call import Done
@@ -15,7 +16,7 @@ from amends.engine.recovery import Found, recover_tree
 from amends.engine.session import Ask, Session, ask_for, call_of
 from amends.engine.telling import answer_done, answer_error
 from amends.engine.turn import End
-from amends.engine.veiling import scrubbed
+from amends.engine.veiling import kept_result, result_loss, scrubbed
 from amends.errors import LedgerError, NoRun, RunEnded, TransitionRefused, UsageError
 from amends.flow import Flow
 from amends.hiding import input_said
@@ -32,12 +33,13 @@ from amends.ledger import (
     StoreOp,
     Tree,
 )
-from amends.model import Answer, Call, NoEffect, Staged, ToolCall
+from amends.model import LOST, Answer, Call, NoEffect, Staged, ToolCall
 from amends.ops import IsDead, Lease
 from amends.requesting import adhoc_spec
 from amends.rows import CallRow, RunRow, needs_tool
 from amends.spec import declaration_of
 from amends.tool import Declaration, Options
+from amends.veil import REDACTED
 
 __all__ = ["Found", "recover_tree"]
 
@@ -290,11 +292,33 @@ async def decide(
     return await said_to_ledger(DecideCall(call_id, decision, by, why))
 
 
-async def retry(view: View, call_id: str, *, by: str, why: str) -> CallRow:
-    """A person's word to try again."""
+async def retry(hub: Hub, view: View, call_id: str, *, by: str, why: str, result: object = LOST) -> CallRow:
+    """A person's word to try again; ``result``: what the call gave back, for a compensation that lacked it."""
     said(by, why)
-    await call_row(view, call_id)
-    return await said_to_ledger(RetryCall(call_id, by, why))
+    row = await call_row(view, call_id)
+    text = None if result is LOST else _given_result(hub, row, result)
+    return await said_to_ledger(RetryCall(call_id, by, why, result=text))
+
+
+def _given_result(hub: Hub, row: CallRow, result: object) -> str:
+    """Return a result that a person gives, as it is written down; refuse one that could not be used."""
+    spec = hub.specs.get(row.tool)
+    if spec is None:
+        raise UsageError(f"this process does not know {row.tool}", hint="give the result where its tool is declared")
+    reader = hub.reader(root=row.root)
+    if row.state == "compensation_failed" and not result_loss(reader, spec, row):
+        raise UsageError(
+            f"call {row.id} ({row.tool}) has its result in the ledger: it cannot be given another one",
+            hint="rt.retry without result= tries its compensation again with the recorded one",
+        )
+    text, loss = kept_result(reader, spec, row, result, told=True)
+    if text is None or loss.startswith(REDACTED) or misfits(text, spec.result_type):
+        why = loss or f"it cannot be read as {spec.result_type}"
+        raise UsageError(
+            f"this result of {row.tool} cannot be kept for its compensation: {why}",
+            hint="take the call back by hand, then rt.resolve(call_id, Happened(None), by=..., why=...)",
+        )
+    return text
 
 
 async def ask_rollback(view: View, run_id: str, *, by: str, why: str) -> str:

@@ -27,6 +27,8 @@ LINE_CHARS_MIN: Final = 16
 """Of a hidden text of many lines (a private key) each line this long is searched for by itself."""
 LEAVES_MAX: Final = 1_000
 """Parts of one hidden value that are searched for in texts."""
+REDACTED: Final = "a part of it is redacted"
+"""How the stated loss of a result begins in which values were masked for good."""
 CONTAINERS: Final = ("$tuple", "$set", "$frozenset")
 
 About: TypeAlias = tuple[str, ...]
@@ -146,8 +148,9 @@ class Veil:
         masked = _Masking(self, known, about).masked(data)
         if masked == data:
             return stored
-        lost = "" if self.vault is not None else f"a part of it is redacted: a replay gets {MASK} there"
-        return Stored(_dump(masked), stored.loss or lost or None)
+        lost = "" if self.vault is not None else f"{REDACTED}: a replay gets {MASK} there"
+        said = stored.loss and self.scrub(stored.loss, known)
+        return Stored(_dump(masked), "; ".join(word for word in (lost, said) if word) or None)
 
 
 # ---- hiding values ------------------------------------------------------------------------
