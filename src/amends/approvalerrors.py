@@ -30,7 +30,8 @@ class Rejected(Refused):
     def __init__(
         self, tool: str, *, by: str, reason: str, approval: Any = None, call: Any = None, run_id: str | None = None
     ) -> None:
-        super().__init__(f"{by} rejected {tool}: {reason}", run_id=run_id)
+        hint = f"ask for something else, or settle it with {by}; the same request is answered with the same no"
+        super().__init__(f"{by} rejected {tool}: {reason}", run_id=run_id, hint=hint)
         self.tool, self.by, self.reason = tool, by, reason
         self.approval, self.call = approval, call
 

@@ -21,7 +21,7 @@ from amends.ledger import HeldLock, ListLocks, NoteProbe, ReadRun, ResolveCall, 
 from amends.listing import PAGE, Pages, narrowing
 from amends.model import LOST, Absent, Call, Happened, Probed, Unknown
 from amends.ops import Lease, ReadClocks
-from amends.people import call_row, claim, one, patience, recover_tree, said, said_to_ledger
+from amends.people import claim, one, own_call, patience, recover_tree, said, said_to_ledger
 from amends.planned import Next, Preview
 from amends.rehearsal import WHO, Around, Rehearsal, kin_of, named
 from amends.requesting import adhoc_spec
@@ -106,7 +106,7 @@ def _probe_of(spec: Spec | None, row: CallRow) -> ProbeSpec | None:
 
 async def probe(hub: Hub, view: View, call_id: str) -> Probed[Any]:
     """Ask the world about a call; decides nothing, and is kept as evidence of its doubt."""
-    row = await call_row(view, call_id)
+    row = await own_call(view, call_id)
     spec = hub.specs.get(row.tool)
     asked = _probe_of(spec, row)
     if spec is None or asked is None:
@@ -127,7 +127,7 @@ async def probe(hub: Hub, view: View, call_id: str) -> Probed[Any]:
 async def resolve(hub: Hub, view: View, call_id: str, answer: Probed[Any], *, by: str, why: str) -> CallRow:
     """A person's word on a doubt."""
     said(by, why)
-    row = await call_row(view, call_id)
+    row = await own_call(view, call_id)
     undoing = row.state in ("compensation_in_doubt", "compensation_failed")
     text, loss = None, ""
     match answer:
@@ -160,7 +160,7 @@ async def resolve(hub: Hub, view: View, call_id: str, answer: Probed[Any], *, by
 async def accept(view: View, call_id: str, *, by: str, why: str) -> CallRow:
     """A person's word that an effect stays."""
     said(by, why)
-    await call_row(view, call_id)
+    await own_call(view, call_id)
     return await said_to_ledger(AcceptCall(call_id, by, why))
 
 
@@ -169,7 +169,7 @@ async def accept(view: View, call_id: str, *, by: str, why: str) -> CallRow:
 
 async def preview(hub: Hub, view: View, call_id: str, agents: Collection[str]) -> Preview:
     """What the run would do next for each answer, by rehearsing it."""
-    row = await call_row(view, call_id)
+    row = await own_call(view, call_id)
     if row.state not in (*DOUBTFUL, "compensation_failed"):
         raise UsageError(
             f"call {row.id} ({row.tool}) is {row.state}: there is no doubt to resolve",

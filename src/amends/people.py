@@ -17,7 +17,7 @@ from amends.engine.session import Ask, Session, ask_for, call_of
 from amends.engine.telling import answer_done, answer_error
 from amends.engine.turn import End
 from amends.engine.veiling import kept_result, result_loss, scrubbed
-from amends.errors import LedgerError, NoRun, RunEnded, TransitionRefused, UsageError
+from amends.errors import LedgerError, NoRun, RunEnded, RunIsRecord, TransitionRefused, UsageError
 from amends.flow import Flow
 from amends.hiding import input_said
 from amends.hub import Hub, View
@@ -267,6 +267,22 @@ async def call_row(view: View, call_id: str) -> CallRow:
     return row
 
 
+async def own_call(view: View, call_id: str) -> CallRow:
+    """Return the call of this id for a verb that changes it; raise ``RunIsRecord`` for one that was loaded."""
+    row = await call_row(view, call_id)
+    if row.is_loaded:
+        tree = await ReadRun(row.tenant, uid=row.run)
+        raise RunIsRecord(row.run_id, origin="" if tree is None else tree.run.origin)
+    return row
+
+
+def own_run(tree: Tree) -> Tree:
+    """Return the tree for a verb that changes it; raise ``RunIsRecord`` for one that was loaded."""
+    if tree.run.origin:
+        raise RunIsRecord(tree.run.id, origin=tree.run.origin)
+    return tree
+
+
 async def said_to_ledger(word: StoreOp[T]) -> T:
     """A verb that does not fit the state is the person's mistake, not the ledger's failure."""
     try:
@@ -288,14 +304,14 @@ async def decide(
     said(by, why)
     if decision not in ("run", "replay", "refuse"):
         raise UsageError(f"a decision is run, replay or refuse, not {decision!r}")
-    await call_row(view, call_id)
+    await own_call(view, call_id)
     return await said_to_ledger(DecideCall(call_id, decision, by, why))
 
 
 async def retry(hub: Hub, view: View, call_id: str, *, by: str, why: str, result: object = LOST) -> CallRow:
     """A person's word to try again; ``result``: what the call gave back, for a compensation that lacked it."""
     said(by, why)
-    row = await call_row(view, call_id)
+    row = await own_call(view, call_id)
     text = None if result is LOST else _given_result(hub, row, result)
     return await said_to_ledger(RetryCall(call_id, by, why, result=text))
 
@@ -324,7 +340,7 @@ def _given_result(hub: Hub, row: CallRow, result: object) -> str:
 async def ask_rollback(view: View, run_id: str, *, by: str, why: str) -> str:
     """Make rollback the run's goal; returns its root."""
     said(by, why)
-    tree = found(await ReadRun(view.tenant or "", run_id), run_id)
+    tree = own_run(found(await ReadRun(view.tenant or "", run_id), run_id))
     asked = await BeginRollback(tree.run.uid, by, why, person=True)
     if asked.how in ("refused", "ended"):
         passed = (
@@ -337,7 +353,7 @@ async def ask_rollback(view: View, run_id: str, *, by: str, why: str) -> str:
 async def abandon(view: View, run_id: str, *, by: str, why: str) -> RunRow:
     """Close a run over what stands."""
     said(by, why)
-    tree = found(await ReadRun(view.tenant or "", run_id), run_id)
+    tree = own_run(found(await ReadRun(view.tenant or "", run_id), run_id))
     if tree.run.parent:
         raise UsageError(f"run {run_id} is a child: abandon its root")
     return await said_to_ledger(AbandonRun(tree.run.uid, by, why))
@@ -346,5 +362,5 @@ async def abandon(view: View, run_id: str, *, by: str, why: str) -> RunRow:
 async def finish(view: View, run_id: str, *, by: str, why: str) -> RunRow:
     """Close an interrupted run as committed."""
     said(by, why)
-    tree = found(await ReadRun(view.tenant or "", run_id), run_id)
+    tree = own_run(found(await ReadRun(view.tenant or "", run_id), run_id))
     return await said_to_ledger(FinishRun(tree.run.uid, by, why))

@@ -53,15 +53,15 @@ def lacks(names: Iterable[str]) -> str:
 
 def missing(session: Session, spec: Spec, row: CallRow, asked: Twin | ProbeSpec) -> str:
     """Return why a compensation, guard or probe cannot be started: what it needs and nobody here has; "" otherwise."""
-    if gone := lacking(session, row, (*asked.params, *asked.needs)):
-        return f"it needs {', '.join(gone)}, which is redacted and not kept"
+    if gone := lacking(session, row, dict.fromkeys((*asked.params, *asked.needs))):
+        return f"it asks for {', '.join(gone)}, which is redacted and not kept"
     args = () if lost_at(row.args) is not None else decode_args(row, spec)
     if absent := [name for name in asked.needs if name != "result" and name not in args]:
-        return f"it needs {', '.join(absent)}, which the record of the call does not have"
+        return f"it asks for {', '.join(absent)}, which the record of the call does not have"
     if "result" not in asked.needs:
         return ""
     why = result_loss(session, spec, row)
-    return f"it needs the result of the call, which nobody here has: {why}" if why else ""
+    return f"it asks for the result of the call, which nobody here has: {why}" if why else ""
 
 
 def result_loss(session: Session, spec: Spec | None, row: CallRow) -> str:
