@@ -45,7 +45,7 @@ def test_an_empty_hint_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "word"),
+    "facts, word",
     [
         ({"law": "pivot_early", "missing": ["charge"]}, "charge"),
         ({"law": "pivot_early", "unsettled": ["charge"]}, "charge"),

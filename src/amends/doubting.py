@@ -13,7 +13,7 @@ from amends.deskops import AcceptCall
 from amends.doubted import Doubt, Evidence
 from amends.engine.doubt import ask_probe
 from amends.engine.session import call_of, moment
-from amends.engine.veiling import kept_result, known_of
+from amends.engine.veiling import known_of, told_result
 from amends.errors import LedgerError, UsageError, shown
 from amends.filter import CALL_FIELDS, parse_filter
 from amends.hub import Hub, View
@@ -134,7 +134,7 @@ async def resolve(hub: Hub, view: View, call_id: str, answer: Probed[Any], *, by
         case Happened():
             to = "compensated" if undoing else "succeeded"
             spec = hub.specs.get(row.tool) or adhoc_spec(row.tool, hub.veil.hidden, kind="pivot")
-            text, loss = kept_result(hub.reader(root=row.root), spec, row, answer.result, told=True)
+            text, loss = told_result(hub.reader(root=row.root), spec, row, answer.result)
         case Absent():
             to = "compensation_failed" if undoing else "failed"
             if row.kind == "retriable" and not undoing:
@@ -220,7 +220,7 @@ def _rehearsed(
     claimed = play.play(claim(hub, found, force=True))
     assert claimed is not None, "a run that nobody owns can be claimed"
     root, lease = claimed
-    session = hub.session(root, lease, resumed=True, wait_s=patience(hub))
+    session = play.played(root, lease, wait_s=patience(hub))
     if isinstance(answer, Happened):
         session.memory.keep_result(row.id, answer.result)  # whoever says that it happened also says its result
     who = "here"

@@ -16,7 +16,7 @@ from amends.engine.recovery import Found, recover_tree
 from amends.engine.session import Ask, Session, ask_for, call_of
 from amends.engine.telling import answer_done, answer_error
 from amends.engine.turn import End
-from amends.engine.veiling import kept_result, result_loss, scrubbed
+from amends.engine.veiling import result_loss, scrubbed, told_result
 from amends.errors import LedgerError, NoRun, RunEnded, RunIsRecord, TransitionRefused, UsageError
 from amends.flow import Flow
 from amends.hiding import input_said
@@ -327,7 +327,7 @@ def _given_result(hub: Hub, row: CallRow, result: object) -> str:
             f"call {row.id} ({row.tool}) has its result in the ledger: it cannot be given another one",
             hint="rt.retry without result= tries its compensation again with the recorded one",
         )
-    text, loss = kept_result(reader, spec, row, result, told=True)
+    text, loss = told_result(reader, spec, row, result)
     if text is None or loss.startswith(REDACTED) or misfits(text, spec.result_type):
         why = loss or f"it cannot be read as {spec.result_type}"
         raise UsageError(

@@ -18,9 +18,11 @@ from amends import (
     Staged,
     UsageError,
     current_call,
+    declare,
     tool,
 )
 from amends.errors import Error, InDoubt, ResultLost
+from amends.record import changed
 from amends.store.memory import MemoryStore
 from tests.behaviour.world import FAST
 
@@ -65,9 +67,9 @@ def booking(bank: Bank, *, big: bool = False, **options: Any) -> Any:
     return book
 
 
-def crashed(store: MemoryStore, *tools: Any, id: str = "r") -> None:
+def crashed(store: MemoryStore, *tools: Any, id: str = "r", **options: Any) -> None:
     """Do each tool in a run whose process then dies."""
-    rt = Runtime(store=store, tools=list(tools), lease=0.4)
+    rt = Runtime(store=store, tools=list(tools), lease=0.4, **options)
     run = rt.open(id)
     for one in tools:
         run.call(one)
@@ -75,14 +77,11 @@ def crashed(store: MemoryStore, *tools: Any, id: str = "r") -> None:
     rt.close()
 
 
-def recovered(store: MemoryStore, *tools: Any, id: str = "r") -> tuple[Runtime, Any]:
-    rt = Runtime(store=store, tools=list(tools), lease=0.4)
-    rt.rollback(id, by="ada", why="enough")
+def recovered(store: MemoryStore, *tools: Any, id: str = "r", **options: Any) -> tuple[Runtime, Any]:
+    rt = Runtime(store=store, tools=list(tools), lease=0.4, **options)
     for uid, run in list(store.runs.items()):
-        if run.owner:
-            from amends.record import changed
-
-            store.runs[uid] = changed(run, {"lease_until": 0.0, "wake_at": 0.0})
+        store.runs[uid] = changed(run, {"lease_until": 0.0})
+    rt.rollback(id, by="ada", why="enough")
     rt.recover()
     return rt, rt.report(id)
 
@@ -136,7 +135,7 @@ def test_in_another_process_it_is_not_started_and_waits_for_a_person(big: bool) 
     bank, store = Bank(), MemoryStore()
     book = booking(bank, big=big)
     crashed(store, book)
-    rt, report = recovered(store, book)
+    _, report = recovered(store, book)
     assert bank.given == []
     assert bank.standing == ["a"]
     assert report.state == "blocked"
@@ -165,10 +164,10 @@ def test_a_person_gives_the_result_and_it_is_taken_back() -> None:
 
 
 def test_a_person_takes_it_back_by_hand_or_lets_it_stand() -> None:
-    bank, store, book = _lost()
+    _, store, book = _lost()
     rt, report = recovered(store, book)
     assert rt.resolve(report.calls[0].id, Happened(None), by="ada", why="cancelled by phone").state == "rolled_back"
-    bank, store, book = _lost()
+    _, store, book = _lost()
     rt, report = recovered(store, book)
     after = rt.accept(report.calls[0].id, by="ada", why="they may keep it")
     assert (after.state, after.residue[0].call.tool) == ("blocked", "book")
@@ -328,13 +327,11 @@ def test_the_result_of_a_call_that_nobody_has_raises_through_the_call_too(late: 
         try:
             seen.append((current_call() if late else call).result)
         except Error as error:
-            seen.append(type(error).__name__)
-            assert error.hint
-            assert repr(call)
+            seen.extend((type(error).__name__, bool(error.hint), bool(repr(call))))
             raise
 
-    rt, report = _rolled(_doubtful(bank, cancel))
-    assert seen == ["ResultLost"]  # once: another attempt would end the same way
+    _, report = _rolled(_doubtful(bank, cancel))
+    assert seen == ["ResultLost", True, True]  # once: another attempt would end the same way
     assert report.state == "blocked"
     assert report.calls[0].state == "compensation_failed"
 
@@ -591,58 +588,47 @@ def test_a_guard_that_needs_the_lost_result_keeps_its_compensation_from_being_st
     assert (report.state, bank.given, bank.standing) == ("blocked", [], ["a"])
 
 
-def test_a_masked_result_is_given_to_the_compensation_of_this_process_only() -> None:
-    for dies in (False, True):
-        bank, store = Bank(), MemoryStore()
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_masked_result_is_given_to_the_compensation_of_this_process_only(dies: bool) -> None:
+    bank, store = Bank(), MemoryStore()
 
-        @tool(redact="card")
-        def book(card: str = "4242-4242-4242") -> dict[str, str]:
-            bank.book("a")
-            return {"id": "a", "card": card}
+    @tool(redact="card")
+    def book(card: str = "4242-4242-4242") -> dict[str, str]:
+        bank.book("a")
+        return {"id": "a", "card": card}
 
-        @book.compensate(retry=FAST)
-        def cancel(result: dict[str, str]) -> None:
-            bank.given.append(result["card"])
-            bank.cancel(result["id"])
+    @book.compensate(retry=FAST)
+    def cancel(result: dict[str, str]) -> None:
+        bank.given.append(result["card"])
+        bank.cancel(result["id"])
 
-        if dies:
-            rt = Runtime(store=store, tools=[book], secret_key="k" * 32, lease=0.4)
-            run = rt.open("r")
-            run.call(book)
-            run._release()
-            again = Runtime(store=store, tools=[book], secret_key="k" * 32, lease=0.4)
-            for uid, row in list(store.runs.items()):
-                from amends.record import changed
-
-                store.runs[uid] = changed(row, {"lease_until": 0.0})
-            again.rollback("r", by="ada", why="enough")
-            again.recover()
-            assert (again.report("r").state, bank.given) == ("blocked", [])
-            continue
+    if not dies:
         rt = Runtime(store=store, tools=[book], secret_key="k" * 32)
         with pytest.raises(KeyError), rt.run("r"):
             book()
             raise KeyError
         assert (bank.given[0], bank.standing) == ("4242-4242-4242", [])
+        return
+    crashed(store, book, secret_key="k" * 32)
+    _, report = recovered(store, book, secret_key="k" * 32)
+    assert (report.state, bank.given) == ("blocked", [])
 
 
-def test_a_table_that_names_the_result_needs_it_and_one_that_does_not_does_not() -> None:
-    from amends import declare
+@pytest.mark.parametrize("path, state", [("$result.id", "blocked"), ("$args.name", "rolled_back")])
+def test_a_table_that_names_the_result_needs_it_and_one_that_does_not_does_not(path: str, state: str) -> None:
+    given: list[object] = []
+    back = {"tool": "cancel", "args": {"id": path}, "absent_ok": True}
+    rt = Runtime("memory:", tools=[declare("book", compensate=back), declare("cancel", kind="pivot")])
 
-    for args, state in (({"id": "$result.id"}, "blocked"), ({"id": "$args.name"}, "rolled_back")):
-        given: list[object] = []
-        back = {"tool": "cancel", "args": args, "absent_ok": True}
-        rt = Runtime("memory:", tools=[declare("book", compensate=back), declare("cancel", kind="pivot")])
+    def book(name: str) -> Any:
+        raise TimeoutError("no answer")
 
-        def book(name: str) -> Any:
-            raise TimeoutError("no answer")
-
-        rt.reach({"book": book, "cancel": lambda id: given.append(id)})
-        with pytest.raises((InDoubt, RunBlocked, KeyError)), rt.run("r") as run:
-            run.answer("book", {"name": "a"})
-            raise KeyError
-        assert rt.report("r").state == state
-        assert given == ([] if state == "blocked" else ["a"])
+    rt.reach({"book": book, "cancel": lambda id: given.append(id)})
+    with pytest.raises((InDoubt, RunBlocked, KeyError)), rt.run("r") as run:
+        run.answer("book", {"name": "a"})
+        raise KeyError
+    assert rt.report("r").state == state
+    assert given == ([] if state == "blocked" else ["a"])
 
 
 def test_a_plan_and_a_preview_say_what_would_not_be_started() -> None:

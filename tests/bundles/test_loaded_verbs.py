@@ -156,6 +156,7 @@ def test_every_verb_over_a_loaded_record_is_answered_or_refused() -> None:
     rt = Runtime("memory:", tools=_tools(log))
     rt.load(_exported())
     log.clear()
+    unsaid: list[str] = []
     before = {one.id: one.state for one in rt.runs("")}
     for run, call, approval in _loaded(rt):
         for name, verb in verbs(rt, run, call, approval).items():
@@ -164,12 +165,12 @@ def test_every_verb_over_a_loaded_record_is_answered_or_refused() -> None:
                 if inspect.isgenerator(done):
                     list(done)
             except Error as no:
-                assert no.hint, name
+                unsaid += [] if no.hint else [name]
                 continue
             except Exception as error:
                 pytest.fail(f"{name} over {run.id} ({run.state}), {call.tool} ({call.state}): {error!r}")
             assert name not in CHANGES or name in ("preview", "plan_rollback"), (name, run.id)
-    assert log == []
+    assert log == unsaid == []
     assert {one.id: one.state for one in rt.runs("") if one.id in before} == before
     assert rt.verify().ok
 
@@ -192,6 +193,7 @@ def test_the_same_for_an_async_runtime() -> None:
         async with AsyncRuntime("memory:", tools=_tools(log)) as rt:
             await rt.load(bundle)
             log.clear()
+            unsaid: list[str] = []
             approvals = {one.call.id: one.id async for one in rt.approvals("")}
             for id in ("doubt", "stuck", "held", "done", "open"):
                 report = await rt.report(id)
@@ -204,7 +206,7 @@ def test_the_same_for_an_async_runtime() -> None:
                             else:
                                 _ = [one async for one in done]
                         except Error as no:
-                            assert no.hint, name
-            assert log == []
+                            unsaid += [] if no.hint else [name]
+            assert log == unsaid == []
 
     asyncio.run(program())

@@ -7,6 +7,7 @@ import json
 import logging
 from base64 import b64encode, encodebytes, urlsafe_b64encode
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 from unicodedata import normalize
 from urllib.parse import quote, quote_plus
@@ -167,4 +168,4 @@ def test_spans_are_apart_and_inside_the_text() -> None:
     spans = encoded_spans(text, known, ())
     assert spans
     assert all(0 <= start < end <= len(text) for start, end, _ in spans)
-    assert all(one[1] <= other[0] for one, other in zip(spans, spans[1:], strict=False))
+    assert all(one[1] <= other[0] for one, other in pairwise(spans))

@@ -20,11 +20,12 @@ from amends.engine.veiling import (
     missing,
     remember,
     said_of,
+    told_result,
     twin_given,
 )
 from amends.errors import LeaseLost
 from amends.ledger import NoteEvidence, NoteProbe, ReadCall, ResolveCall, SettleCall, StartCall, WatchDoubt
-from amends.model import Absent, Call, Happened, Retry, Unknown
+from amends.model import LOST, Absent, Call, Happened, Retry, Unknown
 from amends.ops import Ended, Flight, Invoke, Later, Luck, ReadClocks, Sleep
 from amends.rows import CallRow
 from amends.tool import ProbeSpec, Spec
@@ -102,7 +103,9 @@ async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> C
         answer = await ask_probe(session, spec, spec.probe, row)
         asked += 1
         if isinstance(answer, Happened):
-            text, loss = kept_result(session, spec, row, answer.result, told=True)
+            text, loss = told_result(session, spec, row, answer.result)
+            if loss and answer.result is not LOST and answer.result is not None:
+                session.memory.keep_result(row.id, answer.result)
             return await _resolve(session, row, "succeeded", by="probe", result=text, loss=loss)
         moved = isinstance(answer, Absent) and not await _same_host(row)
         left = await settle_left(session, spec, row) if isinstance(answer, Absent) else None

@@ -33,6 +33,12 @@ class Memory:
         self.flights: dict[str, Flight] = {}
         """By call: what flows that close or recover the run have under way, in case one is stopped."""
 
+    def copy(self) -> Memory:
+        """Return what is known now, for whoever only tries something out: what that learns is nobody else's."""
+        made = Memory()
+        made.known, made.live, made.results = dict(self.known), dict(self.live), dict(self.results)
+        return made
+
     def flight(self, row: CallRow) -> Flight:
         """Return a new flight for a call or a compensation that is about to be sent."""
         made = self.flights[row.id] = Flight(row)

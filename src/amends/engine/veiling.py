@@ -118,20 +118,26 @@ def result_of(session: Session, spec: Spec, row: CallRow) -> Any:
     return load_result(row.result and session.veil.revealed(row.result), spec.result_type)
 
 
-def kept_result(
-    session: Session, spec: Spec, row: CallRow, value: object, *, told: bool = False
-) -> tuple[str | None, str]:
-    """Return what the ledger keeps of a result, and what of it is lost; remember here what the ledger cannot keep.
+def kept_result(session: Session, spec: Spec, row: CallRow, value: object) -> tuple[str | None, str]:
+    """Return what the ledger keeps of a body's result, and what of it is lost; remember here what it cannot keep."""
+    seen, stored = _stored(session, spec, row, value)
+    remember(session, spec, row, seen, stored)
+    return stored.text, stored.loss or ""
 
-    ``told``: by a probe or a person, who say None where they do not know it.
-    """
-    if value is LOST or (told and value is None and not admits_none(spec.result_type)):
+
+def told_result(session: Session, spec: Spec, row: CallRow, value: object) -> tuple[str | None, str]:
+    """Return the same for a result that a probe or a person tells, who say None where they do not know it."""
+    if value is LOST or (value is None and not admits_none(spec.result_type)):
         return None, "whoever said that it happened did not say its result"
+    _, stored = _stored(session, spec, row, value)
+    return stored.text, stored.loss or ""
+
+
+def _stored(session: Session, spec: Spec, row: CallRow, value: object) -> tuple[Any, Stored]:
     seen, stored = faithful(value, spec.result_type)
     if spec.redact:
         stored = session.veil.kept(stored, known_of(session, row), (row.tenant, row.tool))
-    remember(session, spec, row, seen, stored)
-    return stored.text, stored.loss or ""
+    return seen, stored
 
 
 def remember(session: Session, spec: Spec, row: CallRow, value: object, stored: Stored) -> None:
