@@ -181,6 +181,7 @@ class _WithoutResult(Call):
     """A call whose result nobody has: asking for it raises, where None would be taken for the result."""
 
     __slots__ = ("_lost",)
+    _lost: Exception
 
     @property
     def result(self) -> Any:

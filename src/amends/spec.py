@@ -220,7 +220,7 @@ class ProbeSpec:
     needs: tuple[str, ...] = ()
     """Those of ``params`` without which it is not started: they have no default."""
     takes_none: bool = False
-    """Its ``result`` may be None where the tool's own result never is: None then stands for a result nobody has."""
+    """Its ``result`` may be None where the tool's own result never is: None then stands for a call in doubt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +246,8 @@ class Twin:
 
     @property
     def needs_result(self) -> bool:
-        """Whether it cannot be started without the call's result."""
-        return "result" in self.needs
+        """Whether it cannot be started in doubt, since nobody has the result then."""
+        return "result" in self.needs and not self.takes_none
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -157,7 +157,6 @@ class Known:
         else:
             takes_none = _takes_none(declared, fn)
             params, needs = _params(declared, fn, role)
-            needs = tuple(name for name in needs if name != "result" or not takes_none)
         if isinstance(fn, Elsewhere):
             return ProbeSpec(fn, params, False, settle=settle, tool=fn.name, needs=needs)
         if role in PROBES and (is_elsewhere or isinstance(twin, Mapping)):

@@ -278,6 +278,23 @@ def test_annotated_as_optional_where_the_tools_result_is_not_it_gets_none() -> N
     assert bank.given == [None]
 
 
+def test_an_optional_annotation_does_not_give_none_for_a_call_that_has_happened() -> None:
+    bank, store = Bank(), MemoryStore()
+
+    @tool
+    def book() -> Ticket:
+        bank.book("a")
+        return Ticket("a")
+
+    @book.compensate(absent_ok=True, retry=FAST)
+    def cancel(result: Ticket | None) -> None:
+        bank.cancel(result)
+
+    crashed(store, book)
+    _, report = recovered(store, book)
+    assert (report.state, bank.given, bank.standing) == ("blocked", [], ["a"])
+
+
 def test_an_optional_annotation_says_nothing_where_the_tools_result_may_be_none_too() -> None:
     bank = Bank()
 

@@ -192,7 +192,8 @@ def _is_open(session: Session, row: CallRow) -> bool:
             return not row.comp_gave_up
         case "compensation_in_doubt":
             tried = row.comp_attempt - row.comp_from
-            return (twin.idempotent and tried < twin.retry.attempts) or twin.probe is not None
+            again = twin.idempotent and tried < twin.retry.attempts and not _without(session, spec, twin, row)
+            return again or twin.probe is not None
     return False
 
 
@@ -208,7 +209,8 @@ async def compensate(session: Session, row: CallRow, done: dict[str, CallRow]) -
         wait = await _not_before(session, spec, twin, row)
         if wait > 0:
             return wait
-        if row.state == "compensation_in_doubt" and not twin.idempotent:
+        if row.state == "compensation_in_doubt" and not (twin.idempotent and not _without(session, spec, twin, row)):
+            # Not started again without what it needs: that would call an attempt failed that may have happened.
             row, wait = await _probe_compensation(session, spec, twin, row)
             if wait > 0:
                 return wait
@@ -243,8 +245,7 @@ async def _not_before(session: Session, spec: Spec, twin: Twin, row: CallRow) ->
 
 
 async def _attempt(session: Session, spec: Spec, twin: Twin, row: CallRow) -> CallRow:
-    without = missing(session, spec, row, twin) or (spec.guard and missing(session, spec, row, spec.guard))
-    if without:
+    if without := _without(session, spec, twin, row):
         # Passed over and named, so that what was done before it is still taken back.
         return await _settle(session, row, Ended(), spec, twin, refused=json.dumps([NOT_STARTED, without]))
     if spec.guard is not None:
@@ -266,6 +267,12 @@ async def _attempt(session: Session, spec: Spec, twin: Twin, row: CallRow) -> Ca
         flight=session.memory.flights[row.id],
     )
     return await _settle(session, row, ended, spec, twin)
+
+
+def _without(session: Session, spec: Spec, twin: Twin, row: CallRow) -> str:
+    """Return what the compensation or its guard needs and nobody here has; "" where nothing is missing."""
+    why = missing(session, spec, row, twin)
+    return why or ("" if spec.guard is None else missing(session, spec, row, spec.guard))
 
 
 async def _guard(session: Session, spec: Spec, row: CallRow) -> Ended | None:

@@ -58,7 +58,7 @@ def missing(session: Session, spec: Spec, row: CallRow, asked: Twin | ProbeSpec)
     args = () if lost_at(row.args) is not None else decode_args(row, spec)
     if absent := [name for name in asked.needs if name != "result" and name not in args]:
         return f"it asks for {', '.join(absent)}, which the record of the call does not have"
-    if "result" not in asked.needs:
+    if "result" not in asked.needs or (asked.takes_none and row.comp_blind):
         return ""
     why = result_loss(session, spec, row)
     return f"it asks for the result of the call, which nobody here has: {why}" if why else ""
@@ -86,7 +86,8 @@ def twin_given(
 ) -> tuple[dict[str, Any], Call]:
     """Return what a compensation, a guard or a probe is called with, and its call; see ``missing`` first.
 
-    A result that nobody has is left out, or None where it says that it takes that; ``call.result`` raises then.
+    A result that nobody has is left out; None for a call in doubt, where it says that it takes that. ``call.result``
+    raises then.
     """
     usable = call.args
     if EVERYTHING in asked.params and MARK in row.args:
@@ -96,7 +97,7 @@ def twin_given(
     if why := result_loss(session, spec, row):
         lost = ResultLost(f"{row.tool} ({row.id})", why=why, run_id=row.run_id)
         call = without_result(call, lost)
-        result = None if asked.takes_none else LOST
+        result = None if asked.takes_none and row.comp_blind else LOST
     else:
         result = session.memory.results.get(row.id, LOST)
         result = result_of(session, spec, row) if result is LOST else result
