@@ -113,9 +113,11 @@ class Held(Waiting):
     def for_model(self) -> str:
         tool = getattr(self.call, "tool", "the call")
         if self.reason == "duplicate" and self.twin is not None:
+            is_lost = self.twin.result is None and bool(getattr(self.twin, "loss", None))
+            use = "it was done, and its result is not kept" if is_lost else f"use its result: {shown(self.twin.result)}"
             return (
                 f"Not run: this looks like the {tool} from before the restart, {shown(dict(self.twin.args))}. "
-                f"If it is the same, use its result: {shown(self.twin.result)}. "
+                f"If it is the same, {use}. "
                 'If it is another one, call again with "again_because".'
             )
         if self.reason == "budget" and self.approval is not None:
