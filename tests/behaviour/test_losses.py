@@ -237,7 +237,7 @@ def _rolled(book: Any) -> tuple[Runtime, Any]:
 
 
 @pytest.mark.parametrize("options", [{"absent_ok": True}, {"wins": True}])
-def test_a_compensation_that_needs_the_result_does_not_run_in_doubt(options: dict[str, bool]) -> None:
+def test_a_compensation_that_needs_the_result_does_not_run_in_doubt(options: dict[str, Any]) -> None:
     bank = Bank()
 
     @tool

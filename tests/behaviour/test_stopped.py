@@ -32,15 +32,17 @@ class Shop:
             self.log.append("pay")
             return "p"
 
-        pay.compensate(**({"retry": FAST, "idempotent": True} | twin))(undo_async if is_async else undo)
+        options: dict[str, Any] = {"retry": FAST, "idempotent": True} | twin
+        pay.compensate(undo_async if is_async else undo, **options)
         if where == "guard":
-            pay.guard(lambda: self.at("guard") or True)
+            pay.guard(lambda: self.at("guard"))
         self.pay = pay
 
-    def at(self, where: str) -> None:
+    def at(self, where: str) -> bool:
         self.log.append(where)
         if where == self.where and self.log.count(where) == 1:
             raise self.stop
+        return True
 
 
 @pytest.mark.parametrize("stop", STOPS)
