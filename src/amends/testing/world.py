@@ -13,7 +13,6 @@ from amends.model import Absent, Approval, Happened, NoEffect, Probed, Unknown
 from amends.ops import Invoke
 from amends.planned import RollbackPlan
 from amends.rows import CallRow
-from amends.states import LIVE
 from amends.store.memory import MemoryStore
 from amends.testing.books import overspent
 from amends.testing.simulation import Process, Simulation
@@ -68,7 +67,7 @@ class World:
     stale: list[str] = field(default_factory=list)
     lies: list[str] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
-    """Calls that a living process left as if a flow of it were behind them."""
+    """Compensations that a living process left as if a flow of it were behind them."""
     alone: list[str] = field(default_factory=list)
     merged: list[str] = field(default_factory=list)
     unlocked: list[str] = field(default_factory=list)
@@ -191,9 +190,9 @@ class World:
         return any(self.stands(call_id) for call_id in call_ids)
 
     def left(self, process: Process) -> None:
-        """The program of a living process has ended: nothing of it may be under way."""
+        """The program of a living process has ended: no compensation of it may be under way."""
         for row in self.sim.store.calls.values():
-            if row.state in LIVE and self.sim.store.runs[row.root].owner == process.owner:
+            if row.state == "compensating" and self.sim.store.runs[row.root].owner == process.owner:
                 self.orphans.append(f"{row.tool} {row.id} is {row.state}, and {process.name} has ended")
 
     # ---- what checkers ask ----------------------------------------------------------------
