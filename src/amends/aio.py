@@ -179,9 +179,9 @@ class AsyncRuntime(
             return AsyncRun(self._hub, self._driver, session, row, over=is_settled(row))
 
     async def _owing(self, session: Session, row: RunRow) -> RunRow:
-        AsyncRun(self._hub, self._driver, session, row, over=False)  # what is done on the way knows its run
+        run = AsyncRun(self._hub, self._driver, session, row, over=False)  # what is done on the way knows its run
         try:
-            return await self._driver.run(opening.go_on(session, row))
+            return await run._ending(opening.go_on(session, row))
         except BaseException:
             self._hub.keeper.forget(session.lease)
             raise
@@ -255,7 +255,7 @@ class AsyncRuntime(
         run = AsyncRun(self._hub, self._driver, session, row, over=False)
         self._hub.keeper.keep(lease, partial(self._driver.lose, lease.root))
         try:
-            done = await self._driver.run(people.recover_tree(session, row, has_agent=row.agent in self._agents))
+            done = await run._ending(people.recover_tree(session, row, has_agent=row.agent in self._agents))
             if done.how == "resume":
                 await self._resume(run)
         except LedgerError as error:

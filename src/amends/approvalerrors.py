@@ -33,7 +33,9 @@ class Rejected(Refused):
     def __init__(
         self, tool: str, *, by: str, reason: str, approval: Any = None, call: Any = None, run_id: str | None = None
     ) -> None:
-        super().__init__(f"{visible(by)} rejected {visible(tool)}: {visible(reason, prose=True)}", run_id=run_id)
+        hint = f"ask for something else, or settle it with {visible(by)}; the same request is answered with the same no"
+        message = f"{visible(by)} rejected {visible(tool)}: {visible(reason, prose=True)}"
+        super().__init__(message, run_id=run_id, hint=hint)
         self.tool, self.by, self.reason = tool, by, reason
         self.approval, self.call = approval, call
 
@@ -115,9 +117,11 @@ class Held(Waiting):
     def for_model(self) -> str:
         tool = getattr(self.call, "tool", "the call")
         if self.reason == "duplicate" and self.twin is not None:
+            is_lost = self.twin.result is None and bool(getattr(self.twin, "loss", None))
+            use = "it was done, and its result is not kept" if is_lost else f"use its result: {shown(self.twin.result)}"
             return (
                 f"Not run: this looks like the {tool} from before the restart, {shown(dict(self.twin.args))}. "
-                f"If it is the same, use its result: {shown(self.twin.result)}. "
+                f"If it is the same, {use}. "
                 'If it is another one, call again with "again_because".'
             )
         if self.reason == "budget" and self.approval is not None:

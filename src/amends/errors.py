@@ -30,7 +30,8 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     RuleRefused                  .tool .why
     Rejected                     .tool .by .reason .approval .call
     ApprovalVoid                 .tool .why .approval .call .diff .expired_at .asked .deciding
-    ResultGone                   .what .call .gone_at
+    ResultLost                   .what .why .call
+      ResultGone                 .gone_at
     StalePlan                    .plan .now
     LinkVoid                     .why
   ToolError                      a tool failed
@@ -81,7 +82,7 @@ from amends.noticeerrors import LinkVoid as LinkVoid
 from amends.noticeerrors import NotDelivered as NotDelivered
 from amends.overspent import BadCost as BadCost
 from amends.overspent import BudgetExceeded as BudgetExceeded
-from amends.phrases import close_to, listed, out_of_order
+from amends.phrases import close_to, listed, out_of_order, what_to_call
 from amends.phrases import shown as shown
 from amends.replayerrors import Diverged as Diverged
 from amends.replayerrors import ReplayDenied as ReplayDenied
@@ -91,6 +92,8 @@ from amends.replayerrors import ReplayDenied as ReplayDenied
 
 class BadDeclaration(UsageError):
     """A tool was declared in a way that makes no sense."""
+
+    default_hint = "correct the declaration of this tool; its place is in the message"
 
     def __init__(self, message: str, *, tool: str, where: str = "", hint: str | None = None) -> None:
         super().__init__(f"{message} ({where})" if where else message, hint=hint)
@@ -113,9 +116,13 @@ class NoRun(_OfTool):
 class WrongColour(_OfTool):
     """A blocking tool called directly in an async run, or the reverse."""
 
+    default_hint = "await the tool in an async run, call it plainly in a blocking one, or use run.call, which does both"
+
 
 class NotStorable(UsageError):
     """A value that cannot be written down."""
+
+    default_hint = "pass an id or plain data instead"
 
     def __init__(self, message: str, *, path: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -132,6 +139,8 @@ class TooLarge(UsageError):
 
 class RunEnded(UsageError):
     """The run is closed: committed, taken back, or being taken back."""
+
+    default_hint = "open a new run for more work; rt.report(run_id) shows how this one ended"
 
     def __init__(self, message: str, *, state: str, run_id: str | None = None, hint: str | None = None) -> None:
         super().__init__(message, run_id=run_id, hint=hint)
@@ -156,6 +165,8 @@ class RunConflict(UsageError):
 class BadConfig(UsageError):
     """A setting that cannot be used."""
 
+    default_hint = "correct the setting where the message says it comes from; amends doctor shows all of them"
+
     def __init__(self, message: str, *, setting: str, origin: str = "", hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.setting, self.origin = setting, origin
@@ -163,6 +174,8 @@ class BadConfig(UsageError):
 
 class CannotJoin(_OfTool):
     """The record of this call cannot be part of the transaction that ``connection=`` brings."""
+
+    default_hint = "call the tool without connection=, or give the runtime the database that the connection belongs to"
 
 
 class TransactionOpen(UsageError):
@@ -216,7 +229,7 @@ class OutOfOrder(Refused):
     ) -> None:
         self.tool, self.law, self.pivot = tool, law, pivot
         self.missing, self.unsettled, self.allowed = tuple(missing), tuple(unsettled), tuple(allowed)
-        super().__init__(out_of_order(self), run_id=run_id)
+        super().__init__(out_of_order(self), run_id=run_id, hint=what_to_call(self))
 
 
 class KeyConflict(Refused):
@@ -299,12 +312,36 @@ class Deadlocked(Refused):
         )
 
 
-class ResultGone(Refused):
+class ResultLost(Refused):
+    """It was done, and nobody has what it gave back: that could not be kept, or was never told. It is not done again."""
+
+    default_hint = (
+        "do not do it again; let the tool return an id or plain data that the ledger can keep, "
+        "and look the rest up where it is"
+    )
+
+    def __init__(
+        self, what: str, *, why: str, call: Any = None, run_id: str | None = None, message: str | None = None
+    ) -> None:
+        super().__init__(message or f"{what} was done, and nobody has its result: {why}", run_id=run_id)
+        self.what, self.why, self.call = what, why, call
+
+    def for_model(self) -> str:
+        return f"Already done: {self.what}. Its result is not kept. Do not do it again."
+
+
+class ResultGone(ResultLost):
     """It was done, and gc has removed what it gave back; it is not done again."""
 
+    default_hint = (
+        "do not do it again; run gc with a longer older_than= to keep results for as long as they are asked for"
+    )
+
     def __init__(self, what: str, *, gone_at: datetime, call: Any = None, run_id: str | None = None) -> None:
-        super().__init__(f"{what} was done; gc removed its result on {gone_at:%Y-%m-%d %H:%M} UTC", run_id=run_id)
-        self.what, self.gone_at, self.call = what, gone_at, call
+        when = f"{gone_at:%Y-%m-%d %H:%M} UTC"
+        message = f"{what} was done; gc removed its result on {when}"
+        super().__init__(what, why=f"gc removed it on {when}", call=call, run_id=run_id, message=message)
+        self.gone_at = gone_at
 
     def for_model(self) -> str:
         return f"Already done: {self.what}. Its result is no longer kept. Do not do it again."
@@ -324,6 +361,8 @@ class StalePlan(Refused):
 
 class ToolFailed(ToolError):
     """A recorded failure whose original exception is not at hand."""
+
+    default_hint = "nothing was changed; correct the cause and call it again"
 
     def __init__(self, message: str, *, call: Any, type_name: str, run_id: str | None = None) -> None:
         super().__init__(f"{type_name}: {message}" if type_name else message, run_id=run_id)
@@ -353,6 +392,8 @@ class InDoubt(ToolError):
 class RunBlocked(ToolError):
     """amends can do nothing more alone; each cause names the verb that removes it."""
 
+    default_hint = "look at rt.report(run_id): each of its causes names the verb that removes it"
+
     def __init__(
         self,
         message: str,
@@ -375,6 +416,8 @@ class RunBlocked(ToolError):
 
 class RolledBack(Error):
     """The run was taken back on request."""
+
+    default_hint = "look at error.report; open a new run to try again"
 
     def __init__(self, message: str, *, report: Any, run_id: str) -> None:
         super().__init__(message, run_id=run_id)
@@ -406,17 +449,27 @@ class Busy(Waiting):
 class LedgerUnavailable(LedgerError):
     """The ledger does not answer, is read-only, full, or locked for too long."""
 
+    default_hint = (
+        "check that the database runs, can be reached and has room, then try again; what was recorded is kept"
+    )
+
 
 class LedgerMissing(LedgerError):
     """There is no ledger there, and none may be created."""
+
+    default_hint = "make it with amends migrate, or correct the url of the ledger"
 
 
 class LedgerTooNew(LedgerError):
     """The ledger was written by a newer amends."""
 
+    default_hint = "install the amends that wrote this ledger, or a newer one"
+
 
 class LedgerCorrupt(LedgerError):
     """The file is no ledger, or it is damaged."""
+
+    default_hint = "restore the ledger from a backup, or correct its url; amends doctor says what is wrong"
 
 
 class LedgerSealed(LedgerError):
@@ -430,9 +483,13 @@ class LedgerSealed(LedgerError):
 class LeaseLost(LedgerError):
     """This process no longer owns the run; what it did after is kept as evidence."""
 
+    default_hint = "another process goes on with the run; open it again to see its state"
+
 
 class TransitionRefused(LedgerError):
     """A move that the table of states does not have: a bug of ours, or a race that was lost."""
+
+    default_hint = "look at it again with rt.report or rt.call: somebody else was faster"
 
     def __init__(self, message: str, *, frm: str, to: str) -> None:
         super().__init__(message)

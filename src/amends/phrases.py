@@ -93,6 +93,21 @@ def out_of_order(no: OutOfOrder) -> str:
             )
 
 
+def what_to_call(no: OutOfOrder) -> str:
+    """What a program does about a call that the ordering law refused."""
+    match no.law:
+        case "pivot_early" if no.missing:
+            return f"call {listed(no.missing)} first, then {no.tool} again"
+        case "pivot_early":
+            return f"wait until {listed(no.unsettled)} is settled (rt.report shows why it is not), then call {no.tool} again"
+        case "pivot_in_flight":
+            return (
+                f"wait until {no.pivot or 'the pivot'} is settled, then call {no.tool} again; reads may start meanwhile"
+            )
+        case _:
+            return f"do {no.tool} in a run of its own, or in a child: with run.child(): ..."
+
+
 NAME_CHARS_MAX: Final = 64
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 

@@ -168,9 +168,9 @@ class Runtime(
             return Run(self._hub, self._driver, session, row, over=is_settled(row))
 
     def _owing(self, session: Session, row: RunRow) -> RunRow:
-        Run(self._hub, self._driver, session, row, over=False)  # what is done on the way knows its run
+        run = Run(self._hub, self._driver, session, row, over=False)  # what is done on the way knows its run
         try:
-            return self._driver.run(opening.go_on(session, row))
+            return run._ending(opening.go_on(session, row))
         except BaseException:
             self._hub.keeper.forget(session.lease)
             raise
@@ -239,7 +239,7 @@ class Runtime(
         run = Run(self._hub, self._driver, session, row, over=False)
         self._hub.keeper.keep(lease)
         try:
-            done = self._driver.run(people.recover_tree(session, row, has_agent=row.agent in self._agents))
+            done = run._ending(people.recover_tree(session, row, has_agent=row.agent in self._agents))
             if done.how == "resume":
                 self._resume(run)
         except LedgerError as error:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Required, TypeAlias, TypedDict
 
 from amends.budget import Costs
 from amends.errors import BadArguments, BadDeclaration
-from amends.model import Call, Kind, Order, Request, Retry, Scope, Staged
+from amends.model import LOST, Call, Kind, Order, Request, Retry, Scope, Staged
 from amends.phrases import name_for_models
 from amends.record import dataclass, field
 from amends.secret import Hidden
@@ -217,6 +217,10 @@ class ProbeSpec:
     is_async: bool
     settle: float = 0.0
     tool: str | None = None  # the tool that it is, where it is one
+    needs: tuple[str, ...] = ()
+    """Those of ``params`` without which it is not started: they have no default."""
+    takes_none: bool = False
+    """Its ``result`` may be None where the tool's own result never is: None then stands for a call in doubt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +239,15 @@ class Twin:
     probe: ProbeSpec | None = None
     tool: str | None = None
     """The tool that it is, where it is one."""
+    needs: tuple[str, ...] = ()
+    """As in ProbeSpec."""
+    takes_none: bool = False
+    """As in ProbeSpec."""
+
+    @property
+    def needs_result(self) -> bool:
+        """Whether it cannot be started in doubt, since nobody has the result then."""
+        return "result" in self.needs and not self.takes_none
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -342,14 +355,15 @@ class Spec:
 
 
 def twin_kwargs(params: Sequence[str], *, args: Mapping[str, Any], result: object, call: Call) -> dict[str, Any]:
-    """What a twin is called with: the names it asks for.
+    """Return what a twin is called with: the names it asks for.
 
     ``result`` and ``call`` are those of the call, whatever the tool's own arguments are called. A name that an
-    older record does not have is left out: the twin's default, or its own error, decides.
+    older record does not have, and a result that is ``LOST``, are left out: the twin's default decides.
     """
     named: dict[str, Any] = dict(args) if EVERYTHING in params else {n: args[n] for n in params if n in args}
     ours = {"result": result, "call": call}
-    return named | {name: value for name, value in ours.items() if name in params}
+    made = named | {name: value for name, value in ours.items() if name in params}
+    return {name: value for name, value in made.items() if value is not LOST}
 
 
 def schemas(specs: Iterable[Spec], style: Style, *, repeats: bool = False) -> list[dict[str, Any]]:

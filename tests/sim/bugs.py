@@ -19,7 +19,19 @@ from unittest import mock
 from amends import notices, planmark, planning, proofs, requesting
 from amends.budgetrows import UpdateSlice
 from amends.chain import GENESIS
-from amends.engine import call, checkpointing, doubt, ending, judge, landing, recovery, replay, rollback, session
+from amends.engine import (
+    call,
+    checkpointing,
+    doubt,
+    ending,
+    judge,
+    landing,
+    recovery,
+    replay,
+    rollback,
+    session,
+    veiling,
+)
 from amends.engine import values as engine_values
 from amends.ledger import AdmitCall
 from amends.lockrows import TakeLock, Wanted
@@ -63,6 +75,7 @@ MODULES = (
     engine_values,
     rollback,
     session,
+    veiling,
     admission,
     law,
     change,
@@ -613,6 +626,18 @@ BUGS: tuple[Bug, ...] = (
     Bug("V4", "a settlement does not prove its result",
         lambda: rewritten((proofs, "settlement_said", '"result": proof_of(op, op.result), ', "")),
         ("record_is_whole",)),
+    Bug("G2", "a lost result is handed to its compensation as None",
+        lambda: rewritten((veiling, "missing", 'if "result" not in asked.needs or (', "if True or ("), (veiling, "twin_given", "result = None if asked.takes_none and row.comp_blind else LOST", "result = None")),
+        ("ledger_against_world",), ("G1", "G3")),
+    Bug("G3", "a compensation that tolerates absence is started in doubt without the result that it needs",
+        lambda: rewritten((doubt, "may_compensate_in_doubt", " and not twin.needs_result", ""), (veiling, "missing", 'if "result" not in asked.needs or (', 'if "result" not in asked.needs or row.comp_blind or ('), (veiling, "twin_given", "result = None if asked.takes_none and row.comp_blind else LOST", "result = None")),
+        ("ledger_against_world",), ("G2",)),
+    Bug("G4", "asked again, a lost result is None",
+        lambda: rewritten((veiling, "recorded_result", "if row.result is None:", "if False:")),
+        ("answers_true",), ("G1",)),
+    Bug("G5", "a compensation that was stopped in a living process stays as it is",
+        lambda: rewritten((landing, "stop_here", "if await LiveCalls(session.uid):", "if True:")),
+        ("no_orphans",), ("G4", "F6")),
 )  # fmt: skip
 
 

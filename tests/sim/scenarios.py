@@ -655,6 +655,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.desk import desk_scenarios
     from tests.sim.forking import fork_scenarios
     from tests.sim.locking import lock_scenarios
+    from tests.sim.losses import loss_scenarios
     from tests.sim.replaying import replay_scenarios
     from tests.sim.spending import spending_scenarios
     from tests.sim.sweeping import sweeping_scenarios
@@ -702,4 +703,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *telling_scenarios(v),
         *checkpoint_scenarios(v),
         *replay_scenarios(v),
+        *loss_scenarios(v),
     ]

@@ -76,6 +76,8 @@ class Standing:
             yield from self._moves("approval", str(facts.get("approval")), event, facts)
         elif what in ("goal", "output"):
             self._adds("run", event.run, _facts(event), "output")
+        elif what == "retry asked":
+            self._adds("call", event.call, _facts(event), "result")
         elif what == "approval given":
             facts = _facts(event)
             self._adds("approval", str(facts.get("approval")), facts, "given")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from amends import people
-from amends.engine import ending, leaving, opening, plan, recovery
+from amends.engine import ending, landing, leaving, opening, plan, recovery
 from amends.engine.call import guarded_call
 from amends.engine.giving import give_back
 from amends.engine.session import Session
@@ -29,6 +29,7 @@ class Inside:
 
     def __init__(self, sim: Simulation, hub: Hub, process: Process) -> None:
         self.sim, self.hub, self.process = sim, hub, process
+        hub.forget()  # another process: it knows only what the ledger says
 
     def run(self, id: str, *, agent: str = "", **options: Any) -> SimulatedBlock:
         """``async with inside.run("r"):`` as ``with rt.run("r"):``."""
@@ -45,7 +46,9 @@ class Inside:
             if opened.how == "ended":
                 return SimulatedRun(self, session, over=True)
             self.process.leases[lease.root] = lease
-            row = await opening.go_on(session, opened.run) if resumed else opened.run
+            row = opened.run
+            if resumed:
+                row = await SimulatedRun(self, session, over=False)._ending(opening.go_on(session, opened.run))
             if row.state != "rolled_back":
                 return SimulatedRun(self, session, over=row.state == "committed")
 
@@ -68,8 +71,9 @@ class Inside:
     async def _recover(self, row: RunRow, lease: Any, agents: dict[str, Agent]) -> None:
         self.process.leases[lease.root] = lease
         session = self.hub.session(row, lease, resumed=True, wait_s=people.PATIENCE_S_MAX)
+        recovered = SimulatedRun(self, session, over=False)
         try:
-            done = await recovery.recover_tree(session, row, has_agent=row.agent in agents)
+            done = await recovered._ending(recovery.recover_tree(session, row, has_agent=row.agent in agents))
         except LedgerError:
             return  # taken over meanwhile
         if done.how == "resume":
@@ -157,8 +161,18 @@ class SimulatedRun:
     async def leave(self, error: BaseException | None = None) -> None:
         """The nine ways out."""
         if not self.over:
-            await leaving.leave(self.session, error, None)
+            await self._ending(leaving.leave(self.session, error, None))
         self.over = True
+
+    async def _ending(self, flow: Any) -> Any:
+        """A flow that ends the run; a cancellation leaves doubt behind, and a run that others can take at once."""
+        try:
+            return await flow
+        except (Exception, GeneratorExit):
+            raise
+        except BaseException:
+            await landing.stop_here(self.session)
+            raise
 
     async def let_go(self) -> None:
         """Give the run back."""
