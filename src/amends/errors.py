@@ -10,6 +10,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     RunEnded                     .state
     RunConflict                  .recorded .given
     BadConfig                    .setting .origin
+      BadRule                    .rule .tool .argument .meant
     CannotJoin                   .tool
     BadCost                      .tool .why
     TransactionOpen
@@ -161,6 +162,26 @@ class BadConfig(UsageError):
         self.setting, self.origin = setting, origin
 
 
+class BadRule(BadConfig):
+    """A rule that cannot be read, or that could never match the tool it names as it is meant."""
+
+    default_hint = "amends rules test TOOL ARGS says what each rule makes of a call"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rule: int,
+        tool: str = "",
+        argument: str = "",
+        meant: str = "",
+        origin: str = "",
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, setting="rules", origin=origin, hint=hint)
+        self.rule, self.tool, self.argument, self.meant = rule, tool, argument, meant
+
+
 class CannotJoin(_OfTool):
     """The record of this call cannot be part of the transaction that ``connection=`` brings."""
 
@@ -230,21 +251,24 @@ class KeyConflict(Refused):
         call: Any = None,
         given: Mapping[str, Any] | None = None,
         diff: Mapping[str, tuple[Any, Any]] | None = None,
+        may_repeat: bool = False,
         run_id: str | None = None,
     ) -> None:
         hint = 'repeat on purpose with tool.with_options(again="why"), or use the recorded result'
         super().__init__(message, run_id=run_id, hint=hint)
         self.tool, self.call = tool, call
         self.given, self.diff = dict(given or {}), dict(diff or {})
+        self._may_repeat = may_repeat
 
     def for_model(self) -> str:
         was = ", ".join(f"{k}={shown(a)}" for k, (a, _) in self.diff.items())
         now = ", ".join(f"{k}={shown(b)}" for k, (_, b) in self.diff.items())
         result = getattr(self.call, "result", None)
         use = f" Use that result: {shown(result)}." if result is not None else ""
+        second = 'call again with "again_because"' if self._may_repeat else "stop and tell the user"
         return (
             f"Not run: {self.tool} was already done with {was or 'other arguments'}; you asked for {now or 'these'}.{use} "
-            'Only if a second one is meant, call again with "again_because".'
+            f"Only if a second one is meant, {second}."
         )
 
 

@@ -29,7 +29,7 @@ from amends.notices import Hook, Notices
 from amends.ops import Lease
 from amends.phrases import name_for_models
 from amends.rows import RunRow
-from amends.rules import Rule
+from amends.rules import Rule, check_rules_for
 from amends.settings import Setting, settle_settings
 from amends.store.locate import store_for
 from amends.tool import Declaration, Spec, current_caller, specs_of
@@ -53,6 +53,7 @@ class Hub:
         self.order: Order = self.value("order")
         self.lease_s: float = self.value("lease")
         self.wait_s: float = self.value("wait")
+        self.repeats: bool = self.value("repeats")
         self.hiding = Hiding(self.store, self.settings)
         self.veil = self.hiding.veil
         self._memories: weakref.WeakValueDictionary[str, Memory] = weakref.WeakValueDictionary()
@@ -62,6 +63,8 @@ class Hub:
         self.approvers: Mapping[str, tuple[str, ...]] = self.value("approvers")
         self.anchor = anchor_of(self.store.url, self.value("anchor"))
         self.checkpointer = Checkpointer(self.store, self.settings, anchor=self.anchor, hook=on_checkpoint)
+        self.warnings: tuple[str, ...] = ()
+        """What is odd about rules, budgets and tools, and may yet be meant: each was logged."""
         self.tools: list[object] = [*tools, *self._tables()]
         self.bodies: dict[str, Callable[..., Any]] = {}
         """How this process reaches tools that live elsewhere."""
@@ -108,7 +111,16 @@ class Hub:
     def _checked(self, tools: list[object]) -> dict[str, Spec]:
         specs = specs_of(tools, order=self.order, redact=self.veil.hidden, bodies=self.bodies)
         self.hiding.check(specs.values())
+        said = self.settings["rules"]
+        self._warn(check_rules_for(self.rules, specs, origin=said.origin, approvers=self.approvers))
         return specs
+
+    def _warn(self, found: Sequence[str]) -> None:
+        """Keep what is odd about rules and budgets for ``doctor``, and log what was not logged before."""
+        for text in found:
+            if text not in self.warnings:
+                log.warning("%s", text)
+        self.warnings = tuple(found)
 
     @property
     def doable(self) -> frozenset[str]:
@@ -187,6 +199,19 @@ class Hub:
             found = next((spec for name, spec in self.specs.items() if name_for_models(name) == tool), None)
         return found
 
+    def may_repeat(self, spec: Spec | None) -> bool:
+        """Whether a model's ``again_because`` is honoured for this tool; None: one that nobody declared."""
+        return self.repeats and (spec is None or spec.may_repeat)
+
+    def offers(self, wanted: bool | None) -> bool:
+        """Whether ``again_because`` is offered where this was asked for; raises where it would not be honoured."""
+        if wanted and not self.repeats:
+            raise UsageError(
+                "repeats=True offers again_because to a model, and this runtime does not honour it",
+                hint="say Runtime(repeats=True), AMENDS_REPEATS=true, or repeats = true in amends.toml",
+            )
+        return self.repeats if wanted is None else wanted
+
     def opening(self, view: View, id: str | None, input: object, options: Mapping[str, Any]) -> Opening:
         """What the caller said about a run, written down."""
         tenant = view.within(options.get("tenant")) or ""
@@ -245,6 +270,7 @@ class Hub:
             state=row.state,
             budgets=(*self.budgets, *map(budget_from, json.loads(row.budgets))) if row.budgets else self.budgets,
             rules=self.rules,
+            repeats=self.repeats,
             anchor=self.anchor,
             wait_approval_s=wait_approval_s,
             tell=self.notices.tell,

@@ -23,6 +23,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "wait": 30.0,
     "wait_approval": 0.0,
     "create": True,
+    "repeats": False,
     "tenant": None,
     "agent": None,
     "principal": None,

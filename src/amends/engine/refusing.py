@@ -123,5 +123,6 @@ def conflict(session: Session, ask: Ask, row: CallRow) -> KeyConflict:
         call=call_of(row, session.spec(row.tool)),
         given=dict(given),
         diff=changed,
+        may_repeat=session.may_repeat(row.tool),
         run_id=session.id,
     )
