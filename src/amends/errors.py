@@ -363,8 +363,10 @@ class InDoubt(ToolError):
 
     default_hint = "do not call it again; give the tool a probe, or decide with rt.resolve(call.id, ...)"
 
-    def __init__(self, message: str, *, call: Any, why: str, run_id: str | None = None) -> None:
-        super().__init__(message, run_id=run_id)
+    def __init__(
+        self, message: str, *, call: Any, why: str, run_id: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, run_id=run_id, hint=hint)
         self.call, self.why = call, why
 
     def for_model(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from amends import process
 from amends.anchor import anchor_of
-from amends.budget import Budget, budget_from, checked_budgets
+from amends.budget import Budget, budget_from, check_budgets_for, checked_budgets
 from amends.checkpointer import Checkpointer, Told
 from amends.drive import Live
 from amends.elsewhere import declared_in
@@ -112,7 +112,13 @@ class Hub:
         specs = specs_of(tools, order=self.order, redact=self.veil.hidden, bodies=self.bodies)
         self.hiding.check(specs.values())
         said = self.settings["rules"]
-        self._warn(check_rules_for(self.rules, specs, origin=said.origin, approvers=self.approvers))
+        costs = {name: spec.cost for name, spec in specs.items()}
+        self._warn(
+            [
+                *check_rules_for(self.rules, specs, origin=said.origin, approvers=self.approvers),
+                *check_budgets_for(self.budgets, costs, origin=self.settings["budgets"].origin),
+            ]
+        )
         return specs
 
     def _warn(self, found: Sequence[str]) -> None:
@@ -238,9 +244,15 @@ class Hub:
             deadline_s=options.get("deadline"),
             if_rolled_back=options.get("if_rolled_back", "again"),
             history=bool(options.get("history", False)),
-            budgets=_written_budgets(options.get("budgets", ())),
+            budgets=self._written_budgets(options.get("budgets", ())),
             new_id=self.new_id,
         )
+
+    def _written_budgets(self, given: Iterable[object]) -> str:
+        budgets = checked_budgets(given, "run")
+        for text in check_budgets_for(budgets, {name: spec.cost for name, spec in self.specs.items()}, origin="run"):
+            log.warning("%s", text)
+        return json.dumps([budget.to_dict() for budget in budgets], ensure_ascii=False) if budgets else ""
 
     def session(
         self,
@@ -325,11 +337,6 @@ def run_id_of(id: Any) -> str:
     if not isinstance(id, str) or not id or len(id) > 512:
         raise UsageError(f"a run id is a text of 1 to 512 characters, not {str(id)[:40]!r}")
     return id
-
-
-def _written_budgets(given: Iterable[object]) -> str:
-    budgets = checked_budgets(given, "run")
-    return json.dumps([budget.to_dict() for budget in budgets], ensure_ascii=False) if budgets else ""
 
 
 def _tags(tags: Sequence[str]) -> list[str]:

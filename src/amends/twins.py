@@ -12,7 +12,7 @@ from amends.check import bad, check_seconds, checked_retry, has_argument
 from amends.errors import BadDeclaration
 from amends.model import Absent, Happened, Probed, Retry, Unknown
 from amends.record import dataclass
-from amends.signature import is_async_function
+from amends.signature import hints_of, is_async_function
 from amends.spec import (
     EVERYTHING,
     TWIN_RETRY,
@@ -149,6 +149,11 @@ class Known:
             fn, params = _with_args(declared, fn, twin["args"], role), (EVERYTHING, "result", "call")
         else:
             params = _params(declared, fn, role)
+            if role in PROBES and own is None and hints_of(fn, declared.local_names).get("return") is bool:
+                bad(
+                    declared,
+                    f"{declared.name}: its {role} returns a bool; it returns Happened(result), Absent() or Unknown()",
+                )
         if isinstance(fn, Elsewhere):
             return ProbeSpec(fn, params, False, settle=settle, tool=fn.name)
         if role in PROBES and (is_elsewhere or isinstance(twin, Mapping)):
