@@ -114,9 +114,7 @@ class Held(Waiting):
     def for_model(self) -> str:
         tool = getattr(self.call, "tool", "the call")
         if self.reason == "duplicate" and self.twin is not None:
-            other = (
-                'call again with "again_because"' if self._may_repeat else "go on with other work: a person decides"
-            )
+            other = 'call again with "again_because"' if self._may_repeat else "go on with other work: a person decides"
             return (
                 f"Not run: this looks like the {tool} from before the restart, {shown(dict(self.twin.args))}. "
                 f"If it is the same, use its result: {shown(self.twin.result)}. "

@@ -177,7 +177,12 @@ def _checked(given: object, origin: str) -> Budget:
     if given.every is not None and given.per == "call":
         raise _bad("a budget per call has no every=: it looks at one call alone", origin)
     tool: Any = given.tool
-    if not isinstance(tool, str) or not 0 < len(tool) <= UNIT_CHARS_MAX or not tool.isprintable() or tool != tool.strip():
+    if (
+        not isinstance(tool, str)
+        or not 0 < len(tool) <= UNIT_CHARS_MAX
+        or not tool.isprintable()
+        or tool != tool.strip()
+    ):
         raise _bad(f"tool is {tool!r}; it is a text of 1 to {UNIT_CHARS_MAX} characters", origin)
     try:
         return replace(given, unit=unit_of(given.unit))

@@ -229,7 +229,9 @@ def parse_filter(text: str, fields: tuple[str, ...], states: tuple[str, ...] = (
         if field in CHOICES and fields is BUDGET_FIELDS:
             unknown = [one for one in condition.values if "*" not in one and one not in CHOICES[field]]
             if unknown:
-                raise UsageError(f"there is no {field} {unknown[0]!r}", hint=f"it is one of {', '.join(CHOICES[field])}")
+                raise UsageError(
+                    f"there is no {field} {unknown[0]!r}", hint=f"it is one of {', '.join(CHOICES[field])}"
+                )
         words[name] = (*words.get(name, ()), condition)
     return Filter(words)
 

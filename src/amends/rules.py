@@ -288,7 +288,7 @@ class _Condition:
 def _read(said: str) -> _Condition:
     """Take a condition apart; raises ValueError for one that cannot be read."""
     if not said.isprintable():
-        raise ValueError(f"{ascii(said)} has characters that cannot be seen; write ? for one of them")
+        raise ValueError(f"{said!a} has characters that cannot be seen; write ? for one of them")
     text = said.strip()
     found = _SIGN.match(text)
     if found is None:
@@ -345,7 +345,14 @@ _BOOLS: Final = {
 _NONES: Final = ("none", "null")
 _MISSING: Final = object()
 _UNCLEAR: Final = object()
-_TEXTUAL: Final = ("ipaddress", "pathlib", "pathlib._local", "pydantic.networks", "pydantic_core._pydantic_core", "yarl")
+_TEXTUAL: Final = (
+    "ipaddress",
+    "pathlib",
+    "pathlib._local",
+    "pydantic.networks",
+    "pydantic_core._pydantic_core",
+    "yarl",
+)
 """Modules whose classes are texts with a meaning: compared by how they are written."""
 
 
@@ -529,7 +536,9 @@ def _comparable(value: date | time, other: Any) -> tuple[Any, Any] | None:
         return value.date(), other
     if isinstance(other, datetime) and isinstance(value, date) and not isinstance(value, datetime):
         return (value, other.date()) if other.time() == time() else None
-    if isinstance(value, datetime) and isinstance(other, datetime) or isinstance(value, time) and isinstance(other, time):
+    if (isinstance(value, datetime) and isinstance(other, datetime)) or (
+        isinstance(value, time) and isinstance(other, time)
+    ):
         return (value, other) if (value.utcoffset() is None) == (other.utcoffset() is None) else None
     if type(value) is date and type(other) is date:
         return value, other
@@ -631,16 +640,8 @@ def _bad(number: int, origin: str, what: str, *, tool: Any = "", argument: str =
 def _problem(rule: Rule) -> str:
     if rule.decision not in get_args(Decides):
         return f"decides {rule.decision!r}; it is one of {', '.join(get_args(Decides))}"
-    for name in ("tool", "agent", "tz"):
-        text: Any = getattr(rule, name)
-        if not isinstance(text, str) or not text or text != text.strip() or not text.isprintable():
-            return f"has {name}={text!r}; it is a text without blanks around it"
-    for name in ("why", "hours"):
-        if not isinstance(getattr(rule, name), str):
-            return f"has {name}={getattr(rule, name)!r}; it is a text"
-    for name in ("first_use", "undeclared"):
-        if not isinstance(getattr(rule, name), bool):
-            return f"has {name}={getattr(rule, name)!r}; it is true or false"
+    if problem := _mistyped(rule):
+        return problem
     approvers: Any = rule.approvers  # a table may say anything
     if type(approvers) is not int or not 1 <= approvers <= APPROVERS_MAX:
         return f"needs {rule.approvers!r} approvers; it is a number from 1 to {APPROVERS_MAX}"
@@ -660,6 +661,20 @@ def _problem(rule: Rule) -> str:
     if rule.residue not in ("", "accept"):
         return f"has residue={rule.residue!r}; it is accept, or left out"
     return _unaskable(rule.when) or _unreadable(rule)
+
+
+def _mistyped(rule: Rule) -> str:
+    for name in ("tool", "agent", "tz"):
+        text: Any = getattr(rule, name)
+        if not isinstance(text, str) or not text or text != text.strip() or not text.isprintable():
+            return f"has {name}={text!r}; it is a text without blanks around it"
+    for name in ("why", "hours"):
+        if not isinstance(getattr(rule, name), str):
+            return f"has {name}={getattr(rule, name)!r}; it is a text"
+    for name in ("first_use", "undeclared"):
+        if not isinstance(getattr(rule, name), bool):
+            return f"has {name}={getattr(rule, name)!r}; it is true or false"
+    return ""
 
 
 def _unaskable(when: Any) -> str:
@@ -714,7 +729,7 @@ def _check_said(path: str, said: object) -> None:
             raise ValueError(f"{path} is one of nothing")
         for one in said:
             if isinstance(one, Mapping):
-                raise ValueError(f"{path} has a table in a list; write one rule for each")
+                raise ValueError(f"{path} has a table in a list; write one rule for each")  # noqa: TRY004 (of a setting)
             _check_said(path, one)
     elif isinstance(said, str):
         _read(said)
@@ -794,7 +809,9 @@ def _check_args(rule: Rule, number: int, meant: Sequence[Spec], origin: str) -> 
     for path, said in _flat(rule.args):
         problems = [_argument_problem(spec, path, said) for spec in meant]
         slips = [one for one in problems if one is not None and not one.known and is_slip(path[0], one.meant)]
-        closed = [one for spec, one in zip(meant, problems, strict=True) if one is not None or not _is_open(spec, path[0])]
+        closed = [
+            one for spec, one in zip(meant, problems, strict=True) if one is not None or not _is_open(spec, path[0])
+        ]
         # Of several tools that a pattern names, those that have the argument are meant. A tool that takes any name does
         # not excuse a name that another one of them has almost.
         if all(problem is not None for problem in problems) or (slips and all(one is not None for one in closed)):
@@ -891,7 +908,9 @@ def _below(hint: Any, parts: tuple[str, ...]) -> list[Any]:
         inner = [one for one in get_args(hint) if one is not ...] or [Any]
         return _below_any(inner, parts[1:] if re.fullmatch(r"-?\d+", parts[0]) else parts, ())
     if fields is not None:
-        raise _Strange(f'{_type_name(hint)} has no "{parts[0]}"{_guess(parts[0], fields)}', "".join(close_to(parts[0], fields)))
+        raise _Strange(
+            f'{_type_name(hint)} has no "{parts[0]}"{_guess(parts[0], fields)}', "".join(close_to(parts[0], fields))
+        )
     if isinstance(origin, type) and (origin in _SCALARS or issubclass(origin, Enum)):
         if not callable(getattr(origin, parts[0], len)) and origin not in (str, bytes, int, float, bool, Decimal):
             return [Any]
@@ -914,7 +933,9 @@ def _below_any(hints: Iterable[Any], parts: tuple[str, ...], every: Sequence[Any
     return [*found, type(None)] if type(None) in every and not parts else found
 
 
-_SCALARS: Final = frozenset({str, bytes, bytearray, int, float, bool, complex, Decimal, date, datetime, time, timedelta, UUID})
+_SCALARS: Final = frozenset(
+    {str, bytes, bytearray, int, float, bool, complex, Decimal, date, datetime, time, timedelta, UUID}
+)
 
 
 def _plain_hint(hint: Any) -> Any:
@@ -927,7 +948,7 @@ def _plain_hint(hint: Any) -> Any:
         elif type(hint).__name__ == "TypeAliasType":
             hint = hint.__value__
         elif isinstance(hint, typing.TypeVar):
-            hint = hint.__bound__ or (typing.Union[hint.__constraints__] if hint.__constraints__ else Any)
+            hint = hint.__bound__ or Any
         else:
             return Any if hint is object or isinstance(hint, str) or hint is inspect.Parameter.empty else hint
 
@@ -937,7 +958,11 @@ def _is_union(hint: Any) -> bool:
 
 
 def _is_list_type(origin: Any) -> bool:
-    return isinstance(origin, type) and issubclass(origin, Iterable) and not issubclass(origin, str | bytes | Mapping | Enum)
+    return (
+        isinstance(origin, type)
+        and issubclass(origin, Iterable)
+        and not issubclass(origin, str | bytes | Mapping | Enum)
+    )
 
 
 def _fields_of(hint: Any) -> dict[str, Any] | None:
@@ -950,7 +975,12 @@ def _fields_of(hint: Any) -> dict[str, Any] | None:
         if getattr(cls, "model_config", {}).get("extra") == "allow":
             return None
         names = {name: one.annotation for name, one in models.items()}
-    elif dataclasses.is_dataclass(cls) or typing.is_typeddict(cls) or hasattr(cls, "_fields") or hasattr(cls, "__attrs_attrs__"):
+    elif (
+        dataclasses.is_dataclass(cls)
+        or typing.is_typeddict(cls)
+        or hasattr(cls, "_fields")
+        or hasattr(cls, "__attrs_attrs__")
+    ):
         try:
             hints = typing.get_type_hints(cls, include_extras=True)
         except Exception:  # an annotation may be any expression
@@ -975,9 +1005,11 @@ def _check_leaves(leaves: Sequence[Any], said: object) -> None:
     strange: _Strange | None = None
     for leaf in leaves:
         try:
-            return _check_leaf(leaf, said)
+            _check_leaf(leaf, said)
         except _Strange as error:
             strange = strange or error
+        else:
+            return
     if strange is not None:
         raise strange
 
@@ -1033,14 +1065,7 @@ def _check_scalar(cls: type, hint: Any, said: object, condition: _Condition | No
     """Raise ``_Strange`` where no value of this built-in type is so."""
     wanted = f"it is {_SCALAR_WORDS.get(cls, cls.__name__)}"
     if condition is not None and condition.compares:
-        moment, number = _moment(condition.text), _number(condition.text)
-        if cls in (date, datetime, time):
-            sample = {date: date.min, datetime: datetime.min, time: time.min}[cls]
-            aware = cls is not date and moment is not None and getattr(moment, "tzinfo", None) is not None
-            given = moment.replace(tzinfo=None) if aware else moment  # type: ignore[call-arg, union-attr]
-            if given is None or _comparable(sample, given) is None:
-                raise _Strange(wanted)
-        elif cls in (bool, bytes, bytearray, UUID, complex) or (cls is not str and number is None):
+        if not _has_order(cls, condition.text):
             raise _Strange(f"{wanted}, which has no such order")
         return
     value: object = said if condition is None else condition.text
@@ -1068,6 +1093,20 @@ def _check_scalar(cls: type, hint: Any, said: object, condition: _Condition | No
     elif value is None or isinstance(value, bool):
         raise _Strange(wanted)
     _check_valid(hint, value)
+
+
+def _has_order(cls: type, text: str) -> bool:
+    """Whether values of this type can be larger or smaller than what is written."""
+    moment = _moment(text)
+    if cls is date:
+        return isinstance(moment, date) and (not isinstance(moment, datetime) or moment.time() == time())
+    if cls is datetime:
+        return isinstance(moment, date)
+    if cls is time:
+        return isinstance(moment, time)
+    if cls is str:
+        return True  # it may be a number, or a date, in words; what is neither is held
+    return cls in (int, float, Decimal, timedelta) and _number(text) is not None
 
 
 _SCALAR_WORDS: Final[dict[type, str]] = {

@@ -20,6 +20,7 @@ from amends.errors import BadConfig, BadRule, RuleRefused, UsageError
 from amends.rules import checked_rules
 
 Cents = NewType("Cents", int)
+REF = UUID("12345678-1234-5678-1234-567812345678")
 
 
 class Colour(Enum):
@@ -73,8 +74,8 @@ def buy(
     dry: bool = False,
     day: date = date(2026, 1, 1),
     at: datetime = datetime(2026, 1, 1, tzinfo=UTC),
-    ref: UUID = UUID("12345678-1234-5678-1234-567812345678"),
-    amounts: Mapping[str, int] = {},  # noqa: B006 (never changed)
+    ref: UUID = REF,
+    amounts: Mapping[str, int] = {},
     free: Any = None,
     bounded: Annotated[int, Field(ge=0, le=100)] = 0,
     cents: Cents = Cents(0),
@@ -230,7 +231,8 @@ def test_a_role_that_nobody_has_is_warned_of() -> None:
         ("DE*", ["FR1", "DE2"], "matches"), ("DE*", "de1", "no"), ("Mu\u0308ller", "Müller", "matches"),
         ("Müller", "Mu\u0308ller", "matches"), ("*", {"a": 1}, "matches"),
         ("2026-01-01", date(2026, 1, 1), "matches"), ("2026-*", date(2026, 1, 1), "matches"),
-        (">2026-01-01", datetime(2026, 1, 2, tzinfo=UTC), "matches"), (">2026-01-01T00:00", datetime(2026, 1, 2, tzinfo=UTC), "unclear"),
+        (">2026-01-01", datetime(2026, 1, 2, tzinfo=UTC), "matches"),
+        (">2026-01-01T00:00", datetime(2026, 1, 2, tzinfo=UTC), "unclear"),
         ("2026-01-01T01:00+01:00", datetime(2026, 1, 1, tzinfo=UTC), "matches"), (">2026-01-01", "2026-02-01", "matches"),
         (">2026-01-01", "soon", "unclear"), (date(2026, 1, 1), "2026-01-01", "matches"),
         ("12345678-1234-5678-1234-56781234ABCD", UUID("12345678-1234-5678-1234-56781234abcd"), "matches"),
@@ -284,7 +286,9 @@ def test_a_function_that_answers_neither_yes_nor_no_holds_the_call(answer: Any) 
     assert Runtime("memory:", tools=[pay]).test_rules("pay").decision == "approve"
     for decision in ("allow", "approve"):
         rule = Rule("send_wire", decision=decision, when=lambda request: answer)  # type: ignore[arg-type]
-        assert Runtime("memory:", tools=TOOLS, rules=[rule]).test_rules("send_wire", {"order": "1"}).decision == "approve"
+        assert (
+            Runtime("memory:", tools=TOOLS, rules=[rule]).test_rules("send_wire", {"order": "1"}).decision == "approve"
+        )
 
 
 async def _later() -> bool:
@@ -322,7 +326,7 @@ def test_of_an_unclear_rule_and_those_after_it_the_stricter_counts() -> None:
 
 def test_a_call_that_cannot_be_compared_is_held_and_one_of_a_refusing_rule_refused() -> None:
     rt = Runtime("memory:", tools=TOOLS, rules=[Rule("loose", decision="refuse", args={"order": ">5"})])
-    with rt.run() as run, pytest.raises(RuleRefused):
+    with rt.run(), pytest.raises(RuleRefused):
         loose(order="many")
     rt = Runtime("memory:", tools=TOOLS, rules=[Rule("loose", args={"order": ">5"})])
     with pytest.raises(Held), rt.run():
@@ -351,7 +355,13 @@ def test_a_tool_that_lives_elsewhere_is_taken_at_its_word() -> None:
 def test_rules_in_a_file_are_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "amends.toml"
-    for args in ('args = { cent = ">10000" }', "args = { cents = '=>10000' }", 'args.cents = "gt 5"', 'first_use = "no"', "agent = 5"):
+    for args in (
+        'args = { cent = ">10000" }',
+        "args = { cents = '=>10000' }",
+        'args.cents = "gt 5"',
+        'first_use = "no"',
+        "agent = 5",
+    ):
         file.write_text(f'url = "memory:"\n[[rules]]\ntool = "send_wire"\n{args}\n')
         with pytest.raises(BadRule) as bad:
             Runtime(tools=TOOLS)

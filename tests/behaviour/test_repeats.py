@@ -114,7 +114,11 @@ def test_a_tool_that_takes_any_name_is_not_asked_for_anew_by_it(elsewhere: bool)
         sent.append(more)
         return "sent"
 
-    tools = [declare("loose", kind="compensatable", compensate="undo"), declare("undo", kind="read")] if elsewhere else [loose]
+    tools = (
+        [declare("loose", kind="compensatable", compensate="undo"), declare("undo", kind="read")]
+        if elsewhere
+        else [loose]
+    )
     rt = Runtime("memory:", tools=tools, order="advise")
     with rt.run() as run:
         for _ in range(2):
@@ -132,5 +136,7 @@ def test_an_undeclared_tool_is_not_repeated_either() -> None:
         rt = Runtime("memory:", rules=rules, repeats=repeats)
         with rt.run() as run:
             asked = [{"order": "7"}, AGAIN]
-            assert [run.answer("pay", args, handler=lambda order: sent.append(order)).status for args in asked] == statuses
+            assert [
+                run.answer("pay", args, handler=lambda order: sent.append(order)).status for args in asked
+            ] == statuses
     assert sent == ["7"] * 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,7 +61,9 @@ def test_what_a_body_says_that_it_spent_has_the_same_spelling() -> None:
         odd(n=1)
 
 
-@pytest.mark.parametrize("cost", [{"usd": -1}, {"usd": float("nan")}, {"usd": "5"}, {"": 5}, {"usd": True}, {5: 5}, "5"])
+@pytest.mark.parametrize(
+    "cost", [{"usd": -1}, {"usd": float("nan")}, {"usd": "5"}, {"": 5}, {"usd": True}, {5: 5}, "5"]
+)
 def test_an_amount_that_is_none_is_refused(cost: Any) -> None:
     with pytest.raises(BadDeclaration):
         Runtime("memory:", tools=[_pay(cost)])

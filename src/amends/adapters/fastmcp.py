@@ -44,8 +44,8 @@ class AmendsMiddleware(Middleware):
 
     ``run_id``: the run of a request, or what makes it of the tool's name and the arguments. ``notice``: a client that
     can ask its user is told that a call waits for approval; its answer decides nothing, the ledger is looked at again.
-    ``repeats``: a model may say that it means a call once more, in an argument of its own; default: as the runtime says. ``options``: those of
-    ``rt.run``. A tool that says ``readOnlyHint`` and is not declared is a read.
+    ``repeats``: a model may say that it means a call once more, in an argument of its own; default: as the runtime says.
+    ``options``: those of ``rt.run``. A tool that says ``readOnlyHint`` and is not declared is a read.
     """
 
     def __init__(

@@ -58,7 +58,8 @@ def guarded(
 
     ``run_id``: the run of a request, or what makes it of the arguments. ``notice``: a client that can ask its user is
     told that a call waits for approval; its answer decides nothing, the ledger is looked at again. ``repeats``: a model
-    may say that it means a call once more, in an argument of its own; default: as the runtime says. ``options``: those of ``rt.run``.
+    may say that it means a call once more, in an argument of its own; default: as the runtime says.
+    ``options``: those of ``rt.run``.
 
     With an ``AsyncRuntime`` every tool becomes async, with a ``Runtime`` only ``def`` tools can be guarded.
     """
@@ -71,7 +72,9 @@ def guarded(
 class Guard:
     """What ``guarded`` returns: the decorator, and the tool with which a client ends a run that it named."""
 
-    def __init__(self, rt: Any, run_id: RunId | None, notice: bool, repeats: bool | None, options: dict[str, Any]) -> None:
+    def __init__(
+        self, rt: Any, run_id: RunId | None, notice: bool, repeats: bool | None, options: dict[str, Any]
+    ) -> None:
         self._rt, self._run_id, self._notice, self._repeats, self._options = rt, run_id, notice, repeats, options
         self._made: dict[str, Callable[[dict[str, Any]], _Request]] = {}
 

@@ -8,16 +8,17 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
-from amends import Runtime, __version__
+from amends import AsyncRuntime, Runtime, __version__
 from amends.cli.access import app_setting, loaded
 from amends.cli.codes import DONE, NEEDS_A_PERSON
+from amends.cli.load import load_runtime
 from amends.cli.show import RED, put, put_json, put_table, say
 from amends.cli.watching import newest
 from amends.errors import Error, LedgerMissing, LedgerTooNew
@@ -64,6 +65,7 @@ def _findings(app: str | None, url: str | None) -> Iterator[Finding]:
     except Error as error:
         yield Finding("settings", "failed", str(error), error.hint)
         return
+    yield from _file_rules(rt)
     setting = rt.settings["url"]
     set_here = [name for name, one in rt.settings.items() if one.origin not in ("default", "argument")]
     yield Finding("settings", "ok", f"set: {', '.join(set_here) or 'none'}; amends config show --origin says where")
@@ -189,11 +191,33 @@ def _tools(app: str | None) -> Iterator[Finding]:
     if place is None:
         return
     try:
+        program = load_runtime(place, folder=folder)  # checks rules and budgets with its tools; opens no ledger
+        rules, budgets, warnings = len(_said(program, "rules")), len(_said(program, "budgets")), program.warnings
         with loaded(place, folder=folder) as rt:
             tools = len(rt.schemas())
     except LedgerMissing:
         yield Finding("app", "ok", f"{place} can be loaded; its ledger is not there yet")
     except Error as error:
-        yield Finding("app", "failed", f"{place}: {error}", error.hint)
+        yield Finding("rules" if error.code == "bad_rule" else "app", "failed", f"{place}: {error}", error.hint)
+        return
     else:
         yield Finding("app", "ok", f"{place} has {tools} tool{'' if tools == 1 else 's'}")
+    for warning in warnings:
+        check = "budgets" if warning.startswith("budgets:") else "rules"
+        yield Finding(check, "warning", warning, "mend its name, or leave it where another program has it")
+    if not warnings:
+        yield Finding(
+            "rules", "ok", f"{_counted(rules, 'rule')}, {_counted(budgets, 'budget')}: all fit the tools of {place}"
+        )
+
+
+def _said(rt: Runtime | AsyncRuntime, name: str) -> Sequence[object]:
+    found: Sequence[object] = rt.settings[name].value
+    return found
+
+
+def _file_rules(rt: Runtime) -> Iterator[Finding]:
+    """What can be said of rules without the tools of a program."""
+    if rules := len(_said(rt, "rules")):
+        words = f"{_counted(rules, 'rule')} of {rt.settings['rules'].origin} can be read"
+        yield Finding("rules", "ok", f"{words}; amends rules test TOOL ARGS tries them on a call")

@@ -40,8 +40,8 @@ from amends.model import Absent, Happened, Unknown
 from amends.ops import Ended, Invoke, Luck, ReadClocks, Sleep, Together
 from amends.record import dataclass
 from amends.rows import CallRow, RunRow
-from amends.states import LIVE
 from amends.rules import yes_or_no
+from amends.states import LIVE
 from amends.tool import Spec, Twin
 
 PASSES_MAX: Final = 1_000
