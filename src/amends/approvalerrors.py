@@ -109,12 +109,12 @@ class Held(Waiting):
         verb = "rt.decide(call.id, ...)" if approval is None else f"rt.approve({approval.id!r}, digest=..., by=...)"
         super().__init__(message, run_id=run_id, hint=f"decide with {verb}, then open the run again")
         self.call, self.reason, self.twin, self.approval = call, reason, twin, approval
-        self._may_repeat = may_repeat
+        self.may_repeat = may_repeat
 
     def for_model(self) -> str:
         tool = getattr(self.call, "tool", "the call")
         if self.reason == "duplicate" and self.twin is not None:
-            other = 'call again with "again_because"' if self._may_repeat else "go on with other work: a person decides"
+            other = 'call again with "again_because"' if self.may_repeat else "go on with other work: a person decides"
             return (
                 f"Not run: this looks like the {tool} from before the restart, {shown(dict(self.twin.args))}. "
                 f"If it is the same, use its result: {shown(self.twin.result)}. "

@@ -23,7 +23,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     UnknownTool                  .tool .known
     BadArguments                 .tool .problems
     OutOfOrder                   .tool .law .missing .unsettled .allowed .pivot
-    KeyConflict                  .tool .call .given .diff
+    KeyConflict                  .tool .call .given .diff .may_repeat
     GenerationsSpent             .tool .limit
     Locked                       .tool .lock .holder .since .held_s .waited
     Deadlocked                   .tool .why
@@ -41,7 +41,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     NotDelivered                 .status .passing
   RolledBack                     .report
   Waiting                        not an error, not yet; never rolls back
-    Held                         .call .reason .twin .approval
+    Held                         .call .reason .twin .approval .may_repeat
     Busy                         .owner .retry_after
   LedgerError                    the record could not be kept
     LedgerUnavailable
@@ -258,14 +258,14 @@ class KeyConflict(Refused):
         super().__init__(message, run_id=run_id, hint=hint)
         self.tool, self.call = tool, call
         self.given, self.diff = dict(given or {}), dict(diff or {})
-        self._may_repeat = may_repeat
+        self.may_repeat = may_repeat
 
     def for_model(self) -> str:
         was = ", ".join(f"{k}={shown(a)}" for k, (a, _) in self.diff.items())
         now = ", ".join(f"{k}={shown(b)}" for k, (_, b) in self.diff.items())
         result = getattr(self.call, "result", None)
         use = f" Use that result: {shown(result)}." if result is not None else ""
-        second = 'call again with "again_because"' if self._may_repeat else "stop and tell the user"
+        second = 'call again with "again_because"' if self.may_repeat else "stop and tell the user"
         return (
             f"Not run: {self.tool} was already done with {was or 'other arguments'}; you asked for {now or 'these'}.{use} "
             f"Only if a second one is meant, {second}."

@@ -463,7 +463,8 @@ def _equal(value: Any, said: Any) -> bool | None:
     if hasattr(value, "get_secret_value"):
         value = value.get_secret_value()
     if isinstance(value, Enum):
-        return said is value or _any((_equal(value.value, said), value.name is not None and _equal(value.name, said)))
+        name: Any = value.name  # a sum of flags has none
+        return said is value or _any((_equal(value.value, said), False if name is None else _equal(name, said)))
     if value is None or said is None:
         return value is said or (isinstance(said, str) and (said == "*" or said.strip().casefold() in _NONES))
     if isinstance(value, bool):
@@ -551,7 +552,7 @@ def _equal_uuid(value: UUID, said: Any) -> bool | None:
     try:
         return value == (said if isinstance(said, UUID) else UUID(said.strip()))
     except ValueError:
-        return fnmatchcase(str(value), said.casefold())
+        return fnmatchcase(str(value), str(said).casefold())
 
 
 def _equal_other(value: Any, said: Any) -> bool | None:

@@ -297,7 +297,7 @@ async def _later() -> bool:
 
 @pytest.mark.filterwarnings("error")
 def test_a_coroutine_is_no_answer() -> None:
-    @tool(kind="pivot", needs_approval=lambda call: _later())  # type: ignore[arg-type, return-value]
+    @tool(kind="pivot", needs_approval=lambda call: _later())  # type: ignore[call-overload, untyped-decorator]
     def pay() -> str:
         return "paid"
 

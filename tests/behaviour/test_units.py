@@ -138,7 +138,7 @@ def test_a_probe_that_says_it_gives_a_bool_is_refused() -> None:
 
     pay.compensate(lambda: None)
 
-    @pay.probe  # type: ignore[arg-type]
+    @pay.probe  # type: ignore[type-var]
     def look(n: int) -> bool:
         return True
 

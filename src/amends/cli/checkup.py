@@ -192,23 +192,28 @@ def _tools(app: str | None) -> Iterator[Finding]:
         return
     try:
         program = load_runtime(place, folder=folder)  # checks rules and budgets with its tools; opens no ledger
-        rules, budgets, warnings = len(_said(program, "rules")), len(_said(program, "budgets")), program.warnings
-        with loaded(place, folder=folder) as rt:
-            tools = len(rt.schemas())
-    except LedgerMissing:
-        yield Finding("app", "ok", f"{place} can be loaded; its ledger is not there yet")
     except Error as error:
         yield Finding("rules" if error.code == "bad_rule" else "app", "failed", f"{place}: {error}", error.hint)
         return
-    else:
-        yield Finding("app", "ok", f"{place} has {tools} tool{'' if tools == 1 else 's'}")
+    rules, budgets, warnings = len(_said(program, "rules")), len(_said(program, "budgets")), program.warnings
+    yield _app(place, folder)
     for warning in warnings:
         check = "budgets" if warning.startswith("budgets:") else "rules"
         yield Finding(check, "warning", warning, "mend its name, or leave it where another program has it")
     if not warnings:
-        yield Finding(
-            "rules", "ok", f"{_counted(rules, 'rule')}, {_counted(budgets, 'budget')}: all fit the tools of {place}"
-        )
+        words = f"{_counted(rules, 'rule')} and {_counted(budgets, 'budget')} fit the tools of {place}"
+        yield Finding("rules", "ok", words)
+
+
+def _app(place: str, folder: Path | None) -> Finding:
+    try:
+        with loaded(place, folder=folder) as rt:
+            tools = len(rt.schemas())
+    except LedgerMissing:
+        return Finding("app", "ok", f"{place} can be loaded; its ledger is not there yet")
+    except Error as error:
+        return Finding("app", "failed", f"{place}: {error}", error.hint)
+    return Finding("app", "ok", f"{place} has {tools} tool{'' if tools == 1 else 's'}")
 
 
 def _said(rt: Runtime | AsyncRuntime, name: str) -> Sequence[object]:

@@ -14,7 +14,7 @@ from amends.cli.access import Blocking, app_setting
 from amends.cli.codes import APPROVAL_REFUSED, AWAITING_APPROVAL, DONE
 from amends.cli.load import load_runtime
 from amends.cli.show import put, put_json, put_table, say
-from amends.errors import UsageError
+from amends.errors import BadArguments, UsageError
 
 CODES: Final = {"run": DONE, "approve": AWAITING_APPROVAL, "refuse": APPROVAL_REFUSED}
 
@@ -35,7 +35,12 @@ def test_rules(
     when = _moment(at)
     with _runtime(app) as (rt, is_app):
         view = rt.scoped(tenant=tenant) if tenant else rt
-        found: RuleTest = view.test_rules(tool, args, agent=agent, at=when)
+        try:
+            found: RuleTest = view.test_rules(tool, args, agent=agent, at=when)
+        except BadArguments:
+            if args == (texts := _texts(words)):
+                raise
+            found = view.test_rules(tool, texts, agent=agent, at=when)  # order=7, where an order is a text
         warnings = rt.warnings
     if as_json:
         put_json({**found.to_dict(), "warnings": list(warnings)})
@@ -64,6 +69,13 @@ def arguments_in(words: Sequence[str]) -> dict[str, Any]:
         except ValueError:
             found[name] = value
     return found
+
+
+def _texts(words: Sequence[str]) -> dict[str, Any]:
+    """``name=value`` words as they were written; of a JSON object, what it says."""
+    args = arguments_in(words)
+    written = {name: value for name, _, value in (word.partition("=") for word in words)}
+    return {name: written.get(name, value) if isinstance(value, int | float) else value for name, value in args.items()}
 
 
 def _object(text: str) -> dict[str, Any]:
