@@ -19,7 +19,19 @@ from unittest import mock
 from amends import notices, planmark, planning, proofs, requesting
 from amends.budgetrows import UpdateSlice
 from amends.chain import GENESIS
-from amends.engine import call, checkpointing, doubt, ending, judge, landing, recovery, replay, rollback, session
+from amends.engine import (
+    call,
+    checkpointing,
+    doubt,
+    ending,
+    judge,
+    landing,
+    policy,
+    recovery,
+    replay,
+    rollback,
+    session,
+)
 from amends.engine import values as engine_values
 from amends.ledger import AdmitCall
 from amends.lockrows import TakeLock, Wanted
@@ -58,6 +70,7 @@ MODULES = (
     ending,
     judge,
     landing,
+    policy,
     recovery,
     replay,
     engine_values,
@@ -607,6 +620,12 @@ BUGS: tuple[Bug, ...] = (
     Bug("C4", "a checkpoint names the first event of a tree instead of the newest",
         lambda: rewritten((checkpoints, "draft_checkpoint", "heads[one.root].n < one.n", "heads[one.root].n > one.n")),
         ("checkpoints_cover",), ("F33",)),
+    Bug("U1", "a rule that cannot be compared lets the call pass",
+        lambda: rewritten((policy, "_first", 'if judged.verdict == "no":', 'if judged.verdict != "matches":')),
+        ("approvals_against_starts",), ("F35",)),
+    Bug("U2", "a repeat that was not offered is honoured",
+        lambda: rewritten((requesting, "_because", "if not hub.may_repeat(spec):", "if False:")),
+        ("repeats_are_offered",), ("F35",)),
     Bug("V1", "the end of a chain is read before the tree is locked", head_of_before, ("record_is_whole",)),
     Bug("V2", "an event is linked to nothing", link_to_nothing, ("record_is_whole",)),
     Bug("V3", "an event is written beside the chain", beside_the_chain, ("record_is_whole",)),
