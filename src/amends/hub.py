@@ -29,7 +29,7 @@ from amends.notices import Hook, Notices
 from amends.ops import Lease
 from amends.phrases import name_for_models
 from amends.rows import RunRow
-from amends.rules import Rule, check_rules_for
+from amends.rules import Rule, check_agents, check_rules_for
 from amends.settings import Setting, settle_settings
 from amends.store.locate import store_for
 from amends.tool import Declaration, Spec, current_caller, specs_of
@@ -120,6 +120,11 @@ class Hub:
             ]
         )
         return specs
+
+    def check_agents(self, agents: Iterable[str]) -> None:
+        """Raise ``BadRule`` for a rule about an agent that is mistyped."""
+        known = [*agents, *([str(self.value("agent"))] if self.value("agent") else [])]
+        check_agents(self.rules, known, origin=self.settings["rules"].origin)
 
     def _warn(self, found: Sequence[str]) -> None:
         """Keep what is odd about rules and budgets for ``doctor``, and log what was not logged before."""

@@ -153,7 +153,9 @@ def close_to(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
     """The known name that was probably meant, if any."""
     from difflib import get_close_matches  # only who has mistyped needs it
 
-    return get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    names = list(known)
+    same = [one for one in names if folded(one) == folded(name)]  # but for case, Unicode form or separators
+    return same[:1] or get_close_matches(name, names, n=1, cutoff=cutoff)
 
 
 _SEPARATORS: Final = re.compile(r"[\s._:/\-\u2010-\u2015]+")

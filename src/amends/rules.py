@@ -382,6 +382,10 @@ def _at(value: Any, parts: tuple[str, ...]) -> Iterator[Any]:
     if not parts:
         yield value
         return
+    if parts[0] == "*" and (_is_list(value) or isinstance(value, Mapping)):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _at(one, parts[1:])
+        return
     if isinstance(value, Secret) or value == MASK:
         yield _UNCLEAR
     elif isinstance(value, Mapping):
@@ -716,6 +720,8 @@ def _unreadable(rule: Rule) -> str:
 def _check_condition(path: Any, said: object) -> None:
     if not isinstance(path, str) or not all(path.split(".")) or path != path.strip() or not path.isprintable():
         raise ValueError(f"{path!r} names no argument")
+    if re.search(r"[\[\]]|^\$\.", path):
+        raise ValueError(f"{path!r} is no path: write items.0.cents for one of a list, items.cents for any")
     _check_said(path, said)
 
 
@@ -769,7 +775,24 @@ def check_rules_for(
                 f"rule {number} ({origin}) asks for the role {missing[0]!r}, which nobody has"
                 f"{_guess(missing[0], approvers)}: say who has it in approvers"
             )
+        people = {one for role in rule.roles for one in approvers.get(role, ())}
+        if people and len(people) < rule.approvers:
+            warnings.append(
+                f"rule {number} ({origin}) asks for {rule.approvers} people of {' or '.join(rule.roles)}, "
+                f"and there {'is' if len(people) == 1 else 'are'} {len(people)}"
+            )
     return warnings
+
+
+def check_agents(rules: Sequence[Rule], known: Iterable[str], *, origin: str) -> None:
+    """Raise ``BadRule`` for a rule about an agent whose name is a known one, mistyped."""
+    names = [*known]
+    for number, rule in enumerate(rules, 1):
+        if any(_is_like(name, rule.agent) for name in names):
+            continue
+        if alike := [name for name in names if _may_be(rule.agent, name)]:
+            text = f"is about the agent {rule.agent!r}, which is none; did you mean {alike[0]!r}?"
+            raise _bad(number, origin, text, tool=rule.tool, meant=alike[0])
 
 
 def _check_tool(rule: Rule, number: int, specs: Mapping[str, Spec], origin: str) -> list[str]:
@@ -782,6 +805,12 @@ def _check_tool(rule: Rule, number: int, specs: Mapping[str, Spec], origin: str)
         if not rule.undeclared:
             _check_args(rule, number, meant, origin)
         return []
+    several = [one for one in re.split(r"[,|;\s]+", rule.tool) if one in specs]
+    if several:
+        raise _bad(
+            number, origin, f"is about {rule.tool!r}, which is no pattern of one tool; write one rule for each",
+            tool=rule.tool, meant=several[0],
+        )  # fmt: skip
     if rule.undeclared:
         alike = next((name for name in specs if fnmatchcase(folded(name), folded(rule.tool))), None)
     else:
@@ -900,6 +929,8 @@ def _below(hint: Any, parts: tuple[str, ...]) -> list[Any]:
     if not parts:
         return [whole]  # with its bounds
     origin = get_origin(hint) or hint
+    if parts[0] == "*" and _is_list_type(origin) and _fields_of(hint) is None:
+        return _below_any([one for one in get_args(hint) if one is not ...] or [Any], parts[1:], ())
     if isinstance(origin, type) and issubclass(origin, Mapping) and not typing.is_typeddict(origin):
         return _below(get_args(hint)[1], parts[1:]) if len(get_args(hint)) == 2 else [Any]
     fields = _fields_of(hint)

@@ -90,6 +90,7 @@ class Runtime(
         value = self._hub.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
         self._agents: dict[str, Callable[[Run], object]] = dict(agents or {})
+        self._hub.check_agents(self._agents)
 
     @property
     def settings(self) -> Mapping[str, Setting]:

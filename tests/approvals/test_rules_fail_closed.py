@@ -125,12 +125,18 @@ def _request(name: str = "buy", **args: Any) -> Request:
         (Rule("buy", args={"pair.thrid": 1}), ""),
         (Rule("buy", args={"cents.amount": 1}), ""),
         (Rule("buy", args={"payee": {"ibam": "DE*"}}), "iban"),
+        (Rule("buy", args={"payee.IBAN": "DE*"}), "iban"),
+        (Rule("buy", args={"items[0].cents": ">5"}), ""),
+        (Rule("send_wire, buy"), ""),
+        (Rule("send_wire|buy"), ""),
+        (Rule("send_.*"), "send_wire"),
+        (Rule(agent="planer"), ""),
     ],
     ids=str,
 )
 def test_what_no_declared_tool_has_is_refused_when_the_runtime_is_built(runtime: Any, rule: Rule, meant: str) -> None:
     with pytest.raises(BadRule) as bad:
-        runtime("memory:", tools=TOOLS, rules=[rule])
+        runtime("memory:", tools=TOOLS, rules=[rule], agents={"planner": print})
     assert isinstance(bad.value, UsageError)
     assert isinstance(bad.value, BadConfig)
     if meant:
@@ -169,7 +175,8 @@ def test_a_value_that_an_argument_can_never_have_is_refused(args: Any) -> None:
     [{"cents": "5*"}, {"cents": "500"}, {"cents": ["1", 2]}, {"colour": "RED"}, {"colour": "bl*"}, {"colour": Colour.RED},
      {"level": ">5"}, {"level": "HIGH"}, {"size": "3"}, {"size": 3}, {"dry": "true"}, {"dry": "TRUE"}, {"day": ">2026-01-01"},
      {"day": date(2026, 1, 1)}, {"at": ">2026-01-01"}, {"at": "<2026-01-01T00:00:00+00:00"}, {"payee": None},
-     {"payee.iban": "DE*"}, {"items.0.cents": 5}, {"items.cents": ">5"}, {"extra.note": "!x"}, {"amounts.any": ">5"},
+     {"payee.iban": "DE*"}, {"items.0.cents": 5}, {"items.cents": ">5"}, {"items.*.cents": ">5"},
+     {"extra.note": "!x"}, {"amounts.any": ">5"},
      {"free": "x"}, {"free.any.thing": ">5"}, {"bounded": "100"}, {"rate": ">0.5"}, {"ref": "12345678-*"},
      {"items": {"cents": ">5"}}, {"url": "https://x.example"}, {"lasts": ">60"}, {"maybe": "abc"}, {"maybe": 5}],
     ids=str,
@@ -213,6 +220,13 @@ def test_a_role_that_nobody_has_is_warned_of() -> None:
     assert "finance" in warning
 
 
+def test_more_people_than_have_the_role_are_warned_of() -> None:
+    rule = Rule("buy", roles=("finance",), approvers=2)
+    [warning] = Runtime("memory:", tools=TOOLS, rules=[rule], approvers={"finance": ["anna"]}).warnings
+    assert "2 people" in warning
+    assert Runtime("memory:", tools=TOOLS, rules=[rule], approvers={"finance": ["anna", "bob"]}).warnings == ()
+
+
 @pytest.mark.parametrize(
     "said, value, verdict",
     [
@@ -253,6 +267,8 @@ def test_values_are_compared_by_what_they_mean(said: Any, value: Any, verdict: s
         ("items.cents", {"items": [Item(sku="a"), Item(sku="b", cents=9)]}, "matches"),
         ("items.cents", {"items": [{"cents": 1}, {"cents": 9}]}, "matches"),
         ("items.cents", {"items": [{"cents": 1}]}, "no"),
+        ("items.*.cents", {"items": [{"cents": 1}, {"cents": 9}]}, "matches"),
+        ("a.*", {"a": {"b": 1, "c": 9}}, "matches"),
         ("items.1.cents", {"items": [{"cents": 9}, {"cents": 1}]}, "no"),
         ("items.cents", {"items": '[{"cents": 9}]'}, "unclear"),
         ("items.cents", {"items": [{"Cents": 9}]}, "unclear"),
