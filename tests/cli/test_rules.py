@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from amends import InDoubt, Runtime, tool
 from tests.cli.command import assert_refused, here
 
 APP = """
@@ -107,3 +108,20 @@ def test_doctor_looks_at_the_rules(shop: Path) -> None:
     done = here("doctor", "--json", cwd=shop)
     assert done.returncode == 3
     assert "=>10" in done.stdout
+
+
+def test_doctor_knows_of_a_probe_that_says_nothing(tmp_path: Path) -> None:
+    @tool
+    def pay(n: int) -> int:
+        raise TimeoutError
+
+    pay.compensate(lambda: None)
+    pay.probe(lambda: True)
+    with Runtime(f"sqlite:///{tmp_path / 'amends.db'}", tools=[pay], wait=0.1) as rt:
+        with pytest.raises(ValueError), rt.run():
+            with pytest.raises(InDoubt):
+                pay(n=1)
+            raise ValueError
+    done = here("doctor", "--json", cwd=tmp_path)
+    [one] = [one for one in map(json.loads, done.stdout.splitlines()) if one["check"] == "probes"]
+    assert (one["status"], "pay: the probe returned True" in one["words"]) == ("warning", True)

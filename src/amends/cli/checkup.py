@@ -29,6 +29,8 @@ WRITE_S_MAX: Final = 0.05
 """A durable write that takes longer than this is most of what a call costs."""
 AHEAD_S_MAX: Final = 5.0
 COUNT_MAX: Final = 100
+RETURNED: Final = "the probe returned"
+"""How the record says that a probe gave none of the three answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,7 @@ def _ledger(rt: Runtime, place: str) -> Iterator[Finding]:
         with rt:
             yield _clock(rt)
             yield _waiting(rt)
+            yield from _probes(rt)
     except LedgerTooNew as error:
         yield Finding("ledger", "failed", str(error), error.hint)
 
@@ -180,6 +183,18 @@ def _waiting(rt: Runtime) -> Finding:
     words = f"{_counted(asked, 'approval')}, {_counted(blocked, 'blocked run')}, {_counted(doubts, 'doubt')}"
     where = "amends approvals list" if asked and not blocked else "amends runs list status:blocked"
     return Finding("waiting", "warning" if blocked or doubts else "ok", words, where)
+
+
+def _probes(rt: Runtime) -> Iterator[Finding]:
+    """Probes that gave none of the three answers: their calls stay in doubt whatever they find."""
+    told: set[str] = set()
+    for doubt in islice(rt.doubts(), COUNT_MAX):
+        said = [one.why for one in doubt.evidence if one.why.startswith(RETURNED)]
+        if said and doubt.tool not in told:
+            told.add(doubt.tool)
+            yield Finding(
+                "probes", "warning", f"{doubt.tool}: {said[-1]}", "mend the probe; the call is asked about again"
+            )
 
 
 def _counted(count: int, what: str) -> str:
