@@ -116,7 +116,7 @@ def test_doctor_knows_of_a_probe_that_says_nothing(tmp_path: Path) -> None:
         raise TimeoutError
 
     pay.compensate(lambda: None)
-    pay.probe(lambda: True)
+    pay.probe(lambda: True)  # type: ignore[type-var]
     with Runtime(f"sqlite:///{tmp_path / 'amends.db'}", tools=[pay], wait=0.1) as rt:
         with pytest.raises(ValueError), rt.run():
             with pytest.raises(InDoubt):
