@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
@@ -35,9 +35,9 @@ from amends.model import Approval, Call, Collected, Event, Lock, Order, Policy, 
 from amends.noticedesk import AsyncNoticeDesk
 from amends.replaydesk import AsyncReplayDesk, reopened, reported
 from amends.report import Report
-from amends.requesting import once_ask
+from amends.requesting import once_ask, tested
 from amends.rows import RunRow
-from amends.rules import Rule
+from amends.rules import Rule, RuleTest
 from amends.settings import DEFAULTS, Setting
 from amends.tool import schemas
 from amends.visible import visible, visible_log
@@ -84,6 +84,7 @@ class AsyncRuntime(
         audit_key: str | None = None,
         on_checkpoint: Callable[[Checkpoint], object] | None = None,
         create: bool | None = None,
+        repeats: bool | None = None,
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
@@ -94,12 +95,13 @@ class AsyncRuntime(
         store: Store | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
-        given |= {"rules": None if rules is None else tuple(rules), "tools": None}  # those here are beside a file's
+        given["tools"] = None  # those here are beside a file's
         self._hub = Hub(given, tools, store=store, hook=on_approval_needed, on_checkpoint=on_checkpoint)
         self._driver: AsyncDriver = AsyncDriver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s)
         value = self._hub.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
         self._agents: dict[str, Callable[[AsyncRun], object]] = dict(agents or {})
+        self._hub.check_agents(self._agents)
 
     @property
     def settings(self) -> Mapping[str, Setting]:
@@ -232,9 +234,30 @@ class AsyncRuntime(
         """Every violation in a plan, and a lawful order if there is one."""
         return plan.check_plan(plan_, self._hub.specs)
 
-    def schemas(self, style: Style = "openai", *, repeats: bool = False) -> list[dict[str, Any]]:
-        """The tools as a model is told about them."""
-        return schemas(self._hub.specs.values(), style, repeats=repeats)
+    def schemas(self, style: Style = "openai", *, repeats: bool | None = None) -> list[dict[str, Any]]:
+        """The tools as a model is told about them; ``again_because`` is among the arguments where it is honoured.
+
+        ``repeats=False`` leaves it out. ``repeats=True`` raises where the runtime does not honour it.
+        """
+        return schemas(self._hub.specs.values(), style, repeats=self._hub.offers(repeats))
+
+    def may_repeat(self, tool: str) -> bool:
+        """Whether a model may ask for a deliberate repeat of this tool (``again_because``)."""
+        return self._hub.may_repeat(self._hub.find(tool))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is odd about rules, budgets and tools and may yet be meant: each was logged when the runtime was built."""
+        return self._hub.warnings
+
+    async def test_rules(
+        self, tool: str, args: Mapping[str, Any] | str = "", *, agent: str | None = None, at: datetime | None = None
+    ) -> RuleTest:
+        """What the rules would make of this call, rule by rule, and which one decides; starts and records nothing.
+
+        ``args``: as a model sends them. ``at``: when it is asked for; now where that is left out.
+        """
+        return await self._driver.run(tested(self._hub, self._view, tool, args, agent=agent, at=at))
 
     # ---- recovering -----------------------------------------------------------------------
 

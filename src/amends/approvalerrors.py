@@ -108,21 +108,24 @@ class Held(Waiting):
         reason: str,
         twin: Any = None,
         approval: Any = None,
+        may_repeat: bool = False,
         run_id: str | None = None,
     ) -> None:
         verb = "rt.decide(call.id, ...)" if approval is None else f"rt.approve({approval.id!r}, digest=..., by=...)"
         super().__init__(message, run_id=run_id, hint=f"decide with {verb}, then open the run again")
         self.call, self.reason, self.twin, self.approval = call, reason, twin, approval
+        self.may_repeat = may_repeat
 
     def for_model(self) -> str:
         tool = getattr(self.call, "tool", "the call")
         if self.reason == "duplicate" and self.twin is not None:
             is_lost = self.twin.result is None and bool(getattr(self.twin, "loss", None))
             use = "it was done, and its result is not kept" if is_lost else f"use its result: {shown(self.twin.result)}"
+            other = 'call again with "again_because"' if self.may_repeat else "go on with other work: a person decides"
             return (
                 f"Not run: this looks like the {tool} from before the restart, {shown(dict(self.twin.args))}. "
                 f"If it is the same, {use}. "
-                'If it is another one, call again with "again_because".'
+                f"If it is another one, {other}."
             )
         if self.reason == "budget" and self.approval is not None:
             return f"Not run yet: {self.approval.rule}; a person was asked. Go on with other work, or stop."

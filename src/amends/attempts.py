@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
 from amends import people
-from amends.budget import Number, billionths
+from amends.budget import Number, billionths, unit_of
 from amends.engine import leaving
 from amends.engine.call import Done
 from amends.engine.session import Ask, call_of
@@ -148,6 +148,7 @@ class AsyncAttempt:
 
 def _add(spent: dict[str, int], tool: str, amount: Number, unit: str) -> None:
     try:
+        unit = unit_of(unit)
         spent[unit] = spent.get(unit, 0) + billionths(amount)
     except ValueError as error:
         raise UsageError(f"spent() of {tool}: {error}") from error

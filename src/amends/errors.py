@@ -10,6 +10,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     RunEnded                     .state
     RunConflict                  .recorded .given
     BadConfig                    .setting .origin
+      BadRule                    .rule .tool .argument .meant
     CannotJoin                   .tool
     BadCost                      .tool .why
     TransactionOpen
@@ -22,7 +23,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     UnknownTool                  .tool .known
     BadArguments                 .tool .problems
     OutOfOrder                   .tool .law .missing .unsettled .allowed .pivot
-    KeyConflict                  .tool .call .given .diff
+    KeyConflict                  .tool .call .given .diff .may_repeat
     GenerationsSpent             .tool .limit
     Locked                       .tool .lock .holder .since .held_s .waited
     Deadlocked                   .tool .why
@@ -41,7 +42,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     NotDelivered                 .status .passing
   RolledBack                     .report
   Waiting                        not an error, not yet; never rolls back
-    Held                         .call .reason .twin .approval
+    Held                         .call .reason .twin .approval .may_repeat
     Busy                         .owner .retry_after
   LedgerError                    the record could not be kept
     LedgerUnavailable
@@ -172,6 +173,26 @@ class BadConfig(UsageError):
         self.setting, self.origin = setting, origin
 
 
+class BadRule(BadConfig):
+    """A rule that cannot be read, or that could never match the tool it names as it is meant."""
+
+    default_hint = "amends rules test TOOL ARGS says what each rule makes of a call"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rule: int,
+        tool: str = "",
+        argument: str = "",
+        meant: str = "",
+        origin: str = "",
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, setting="rules", origin=origin, hint=hint)
+        self.rule, self.tool, self.argument, self.meant = rule, tool, argument, meant
+
+
 class CannotJoin(_OfTool):
     """The record of this call cannot be part of the transaction that ``connection=`` brings."""
 
@@ -243,21 +264,24 @@ class KeyConflict(Refused):
         call: Any = None,
         given: Mapping[str, Any] | None = None,
         diff: Mapping[str, tuple[Any, Any]] | None = None,
+        may_repeat: bool = False,
         run_id: str | None = None,
     ) -> None:
         hint = 'repeat on purpose with tool.with_options(again="why"), or use the recorded result'
         super().__init__(message, run_id=run_id, hint=hint)
         self.tool, self.call = tool, call
         self.given, self.diff = dict(given or {}), dict(diff or {})
+        self.may_repeat = may_repeat
 
     def for_model(self) -> str:
         was = ", ".join(f"{k}={shown(a)}" for k, (a, _) in self.diff.items())
         now = ", ".join(f"{k}={shown(b)}" for k, (_, b) in self.diff.items())
         result = getattr(self.call, "result", None)
         use = f" Use that result: {shown(result)}." if result is not None else ""
+        second = 'call again with "again_because"' if self.may_repeat else "stop and tell the user"
         return (
             f"Not run: {self.tool} was already done with {was or 'other arguments'}; you asked for {now or 'these'}.{use} "
-            'Only if a second one is meant, call again with "again_because".'
+            f"Only if a second one is meant, {second}."
         )
 
 
@@ -378,8 +402,10 @@ class InDoubt(ToolError):
 
     default_hint = "do not call it again; give the tool a probe, or decide with rt.resolve(call.id, ...)"
 
-    def __init__(self, message: str, *, call: Any, why: str, run_id: str | None = None) -> None:
-        super().__init__(message, run_id=run_id)
+    def __init__(
+        self, message: str, *, call: Any, why: str, run_id: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, run_id=run_id, hint=hint)
         self.call, self.why = call, why
 
     def for_model(self) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, Protocol
+from unicodedata import normalize
 
 SHOWN_CHARS_MAX: Final = 200
 """No value is shown to a model longer than this."""
@@ -174,4 +175,48 @@ def close_to(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
     """The known name that was probably meant, if any."""
     from difflib import get_close_matches  # only who has mistyped needs it
 
-    return get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    names = list(known)
+    same = [one for one in names if folded(one) == folded(name)]  # but for case, Unicode form or separators
+    return same[:1] or get_close_matches(name, names, n=1, cutoff=cutoff)
+
+
+_SEPARATORS: Final = re.compile(r"[\s._:/\-\u2010-\u2015]+")
+SLIP_CHARS_MIN: Final = 4
+"""Shorter names differ by a letter because they are different names."""
+TWO_SLIPS_CHARS_MIN: Final = 12
+NAME_COMPARED_MAX: Final = 128
+
+
+def folded(name: str) -> str:
+    """A name without what people get wrong about names: case, Unicode form, separators."""
+    return _SEPARATORS.sub("", normalize("NFKC", normalize("NFKC", name).casefold()))
+
+
+def is_slip(name: str, known: str) -> bool:
+    """Return whether a name is most likely a known one, mistyped: the same when folded, or a letter or two away.
+
+    Names that differ in a number only (``tool1``, ``tool2``) are different names.
+    """
+    a, b = folded(name), folded(known)
+    if a == b:
+        return True
+    if min(len(a), len(b)) < SLIP_CHARS_MIN or max(len(a), len(b)) > NAME_COMPARED_MAX:
+        return False
+    if re.sub(r"\d+", "", a) == re.sub(r"\d+", "", b):
+        return False
+    return _edits(a, b) <= (2 if min(len(a), len(b)) >= TWO_SLIPS_CHARS_MIN else 1)
+
+
+def _edits(a: str, b: str) -> int:
+    """How many letters must be added, removed, changed or swapped with their neighbour."""
+    before: list[int] = []
+    last = list(range(len(b) + 1))
+    for i, left in enumerate(a, 1):
+        row = [i]
+        for j, right in enumerate(b, 1):
+            cost = min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (left != right))
+            if i > 1 and j > 1 and left == b[j - 2] and a[i - 2] == right:
+                cost = min(cost, before[j - 2] + 1)
+            row.append(cost)
+        before, last = last, row
+    return last[-1]

@@ -338,6 +338,10 @@ def refuse(tool: str, problems: Sequence[str]) -> NoReturn:
     raise BadArguments(tool, problems=problems)
 
 
+def no_repeat(tool: str) -> str:
+    return f'{tool} has no argument "{REPEAT}": a call that was made before cannot be repeated here; leave it out'
+
+
 def staged_problem(tool: str, name: str) -> str:
     return f"{tool}.{name} is a staged call: it has no result yet"
 

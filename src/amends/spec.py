@@ -15,7 +15,7 @@ from amends.model import LOST, Call, Kind, Order, Request, Retry, Scope, Staged
 from amends.phrases import name_for_models
 from amends.record import dataclass, field
 from amends.secret import Hidden
-from amends.signature import REPEAT, Signature, parsed, refuse, staged_problem
+from amends.signature import REPEAT, Signature, no_repeat, parsed, refuse, staged_problem
 
 OnConflict: TypeAlias = Literal["raise", "hold"]
 OnFailure: TypeAlias = Literal["raise", "rollback", "continue"]
@@ -69,6 +69,8 @@ class ToolOptions(TypedDict, total=False):
     """The names of what only one run may work on at a time; held until the run has ended."""
     on_lock: OnLock
     """Another run has one: "wait" (default; as long as the run's ``wait``), or "raise" at once."""
+    repeats: bool
+    """False: no model may repeat it on purpose (``again_because``), whatever the runtime says. Default: True."""
     redact: Sequence[str]
     """Arguments never written down nor shown, or paths into them: "card", "customer.iban"."""
     order: Order
@@ -168,6 +170,7 @@ class Declaration:
     cost: CostRule | None = None
     locks: LockRule | None = None
     on_lock: OnLock = "wait"
+    repeats: bool = True
     redact: Sequence[str] = ()
     order: Order | None = None
     compensate: TwinSaid | None = None
@@ -276,6 +279,7 @@ class Spec:
     cost: CostRule | None
     locks: LockRule | None
     on_lock: OnLock
+    repeats: bool
     redact: Hidden | None
     order: Order | None
     compensate: Twin | None
@@ -305,7 +309,12 @@ class Spec:
         return max(self.settle_declared, self.timeout or 0.0)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments by name, validated, defaults filled in; raises BadArguments."""
+        """The arguments by name, validated, defaults filled in; raises BadArguments.
+
+        ``again_because`` is never one: a tool that takes any name would be asked for under another identity by it.
+        """
+        if REPEAT in kwargs:
+            refuse(self.name, [no_repeat(self.name)])
         if self.signature is not None:
             return self.signature.bind(args, kwargs, redact=self.redact)
         if args:
@@ -343,10 +352,15 @@ class Spec:
             return {name: args[name] for name in kept if name in args}
         return {name: value for name, value in args.items() if name not in self.ignore}
 
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a deliberate repeat means anything here, and the tool allows one."""
+        return self.repeats and self.kind != "read"
+
     def schema(self, *, repeats: bool = False) -> dict[str, Any]:
         """The JSON schema of the arguments, with ``again_because`` where a repeat may be asked for."""
         made: dict[str, Any] = self.signature.schema() if self.signature else {"type": "object", "properties": {}}
-        if repeats and self.kind != "read":
+        if repeats and self.may_repeat:
             made["properties"][REPEAT] = {
                 "type": "string",
                 "description": "Only if this very call was made before and is meant a second time: why.",

@@ -157,6 +157,11 @@ class Known:
         else:
             takes_none = _takes_none(declared, fn)
             params, needs = _params(declared, fn, role)
+            if role in PROBES and own is None and hints_of(fn, declared.local_names).get("return") is bool:
+                bad(
+                    declared,
+                    f"{declared.name}: its {role} returns a bool; it returns Happened(result), Absent() or Unknown()",
+                )
         if isinstance(fn, Elsewhere):
             return ProbeSpec(fn, params, False, settle=settle, tool=fn.name, needs=needs)
         if role in PROBES and (is_elsewhere or isinstance(twin, Mapping)):

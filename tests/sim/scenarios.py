@@ -114,6 +114,7 @@ class Scenario:
     sweeper: Callable[[Inside], Coroutine[Any, Any, Any]] | None = None
     """Comes by whenever the ledger is at rest: before a zombie wakes, before a person speaks."""
     asks: tuple[str, ...] = ()
+    unrepeated: tuple[str, ...] = ()
     """Tools that never start without somebody's yes."""
     budgets: tuple[Budget, ...] = ()
     hub: Hub | None = None
@@ -657,6 +658,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.locking import lock_scenarios
     from tests.sim.losses import loss_scenarios
     from tests.sim.replaying import replay_scenarios
+    from tests.sim.rules import rule_scenarios
     from tests.sim.spending import spending_scenarios
     from tests.sim.sweeping import sweeping_scenarios
     from tests.sim.telling import telling_scenarios
@@ -704,4 +706,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *checkpoint_scenarios(v),
         *replay_scenarios(v),
         *loss_scenarios(v),
+        *rule_scenarios(v),
     ]

@@ -60,7 +60,13 @@ class Outcome:
 def play(scenario: Scenario, schedule: Schedule) -> Outcome:
     """Run one schedule to its very end."""
     sim = Simulation(seed=schedule.seed)
-    world = World(sim, scenario.traits, unknown_probes=scenario.unknown_probes, asks=frozenset(scenario.asks))
+    world = World(
+        sim,
+        scenario.traits,
+        unknown_probes=scenario.unknown_probes,
+        asks=frozenset(scenario.asks),
+        unrepeated=frozenset(scenario.unrepeated),
+    )
     Here.world = world
     hub = scenario.prepared()
     hub.store, hub.new_id = sim.store, sim.new_id

@@ -115,6 +115,7 @@ def held_for(session: Session, row: CallRow, approval: ApprovalRow | None, twin:
         reason=reason,
         twin=None if twin is None else call_of(twin, session.spec(twin.tool)),
         approval=None if approval is None else approval_of(approval, row, session.spec(row.tool)),
+        may_repeat=session.may_repeat(row.tool),
         run_id=session.id,
     )
 

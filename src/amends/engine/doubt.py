@@ -138,6 +138,10 @@ async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> C
             return row
 
 
+RETURNED: Final = "the probe returned"
+RETURNED_CHARS_MAX: Final = 100
+
+
 async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow) -> Happened[Any] | Absent | Unknown:
     """What the world says of a call. Anything that is not one of the three answers is ``Unknown``."""
     if row.lost_at is not None:
@@ -158,6 +162,7 @@ async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow
         lease=session.lease,
         phase="probe",
         run=session.run,
+        probes=True,
     )
     answer = _understood(ended, said=lambda error: said_of(session, row, error))
     return Unknown(session.veil.scrub(answer.why, known_of(session, row))) if isinstance(answer, Unknown) else answer
@@ -174,7 +179,14 @@ def _understood(ended: Ended, *, said: Callable[[BaseException], str]) -> Happen
         return ended.value
     if ended.value is Unknown:
         return Unknown()
-    return Unknown(f"the probe answered {type(ended.value).__name__}, which is none of the three answers")
+    return Unknown(f"{RETURNED} {_shown(ended.value)}; a probe returns Happened(result), Absent() or Unknown()")
+
+
+def _shown(value: object) -> str:
+    try:
+        return f"{value!r}"[:RETURNED_CHARS_MAX]
+    except Exception:  # its own __repr__ raises
+        return f"a {type(value).__name__}"
 
 
 async def settle_left(session: Session, spec: Spec, row: CallRow) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import NoReturn
 
 from amends.canonical import diff
@@ -39,11 +40,14 @@ def row_of(answer: Admission) -> CallRow:
 
 def in_doubt(session: Session, row: CallRow) -> InDoubt:
     """The typed error for a call that may have happened."""
+    said = str(json.loads(row.learned)[-1][-1]) if row.learned else ""
+    said = "" if said.startswith(SEALED) else said
     return InDoubt(
         f"{row.tool} was sent and its answer was lost ({row.why or row.state}); it may have happened",
         call=call_of(row, session.spec(row.tool)),
         why=row.why,
         run_id=row.run_id,
+        hint=f"{said}; mend it, or decide with rt.resolve({row.id!r}, ...)" if said else None,
     )
 
 
@@ -123,5 +127,6 @@ def conflict(session: Session, ask: Ask, row: CallRow) -> KeyConflict:
         call=call_of(row, session.spec(row.tool)),
         given=dict(given),
         diff=changed,
+        may_repeat=session.may_repeat(row.tool),
         run_id=session.id,
     )

@@ -40,6 +40,7 @@ from amends.model import Absent, Happened, Unknown
 from amends.ops import Ended, Invoke, Luck, ReadClocks, Sleep, Together
 from amends.record import dataclass
 from amends.rows import CallRow, RunRow
+from amends.rules import yes_or_no
 from amends.states import LIVE
 from amends.tool import Spec, Twin
 
@@ -291,7 +292,12 @@ async def _guard(session: Session, spec: Spec, row: CallRow) -> Ended | None:
     )
     if ended.error is not None:
         return Ended(error=ended.error)
-    return None if ended.value else Ended(value=False)
+    unchanged = yes_or_no(ended.value)
+    if unchanged is None:
+        # A text that says who changed it is true, too: only True lets a compensation overwrite the thing.
+        what = type(ended.value).__name__
+        return Ended(error=TypeError(f"the guard of {spec.name} returned a {what}; it returns True or False"))
+    return None if unchanged else Ended(value=False)
 
 
 async def _settle(

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from amends import people
 from amends.engine import ending, landing, leaving, opening, plan, recovery
 from amends.engine.call import guarded_call
 from amends.engine.giving import give_back
-from amends.engine.session import Session
+from amends.engine.session import Ask, Session
 from amends.errors import LedgerError
 from amends.hub import Hub, View
 from amends.model import Answer
 from amends.noticedesk import tell_all
 from amends.ops import Flight
-from amends.requesting import direct_ask
+from amends.requesting import direct_ask, model_ask
 from amends.rows import RunRow
 from amends.testing.simulation import Process, Simulation
 from amends.tool import Options
@@ -119,7 +119,14 @@ class SimulatedRun:
     async def call(self, tool: Any, *, again: str | None = None, **args: Any) -> Any:
         """Do a tool in this run; a cancellation turns what was started into doubt."""
         declared, _ = people.declared_as(tool)
-        ask = direct_ask(self.inside.hub, self.session, declared, Options(again=again), (), args)
+        return await self._do(direct_ask(self.inside.hub, self.session, declared, Options(again=again), (), args))
+
+    async def ask(self, tool: str, args: Mapping[str, Any]) -> Any:
+        """The same, as a model asks for it: a name and plain data."""
+        hub = self.inside.hub
+        return await self._do(model_ask(hub, self.session, tool, args, handler=None, tool_call_id=None, again=None))
+
+    async def _do(self, ask: Ask) -> Any:
         live, lineage = self.inside.process.live, self.session.lineage
         live.update(lineage)
         try:

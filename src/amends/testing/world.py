@@ -76,6 +76,8 @@ class World:
     notices: list[Notice] = field(default_factory=list)
     asks: frozenset[str] = frozenset()
     """Tools that never start without somebody's yes."""
+    unrepeated: frozenset[str] = frozenset()
+    """Tools of which a model was offered no deliberate repeat, and asks for one."""
     overspent: list[str] = field(default_factory=list)
     unpaid: list[str] = field(default_factory=list)
     answers: list[tuple[str, str, str]] = field(default_factory=list)
