@@ -62,7 +62,7 @@ BOUND = {
     ),
     "approval": (
         "call run version principal agent nonce needed roles reasons rule policy requested_at expires_at use_key residue"
-        " follows"
+        " follows editors"
     ),
 }
 """Of each kind of row: the columns that never change, in the order in which its first event has hashed them."""

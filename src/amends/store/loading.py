@@ -147,8 +147,9 @@ async def _add_events(records: Iterable[Record]) -> dict[int, int]:
 def _at_rest(run: RunRow) -> RunRow:
     """Nobody's: no worker wakes for it, and no owner is waited for."""
     return replace(
-        _cleaned(run), owner="", opener="", lease_s=0.0, lease_until=0.0, wake_at=None, suspended=0, locked=0, charged=0
-    )
+        _cleaned(run), owner="", opener="", lease_s=0.0, lease_until=0.0, wake_at=None, suspended=0, locked=0, charged=0,
+        lease_boot="", lease_mono=None, silent_boot="", silent_mono=None, silent_at=None,
+    )  # fmt: skip
 
 
 def _kept_apart(call: CallRow, seqs: dict[int, int]) -> CallRow:

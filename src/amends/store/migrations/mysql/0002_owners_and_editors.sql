@@ -1,0 +1,16 @@
+-- Leases on the owner's monotonic clock, and who noticed that an owner is silent. Who edited a request. The event that
+-- a delegation was made by.
+
+alter table runs add column lease_boot varchar(255) not null default '';
+
+alter table runs add column lease_mono double;
+
+alter table runs add column silent_boot varchar(255) not null default '';
+
+alter table runs add column silent_mono double;
+
+alter table runs add column silent_at double;
+
+alter table approvals add column editors longtext not null default ('');
+
+alter table delegations add column seq bigint not null default 0;
