@@ -351,8 +351,8 @@ def _worded(subject: Subject, event: EventRow, facts: dict[str, Any]) -> None:
     to = event.to_state
     if event.frm == "started" or to == "started":
         subject.why = str(facts.get("why", ""))
-    elif "why" in facts and to not in ("ready", "compensated", "compensation_failed"):
-        subject.why = str(facts["why"])
+    elif ("why" in facts or "resolved" in facts) and to not in ("ready", "compensated", "compensation_failed"):
+        subject.why = str(facts.get("why", ""))
     if to == "compensating":
         subject.comp_error = ""
     elif event.frm == "compensating":
