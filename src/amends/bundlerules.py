@@ -180,9 +180,8 @@ class Subject:
     def say(self, event: Row, facts: Row) -> None:
         """Keep the words that the row of a call has after this move."""
         frm, to = event["frm"], event["to_state"]
-        if "started" in (frm, to):
-            self.why = str(facts.get("why", ""))
-        elif ("why" in facts or "resolved" in facts) and to not in ("ready", "compensated", "compensation_failed"):
+        words = "why" in facts or "resolved" in facts
+        if "started" in (frm, to) or (words and to not in ("ready", "compensated", "compensation_failed")):
             self.why = str(facts.get("why", ""))
         if to == "compensating":
             self.comp_error = ""
@@ -410,7 +409,7 @@ class Tree:
         if row["locks"] != (json.dumps(names, ensure_ascii=False) if names else ""):
             yield "row_changed", "the names of its locks were changed"
         for name in LEARNED:
-            text, proved = row[name], facts.get(name)
+            text, proved = row.get(name, ""), facts.get(name)
             if SEALED not in text and text and (proved is None or proof(text) != proved):
                 what = "learned of it" if name == "learned" else "kept as evidence"
                 yield "row_changed", f"what was {what} was changed"

@@ -19,7 +19,6 @@ from amends.ledger import AdmitCall, SettleCall, StoreOp
 from amends.record import changed
 from amends.rows import CallRow, EventRow, RunRow
 
-
 LEARNED: Final = ("learned", "evidence")
 GOAL: Final = ("goal", "goal_by", "goal_why")
 NONE: Final = "none"

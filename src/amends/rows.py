@@ -239,7 +239,7 @@ Changes = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Now(Op[float]):
-    """Ledger time: the later of the clock and the newest event."""
+    """Ledger time: the latest of the clock, the newest event, and the mark that heartbeats and approvals move on."""
 
 
 @dataclass(frozen=True, slots=True)

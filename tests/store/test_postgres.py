@@ -196,7 +196,10 @@ def test_a_ledger_that_needs_a_newer_amends_is_refused(make: Make, postgres_url:
 def test_an_older_ledger_is_brought_up_to_date(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     make().open(create=True)
     newer = replace(
-        migrations("postgresql")[-1], version=len(migrations("postgresql")) + 1, name="9999_more", statements=("create table more (a text)",)
+        migrations("postgresql")[-1],
+        version=len(migrations("postgresql")) + 1,
+        name="9999_more",
+        statements=("create table more (a text)",),
     )
     both = (*migrations("postgresql"), newer)
     monkeypatch.setattr(pgschema, "migrations", lambda _: both)

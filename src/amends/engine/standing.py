@@ -111,28 +111,28 @@ class Standing:
         elif what in ("goal", "output", "budgets", "rollback planned"):
             facts = _facts(event)
             self._adds("run", event.run, facts, "output", "budgets", "plan", *GOAL_FACTS)
-        elif what == "causes":
-            blocked = self._subjects.get(("run", event.run))
-            if blocked is not None:
-                blocked.causes = list(_facts(event).get("causes", ()))
         elif what == "approval given":
             facts = _facts(event)
             self._adds("approval", str(facts.get("approval")), facts, "given")
             yield from self._delegated(event, facts)
         elif what in ("evidence", "probed"):
             self._adds("call", event.call, _facts(event), *LEARNED)
-        elif what == "retry asked":
-            tried = self._subjects.get(("call", event.call))
-            if tried is not None and tried.state == "backing_off":
-                tried.why = ""
         elif what == "payloads removed":
             self._emptied = True
         elif what == "runs loaded":
             self.loads |= {(str(origin), str(id), int(n), str(hash)) for origin, id, n, hash in _facts(event)["heads"]}
-        elif what == "passed to parent":
-            passed = self._subjects.get(("call", event.call))
-            if passed is not None:
-                passed.passed = True
+        else:
+            self._marked(event)
+
+    def _marked(self, event: EventRow) -> None:
+        """Take in what changes one thing of a row that does not move."""
+        run, call = self._subjects.get(("run", event.run)), self._subjects.get(("call", event.call))
+        if event.what == "causes" and run is not None:
+            run.causes = list(_facts(event).get("causes", ()))
+        elif event.what == "passed to parent" and call is not None:
+            call.passed = True
+        elif event.what == "retry asked" and call is not None and call.state == "backing_off":
+            call.why = ""
 
     def _moves(self, kind: str, id: str, event: EventRow, facts: dict[str, Any]) -> Iterator[Said]:
         subject = self._subjects.get((kind, id))
@@ -302,7 +302,10 @@ class Standing:
             if SEALED in text:
                 self.unproved += 1
             elif text and (proved is None or proof(text) != proved):
-                yield "row_changed", f"what was {'learned of it' if name == 'learned' else 'kept as evidence'} was changed"
+                yield (
+                    "row_changed",
+                    f"what was {'learned of it' if name == 'learned' else 'kept as evidence'} was changed",
+                )
             elif not text and name == "learned" and proved is not None:
                 yield "row_changed", "what was learned of it was removed"
 
@@ -349,9 +352,8 @@ def _updated(subject: Subject, facts: Mapping[str, Any]) -> None:
 def _worded(subject: Subject, event: EventRow, facts: dict[str, Any]) -> None:
     """Keep the words that the row has after this move."""
     to = event.to_state
-    if event.frm == "started" or to == "started":
-        subject.why = str(facts.get("why", ""))
-    elif ("why" in facts or "resolved" in facts) and to not in ("ready", "compensated", "compensation_failed"):
+    words = "why" in facts or "resolved" in facts
+    if "started" in (event.frm, to) or (words and to not in ("ready", "compensated", "compensation_failed")):
         subject.why = str(facts.get("why", ""))
     if to == "compensating":
         subject.comp_error = ""

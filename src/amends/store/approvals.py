@@ -33,6 +33,7 @@ from amends.approvalrows import (
 )
 from amends.chain import proof, storable
 from amends.errors import TransitionRefused
+from amends.markrows import MoveTime
 from amends.proofs import delegation_said, goal_said, is_delegated
 from amends.rows import (
     AddEvent,
@@ -58,6 +59,7 @@ async def decide_approval(op: DecideApproval) -> Ruled:
     """See ``DecideApproval``."""
     approval, call = await _found(op.approval)
     now = await Now()
+    await MoveTime(now)
     again = approval.state == "approved" and op.verb == "approve" and op.digest == approval.digest
     if (op.repeated or again) and _is_said(approval, op, again=again):
         return Ruled(approval, call, now)  # said before, and the answer was lost; or a button pressed twice
@@ -207,6 +209,7 @@ async def ask_again(op: AskAgain) -> Ruled:
     """See ``AskAgain``."""
     approval, call = await _found(op.approval)
     now = await Now()
+    await MoveTime(now)
     if op.repeated and call.approval == op.id:
         return Ruled(await _again(await FindApproval(op.id)), call, now)
     run = await find_run(call.run)
@@ -231,6 +234,7 @@ async def edit_approval(op: EditApproval) -> Ruled:
     """See ``EditApproval``. The old call is refused, and says what to ask for instead."""
     approval, call = await _found(op.approval)
     now = await Now()
+    await MoveTime(now)
     new = await FindCall(op.instead.call_id)
     if op.repeated and new is not None:
         return Ruled(await _again(await FindApproval(new.approval)), new, now)
@@ -281,6 +285,7 @@ async def expire_approvals(op: ExpireApprovals) -> RunRow:
     """See ``ExpireApprovals``."""
     root = await owned(op.root, op.owner, op.epoch)
     now = await Now()
+    await MoveTime(now)
     waiting = {call.approval: call for call in await ListCalls(root.uid, ("held", "ready")) if call.approval}
     for row in await ApprovalsOf(root.uid) if waiting else ():
         call = waiting.get(row.id)
@@ -297,6 +302,7 @@ async def void_approval(op: VoidApproval) -> Ruled:
     """See ``VoidApproval``."""
     approval, call = await _found(op.approval)
     now = await Now()
+    await MoveTime(now)
     if approval.state not in OPEN:
         return Ruled(approval, call, now)
     run, root = await find_run(call.run), await find_run(call.root)
@@ -313,6 +319,7 @@ async def void_approval(op: VoidApproval) -> Ruled:
 async def delegate(op: Delegate) -> DelegationRow:
     """See ``Delegate``."""
     now = await Now()
+    await MoveTime(now)
     known = [one for one in await DelegationsTo(op.tenant, person(op.to)) if one.id == op.id]
     if known:
         return known[0]  # said before, and the answer was lost

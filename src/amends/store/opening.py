@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from amends.chain import proof
 from amends.errors import RunEnded
 from amends.ledger import ClaimRun, DueRuns, LetGo, OpenChild, Opened, OpenRun, Renewed, RenewLeases
 from amends.lockrows import DropWaits
-from amends.chain import proof
+from amends.markrows import MoveTime
 from amends.proofs import proof_of, run_bound
 from amends.rows import (
     CallRow,
@@ -285,6 +286,7 @@ async def renew_leases(op: RenewLeases) -> Renewed:
         clock = (op.boot, op.mono + op.lease_s) if op.boot else (root.lease_boot, root.lease_mono or 0.0)
         await UpdateRun(root, {"lease_until": until, "wake_at": until, "lease_s": op.lease_s, **_leased(*clock)})
         goals[uid] = root.goal if root.goal_by in ("person", "deadline", "deadlock") else ""
+    await MoveTime(now)
     return Renewed(goals, frozenset(given_back), frozenset(busy))
 
 

@@ -21,6 +21,7 @@ from amends.approvalrows import (
     person,
 )
 from amends.canonical import digest
+from amends.markrows import MoveTime
 from amends.proofs import terms_bound
 from amends.rows import CallRow, FindCall, ListCalls, RunRow, UpdateCall
 from amends.store.change import move_approval, move_call, note
@@ -58,6 +59,7 @@ async def ask(
 ) -> ApprovalRow:
     """Write down that somebody is asked about this call, which names the request already."""
     assert call.approval == need.id, "a call names its newest request"
+    await MoveTime(at)
     editors = await _editors(call, need)
     row = ApprovalRow(
         id=need.id, seq=0, call=call.id, run=call.run, root=call.root, run_id=call.run_id, tenant=call.tenant,
@@ -187,6 +189,8 @@ async def may_start(
     What has expired, or no longer suffices, is asked for anew where the rules are known.
     """
     approval = await FindApproval(call.approval) if call.approval else None
+    if approval is not None:
+        await MoveTime(at)
     if call.attempt or (call.is_staged and (approval is None or approval.state == "used")):
         return None  # a later attempt needs nothing more; what was staged was decided with the pivot or the commit
     need = None if terms is None else await really(terms.need, run, call.tool)
