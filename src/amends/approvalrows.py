@@ -124,7 +124,7 @@ class DelegationRow:
     until_at: float
     why: str
     made_at: float
-    seq: int = 0
+    seq: int
     """The place of its event. One without an event counts for nothing."""
 
     @property

@@ -324,7 +324,7 @@ async def delegate(op: Delegate) -> DelegationRow:
     if known:
         return known[0]  # said before, and the answer was lost
     by, to, why = storable(person(op.by)), storable(person(op.to)), storable(op.why)
-    row = DelegationRow(op.id, op.tenant, by, to, op.until_at, why, now)
+    row = DelegationRow(op.id, op.tenant, by, to, op.until_at, why, now, 0)
     # It belongs to no run: its event is a chain of its own, which checkpoints name like any other.
     seq = await AddEvent(
         at=now, root=row.id, run=row.id, run_id=row.id, tenant=row.tenant, call="", what="delegated", frm="", to_state="",
