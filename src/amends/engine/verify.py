@@ -213,7 +213,11 @@ class Found:
             self._loads |= tree.loads
             self._delegated |= tree.delegated
             self._uses += tree.uses
-        whose = {row.tenant for row in (*runs, *delegations)} | ({tree.tenant} if tree.events else set())
+        whose = (
+            {run.tenant for run in runs}
+            | {one.tenant for one in delegations}
+            | ({tree.tenant} if tree.events else set())
+        )
         if self._audit.tenant is not None and self._audit.tenant not in whose:
             return
         self.runs += len(runs)

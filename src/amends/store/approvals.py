@@ -172,7 +172,7 @@ async def _say_yes(
 async def _say_no(
     approval: ApprovalRow, call: CallRow, run: RunRow, op: DecideApproval, now: float, epoch: int
 ) -> tuple[ApprovalRow, CallRow]:
-    said = {"by_whom": op.by, "reason": op.why, "decided_at": now}
+    said: dict[str, Any] = {"by_whom": op.by, "reason": op.why, "decided_at": now}
     approval = await move_approval(run, approval, "rejected", at=now, by=op.by, epoch=epoch, why=op.why, **said)
     error = json.dumps([op.by, op.why], ensure_ascii=False)
     call = await move_call(run, call, "refused", at=now, by=op.by, epoch=epoch, why=op.why, error=error, settled_at=now)
@@ -254,7 +254,7 @@ async def edit_approval(op: EditApproval) -> Ruled:
     if staged:
         run = await UpdateRun(run, {"staged_pivot": ""})
     if approval.state in OPEN:
-        said = {"by_whom": op.by, "reason": reason, "decided_at": now}
+        said: dict[str, Any] = {"by_whom": op.by, "reason": reason, "decided_at": now}
         await move_approval(run, approval, "rejected", at=now, by=op.by, epoch=root.epoch, why=reason, **said)
     error = json.dumps([op.by, reason], ensure_ascii=False)
     await move_call(run, call, "refused", at=now, by=op.by, epoch=root.epoch, why=reason, error=error, settled_at=now)
@@ -306,7 +306,7 @@ async def void_approval(op: VoidApproval) -> Ruled:
     if approval.state not in OPEN:
         return Ruled(approval, call, now)
     run, root = await find_run(call.run), await find_run(call.root)
-    said = {"reason": REVIVED, "by_whom": op.by, "decided_at": now}
+    said: dict[str, Any] = {"reason": REVIVED, "by_whom": op.by, "decided_at": now}
     approval = await move_approval(run, approval, "expired", at=now, by=op.by, epoch=root.epoch, why=op.why, **said)
     if call.state == "ready" and not call.is_staged:
         call = await move_call(run, call, "held", at=now, by=op.by, epoch=root.epoch, facts={"approval": approval.id})
