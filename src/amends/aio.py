@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
@@ -41,8 +40,9 @@ from amends.rows import RunRow
 from amends.rules import Rule
 from amends.settings import DEFAULTS, Setting
 from amends.tool import schemas
+from amends.visible import visible, visible_log
 
-log = logging.getLogger("amends")
+log = visible_log("amends")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -259,7 +259,7 @@ class AsyncRuntime(
             if done.how == "resume":
                 await self._resume(run)
         except LedgerError as error:
-            log.warning("run %s could not be recovered here: %s", row.id, error)
+            log.warning("run %s could not be recovered here: %s", visible(row.id), error)
         finally:
             self._hub.keeper.forget(lease)
             self._hub.checkpointer.wake()
@@ -356,7 +356,11 @@ class AsyncRuntime(
 
     async def _drive(self, flow: Flow[T]) -> T:
         refuse_reaching("a verb of the runtime", flow)
-        await self._ready()
+        try:
+            await self._ready()
+        except BaseException:
+            flow.close()  # or Python warns of a coroutine that was never awaited
+            raise
         return await self._driver.run(flow)
 
     async def _ready(self, run_id: str | None = None) -> None:

@@ -39,6 +39,7 @@ from amends.riding import Ride, joined_ask
 from amends.rows import RunRow
 from amends.states import RunState
 from amends.tool import Declaration, Options, Tool, current_caller
+from amends.visible import printable
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -370,7 +371,7 @@ class AsyncRun:
                 raise
         note = await self._flow(leaving.leave(self._session, error, output))
         if error is not None and note:
-            error.add_note(note)
+            error.add_note(printable(note))
 
     async def _given_up(self) -> None:
         self._over = True

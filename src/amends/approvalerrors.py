@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from amends.error import LedgerError, Refused, Waiting
 from amends.phrases import shown
+from amends.visible import visible
 
 
 class RuleRefused(Refused):
@@ -16,7 +17,9 @@ class RuleRefused(Refused):
     default_hint = "change the rule, or ask whoever wrote it"
 
     def __init__(self, tool: str, *, why: str, run_id: str | None = None) -> None:
-        super().__init__(f"a rule refuses {tool}: {why or 'no reason given'}", run_id=run_id)
+        super().__init__(
+            f"a rule refuses {visible(tool)}: {visible(why or 'no reason given', prose=True)}", run_id=run_id
+        )
         self.tool, self.why = tool, why
 
     def for_model(self) -> str:
@@ -30,7 +33,7 @@ class Rejected(Refused):
     def __init__(
         self, tool: str, *, by: str, reason: str, approval: Any = None, call: Any = None, run_id: str | None = None
     ) -> None:
-        super().__init__(f"{by} rejected {tool}: {reason}", run_id=run_id)
+        super().__init__(f"{visible(by)} rejected {visible(tool)}: {visible(reason, prose=True)}", run_id=run_id)
         self.tool, self.by, self.reason = tool, by, reason
         self.approval, self.call = approval, call
 
@@ -74,7 +77,7 @@ class ApprovalVoid(Refused):
         if deciding and why == "changed":
             words = "the digest is not that of what is asked for"
             hint = "look at it again with rt.approval(id), and decide about the digest that it shows"
-        super().__init__(f"the approval of {tool} is void: {words}", hint=hint, run_id=run_id)
+        super().__init__(f"the approval of {visible(tool)} is void: {words}", hint=hint, run_id=run_id)
         self.tool, self.why, self.approval, self.call = tool, why, approval, call
         self.diff, self.expired_at, self.asked, self.deciding = dict(diff or {}), expired_at, asked, deciding
 

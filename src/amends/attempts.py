@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
@@ -14,8 +13,9 @@ from amends.engine.session import Ask, call_of
 from amends.errors import LedgerError, UsageError
 from amends.model import Call
 from amends.ops import Ended
+from amends.visible import visible, visible_log
 
-log = logging.getLogger("amends")
+log = visible_log("amends")
 
 
 class Attempt:
@@ -164,7 +164,7 @@ def end_open(run: Any, error: BaseException | None = None) -> None:
             if attempt.at_leave is not None:
                 attempt.at_leave()
         except Exception:
-            log.exception("%s was not ended before its run was left", attempt.call.tool)
+            log.exception("%s was not ended before its run was left", visible(attempt.call.tool))
 
 
 async def end_open_async(run: Any, error: BaseException | None = None) -> None:
@@ -178,7 +178,7 @@ async def end_open_async(run: Any, error: BaseException | None = None) -> None:
             if attempt.at_leave is not None:
                 await attempt.at_leave()
         except Exception:
-            log.exception("%s was not ended before its run was left", attempt.call.tool)
+            log.exception("%s was not ended before its run was left", visible(attempt.call.tool))
 
 
 def _is_to_be_ended(run: Any, error: BaseException | None) -> bool:

@@ -91,7 +91,15 @@ class Problem:
         self.n, self.seq = n or said.get("n", 0), said.get("seq", 0)
 
     def __repr__(self) -> str:
-        return f"run {self.run_id or self.root or '-'}, event {self.n or '-'}: {self.how}: {self.text}"
+        return in_ascii(f"run {self.run_id or self.root or '-'}, event {self.n or '-'}: {self.how}: {self.text}")
+
+
+def in_ascii(line: object) -> str:
+    """The line with escapes for all that is not plain ASCII: a bundle may be made to deceive whoever checks it.
+
+    ``amends.visible`` is not here: this program needs nothing but Python.
+    """
+    return json.dumps(str(line))[1:-1].replace('\\"', '"').replace("\x7f", "\\u007f")
 
 
 # ---- the chain ----------------------------------------------------------------------------

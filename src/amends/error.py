@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from amends.phrases import plain
+from amends.visible import printable
 
 
 class Error(Exception):
@@ -14,8 +15,9 @@ class Error(Exception):
     default_hint = ""
 
     def __init__(self, message: str, *, hint: str | None = None, run_id: str | None = None) -> None:
-        super().__init__(message)
-        self.hint = self.default_hint if hint is None else hint
+        # Names and reasons in a message come from models and the world; what a person reads of them is one line.
+        super().__init__(printable(message))
+        self.hint = printable(self.default_hint if hint is None else hint)
         self.run_id = run_id
 
     @property

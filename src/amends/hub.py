@@ -34,8 +34,9 @@ from amends.settings import Setting, settle_settings
 from amends.store.locate import store_for
 from amends.tool import Declaration, Spec, current_caller, specs_of
 from amends.twins import is_undoable_here
+from amends.visible import visible_log
 
-log = logging.getLogger("amends")
+log = visible_log("amends")
 
 
 class Hub:

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from amends.errors import TransactionOpen
 from amends.flow import Flow
 from amends.ledger import StoreOp
+from amends.visible import visible
 
 T = TypeVar("T")
 
@@ -134,7 +135,7 @@ def refuse_waiting(rides: Rides | None, root: str, run_id: str, *, but: object =
 def note_left_open(error: BaseException, run_id: str) -> None:
     """The block raised while the caller's transaction was open: its run cannot be taken back here."""
     error.add_note(
-        f"amends: run {run_id} could not be left in order: a call of it rides in a transaction that is still open; "
+        f"amends: run {visible(run_id)} could not be left in order: a call of it rides in a transaction that is still open; "
         "a worker follows the run's policy when that has ended"
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Collection
@@ -12,8 +11,9 @@ from amends import process
 from amends.errors import LedgerError, LedgerUnavailable
 from amends.ledger import Renewed, RenewLeases
 from amends.ops import Lease
+from amends.visible import visible_log
 
-log = logging.getLogger("amends")
+log = visible_log("amends")
 
 BEATS_PER_LEASE: Final = 3
 LOOKS_PER_LEASE: Final = 30

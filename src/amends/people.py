@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -38,10 +37,11 @@ from amends.requesting import adhoc_spec
 from amends.rows import CallRow, RunRow, needs_tool
 from amends.spec import declaration_of
 from amends.tool import Declaration, Options
+from amends.visible import story, visible, visible_log
 
 __all__ = ["Found", "recover_tree"]
 
-log = logging.getLogger("amends")
+log = visible_log("amends")
 T = TypeVar("T")
 PATIENCE_S_MAX: Final = 5.0
 
@@ -113,18 +113,21 @@ def told_turn(
 def log_lost(hub: Hub, found: Found, error: Exception) -> None:
     """A run could not be recovered: how that came, without what its runtime hides."""
     if not hub.veil.key:
-        log.error("run %s could not be recovered here", found.root.id, exc_info=error)
+        log.error("run %s could not be recovered here", visible(found.root.id), exc_info=error)
         return
     import traceback
 
     # No exc_info: whoever handles the record would have the exception itself, and all that it says.
-    story = scrubbed(hub.reader(root=found.root.uid), "".join(traceback.format_exception(error)))
-    log.error("run %s could not be recovered here\n%s", found.root.id, story)
+    told = scrubbed(hub.reader(root=found.root.uid), "".join(traceback.format_exception(error)))
+    log.error("run %s could not be recovered here\n%s", visible(found.root.id), story(told))
 
 
 def agent_ended(session: Session, error: Exception) -> str:
     """What the log says of an agent that a worker had started again."""
-    return scrubbed(session, f"agent {session.agent} of run {session.id} ended with {type(error).__name__}: {error}")
+    return scrubbed(
+        session,
+        f"agent {visible(session.agent)} of run {visible(session.id)} ended with {type(error).__name__}: {error}",
+    )
 
 
 def hand_ask(

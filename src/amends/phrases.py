@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final, Protocol
 
@@ -30,11 +30,18 @@ def plain(value: object) -> Any:
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
+        return plain_mapping(value, plain)
     if isinstance(value, Iterable):
         return [plain(v) for v in value]
     to_dict = getattr(value, "to_dict", None)
     return to_dict() if callable(to_dict) else str(value)
+
+
+def plain_mapping(value: Mapping[Any, Any], plain: Callable[[Any], Any]) -> dict[str, Any]:
+    """A mapping as a JSON object; where a key is no text, as ``{"$map": [[key, value], ..]}``: 1 and "1" stay apart."""
+    if all(isinstance(key, str) for key in value):
+        return {str(key): plain(one) for key, one in value.items()}
+    return {"$map": [[plain(key), plain(one)] for key, one in value.items()]}
 
 
 def listed(names: Sequence[str]) -> str:

@@ -35,6 +35,7 @@ from amends.requesting import direct_ask, model_ask, once_ask, stranger_name
 from amends.rows import RunRow
 from amends.states import RunState
 from amends.tool import Declaration, Options, Tool, current_caller
+from amends.visible import printable
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -347,7 +348,7 @@ class Run:
                 raise
         note = self._flow(leaving.leave(self._session, error, output))
         if error is not None and note:
-            error.add_note(note)
+            error.add_note(printable(note))
 
     def _release(self) -> None:
         self._over = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -38,8 +37,9 @@ from amends.rules import Rule
 from amends.run import Run
 from amends.settings import DEFAULTS, Setting
 from amends.tool import schemas
+from amends.visible import visible, visible_log
 
-log = logging.getLogger("amends")
+log = visible_log("amends")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -243,7 +243,7 @@ class Runtime(
             if done.how == "resume":
                 self._resume(run)
         except LedgerError as error:
-            log.warning("run %s could not be recovered here: %s", row.id, error)
+            log.warning("run %s could not be recovered here: %s", visible(row.id), error)
         finally:
             self._hub.keeper.forget(lease)
             self._hub.checkpointer.wake()
@@ -336,7 +336,11 @@ class Runtime(
 
     def _drive(self, flow: Flow[T]) -> T:
         refuse_reaching("a verb of the runtime", flow)
-        self._hub.ready()
+        try:
+            self._hub.ready()
+        except BaseException:
+            flow.close()  # or Python warns of a coroutine that was never awaited
+            raise
         return self._driver.run(flow)
 
     def close(self) -> None:

@@ -204,7 +204,8 @@ async def test_a_notice_decides_nothing(shop: Shop, mode: Literal["legacy", "aut
             other = await client.call_tool("wire", {"iban": "DE03", "cents": 4200_00})
     assert text_of(done) == "wire_DE02"
     assert len(noticed) == 2
-    assert "wire(iban='DE02', cents=420000) waits for a person's approval (apr" in noticed[0]
+    assert 'wire(iban="DE02", cents=420000) waits for a person' in noticed[0]
+    assert "approval (apr" in noticed[0]
     assert "needs a person's approval" in text_of(other), "a client that cannot ask is told in words"
     assert shop.states() == ["committed", "open"]
 

@@ -31,6 +31,7 @@ from pydantic_core import to_jsonable_python
 
 import amends
 from amends.errors import NoRun
+from amends.visible import visible, visible_value
 
 RUN_META: Final = "amends/run"
 """The key in ``_meta`` under which a client names the run that a request belongs to."""
@@ -362,9 +363,9 @@ def _can_ask(context: Context[Any, Any]) -> bool:
 
 def _words(request: _Request) -> str:
     assert request.asked is not None, "a notice is about a request"
-    args = ", ".join(f"{name}={value!r}" for name, value in request.asked.call.args.items())
+    args = ", ".join(f"{visible(name)}={visible_value(value)}" for name, value in request.asked.call.args.items())
     return (
-        f"{request.tool}({args}) waits for a person's approval ({request.asked.id}). Approve or reject it there; "
+        f"{visible(request.tool)}({args}) waits for a person's approval ({request.asked.id}). Approve or reject it there; "
         "what you answer here decides nothing, it only looks again."
     )
 

@@ -11,7 +11,7 @@ import typer
 
 from amends import __version__
 from amends.cli import auditverbs, forkverbs, ledgerverbs, peopleverbs, runverbs
-from amends.cli.show import put, put_error
+from amends.cli.show import put, put_error, put_plain
 from amends.errors import Error
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
@@ -38,7 +38,8 @@ def run(args: Sequence[str] | None) -> int:
     """Do what the command line says, in exit codes instead of exceptions."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal without ✓ gets ?, not an error
+            # A terminal without ✓ gets \u2713: no error, and no ? that could stand for anything.
+            stream.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if args is None else list(args)
     as_json = "--json" in words
     try:
@@ -96,4 +97,4 @@ def top(
 ) -> None:
     """Show the help where no verb was said."""
     if context.invoked_subcommand is None:
-        put(context.get_help())
+        put_plain(context.get_help())
