@@ -49,7 +49,7 @@ WHY_VOID: Final[dict[str, str]] = {
     "expired": "it ran out before it was used",
     "other_run": "it is for a call of another run",
     "other_tenant": "it is another tenant's",
-    "self": "whoever asked for it cannot say yes to it",
+    "self": "whoever asked for it, or edited it, cannot say yes to it",
     "role": "whoever decides has none of the roles that it needs",
     "revived": "the ledger it stands in was put back to an earlier state",
 }

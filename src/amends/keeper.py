@@ -29,9 +29,10 @@ class Keeper:
         lease_s: float,
         *,
         mono: Callable[[], float] = process.mono,
+        boot: Callable[[], str] = process.boot_id,
         beats: bool = True,
     ) -> None:
-        self._renew, self._lease_s, self._mono, self._beats = renew, lease_s, mono, beats
+        self._renew, self._lease_s, self._mono, self._boot, self._beats = renew, lease_s, mono, boot, beats
         self._leases: dict[str, tuple[Lease, Callable[[], Any] | None]] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -110,7 +111,7 @@ class Keeper:
     def _renew_some(self, mine: list[Lease], owner: str) -> list[Lease]:
         asked_at = self._mono()
         epochs = {lease.root: lease.epoch for lease in mine}
-        renewed = self._renew(RenewLeases(owner, epochs, self._lease_s, waits=False))
+        renewed = self._renew(RenewLeases(owner, epochs, self._lease_s, waits=False, boot=self._boot(), mono=asked_at))
         busy: list[Lease] = []
         for lease in mine:
             if lease.root in renewed.goals:

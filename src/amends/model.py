@@ -295,6 +295,8 @@ class Approval:
     used_at: datetime | None = None
     follows: str | None = None
     """The request that this one replaced."""
+    editors: tuple[str, ...] = ()
+    """Who edited what is asked for: each counts as an asker, and cannot say yes to it."""
     links: Mapping[str, str] = field(default_factory=dict)
     """Where to approve and reject it, where links are made."""
 

@@ -110,6 +110,9 @@ def _take_stage(hub: Hub, rehearsal: Rehearsal, tree: Tree, clocks: Clocks) -> l
     """Own the copy; what its living owner still runs is taken as landed without an effect, and told."""
     run = tree.run
     if not (run.owner and run.lease_until > tree.now):
+        # On the copy nobody waits for a heartbeat: its owner counts as silent for long enough.
+        silent = {"silent_boot": clocks.boot, "silent_mono": clocks.mono - run.lease_s, "silent_at": tree.now}
+        rehearsal.stage.runs[run.uid] = changed(run, silent)
         claim = ClaimRun(run.uid, WHO, WHO, hub.lease_s, clocks.boot, clocks.mono, force=True)
         claimed = rehearsal.play(_one(claim))
         assert claimed is not None, "a run without an owner can be claimed"

@@ -57,6 +57,7 @@ from amends.store import (
     retention,
     settlement,
 )
+from amends.store import approvals as store_approvals
 from amends.store import ending as store_ending
 from amends.store import notices as store_notices
 from amends.store.memory import _ROWS, MemoryStore
@@ -89,6 +90,7 @@ MODULES = (
     planmark,
     planning,
     requests,
+    store_approvals,
     budgets,
     charging,
     notices,
@@ -489,7 +491,7 @@ BUGS: tuple[Bug, ...] = (
         ("goal_kept",), ("F11", "F1")),
     Bug("25", "a key is forgotten", key_forgotten, ("effects_once",), ("F1", "F17")),
     Bug("L1", "open takes over a live lease",
-        lambda: rewritten((opening, "open_run", "if row.owner and row.owner != op.dead_owner and row.lease_until > now:", "if False:")),
+        lambda: rewritten((opening, "open_run", "if not is_free(row, op, now):", "if False:")),
         ("owner_undisturbed",), ("X10",)),
     Bug("L2", "another run is answered with a result that may still be taken back",
         lambda: rewritten((admission, "_answer_other_run", "if kept and known.state", "if known.state")),
@@ -646,6 +648,18 @@ BUGS: tuple[Bug, ...] = (
     Bug("G5", "a compensation that was stopped in a living process stays as it is",
         lambda: rewritten((landing, "stop_here", "if await LiveCalls(session.uid):", "if True:")),
         ("no_orphans",), ("G4", "F6")),
+    Bug("T1", "the wall clock alone says that a lease has ended",
+        lambda: rewritten((opening, "is_free", "return ended and root.lease_until <= now", "return root.lease_until <= now")),
+        ("owner_undisturbed",), ("T1",)),
+    Bug("T2", "a heartbeat does not end the silence that somebody noticed",
+        lambda: rewritten((opening, "_leased", ', "silent_boot": "", "silent_mono": None, "silent_at": None', "")),
+        ("owner_undisturbed",), ("T1",)),
+    Bug("E1", "whoever edits a request may approve it alone",
+        lambda: rewritten((requests, "is_requester", "*approval.edited_by", "")),
+        ("approvals_against_starts",), ("F20",)),
+    Bug("V5", "an event does not say who refused a call, and why",
+        lambda: rewritten((change, "move_approval", "said=words_bound(row, changes), ", "")),
+        ("record_is_whole",), ("F20",)),
 )  # fmt: skip
 
 

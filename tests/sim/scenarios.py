@@ -653,6 +653,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     """Every flow of the core with this variant of its tools."""
     from tests.sim.approving import approving_scenarios
     from tests.sim.checkpointing import checkpoint_scenarios
+    from tests.sim.clocks import clock_scenarios
     from tests.sim.desk import desk_scenarios
     from tests.sim.forking import fork_scenarios
     from tests.sim.locking import lock_scenarios
@@ -707,4 +708,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *replay_scenarios(v),
         *loss_scenarios(v),
         *rule_scenarios(v),
+        *clock_scenarios(v),
     ]

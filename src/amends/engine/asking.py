@@ -84,6 +84,7 @@ def approval_of(row: ApprovalRow, call: CallRow, spec: Spec | None, now: float |
         decided_at=moment(row.decided_at),
         used_at=moment(row.used_at),
         follows=row.follows or None,
+        editors=row.edited_by,
     )
 
 

@@ -46,6 +46,8 @@ def _badly_used(store: MemoryStore, event: EventRow, used: dict[str, EventRow], 
     people = {said["by"].casefold() for said in row.yeses}
     if people & {row.principal.casefold(), row.agent.casefold()} - {""}:
         yield f"approval {row.id} of {row.tool} was given by who had asked for it"
+    if people & {name.casefold() for name in row.edited_by}:
+        yield f"approval {row.id} of {row.tool} was given by who had edited it"
 
 
 def _one_breath(store: MemoryStore, used: EventRow, started: EventRow) -> bool:
