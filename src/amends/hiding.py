@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from amends.canonical import Stored, canonical, decode, digest, encode
+from amends.canonical import OPEN, Stored, canonical, decode, digest, encode
 from amends.check import check_recoverable
 from amends.engine.session import Session
 from amends.errors import BadConfig
@@ -99,7 +99,8 @@ def input_said(veil: Veil, tenant: str, value: object) -> Said:
     if value is None:
         return Said()
     shown, known = veil.hide(value, (tenant, "input"), path="input") if veil.is_wide else (value, NO_SECRETS)
-    return Said(encode(shown, path="input"), digest("input", canonical(shown, path="input")), shown, known)
+    text = encode(shown, path="input", shape=OPEN)
+    return Said(text, digest("input", canonical(shown, path="input", shape=OPEN)), shown, known)
 
 
 def given_to(session: Session, row: RunRow) -> Any:
@@ -114,7 +115,7 @@ def given_to(session: Session, row: RunRow) -> Any:
 
 def output_said(session: Session, value: object) -> str:
     """A run's output as it is written down: without what this run has hidden."""
-    text = encode(value, path="output")
+    text = encode(value, path="output", shape=OPEN)
     if not session.known and not session.veil.is_wide:
         return text
     return session.veil.kept(Stored(text, None), session.known, (session.tenant, "output")).text or text

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from amends.canonical import shape_of_args
 from amends.context import parent_call
 from amends.engine.session import Ask, Session, ask_for
 from amends.errors import BadArguments, UsageError
 from amends.hub import Hub
 from amends.model import ToolCall
 from amends.secret import NOTHING, Hidden
+from amends.signature import hints_of
 from amends.tool import Declaration, Options, Spec, being_done, declare, specs_of
 
 
@@ -134,29 +136,41 @@ def once_ask(
 ) -> Ask:
     """Undeclared code: the programmer's own word that it is a pivot, identified by ``key``."""
     import inspect
-    from typing import get_type_hints
 
     name = getattr(fn, "__qualname__", type(fn).__name__)
     try:
-        bound = inspect.signature(fn).bind(*args, **kwargs)
+        signature = inspect.signature(fn)
+        bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
     except TypeError as error:
         raise BadArguments(name, problems=[f"{name}: {error}"]) from error
     except ValueError:  # a built-in without a signature
         flat: dict[str, Any] = {**{f"arg{i}": one for i, one in enumerate(args)}, **kwargs}
+        count = len(args)
+        hints: dict[str, Any] = {}
+
+        def body(**given: Any) -> Any:
+            placed = [given.pop(f"arg{i}") for i in range(count)]
+            return fn(*placed, **given)
+
     else:
         flat = dict(bound.arguments)
+        hints = hints_of(fn.__init__ if inspect.isclass(fn) else fn, {})
+
+        def body(**given: Any) -> Any:
+            placed = inspect.BoundArguments(signature, given)  # type: ignore[arg-type]
+            return fn(*placed.args, **placed.kwargs)
+
+        for one in signature.parameters.values():
+            if one.kind is one.VAR_POSITIONAL and one.name in hints:
+                hints[one.name] = tuple[hints[one.name], ...]
+            if one.kind is one.VAR_KEYWORD and one.name in hints:
+                hints[one.name] = dict[str, hints[one.name]]  # type: ignore[misc]
     spec = adhoc_spec(f"once:{name}", session.veil.hidden, kind="pivot", key=lambda _: key)
-    try:
-        result_type = get_type_hints(fn).get("return", Any)
-    except Exception:
-        result_type = Any
-    if inspect.isclass(fn):
-        result_type = fn
+    result_type = fn if inspect.isclass(fn) else hints.pop("return", Any)
     spec = replace(spec, result_type=result_type)
-    return ask_for(
-        session, spec, flat, fn=lambda **_: fn(*args, **kwargs), is_async=_is_async(fn), parent=parent_call()
-    )
+    shape = shape_of_args(hints, Any, words={})
+    return ask_for(session, spec, flat, fn=body, is_async=_is_async(fn), parent=parent_call(), shape=shape)
 
 
 def adhoc_spec(name: str, hidden: Hidden = NOTHING, **options: Any) -> Spec:

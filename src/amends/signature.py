@@ -16,8 +16,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from decimal import Decimal
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
+from amends.canonical import Shape, anywhere, shape_of_args
 from amends.errors import BadArguments
 from amends.model import Staged
 from amends.phrases import SHOWN_CHARS_MAX, close_to, shown
@@ -91,6 +92,7 @@ class Signature:
     tool: str
     fn: Callable[..., Any]
     local_names: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    class_names: Mapping[type, str] = field(default_factory=dict[type, str])
 
     @functools.cached_property
     def parameters(self) -> tuple[inspect.Parameter, ...]:
@@ -109,6 +111,18 @@ class Signature:
     def rest(self) -> inspect.Parameter | None:
         """The parameter that takes any other name (``**kwargs``)."""
         return next((p for p in self.parameters if p.kind is p.VAR_KEYWORD), None)
+
+    @functools.cached_property
+    def shape(self) -> Shape:
+        """Which classes its arguments may have, and so what is written down of them."""
+        hints = {name: self.hints.get(name, Any) for name in self.names}
+        rest = self.hints.get(self.rest.name, Any) if self.rest else None
+        return shape_of_args(hints, rest, words=self.local_names, names=self.class_names)
+
+    @functools.cached_property
+    def anywhere(self) -> Shape:
+        """The same for what a function of the arguments returns: a key, a hidden part."""
+        return anywhere(self.shape)
 
     @functools.cached_property
     def positional(self) -> tuple[str, ...]:
@@ -231,6 +245,8 @@ def exact(hint: Any) -> Any:
     if origin is Annotated:
         return Annotated[(exact(args[0]), *args[1:])]
     if origin in (Union, UnionType):
+        # Enums before Literals: pydantic takes a member of a str Enum for the equal Literal, if that comes first.
+        args = tuple(sorted(args, key=lambda arg: get_origin(arg) is Literal))
         return Union[tuple(exact(arg) for arg in args)]  # noqa: UP007 (known at run time only)
     if origin in _REBUILT:
         return origin[tuple(arg if arg is ... else exact(arg) for arg in args)]

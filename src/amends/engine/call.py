@@ -23,6 +23,7 @@ from amends.engine.session import (
     asking_bill,
     call_of,
     describe_error,
+    later_of,
     moment,
     unforeseen,
 )
@@ -33,7 +34,7 @@ from amends.errors import LeaseLost, LedgerError, ResultGone, UsageError
 from amends.ledger import Admission, AdmitCall, ReadCall, SettleCall
 from amends.lockrows import Contention
 from amends.model import NoEffect, Retry
-from amends.ops import Ended, Invoke, Later, Luck, ReadClocks, Sleep
+from amends.ops import Ended, Invoke, Luck, ReadClocks, Sleep
 from amends.record import dataclass
 from amends.rows import CallRow, lost_at
 from amends.tool import Spec
@@ -215,10 +216,10 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
         ask.flight.call, ask.flight.sent, ask.flight.doubted = row, False, False
         if row.approval:
             await _anchored(session, ask, row)
-        later = Later(row, partial(call_of, row, ask.spec, args=ask.args))
+        later = later_of(row, ask)
         ended = await Invoke(
             fn=ask.fn,
-            kwargs=ask.args,
+            kwargs=ask.fresh(),
             is_async=ask.is_async,
             timeout=ask.timeout,
             call=later,
@@ -275,8 +276,10 @@ async def as_approved(session: Session, ask: Ask, row: CallRow) -> Ask:
         return ask
     if lacking(session, row):
         raise held_for(session, row, await request_of_call(row))  # only in its own words does it bring what it hides
-    args, known = body_args(session, ask.spec, row), known_of(session, row)
-    return replace(ask, args=args, text=row.args, recorded_digest=row.digest, shown=None, known=known)
+    copy = partial(body_args, session, ask.spec, row)
+    return replace(
+        ask, args=copy(), text=row.args, recorded_digest=row.digest, shown=None, known=known_of(session, row), copy=copy
+    )
 
 
 async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:

@@ -35,7 +35,7 @@ def hide_args(
 ) -> tuple[Mapping[str, Any], Known]:
     """The arguments as they are written down, and what no text may spell; refuses what could not be started later."""
     given = dict(request.args)
-    shown, known = veil.hide(given, (request.tenant or "", spec.name), places=places, path="args")
+    shown, known = veil.hide(given, (request.tenant or "", spec.name), places=places, path="args", shape=spec.anywhere)
     if shown is given:
         return request.args, NO_SECRETS
     memory.keep(known)
@@ -60,5 +60,6 @@ def hidden_effect(veil: Veil, tenant: str, spec: Spec, effect: Mapping[str, Any]
     """An effect of the world as the ledger would name it: its hidden arguments by what stands for them."""
     if spec.redact is None:
         return effect
-    shown: Mapping[str, Any] = veil.hide(dict(effect), (tenant, spec.name), places=spec.redact.places, path="effect")[0]
+    about, places = (tenant, spec.name), spec.redact.places
+    shown: Mapping[str, Any] = veil.hide(dict(effect), about, places=places, path="effect", shape=spec.anywhere)[0]
     return shown
