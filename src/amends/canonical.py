@@ -119,7 +119,7 @@ def _shaped(value: Any, text: str, annotation: object) -> Any:
             return value
     try:
         # By field name: that is how models are written. Lax: a strict model would refuse its own plain data.
-        shaped = _adapter(annotation).validate_python(value, strict=False, by_alias=True, by_name=True)
+        shaped = adapter(annotation).validate_python(value, strict=False, by_alias=True, by_name=True)
         # Iterable[X] is validated lazily, into an iterator that can be read once.
         return value if isinstance(shaped, Iterator) else shaped
     except Exception:
@@ -227,6 +227,9 @@ class Tagged(dict[str, Any]):
 
     __slots__ = ()
 
+    def __hash__(self) -> int:  # type: ignore[override]  # it may be a key of a dict; nobody changes it
+        return hash(repr(self))
+
 
 class Fields(dict[Any, Any]):
     """The fields of an object of which something is hidden: written down as the object itself would be."""
@@ -314,7 +317,8 @@ def _pack_member(value: Any, walk: _Walk, shape: Shape) -> Any:
     plain = value if isinstance(value, Fields) else member.reduced(value, walk)
     walk.retyped.append((walk.place(), kind, type(plain)))
     walk.shape = member.inner
-    packed = _pack_dict(plain, walk) if isinstance(plain, Fields) else _pack(plain, walk)
+    pack = _pack_dict if isinstance(plain, Fields) else walk.packs.get(type(plain), _pack)
+    packed = pack(plain, walk)
     walk.shape = shape
     return {CLASS: [member.name, packed]} if shape.names(member) else packed
 
@@ -559,7 +563,8 @@ def _read(text: str) -> Any:
         raise LedgerCorrupt(f"a stored value cannot be read: {error!r}", hint="was a newer amends here?") from error
 
 
-def _adapter(annotation: Any) -> Any:
+def adapter(annotation: Any) -> Any:
+    """Return pydantic's adapter for an annotation; one for anything where pydantic has no schema for it."""
     # By identity: some annotations have no hash, and A | B equals B | A, which validates otherwise.
     known = _ADAPTERS.get(id(annotation))
     if known is None:
@@ -717,7 +722,7 @@ class Shape:
         if not self.classes or self.is_open or type(value) in self.types:
             return False
         form = _form(type(value))
-        return any(form in one.forms and cls not in self.tagged for cls, one in self.classes.items())
+        return any(form in one.forms for one in self.classes.values())
 
     # ---- reading an annotation ------------------------------------------------------------------
 
@@ -877,6 +882,12 @@ class Member:
         return frozenset({ANY_FORM if base is None or self.kind == "root" else _form(base)})
 
     @cached_property
+    def field_names(self) -> frozenset[str]:
+        """The names and aliases of its fields."""
+        named: Any = getattr(self.cls, "model_fields", {}) if self.kind == "model" else {}
+        return frozenset([*self._hints, *(one.alias for one in named.values() if one.alias)])
+
+    @cached_property
     def inner(self) -> Shape | None:
         """The places inside its values; None: of an Enum, whose values are its own business."""
         cls: Any = self.cls
@@ -892,6 +903,7 @@ class Member:
         if self.kind == "tuple":
             found._places = [hints.get(name, [(Any, _NOWHERE)]) for name in cls._fields]
         else:
+            found.types.add(dict)
             found._named = hints
         return found
 
@@ -968,8 +980,9 @@ class Member:
         known = {name: values[name] for name in names}
         object.__setattr__(made, "__dict__", known)
         object.__setattr__(made, "__pydantic_fields_set__", set(values))
-        object.__setattr__(made, "__pydantic_extra__", extra if takes_extra else None)
-        object.__setattr__(made, "__pydantic_private__", None)
+        if self.kind == "model":  # a root model has neither
+            object.__setattr__(made, "__pydantic_extra__", extra if takes_extra else None)
+            object.__setattr__(made, "__pydantic_private__", None)
         if cls.__pydantic_post_init__:  # private attributes are made here
             made.model_post_init(None)
             if self._written(made) != data:
@@ -987,14 +1000,13 @@ class Member:
             # It may set what is no field; what it makes of the fields is not what was written down.
             try:
                 made = cls(**{one.name: values[one.name] for one in named if one.init})
-                for one in named:
-                    object.__setattr__(made, one.name, values[one.name])
                 if self._written(made) == data:
                     return made
             except Exception:  # it takes what is not written down
-                pass
+                made = cls.__new__(cls)
             values = self._values(data, exact=exact)
-        made = cls.__new__(cls)
+        else:
+            made = cls.__new__(cls)
         for one in named:
             object.__setattr__(made, one.name, values[one.name])
         return made
@@ -1002,7 +1014,7 @@ class Member:
     def _other(self, data: Any, *, exact: bool) -> Any:
         """A subclass of a built-in type, or a type that only pydantic knows."""
         plain = _built(data, self.place, exact=exact)
-        for make in (self.cls, lambda given: _adapter(self.hint).validate_python(given, strict=False)):
+        for make in (self.cls, lambda given: adapter(self.hint).validate_python(given, strict=False)):
             try:
                 made = make(plain)
                 if made is not plain and self._written(made) == data:
