@@ -1097,6 +1097,29 @@ def revive_each(text: str, shape: Shape, *, exact: bool = True) -> tuple[dict[st
     return found, unlike
 
 
+def classes_of(text: str) -> dict[str, str]:
+    """The classes that a stored text names, by the place where they stand."""
+    found: dict[str, str] = {}
+    try:
+        waiting: list[tuple[str, Any]] = [("", json.loads(text))]
+    except ValueError:  # encrypted
+        return found
+    while waiting:
+        place, data = waiting.pop()
+        tag = next(iter(data), "") if type(data) is dict and len(data) == 1 else ""
+        if tag == CLASS:
+            found[place], data = data[CLASS]
+            waiting.append((place, data))
+        elif tag == "$map":
+            waiting += [(f"{place}[{_dump(key)}]", item) for key, item in data[tag]]
+        elif tag in ("$tuple", "$set", "$frozenset") or type(data) is list:
+            items = data if type(data) is list else data[tag]
+            waiting += [(f"{place}[{index}]", item) for index, item in enumerate(items)]
+        elif type(data) is dict:
+            waiting += [(f"{place}.{name}" if place else name, item) for name, item in data.items()]
+    return dict(sorted(found.items()))
+
+
 def classes_below(shape: Shape) -> list[tuple[Shape, Member]]:
     """Every class that the annotation allows anywhere, with the place where it stands."""
     found: list[tuple[Shape, Member]] = []

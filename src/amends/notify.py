@@ -63,6 +63,7 @@ def payload(approval: Approval) -> dict[str, Any]:
                 "tool": call.tool,
                 "version": call.version,
                 "args": json.loads(_json(call.args)),
+                "classes": dict(call.classes),
                 "tenant": call.tenant,
                 "agent": call.agent,
                 "principal": call.principal,
@@ -81,6 +82,7 @@ def slack_payload(approval: Approval) -> dict[str, Any]:
     title = f"{call.tool} needs {'approval' if approval.needed <= 1 else f'{approval.needed} approvals'}"
     facts = {"Run": call.run_id, "Asked by": asks, "Until": _time(approval.expires_at), "Tenant": call.tenant or ""}
     facts["Why"] = approval.rule
+    facts["Classes"] = ", ".join(f"{place}: {name}" for place, name in call.classes.items())
     args = _visible(_json(call.args, indent=2))
     shown = _cut(args, SLACK_ARGS_CHARS_MAX)
     blocks: list[dict[str, Any]] = [

@@ -254,10 +254,12 @@ def _named(pair: Any, shape: Shape, place: str, tool: str) -> Any:
         refuse(tool, [f'{place} must be {{"{CLASS}": [name, data]}} with the name {names}'])
     data = pair[1] if member.inner is None else _chosen(pair[1], member.inner, place, tool)
     try:
-        return adapter(member.hint).validate_python(data, by_alias=True, by_name=True)
+        made = adapter(member.hint).validate_python(data, by_alias=True, by_name=True)
     except Exception as error:
         problem = f"{place} is no {member.name} ({type(error).__name__})"
-    refuse(tool, [problem])
+    else:
+        return made
+    return refuse(tool, [problem])  # outside the handler, whose error holds the values
 
 
 def _only(value: Any, members: Sequence[Member], shape: Shape, place: str, tool: str) -> Member | None:

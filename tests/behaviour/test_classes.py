@@ -17,6 +17,8 @@ from typing_extensions import TypeAliasType, TypedDict
 
 from amends import AsyncRuntime, Held, Runtime, tool
 from amends.errors import BadArguments, BadDeclaration, Error, KeyConflict, NotStorable
+from amends.notify import payload, slack_payload
+from amends.phrases import shown
 from amends.store.memory import MemoryStore
 from tests.behaviour.world import runtime, twin_of
 
@@ -130,11 +132,11 @@ class Row(TypedDict):
 
 
 class CustomerId(str):
-    pass
+    __slots__ = ()
 
 
 class StaffId(str):
-    pass
+    __slots__ = ()
 
 
 Who = TypeAliasType("Who", Customer | Employee)
@@ -272,6 +274,18 @@ def test_a_yes_to_one_class_starts_no_other(annotation: Any, one: Any, other: An
     with pytest.raises(Error), rt.run("r"):
         made(other, note="n")
     assert seen == []
+
+
+def test_who_decides_is_told_the_class() -> None:
+    made = declared(list[Cash | Card] | Cash | Card, [], kind="pivot", needs_approval=True)
+    rt = runtime(made)
+    with pytest.raises(Held) as waits, rt.run("r"):
+        made([Card(cents=1), Cash(cents=1)])
+    approval = waits.value.approval
+    assert approval.call.classes == {"to[0]": "Card", "to[1]": "Cash"}
+    assert payload(approval)["data"]["call"]["classes"] == {"to[0]": "Card", "to[1]": "Cash"}
+    assert "to[0]: Card" in str(slack_payload(approval))
+    assert "Card(cents=1)" in shown(approval.call.args)
 
 
 def test_a_conflict_shows_the_two_classes() -> None:

@@ -143,6 +143,8 @@ def put_card(approval: Approval, before: Call | None, *, words: bool = False) ->
     put("arguments", stream=stream)
     for name, value in call.args.items():
         put(f"   {name} = {shown(value)}", stream=stream)
+    for place, name in call.classes.items():
+        put(f"   {place} is of class {name}", stream=stream)
     for name, (was, now) in _changes(before, call).items():
         put(
             f"   not as the last time: {name} was {shown(was)}, is {shown(now)}", style=STYLES["pending"], stream=stream
@@ -161,6 +163,7 @@ def approval_facts(approval: Approval) -> dict[str, Any]:
         "tool": call.tool,
         "version": call.version,
         "args": dict(call.args),
+        "classes": dict(call.classes),
         "agent": call.agent,
         "principal": call.principal,
         "rule": approval.rule,

@@ -16,11 +16,13 @@ from amends.budget import Budget
 from amends.budgetrows import FREE, Bill, Want
 from amends.canonical import (
     ARGS_BYTES_MAX,
+    CLASS_MARK,
     CONSTANTS,
     Shape,
     Written,
     canonical,
     check_size,
+    classes_of,
     decode,
     digest,
     encode,
@@ -371,6 +373,7 @@ def call_of(
         gone_at=gone_at or moment(row.lost_at),
         costs={unit: Decimal(text) for unit, text in read_charge(row.cost).totals().items()} if row.cost else {},
         shared=row.shared or None,
+        classes=classes_of(row.args) if CLASS_MARK in row.args else {},
     )
 
 
