@@ -940,7 +940,7 @@ class Member:
                 inner = self.inner
                 assert inner is not None, "a named tuple has places"
                 parts = [_revived(item, inner.at(index), exact=exact) for index, item in enumerate(items)]
-                return tuple.__new__(self.cls, parts)  # type: ignore[type-var]
+                return tuple.__new__(self.cls, parts)
             case "other":
                 return self._other(data, exact=exact)
             case _:
@@ -1014,7 +1014,11 @@ class Member:
     def _other(self, data: Any, *, exact: bool) -> Any:
         """A subclass of a built-in type, or a type that only pydantic knows."""
         plain = _built(data, self.place, exact=exact)
-        for make in (self.cls, lambda given: adapter(self.hint).validate_python(given, strict=False)):
+        makers: tuple[Callable[[Any], Any], ...] = (
+            self.cls,
+            lambda given: adapter(self.hint).validate_python(given, strict=False),
+        )
+        for make in makers:
             try:
                 made = make(plain)
                 if made is not plain and self._written(made) == data:
@@ -1215,7 +1219,8 @@ def _subclasses(cls: type) -> set[type]:
     found: set[type] = set()
     waiting = [cls]
     while waiting:
-        for one in type.__subclasses__(waiting.pop()):
+        below: list[type] = type.__subclasses__(waiting.pop())
+        for one in below:
             if one not in found:
                 found.add(one)
                 waiting.append(one)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import GenericAlias
 from typing import Any
 
 from amends.canonical import shape_of_args
@@ -158,14 +159,14 @@ def once_ask(
         hints = hints_of(fn.__init__ if inspect.isclass(fn) else fn, {})
 
         def body(**given: Any) -> Any:
-            placed = inspect.BoundArguments(signature, given)  # type: ignore[arg-type]
+            placed = inspect.BoundArguments(signature, given)
             return fn(*placed.args, **placed.kwargs)
 
         for one in signature.parameters.values():
             if one.kind is one.VAR_POSITIONAL and one.name in hints:
-                hints[one.name] = tuple[hints[one.name], ...]
+                hints[one.name] = GenericAlias(tuple, (hints[one.name], ...))
             if one.kind is one.VAR_KEYWORD and one.name in hints:
-                hints[one.name] = dict[str, hints[one.name]]  # type: ignore[misc]
+                hints[one.name] = GenericAlias(dict, (str, hints[one.name]))
     spec = adhoc_spec(f"once:{name}", session.veil.hidden, kind="pivot", key=lambda _: key)
     result_type = fn if inspect.isclass(fn) else hints.pop("return", Any)
     spec = replace(spec, result_type=result_type)

@@ -323,11 +323,16 @@ def exact(hint: Any) -> Any:
         return Annotated[(exact(args[0]), *args[1:])]
     if origin in (Union, UnionType):
         # Enums before Literals: pydantic takes a member of a str Enum for the equal Literal, if that comes first.
-        args = tuple(sorted(args, key=lambda arg: get_origin(arg) is Literal))
+        args = tuple(sorted(args, key=_is_literal))
         return Union[tuple(exact(arg) for arg in args)]  # noqa: UP007 (known at run time only)
     if origin in _REBUILT:
         return origin[tuple(arg if arg is ... else exact(arg) for arg in args)]
     return Any if _is_closed_protocol(hint) else hint
+
+
+def _is_literal(hint: Any) -> bool:
+    origin: Any = get_origin(hint)
+    return origin is Literal
 
 
 def _is_number(hint: Any) -> bool:

@@ -171,7 +171,12 @@ def test_what_changes_while_a_lock_is_waited_for_changes_nothing() -> None:
     threads[1].start()
     while not any(run.id == "b" for run in rt.runs()):
         go.wait(0.01)
-    threading.Timer(0.2, lambda: (change(live), go.set())).start()
+
+    def later() -> None:
+        change(live)
+        go.set()
+
+    threading.Timer(0.2, later).start()
     for one in threads:
         one.join()
     assert seen == [{"cents": 1}, {"cents": 100}]
@@ -260,8 +265,7 @@ def test_hidden_values_reach_the_body_as_they_were_given(tmp_path: Any) -> None:
             raise RuntimeError
 
     pay.compensate(lambda: None)
-    hidden = {"redact": ["word"]}
-    with Runtime(f"sqlite:///{tmp_path}/l.db", tools=[pay], secret_key="k" * 32, **hidden) as rt:
+    with Runtime(f"sqlite:///{tmp_path}/l.db", tools=[pay], secret_key="k" * 32, redact=["word"]) as rt:
         with rt.run("r"):
             card = {"cents": 1}
             pay(card, Sheet(cents=5, lines=[1]))
