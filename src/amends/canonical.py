@@ -203,6 +203,8 @@ def load_result(stored_text: str | None, annotation: object = Any) -> Any:
 
 def faithful(value: Any, annotation: object = Any) -> tuple[Any, Stored]:
     """The value as every replay will see it, and what is stored; the original where nothing could be. Never raises."""
+    if isinstance(value, dict) and len(value) == 1 and CLASS in value:
+        value = _said_class(value, shape_of(annotation))
     plain = plain_copy(value)
     if plain is not None:
         return _shaped(plain[1], plain[0], annotation), Stored(plain[0], None)
@@ -239,6 +241,13 @@ class Fields(dict[Any, Any]):
     def __init__(self, kind: type, named: Mapping[Any, Any]) -> None:
         super().__init__(named)
         self.kind = kind
+
+
+def _said_class(value: dict[Any, Any], shape: Shape) -> dict[Any, Any]:
+    """A result that a person told in plain data, with the name of its class."""
+    pair = value[CLASS]
+    is_pair = isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str)
+    return Tagged(value) if is_pair and shape.named(pair[0]) is not None else value
 
 
 # ---- one walk through a value -------------------------------------------------------------
@@ -328,10 +337,13 @@ def _pack_other(value: Any, walk: _Walk, shape: Shape, *, kind: type) -> Any:
     plain = dict(value) if isinstance(value, Fields) else _reduce(value, walk)
     base = next((base for base in kind.__mro__ if base in shape.types), None)
     if walk.strict and base is None and kind not in _SPELLINGS:
+        plain_cure = "pass an id or plain data instead"
+        classes = _example(kind, shape)
         walk.refuse(
             f"is of class {kind.__name__}, which {shape.said}",
-            cure=f"annotate it with every class that it may have ({_example(kind, shape)}), or pass an id or plain "
-            "data instead",
+            cure=f"annotate it with every class that it may have ({classes}), or {plain_cure}"
+            if walk.path.startswith("args")
+            else plain_cure,
         )
     walk.retyped.append((walk.place(), kind, type(plain)))
     walk.shape = shape if walk.strict or base is not None else None

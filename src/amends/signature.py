@@ -115,7 +115,9 @@ class Signature:
     @functools.cached_property
     def shape(self) -> Shape:
         """Which classes its arguments may have, and so what is written down of them."""
-        hints = {name: self.hints.get(name, Any) for name in self.names}
+        defaults = {one.name: type(one.default) for one in self.parameters if one.default is not one.empty}
+        # A default of a class of its own says that the class is meant, beside plain data.
+        hints = {name: self.hints.get(name, Union[defaults.get(name, Any), Any]) for name in self.names}  # noqa: UP007
         rest = self.hints.get(self.rest.name, Any) if self.rest else None
         return shape_of_args(hints, rest, words=self.local_names, names=self.class_names)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
-from amends.canonical import DEPTH_MAX, Fields, Shape, Stored, canonical, decode, encode
+from amends.canonical import CLASS, DEPTH_MAX, Fields, Shape, Stored, canonical, decode, encode
 from amends.plain import digest_of, head
 from amends.secret import MARK, MASK, NOTHING, Hidden, Secret
 
@@ -293,6 +293,9 @@ class _Masking:
                 return {tag: [[self.masked(key), self._field(key, item)] for key, item in data[tag]]}
             if tag in CONTAINERS:
                 return {tag: [self.masked(item) for item in data[tag]]}
+            if tag == CLASS:
+                name, inner = data[tag]
+                return {tag: [name, self.masked(inner)]}
             if tag.startswith("$"):
                 return data if tag == "$secret" or not self._holds(str(data[tag])) else self._hidden(data)
             return {self._veil.scrub(key, self._known): self._field(key, item) for key, item in data.items()}

@@ -623,7 +623,8 @@ def test_a_model_that_could_mean_either_is_asked_which() -> None:
         assert not seen
         assert "Customer" in answer.text
         assert "Employee" in answer.text
-        run.answer("grant", {"to": {"$class": ["Employee", {"id": 7}]}})
+        told = run.answer("grant", {"to": {"$class": ["Employee", {"id": 7}]}}).text
+        assert told == '{"$class":["Employee",{"id":7}]}', "the model can pass it on as it is"
         with pytest.raises(BadArguments):
             made({"$class": ["Nobody", {"id": 7}]})
     assert seen == [Employee(7)]
@@ -680,3 +681,43 @@ def test_once_gives_the_function_what_was_written_down() -> None:
     with rt.run("r2") as run:
         assert run.once("a", int, "5") == 5
         assert run.once("b", lambda a, *b, c=3, **d: [a, *b, c, d], 1, 2, e=5) == [1, 2, 3, {"e": 5}]
+
+
+def test_a_default_says_its_class() -> None:
+    seen: list[Any] = []
+
+    @tool(kind="pivot")
+    def paint(what: str, colour=Colour.RED, how: Mood = Mood.RED, none: Customer = None, note=""):  # type: ignore[assignment]
+        seen.append((what, colour, how, none, note))
+
+    rt = runtime(paint)
+    with rt.run("r"):
+        paint("x")
+    assert [typed(one) for one in seen] == [typed(("x", Colour.RED, Mood.RED, None, ""))]
+    (call,) = rt.calls()
+    assert typed(dict(call.args)) == typed(
+        {"what": "x", "colour": Colour.RED, "how": Mood.RED, "none": None, "note": ""}
+    )
+
+
+def test_calls_are_found_by_the_fields_of_what_has_a_class(tmp_path: Any) -> None:
+    made = declared(Customer | Employee, [])
+    url = f"sqlite:///{tmp_path}/l.db"
+    with Runtime(url, tools=[made]).run("r"):
+        made(Employee(7))
+        made(Employee(8))
+    assert [call.args["to"] for call in Runtime(url, tools=[made]).calls("args.to.id:7")] == [Employee(7)]
+
+
+def test_hidden_fields_of_a_result_with_a_class_stay_hidden(tmp_path: Any) -> None:
+    @tool(redact=["number"])
+    def pay(number: str) -> Card | GoldCard:
+        return GoldCard(cents=1, number=number)
+
+    pay.compensate(lambda: None)
+    rt = Runtime(f"sqlite:///{tmp_path}/l.db", tools=[pay], secret_key="k" * 32)
+    with rt.run("r"):
+        assert pay("4242424242424242") == GoldCard(cents=1, number="4242424242424242")
+    (call,) = rt.calls()
+    assert "4242" not in repr(call)
+    assert type(call.result) is GoldCard
