@@ -839,7 +839,7 @@ class _Anywhere(Shape):
         super().__init__(said="no annotation of the tool names")
         found = list(members)
         self.classes = {one.cls: one for _, one in found}
-        self._open = frozenset(one.cls for place, one in found if place.names(one))
+        self._open = frozenset(one.cls for place, one in found if place.is_open or place.names(one))
         self.is_open = True
         self.item = self.key = self
 
@@ -1083,6 +1083,10 @@ def shape_of_args(
     return found
 
 
+ANY_ARGS: Final = shape_of_args({}, Any, words={})
+"""Of a tool that lives elsewhere: nothing is known about its arguments, so they are plain data."""
+
+
 def revive(text: str, shape: Shape, *, exact: bool = True) -> Any:
     """The value of a stored text, in the classes that it was written down from; raises ``Unlike``.
 
@@ -1170,6 +1174,27 @@ def places_below(shape: Shape) -> Iterator[Shape]:
 def anywhere(shape: Shape) -> Shape:
     """Any place of a value that is made from values of this shape, by a function that has no annotation."""
     return _Anywhere(classes_below(shape))
+
+
+def shape_of_given(value: object) -> Shape:
+    """The shape of arguments that somebody else has checked (a framework): the classes in them are those they have.
+
+    Every one of them is written down by name, since no annotation is known that would decide it.
+    """
+    place = Shape([(Any, _NOWHERE)], said="could not be told from another one of that name")
+    classes: dict[str, type] = {}
+    waiting, count = [value], 0
+    while waiting and count < PARTS_MAX:
+        one, count = waiting.pop(), count + 1
+        if isinstance(one, dict):
+            waiting += [*one, *one.values()]
+        elif type(one) in (list, tuple, set, frozenset):
+            waiting += one  # type: ignore[arg-type]
+        elif type(one) not in _PACKS and type(one) not in _SPELLINGS:
+            classes.setdefault(type(one).__name__, type(one))
+    if not classes:
+        return ANY_ARGS
+    return _Anywhere((place, Member(cls, cls, _NOWHERE.inside(cls, {}), place)) for cls in classes.values())
 
 
 def problem_of(shape: Shape) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import GenericAlias
 from typing import Any
 
-from amends.canonical import shape_of_args
+from amends.canonical import shape_of_args, shape_of_given
 from amends.context import parent_call
 from amends.engine.session import Ask, Session, ask_for
 from amends.errors import BadArguments, UsageError
@@ -50,7 +50,7 @@ def model_ask(
     fn = handler if handler is None or spec.signature is None else _doing(spec.declaration, handler, is_async=is_async)
     return ask_for(
         session, spec, bound, fn=fn, is_async=is_async, again=again or because, call_ref=tool_call_id,
-        parent=parent_call(), grp=grp,
+        parent=parent_call(), grp=grp, shape=shape_of_given(bound) if spec.signature is None else None,
     )  # fmt: skip
 
 
@@ -110,9 +110,10 @@ def _undeclared_ask(
     plain = dict(_json_object(tool, args))
     because = plain.pop("again_because", None)
     spec = adhoc_spec(tool, kind="pivot")
+    bound = spec.bind_json(plain)
     ask = ask_for(
-        session, spec, spec.bind_json(plain), fn=handler, is_async=_is_async(handler), again=again or because,
-        call_ref=tool_call_id, parent=parent_call(),
+        session, spec, bound, fn=handler, is_async=_is_async(handler), again=again or because,
+        call_ref=tool_call_id, parent=parent_call(), shape=shape_of_given(bound),
     )  # fmt: skip
     return replace(ask, undeclared=True)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Required, TypeAlias, TypedDict
 
 from amends.budget import Costs
-from amends.canonical import OPEN, Shape, shape_of_args
+from amends.canonical import ANY_ARGS, OPEN, Shape
 from amends.errors import BadArguments, BadDeclaration
 from amends.model import Call, Kind, Order, Request, Retry, Scope, Staged
 from amends.phrases import name_for_models
@@ -30,8 +30,6 @@ Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 TwinLike: TypeAlias = Callable[..., object] | str | Mapping[str, Any]  # a function, a tool, its name, or a table
 Style: TypeAlias = Literal["openai", "responses", "anthropic", "mcp"]
 
-ANY_ARGS: Final = shape_of_args({}, Any, words={})
-"""Of a tool that lives elsewhere: nothing is known about its arguments, so they are plain data."""
 EVERYTHING: Final = "**"
 """In ``params``: the twin has a ``**kwargs`` and gets every argument."""
 TWIN_RETRY: Final = Retry(attempts=5, delay=0.5, factor=2.0, max_delay=30.0)

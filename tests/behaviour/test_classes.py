@@ -15,7 +15,7 @@ import pytest
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, RootModel, field_validator
 from typing_extensions import TypeAliasType, TypedDict
 
-from amends import AsyncRuntime, Held, Runtime, tool
+from amends import AsyncRuntime, Held, Runtime, declare, tool
 from amends.errors import BadArguments, BadDeclaration, Error, KeyConflict, NotStorable
 from amends.notify import payload, slack_payload
 from amends.phrases import shown
@@ -721,3 +721,15 @@ def test_hidden_fields_of_a_result_with_a_class_stay_hidden(tmp_path: Any) -> No
     (call,) = rt.calls()
     assert "4242" not in repr(call)
     assert type(call.result) is GoldCard
+
+
+def test_a_framework_s_own_objects_reach_its_handler_as_they_were() -> None:
+    seen: list[Any] = []
+    rt = runtime(declare("ext", kind="pivot", key="n"), declare("look", kind="read"))
+    with rt.run("r") as run:
+        for value in (Customer(7), Employee(7), Colour.RED, {"a": [Card(cents=1)]}, "red"):
+            run.answer("look", {"what": value}, handler=lambda what: seen.append(what))
+        run.answer("ext", {"n": 1, "what": [GoldCard(cents=1)]}, handler=lambda n, what: seen.extend(what))
+    values = (Customer(7), Employee(7), Colour.RED, {"a": [Card(cents=1)]}, "red", GoldCard(cents=1))
+    assert [typed(one) for one in seen] == [typed(one) for one in values]
+    assert len({call.digest for call in rt.calls("tool:look")}) == 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from amends.canonical import Shape
 from amends.check import lock_names
 from amends.errors import NotStorable
 from amends.model import Request
@@ -31,11 +32,11 @@ class Memory:
 
 
 def hide_args(
-    veil: Veil, memory: Memory, request: Request, spec: Spec, *, places: tuple[str, ...]
+    veil: Veil, memory: Memory, request: Request, spec: Spec, *, places: tuple[str, ...], shape: Shape
 ) -> tuple[Mapping[str, Any], Known]:
     """The arguments as they are written down, and what no text may spell; refuses what could not be started later."""
     given = dict(request.args)
-    shown, known = veil.hide(given, (request.tenant or "", spec.name), places=places, path="args", shape=spec.anywhere)
+    shown, known = veil.hide(given, (request.tenant or "", spec.name), places=places, path="args", shape=shape)
     if shown is given:
         return request.args, NO_SECRETS
     memory.keep(known)

@@ -241,7 +241,8 @@ def _hidden(
     # Copied before anything is read: what is hidden is not in the text, and must be what the text stands for.
     kept = _copied(args)
     request = request_of(session, spec, kept)
-    shown, known = hide_args(session.veil, session.memory, request, spec, places=spec.redact.places)
+    inside = shape if spec.signature is None else spec.anywhere
+    shown, known = hide_args(session.veil, session.memory, request, spec, places=spec.redact.places, shape=inside)
     if shown is kept:
         written = write_args(kept, shape)
         return written.args, written.args, written, known
