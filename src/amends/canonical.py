@@ -137,13 +137,13 @@ class Written:
     """None: nothing in them can be changed, so one copy serves all."""
 
 
-def write_args(args: Mapping[str, Any], shape: Shape) -> Written:
+def write_args(args: Mapping[str, Any], shape: Shape, plain: tuple[str, str] | None = None) -> Written:
     """Write arguments down. What is returned has nothing in common with the caller's objects.
 
-    Raises ``NotStorable`` for a class that the annotations do not name, and for a value that does not come back as it
-    was.
+    ``plain``: what ``plain_texts`` has given for them. Raises ``NotStorable`` for a class that the annotations do not
+    name, and for a value that does not come back as it was.
     """
-    plain = plain_texts(args)
+    plain = plain or plain_texts(args)
     if plain is not None:
         for value in args.values():
             if type(value) is list or type(value) is dict:

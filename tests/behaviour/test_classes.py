@@ -419,12 +419,24 @@ def test_without_annotation_plain_data_works_and_classes_are_refused() -> None:
     assert seen == [(one, one, {"more": one}) for one in plain]
 
 
-def test_the_inputs_and_outputs_of_a_run_are_plain_data() -> None:
+def test_the_inputs_and_outputs_of_a_run_are_plain_data_for_everybody() -> None:
     rt = runtime()
-    with pytest.raises(NotStorable), rt.run("r", input=Customer(1)):
-        pass
-    with pytest.raises(NotStorable), rt.run("r2", input={"a": [Colour.RED]}):
-        pass
+    for _ in range(2):
+        with rt.run("r", input=Customer(1)) as run:
+            assert run.input == {"id": 1}
+            if run.output is None:
+                run.output = Employee(1)
+        assert run.output == {"id": 1}
+
+
+def test_children_named_by_their_input_are_named_by_its_class_too() -> None:
+    with runtime().run("r") as run:
+        ids = []
+        for one in (Customer(1), Employee(1), {"id": 1}, Customer(1)):
+            with run.child(input=one) as child:
+                ids.append(child.id)
+    assert len(set(ids)) == 3
+    assert ids[0] == ids[3]
 
 
 def other_customer() -> type:

@@ -193,15 +193,18 @@ def ask_for(
     """
     body = fn or spec.fn
     assert body is not None, f"{spec.name} has a body or a handler"
-    shape = shape or spec.shape
-    known = NO_SECRETS
-    if spec.redact is None:
-        written = write_args(args, shape)
-        shown = args = written.args
+    shown, known, copy = args, NO_SECRETS, None
+    plain = plain_texts(args) if spec.redact is None else None
+    if plain is not None and "[" not in plain[0] and plain[0].count("{") == 1:
+        text, whole = plain  # plain values that nobody can change: nearly every call
     else:
-        args, shown, written, known = _hidden(session, spec, args, shape)
-        again = again and session.veil.scrub(again, known)
-    text, whole, copy = written.text, written.meaning, written.copy
+        if spec.redact is None:
+            written = write_args(args, shape or spec.shape, plain)
+            shown = args = written.args
+        else:
+            args, shown, written, known = _hidden(session, spec, args, shape or spec.shape)
+            again = again and session.veil.scrub(again, known)
+        text, whole, copy = written.text, written.meaning, written.copy
     check_size(text, path="args", limit=ARGS_BYTES_MAX)
     meaning = named = whole
     if spec.key is not None or spec.ignore:
