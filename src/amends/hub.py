@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from amends import process
@@ -293,7 +294,7 @@ class Hub:
             wait_approval_s=wait_approval_s,
             tell=self.notices.tell,
             veil=self.veil,
-            given=given,
+            given=deepcopy(given) if self.veil.is_wide else given,
             memory=self._memories.setdefault(row.root, Memory()),
             kin="" if (point := point_of(row)) is None else point.kin,
             phases=() if point is None or row.history else point.phases,

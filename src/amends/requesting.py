@@ -6,8 +6,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from types import GenericAlias
 from typing import Any
 
+from amends.canonical import shape_of_args, shape_of_given
 from amends.context import parent_call
 from amends.engine import policy
 from amends.engine.session import Ask, Session, ask_for
@@ -17,7 +19,7 @@ from amends.hub import Hub, View
 from amends.model import Request, ToolCall
 from amends.rules import RuleTest
 from amends.secret import NOTHING, Hidden
-from amends.signature import REPEAT, no_repeat
+from amends.signature import REPEAT, hints_of, no_repeat
 from amends.tool import Declaration, Options, Spec, being_done, declare, specs_of
 
 
@@ -52,7 +54,7 @@ def model_ask(
     fn = handler if handler is None or spec.signature is None else _doing(spec.declaration, handler, is_async=is_async)
     return ask_for(
         session, spec, bound, fn=fn, is_async=is_async, again=again or because, call_ref=tool_call_id,
-        parent=parent_call(), grp=grp,
+        parent=parent_call(), grp=grp, shape=shape_of_given(bound) if spec.signature is None else None,
     )  # fmt: skip
 
 
@@ -148,9 +150,10 @@ def _undeclared_ask(
     plain = dict(_json_object(tool, args))
     spec = adhoc_spec(tool, kind="pivot")
     because = _because(hub, spec, plain)
+    bound = spec.bind_json(plain)
     ask = ask_for(
-        session, spec, spec.bind_json(plain), fn=handler, is_async=_is_async(handler), again=again or because,
-        call_ref=tool_call_id, parent=parent_call(),
+        session, spec, bound, fn=handler, is_async=_is_async(handler), again=again or because,
+        call_ref=tool_call_id, parent=parent_call(), shape=shape_of_given(bound),
     )  # fmt: skip
     return replace(ask, undeclared=True)
 
@@ -175,29 +178,41 @@ def once_ask(
 ) -> Ask:
     """Undeclared code: the programmer's own word that it is a pivot, identified by ``key``."""
     import inspect
-    from typing import get_type_hints
 
     name = getattr(fn, "__qualname__", type(fn).__name__)
     try:
-        bound = inspect.signature(fn).bind(*args, **kwargs)
+        signature = inspect.signature(fn)
+        bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
     except TypeError as error:
         raise BadArguments(name, problems=[f"{name}: {error}"]) from error
     except ValueError:  # a built-in without a signature
         flat: dict[str, Any] = {**{f"arg{i}": one for i, one in enumerate(args)}, **kwargs}
+        count = len(args)
+        hints: dict[str, Any] = {}
+
+        def body(**given: Any) -> Any:
+            placed = [given.pop(f"arg{i}") for i in range(count)]
+            return fn(*placed, **given)
+
     else:
         flat = dict(bound.arguments)
+        hints = hints_of(fn.__init__ if inspect.isclass(fn) else fn, {})
+
+        def body(**given: Any) -> Any:
+            placed = inspect.BoundArguments(signature, given)
+            return fn(*placed.args, **placed.kwargs)
+
+        for one in signature.parameters.values():
+            if one.kind is one.VAR_POSITIONAL and one.name in hints:
+                hints[one.name] = GenericAlias(tuple, (hints[one.name], ...))
+            if one.kind is one.VAR_KEYWORD and one.name in hints:
+                hints[one.name] = GenericAlias(dict, (str, hints[one.name]))
     spec = adhoc_spec(f"once:{name}", session.veil.hidden, kind="pivot", key=lambda _: key)
-    try:
-        result_type = get_type_hints(fn).get("return", Any)
-    except Exception:
-        result_type = Any
-    if inspect.isclass(fn):
-        result_type = fn
+    result_type = fn if inspect.isclass(fn) else hints.pop("return", Any)
     spec = replace(spec, result_type=result_type)
-    return ask_for(
-        session, spec, flat, fn=lambda **_: fn(*args, **kwargs), is_async=_is_async(fn), parent=parent_call()
-    )
+    shape = shape_of_args(hints, Any, words={})
+    return ask_for(session, spec, flat, fn=body, is_async=_is_async(fn), parent=parent_call(), shape=shape)
 
 
 def adhoc_spec(name: str, hidden: Hidden = NOTHING, **options: Any) -> Spec:

@@ -24,7 +24,7 @@ from amends.engine.telling import answer_done, answer_error, info_of, output_gon
 from amends.engine.values import read_clock
 from amends.errors import LedgerError, TransactionOpen, UsageError
 from amends.flow import Flow
-from amends.hiding import given_to, output_of, output_said
+from amends.hiding import given_to, output_of, output_said, output_seen
 from amends.hub import Hub, is_over
 from amends.joining import note_left_open, refuse_waiting
 from amends.ledger import Tree
@@ -357,6 +357,7 @@ class Run:
             except UsageError as unstorable:  # the caller's mistake, and so the run's failure
                 self._leave_by(unstorable)
                 raise
+            self._output = output_seen(self._session, output, self._output)
         note = self._ending(leaving.leave(self._session, error, output))
         if error is not None and note:
             error.add_note(printable(note))

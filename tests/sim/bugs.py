@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from amends import notices, planmark, planning, proofs, requesting
+from amends import canonical, notices, planmark, planning, proofs, requesting
 from amends.budgetrows import UpdateSlice
 from amends.chain import GENESIS
 from amends.engine import (
@@ -103,6 +103,8 @@ MODULES = (
     kin,
     below,
     requesting,
+    canonical,
+    veiling,
 )
 SCHEDULES_MAX = 4_000
 
@@ -660,6 +662,25 @@ BUGS: tuple[Bug, ...] = (
     Bug("V5", "an event does not say who refused a call, and why",
         lambda: rewritten((change, "move_approval", "said=words_bound(row, changes), ", "")),
         ("record_is_whole",), ("F20",)),
+    # ---- L: values ----
+    Bug("L11", "the class of a value is missing from the key",
+        lambda: rewritten((canonical, "_pack_member", "if shape.names(member) else packed", "if shape.names(member) and walk.packs is not _MEANINGS else packed")),
+        ("classes_are_told_apart",), ("F50",)),
+    Bug("L12", "a union is read back as its first member",
+        lambda: rewritten((canonical, "_revived", "member = shape.named(name)", "member = next(iter(shape.classes.values()), None) if exact else shape.named(name)")),
+        ("body_got_what_was_recorded",), ("F50", "F51")),
+    Bug("L13", "the body gets the caller's live objects",
+        lambda: rewritten((canonical, "write_args", "return Written(kept, text, canonical(kept, shape=shape), copy)", "return Written(args, text, canonical(kept, shape=shape), None)")),
+        ("body_got_what_was_recorded",), ("F52",)),
+    Bug("L14", "a retry gets what the first attempt has changed",
+        lambda: rewritten((call, "run_attempts", "kwargs=ask.fresh()", "kwargs=ask.args")),
+        ("body_got_what_was_recorded",), ("F52", "F50")),
+    Bug("L15", "a call that starts later gets its arguments as plain data",
+        lambda: rewritten((session, "args_of", "if spec is None or spec.signature is None:", "if True:")),
+        ("body_got_what_was_recorded",), ("F51",)),
+    Bug("L16", "a compensation gets its arguments through the validators of a union that takes the first that fits",
+        lambda: rewritten((session, "args_of", "found, unlike = revive_each(text, spec.signature.shape)", "found, unlike = dict(decode(text.replace('[\"Employee\",', '[\"Customer\",'))), {'to'}")),
+        ("body_got_what_was_recorded",), ("F50", "F52")),
 )  # fmt: skip
 
 

@@ -663,6 +663,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.spending import spending_scenarios
     from tests.sim.sweeping import sweeping_scenarios
     from tests.sim.telling import telling_scenarios
+    from tests.sim.values import value_scenarios
 
     return [
         *(f1_call(v, policy) for policy in ("rollback", "resume", "wait")),
@@ -709,4 +710,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *loss_scenarios(v),
         *rule_scenarios(v),
         *clock_scenarios(v),
+        *value_scenarios(v),
     ]

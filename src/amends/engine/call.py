@@ -21,8 +21,8 @@ from amends.engine.session import (
     Ask,
     Session,
     asking_bill,
-    call_of,
     describe_error,
+    later_of,
     unforeseen,
 )
 from amends.engine.spending import exceeded
@@ -32,7 +32,7 @@ from amends.errors import LeaseLost, LedgerError, UsageError
 from amends.ledger import Admission, AdmitCall, ReadCall, SettleCall
 from amends.lockrows import Contention
 from amends.model import LOST, NoEffect, Retry
-from amends.ops import Ended, Invoke, Later, Luck, ReadClocks, Sleep
+from amends.ops import Ended, Invoke, Luck, ReadClocks, Sleep
 from amends.record import dataclass
 from amends.rows import CallRow
 from amends.tool import Spec
@@ -217,10 +217,10 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow, *, told: bool =
         ask.flight.call, ask.flight.sent, ask.flight.doubted = row, False, False
         if row.approval:
             await _anchored(session, ask, row)
-        later = Later(row, partial(call_of, row, ask.spec, args=ask.args))
+        later = later_of(row, ask)
         ended = await Invoke(
             fn=ask.fn,
-            kwargs=ask.args,
+            kwargs=ask.fresh(),
             is_async=ask.is_async,
             timeout=ask.timeout,
             call=later,
@@ -277,8 +277,10 @@ async def as_approved(session: Session, ask: Ask, row: CallRow) -> Ask:
         return ask
     if lacking(session, row):
         raise held_for(session, row, await request_of_call(row))  # only in its own words does it bring what it hides
-    args, known = body_args(session, ask.spec, row), known_of(session, row)
-    return replace(ask, args=args, text=row.args, recorded_digest=row.digest, shown=None, known=known)
+    copy = partial(body_args, session, ask.spec, row)
+    return replace(
+        ask, args=copy(), text=row.args, recorded_digest=row.digest, shown=None, known=known_of(session, row), copy=copy
+    )
 
 
 async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
