@@ -23,7 +23,7 @@ from amends.report import Report
 from amends.requesting import direct_ask
 from amends.rows import RunRow
 from amends.states import RunState
-from amends.tool import Declaration, Options, current_caller
+from amends.tool import Declaration, Options, enter_block, leave_scope
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ async def opened(hub: Hub, replay: Replay) -> AsyncIterator[AsyncRun]:
     session = replaying.session_of(hub, replay)
     run = AsyncReplayRun(hub, replay, session, replay.record.run)
     replay.alone = lambda: len(asyncio.all_tasks()) == 1
-    token = current_caller.set(run)
+    scope = enter_block(run)
     try:
         with denied(replay):
             yield run
@@ -45,7 +45,7 @@ async def opened(hub: Hub, replay: Replay) -> AsyncIterator[AsyncRun]:
             raise replay.broken from error
         raise
     finally:
-        current_caller.reset(token)
+        leave_scope(scope)
     replay.end()
 
 
@@ -179,7 +179,7 @@ class AsyncReplayRun(AsyncRun):
     async def _leave(self, error: BaseException | None) -> None:
         replaying.left(self._replay, self._session, error)
 
-    async def _given_up(self) -> None:
+    async def _given_up(self, *, is_quiet: bool | None = None) -> None:
         self._replay.over = True
 
 

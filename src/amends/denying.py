@@ -48,7 +48,7 @@ def denied(replay: Replay) -> Iterator[None]:
     """
     _add_hook()
     whole_thread = not _is_on_loop()
-    token = _replay.set(replay)
+    _replay.set(replay)
     here = threading.current_thread()
     if whole_thread:
         _born[here] = replay
@@ -57,8 +57,10 @@ def denied(replay: Replay) -> Iterator[None]:
     finally:
         if whole_thread:
             _born.pop(here, None)
-        _replay.reset(token)
-        replay.finished = True  # a thread that outlives it belongs to whoever uses it next
+        # Contexts that still have it, this one or another, see that it is over: the block may be left anywhere.
+        replay.finished = True
+        if _replay.get() is replay:
+            _replay.set(None)
 
 
 def _is_on_loop() -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, overload
 
 from amends import people, turns
 from amends.attempts import Attempt, end_open
+from amends.blocks import Entered
 from amends.budget import Costs
 from amends.context import parent_call, reader, refuse_nowhere
 from amends.drawn import dice, new_name
@@ -34,7 +35,7 @@ from amends.report import Report
 from amends.requesting import direct_ask, model_ask, once_ask, stranger_name
 from amends.rows import RunRow
 from amends.states import RunState
-from amends.tool import Declaration, Options, Tool, current_caller
+from amends.tool import Declaration, Options, Tool, enter_scope, leave_scope
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -50,6 +51,7 @@ class Run:
     """One task of an agent: one saga. Received from ``rt.run``; threads inside one block share it."""
 
     is_async = False
+    is_nowhere = False
 
     def __init__(self, hub: Hub, driver: Driver, session: Session, row: RunRow, *, over: bool) -> None:
         self._hub, self._driver, self._session, self._over = hub, driver, session, over
@@ -166,17 +168,8 @@ class Run:
     @contextmanager
     def child(self, id: str | None = None, *, input: object = None) -> Iterator[Run]:
         """A run inside this one, taken back with it."""
-        inner = self._open_child(id, input)
-        token = current_caller.set(inner)
-        with self._hub.live.block(inner._session.uid):
-            try:
-                yield inner
-            except BaseException as error:
-                current_caller.reset(token)
-                inner._leave(error)
-                raise
-            current_caller.reset(token)
-            inner._leave(None)
+        with Entered(self._open_child(id, input)) as inner:
+            yield inner
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Run ``fn`` in a thread that has this run; leaving the block waits for it."""
@@ -196,11 +189,11 @@ class Run:
         """The same function, carrying this run into whatever thread calls it."""
 
         def bound(*args: P.args, **kwargs: P.kwargs) -> R:
-            token = current_caller.set(self)
+            scope = enter_scope(self)
             try:
                 return fn(*args, **kwargs)
             finally:
-                current_caller.reset(token)
+                leave_scope(scope)
 
         return bound
 
