@@ -17,7 +17,7 @@ from amends.aiodrive import AsyncDriver
 from amends.attempts import AsyncAttempt, end_open_async
 from amends.blocks import AsyncEntered
 from amends.budget import Costs
-from amends.context import parent_call, reader, refuse_nowhere
+from amends.context import parent_call, reader, refuse_nowhere, refuse_own
 from amends.drawn import dice, new_name
 from amends.engine import ending, leaving, plan
 from amends.engine.call import Done, guarded_call
@@ -304,6 +304,7 @@ class AsyncRun:
 
     async def _do(self, ask: Ask) -> Done:
         refuse_nowhere(ask.spec.name)
+        refuse_own(ask.key, ask.spec.name)
         await self._check_here()
         if ask.undeclared:
             async with self.child(stranger_name(ask)) as inner:

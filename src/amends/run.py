@@ -14,7 +14,7 @@ from amends import people, turns
 from amends.attempts import Attempt, end_open
 from amends.blocks import Entered
 from amends.budget import Costs
-from amends.context import parent_call, reader, refuse_nowhere
+from amends.context import parent_call, reader, refuse_nowhere, refuse_own
 from amends.drawn import dice, new_name
 from amends.drive import Driver
 from amends.engine import ending, leaving, plan
@@ -268,6 +268,7 @@ class Run:
 
     def _do(self, ask: Ask) -> Done:
         refuse_nowhere(ask.spec.name)
+        refuse_own(ask.key, ask.spec.name)
         self._check_here()
         if not ask.undeclared:
             return self._watched(guarded_call(self._session, ask), [ask.flight])
