@@ -304,7 +304,7 @@ class AsyncRun:
 
     async def _do(self, ask: Ask) -> Done:
         refuse_nowhere(ask.spec.name)
-        refuse_own(ask.key, ask.spec.name)
+        refuse_own(ask.key, ask.ident, ask.spec.name)
         await self._check_here()
         if ask.undeclared:
             async with self.child(stranger_name(ask)) as inner:

@@ -117,12 +117,12 @@ def refuse_nowhere(tool: str) -> None:
         raise caller.refusal(tool)
 
 
-def refuse_own(key: str, tool: str) -> None:
+def refuse_own(key: str, ident: str, tool: str) -> None:
     """Raise where a body asks for the very call that it is the body of: it would wait for its own end."""
     scope = scope_here()
     while scope is not None:
         row = getattr(scope.call, "row", None)
-        if row is not None and row.key == key and not scope.is_left:
+        if row is not None and (row.key, row.ident) == (key, ident) and not scope.is_left:
             raise UsageError(
                 f"{tool} was called inside its own body with the same key: it would wait for itself; nothing was started",
                 hint="use the bare function, tool.fn, for what belongs to the same call",

@@ -268,7 +268,7 @@ class Run:
 
     def _do(self, ask: Ask) -> Done:
         refuse_nowhere(ask.spec.name)
-        refuse_own(ask.key, ask.spec.name)
+        refuse_own(ask.key, ask.ident, ask.spec.name)
         self._check_here()
         if not ask.undeclared:
             return self._watched(guarded_call(self._session, ask), [ask.flight])

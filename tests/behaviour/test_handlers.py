@@ -343,7 +343,7 @@ def test_a_body_that_asks_for_its_own_call_does_not_wait_for_itself(deep: bool) 
     pay.compensate(lambda: None)
     with runtime(pay, middle, wait=60).run("r") as run:
         assert pay(x="7") == "paid"
-        assert run.answer("pay", {"x": "8"}, handler=lambda x: current_run().call(pay, x=x)).status == "failed"
+        assert run.answer("pay", {"x": "8"}, handler=lambda x: current_run().call(pay, x=x)).status == "refused"
     assert found[0] is UsageError
 
 
