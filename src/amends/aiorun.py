@@ -17,7 +17,7 @@ from amends.aiodrive import AsyncDriver
 from amends.attempts import AsyncAttempt, end_open_async
 from amends.blocks import AsyncEntered
 from amends.budget import Costs
-from amends.context import parent_call, reader, refuse_nowhere, refuse_own
+from amends.context import parent_call, reader, refuse_nowhere, refuse_own, refuse_reaching
 from amends.drawn import dice, new_name
 from amends.engine import ending, leaving, plan
 from amends.engine.call import Done, guarded_call
@@ -76,6 +76,7 @@ class AsyncRun:
 
     is_async = True
     is_nowhere = False
+    is_replay = False
 
     def __init__(self, hub: Hub, driver: AsyncDriver, session: Session, row: RunRow, *, over: bool) -> None:
         self._hub, self._driver, self._session, self._over = hub, driver, session, over
@@ -234,6 +235,7 @@ class AsyncRun:
     async def commit(self) -> None:
         """End the run: everything it did stands."""
         people.refuse_in_body(self.id, "committed")
+        refuse_reaching(f"the commit of run {self.id}")
         await self._refuse_waiting()  # before it is given up: it may be committed after the transaction
         try:
             await shielded(self._leave(None))
@@ -276,6 +278,8 @@ class AsyncRun:
         For runs from ``rt.open`` that end elsewhere than they began; the error itself is not raised here.
         """
         people.refuse_in_body(self.id, "left")
+        if not self.is_replay:
+            refuse_reaching(f"the end of run {self.id}")
         await self._go(error, gives_up=True)
 
     async def report(self) -> Report:
@@ -295,6 +299,7 @@ class AsyncRun:
 
     async def _check_here(self) -> None:
         people.refuse_forked(self._pid, self.id)
+        refuse_reaching(f"a call in run {self.id}")
         await self._refuse_waiting()
 
     async def _refuse_waiting(self, *, but: object = None) -> None:
@@ -317,6 +322,7 @@ class AsyncRun:
     async def _ride(self, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Done:
         """In the caller's own transaction: nothing of it is in flight, and stopped it never was."""
         refuse_nowhere(declared.name)
+        refuse_reaching(f"a call in run {self.id}")
         people.refuse_forked(self._pid, self.id)
         ask, joined = await asyncio.to_thread(  # the first time it looks where the ledger is
             joined_ask, self._hub, self._session, declared, options, args, kwargs, is_async=True

@@ -91,6 +91,7 @@ class _Nowhere:
     """The caller inside a probe, a compensation or a hook: nothing may be started from there."""
 
     is_nowhere = True
+    is_replay = False
 
     def __init__(self, phase: Invoked, call: Call | Later, is_async: bool) -> None:
         self.is_async = is_async

@@ -14,7 +14,7 @@ from amends import people, turns
 from amends.attempts import Attempt, end_open
 from amends.blocks import Entered
 from amends.budget import Costs
-from amends.context import parent_call, reader, refuse_nowhere, refuse_own
+from amends.context import parent_call, reader, refuse_nowhere, refuse_own, refuse_reaching
 from amends.drawn import dice, new_name
 from amends.drive import Driver
 from amends.engine import ending, leaving, plan
@@ -52,6 +52,7 @@ class Run:
 
     is_async = False
     is_nowhere = False
+    is_replay = False
 
     def __init__(self, hub: Hub, driver: Driver, session: Session, row: RunRow, *, over: bool) -> None:
         self._hub, self._driver, self._session, self._over = hub, driver, session, over
@@ -200,6 +201,7 @@ class Run:
     def commit(self) -> None:
         """End the run: everything it did stands."""
         people.refuse_in_body(self.id, "committed")
+        refuse_reaching(f"the commit of run {self.id}")
         self._refuse_waiting()  # before it is given up: it may be committed after the transaction
         try:
             self._leave(None)
@@ -240,6 +242,8 @@ class Run:
         For runs from ``rt.open`` that end elsewhere than they began; the error itself is not raised here.
         """
         people.refuse_in_body(self.id, "left")
+        if not self.is_replay:
+            refuse_reaching(f"the end of run {self.id}")
         try:
             self._leave(error)
         finally:
@@ -259,6 +263,7 @@ class Run:
 
     def _check_here(self) -> None:
         people.refuse_forked(self._pid, self.id)
+        refuse_reaching(f"a call in run {self.id}")
         self._refuse_waiting()
 
     def _refuse_waiting(self, *, but: object = None) -> None:
@@ -280,6 +285,7 @@ class Run:
         from amends.riding import Ride, joined_ask  # few ride, and it needs asyncio
 
         refuse_nowhere(declared.name)
+        refuse_reaching(f"a call in run {self.id}")
         people.refuse_forked(self._pid, self.id)
         ask, joined = joined_ask(self._hub, self._session, declared, options, args, kwargs, is_async=False)
         self._refuse_waiting(but=options.connection)

@@ -93,6 +93,7 @@ class Caller(Protocol):
     is_async: bool
     is_nowhere: bool
     """Whether this is no run: the inside of a probe, a compensation or a hook, where nothing may be started."""
+    is_replay: bool
 
     def direct(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do this call; an async run returns an awaitable."""
@@ -519,13 +520,17 @@ def _blocking_call(declared: Declaration, options: Options, fn: Callable[..., An
 
 def _async_call(declared: Declaration, options: Options, fn: Callable[..., Any]) -> Callable[..., Any]:
     async def guarded(
-        begun: Callable[[], None] | None, use: BareUse | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+        begun: Callable[[], None] | None,
+        use: BareUse | None,
+        replayed: Caller | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         if begun is not None:
             begun()
         if use is not None and use.take(declared, args, kwargs):
             return await fn(*args, **kwargs)
-        caller = caller_here()
+        caller = caller_here() if replayed is None else replayed
         if caller is None or not caller.is_async:
             raise _misplaced(declared, fn, caller)
         return await caller.direct(declared, options, args, kwargs)
@@ -536,10 +541,12 @@ def _async_call(declared: Declaration, options: Options, fn: Callable[..., Any])
         use = None if scope is None or scope.use is None or not scope.use.may_be_of(declared) else scope.use
         if caller is not None and not caller.is_async and use is None:
             raise _misplaced(declared, fn, caller)  # now: in a blocking run nobody would ever await it
+        # A call that a replay made is the replay's in whatever task it is awaited.
+        replayed = caller if caller is not None and caller.is_replay else None
         pending: Pending | None = getattr(caller, "pending", None)
         if pending is None:
-            return guarded(None, use, args, kwargs)
-        return pending.add(declared.name, lambda begun: guarded(begun, use, args, kwargs))
+            return guarded(None, use, replayed, args, kwargs)
+        return pending.add(declared.name, lambda begun: guarded(begun, use, replayed, args, kwargs))
 
     return as_coroutine_function(call)
 

@@ -570,7 +570,7 @@ def test_a_stream_of_a_server_whose_client_goes_away_is_left() -> None:
             await asyncio.sleep(60)
 
         scope = {"type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}}
-        with pytest.raises(BaseException):  # noqa: B017, PT011 (the server's own)
+        with pytest.raises(BaseException):  # noqa: B017 (the server's own)
             await responses.StreamingResponse(lines())(scope, receive, send)
 
     asyncio.run(main())
