@@ -48,10 +48,12 @@ from amends.store import ending as store_ending
 from amends.store import notices as store_notices
 from amends.store.memory import _ROWS, MemoryStore
 from amends.testing.simulation import Process, Simulation
+from amends.tool import BareUse
 from tests.sim.scenarios import VARIANTS, Variant
 from tests.sim.schedule import LEDGER, Schedule, kinds_at
 from tests.sim.sweep import Tally, clean_trace, one, random_schedule, scenarios_of
 
+tool_module = sys.modules[BareUse.__module__]  # `amends.tool` is the decorator
 MODULES = (
     call,
     doubt,
@@ -86,6 +88,7 @@ MODULES = (
     kin,
     below,
     requesting,
+    tool_module,
 )
 SCHEDULES_MAX = 4_000
 
@@ -607,6 +610,15 @@ BUGS: tuple[Bug, ...] = (
     Bug("C4", "a checkpoint names the first event of a tree instead of the newest",
         lambda: rewritten((checkpoints, "draft_checkpoint", "heads[one.root].n < one.n", "heads[one.root].n > one.n")),
         ("checkpoints_cover",), ("F33",)),
+    Bug("H1", "a handler may call the tool's own function any number of times",
+        lambda: rewritten((tool_module, "BareUse", "if self._is_used:", "if False:")),
+        ("effects_once", "ledger_against_world"), ("H1", "H2")),
+    Bug("H2", "a handler may call the tool's own function with any arguments",
+        lambda: rewritten((requesting, "_with_bare_use", "== asked", "!= ''")),
+        ("effects_once", "ledger_against_world"), ("H1", "H2")),
+    Bug("H3", "what a handler leaves behind may still call the tool's own function",
+        lambda: rewritten((tool_module, "BareUse", "self._is_over = True", "pass")),
+        ("effects_once", "ledger_against_world"), ("H1", "H2")),
     Bug("V1", "the end of a chain is read before the tree is locked", head_of_before, ("record_is_whole",)),
     Bug("V2", "an event is linked to nothing", link_to_nothing, ("record_is_whole",)),
     Bug("V3", "an event is written beside the chain", beside_the_chain, ("record_is_whole",)),

@@ -652,6 +652,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     """Every flow of the core with this variant of its tools."""
     from tests.sim.approving import approving_scenarios
     from tests.sim.checkpointing import checkpoint_scenarios
+    from tests.sim.contexts import context_scenarios
     from tests.sim.desk import desk_scenarios
     from tests.sim.forking import fork_scenarios
     from tests.sim.locking import lock_scenarios
@@ -702,4 +703,5 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *telling_scenarios(v),
         *checkpoint_scenarios(v),
         *replay_scenarios(v),
+        *context_scenarios(v),
     ]
