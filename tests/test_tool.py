@@ -22,8 +22,8 @@ class Notebook:
     """A caller that writes down what it was asked for."""
 
     is_async: bool = False
-    is_nowhere: bool = False
-    is_replay: bool = False
+    _is_nowhere: bool = False
+    _is_replay: bool = False
     asked: list[tuple[Declaration, Options, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
 
     def direct(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

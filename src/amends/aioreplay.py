@@ -52,7 +52,7 @@ async def opened(hub: Hub, replay: Replay) -> AsyncIterator[AsyncRun]:
 class AsyncReplayRun(AsyncRun):
     """A run whose ledger is its record. The same names as ``AsyncRun``; whoever has one need not know."""
 
-    is_replay = True
+    _is_replay = True
 
     def __init__(self, hub: Hub, replay: Replay, session: Session, row: RunRow) -> None:
         super().__init__(hub, None, session, row, over=False)  # type: ignore[arg-type]  # it drives its flows itself
@@ -179,7 +179,13 @@ class AsyncReplayRun(AsyncRun):
         """No transaction of the caller's is open: nothing rides in one here."""
 
     async def _leave(self, error: BaseException | None) -> None:
-        replaying.left(self._replay, self._session, error)
+        mistake = await self._not_awaited() if error is None and self.pending else None
+        replaying.left(self._replay, self._session, mistake or error)
+        if mistake is not None:
+            raise mistake
+
+    async def _let_others_end(self) -> None:
+        """Nothing is under way: what is asked for is answered at once."""
 
     async def _given_up(self, *, is_quiet: bool | None = None) -> None:
         self._replay.over = True

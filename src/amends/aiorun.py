@@ -75,8 +75,8 @@ class AsyncRun:
     """One task of an agent: one saga. Received from ``rt.run``; threads inside one block share it."""
 
     is_async = True
-    is_nowhere = False
-    is_replay = False
+    _is_nowhere = False
+    _is_replay = False
 
     def __init__(self, hub: Hub, driver: AsyncDriver, session: Session, row: RunRow, *, over: bool) -> None:
         self._hub, self._driver, self._session, self._over = hub, driver, session, over
@@ -278,7 +278,7 @@ class AsyncRun:
         For runs from ``rt.open`` that end elsewhere than they began; the error itself is not raised here.
         """
         people.refuse_in_body(self.id, "left")
-        if not self.is_replay:
+        if not self._is_replay:
             refuse_reaching(f"the end of run {self.id}")
         await self._go(error, gives_up=True)
 
@@ -413,12 +413,15 @@ class AsyncRun:
             with contextlib.suppress(LedgerError):
                 await self._look()
 
+    async def _let_others_end(self) -> None:
+        await self._flow(leaving.let_others_end(self._session))
+
     async def _not_awaited(self) -> NotAwaited | None:
         """Return what to say of calls that nobody has awaited, once every task had its chance to."""
         for _ in range(TICKS_MAX):  # a task that was only just started awaits its call now
             await asyncio.sleep(0)
         if self.pending.names() and not self._over:
-            await self._flow(leaving.let_others_end(self._session))
+            await self._let_others_end()
         names = self.pending.names()
         if not names:
             return None
@@ -427,6 +430,7 @@ class AsyncRun:
             f"run {self.id} was left, and a call in it was never awaited: {shown}. Nothing of it was done.",
             tool=names[0],
             tools=names,
+            run_id=self.id,
         )
 
     async def _leave_by(self, error: BaseException | None) -> None:

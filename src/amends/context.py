@@ -42,7 +42,7 @@ def spent(amount: Number, unit: str = "usd") -> None:
 def current_run() -> Any:
     """The run this code is in; raises ``NoRun`` outside."""
     scope = scope_here()
-    if scope is None or scope.caller.is_nowhere:
+    if scope is None or scope.caller._is_nowhere:
         raise NoRun("there is no current run here")
     if scope.is_left and scope.place is not None:
         raise NoRun(f"there is no current run here: the block of run {scope.caller.id} has been left")
@@ -90,8 +90,8 @@ def calling_run() -> str:
 class _Nowhere:
     """The caller inside a probe, a compensation or a hook: nothing may be started from there."""
 
-    is_nowhere = True
-    is_replay = False
+    _is_nowhere = True
+    _is_replay = False
 
     def __init__(self, phase: Invoked, call: Call | Later, is_async: bool) -> None:
         self.is_async = is_async

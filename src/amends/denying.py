@@ -29,6 +29,7 @@ from typing import Any, Final
 from amends.context import guards
 from amends.engine.replay import Replay
 from amends.errors import ReplayDenied
+from amends.loop import is_on_loop
 
 REFUSED: Final = {
     **dict.fromkeys(("socket.connect", "socket.sendto", "socket.sendmsg", "socket.bind"), "the network"),
@@ -80,13 +81,13 @@ def denied(replay: Replay) -> Iterator[None]:
     _add_hook()
     _watch_processes()
     _replay.set(replay)
-    here: Any = _this_task()
-    if here is None:
-        here = threading.current_thread()
-        _born[here] = replay
-    else:
+    here: Any = current_task()
+    if here is not None:
         _watch_loops(type(here.get_loop()))
         _tasks[here] = replay
+    elif not is_on_loop():
+        here = threading.current_thread()
+        _born[here] = replay
     with _adding:
         _active += 1
     try:
@@ -97,13 +98,13 @@ def denied(replay: Replay) -> Iterator[None]:
         # Contexts that still have it, this one or another, see that it is over: the block may be left anywhere.
         replay.finished = True
         places: Any = _born if isinstance(here, threading.Thread) else _tasks
-        if places.get(here) is replay:
+        if here is not None and places.get(here) is replay:
             del places[here]
         if _replay.get() is replay:
             _replay.set(None)
 
 
-def _this_task() -> asyncio.Task[Any] | None:
+def current_task() -> asyncio.Task[Any] | None:
     try:
         return asyncio.current_task()
     except RuntimeError:
@@ -114,12 +115,11 @@ def replay_here() -> Replay | None:
     """The replay that this code runs inside of, if any."""
     if not _active:
         return None
-    thread = threading.current_thread()
-    found = _replay.get() or _now.replay or _born.get(thread) or _takers.get(thread)
-    if found is None or found.finished:
-        task = _this_task()
-        found = None if task is None else _tasks.get(task) or _takers.get(task)
-    return None if found is None or found.finished else found
+    thread, task = threading.current_thread(), current_task()
+    found = [_replay.get(), _now.replay, _born.get(thread), _takers.get(thread)]
+    if task is not None:
+        found += [_tasks.get(task), _takers.get(task)]
+    return next((one for one in found if one is not None and not one.finished), None)
 
 
 def born_in(replay: Replay) -> bool:
@@ -304,7 +304,7 @@ def _watch_queues() -> None:
 
     def get(method: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         item = method(self, *args, **kwargs)
-        taker: Any = threading.current_thread() if isinstance(self, queue.Queue) else _this_task()
+        taker: Any = threading.current_thread() if isinstance(self, queue.Queue) else current_task()
         replay = _of_replay(self, item)
         if taker is None or (replay is None and taker not in _takers):
             return item

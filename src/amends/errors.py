@@ -120,9 +120,10 @@ class NotAwaited(_OfTool):
 
     default_hint = "put `await` before the call, or give it to run.submit"
 
-    def __init__(self, message: str, *, tool: str, tools: Sequence[str] = (), hint: str | None = None) -> None:
-        super().__init__(message, tool=tool, hint=hint)
+    def __init__(self, message: str, *, tool: str, tools: Sequence[str] = (), run_id: str | None = None) -> None:
+        super().__init__(message, tool=tool)
         self.tools = tuple(tools) or (tool,)
+        self.run_id = run_id
 
 
 class NotStorable(UsageError):

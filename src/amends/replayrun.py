@@ -55,7 +55,7 @@ def opened(hub: Hub, replay: Replay) -> Iterator[Run]:
 class ReplayRun(Run):
     """A run whose ledger is its record. The same names as ``Run``; whoever has one need not know."""
 
-    is_replay = True
+    _is_replay = True
 
     def __init__(self, hub: Hub, replay: Replay, session: Session, row: RunRow) -> None:
         super().__init__(hub, None, session, row, over=False)  # type: ignore[arg-type]  # it drives its flows itself

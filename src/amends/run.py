@@ -51,8 +51,8 @@ class Run:
     """One task of an agent: one saga. Received from ``rt.run``; threads inside one block share it."""
 
     is_async = False
-    is_nowhere = False
-    is_replay = False
+    _is_nowhere = False
+    _is_replay = False
 
     def __init__(self, hub: Hub, driver: Driver, session: Session, row: RunRow, *, over: bool) -> None:
         self._hub, self._driver, self._session, self._over = hub, driver, session, over
@@ -242,7 +242,7 @@ class Run:
         For runs from ``rt.open`` that end elsewhere than they began; the error itself is not raised here.
         """
         people.refuse_in_body(self.id, "left")
-        if not self.is_replay:
+        if not self._is_replay:
             refuse_reaching(f"the end of run {self.id}")
         try:
             self._leave(error)

@@ -91,9 +91,9 @@ class Caller(Protocol):
     """What a run gives to the tools that are called inside it."""
 
     is_async: bool
-    is_nowhere: bool
+    _is_nowhere: bool
     """Whether this is no run: the inside of a probe, a compensation or a hook, where nothing may be started."""
-    is_replay: bool
+    _is_replay: bool
 
     def direct(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do this call; an async run returns an awaitable."""
@@ -168,7 +168,7 @@ def caller_here() -> Caller | None:
 def open_caller_here() -> Caller | None:
     """Return the same without runs that have been left: code that only outlives a run is not inside it any more."""
     scope = scope_here()
-    while scope is not None and scope.is_left and not scope.caller.is_nowhere:
+    while scope is not None and scope.is_left and not scope.caller._is_nowhere:
         scope = scope.outer
     return None if scope is None else scope.caller
 
@@ -542,7 +542,7 @@ def _async_call(declared: Declaration, options: Options, fn: Callable[..., Any])
         if caller is not None and not caller.is_async and use is None:
             raise _misplaced(declared, fn, caller)  # now: in a blocking run nobody would ever await it
         # A call that a replay made is the replay's in whatever task it is awaited.
-        replayed = caller if caller is not None and caller.is_replay else None
+        replayed = caller if caller is not None and caller._is_replay else None
         pending: Pending | None = getattr(caller, "pending", None)
         if pending is None:
             return guarded(None, use, replayed, args, kwargs)
@@ -557,7 +557,7 @@ def as_coroutine_function(call: Callable[..., Any]) -> Callable[..., Any]:
         return inspect.markcoroutinefunction(call)
     # Python 3.11 has no such mark and looks at this flag. Whether a call makes a coroutine is said by the bytecode.
     code: Any = call.__code__
-    call.__code__ = code.replace(co_flags=code.co_flags | inspect.CO_COROUTINE)  # type: ignore[attr-defined]
+    call.__code__ = code.replace(co_flags=code.co_flags | inspect.CO_COROUTINE)
     return call
 
 

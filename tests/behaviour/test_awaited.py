@@ -78,7 +78,7 @@ def test_leaving_the_block_raises_and_takes_it_back(forget: Callable[[Any], Any]
                     kept.append(made)
                 del made
         assert found.value.tool
-        assert found.value.run_id in (None, "r")
+        assert found.value.run_id == "r"
         assert (await rt.report("r")).state == "rolled_back"
         for one in kept:
             one.close()
@@ -122,6 +122,23 @@ def test_after_the_pivot_the_run_is_blocked_not_committed() -> None:
                 await wire()
                 pay()
         assert (await rt.report("r")).state == "blocked"
+
+    _run(main)
+
+
+def test_a_replay_of_it_ends_as_it_did() -> None:
+    async def main(rt: AsyncRuntime) -> None:
+        async def agent() -> None:
+            async with rt.run("r"):
+                await pay(x="1")
+                pay(x="2")
+
+        with pytest.raises(NotAwaited):
+            await agent()
+        _log.clear()
+        with pytest.raises(NotAwaited):
+            await rt.replay("r", agent)
+        assert _log == []
 
     _run(main)
 

@@ -109,7 +109,7 @@ class NoNestedCalls(Exception):
 class SimulatedRun:
     """One opened run: the same flows as ``Run`` and ``AsyncRun``."""
 
-    is_async = is_nowhere = is_replay = False
+    is_async = _is_nowhere = _is_replay = False
 
     def __init__(self, inside: Inside, session: Session, *, over: bool) -> None:
         self.inside, self.session, self.over = inside, session, over
