@@ -8,6 +8,7 @@ import functools
 import inspect
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, overload
@@ -29,7 +30,7 @@ from amends.errors import LedgerError, NotAwaited, TransactionOpen, UsageError
 from amends.flow import Flow
 from amends.hiding import given_to, output_of, output_said
 from amends.hub import Hub, is_over
-from amends.joining import note_left_open, still_open, waits_for_itself
+from amends.joining import LEAVE_POLL_S, note_left_open, still_open, waits_for_itself
 from amends.ledger import Tree
 from amends.loop import is_on_loop, on_own_loop, shielded
 from amends.model import Answer, Approval, ToolCall
@@ -307,6 +308,16 @@ class AsyncRun:
         if holds is not None and await asyncio.to_thread(holds, self._session.root):
             raise still_open(self.id)
 
+    async def _kept_by_others(self) -> TransactionOpen | None:
+        """Wait for transactions of other tasks that calls ride in, as long as the run waits for others; then say so."""
+        rides = self._session.lease.rides
+        until = time.monotonic() + self._session.wait_s
+        while rides is not None and rides.are_open() and await asyncio.to_thread(rides.hold, self._session.root):
+            if time.monotonic() >= until:
+                return still_open(self.id)
+            await asyncio.sleep(LEAVE_POLL_S)
+        return None
+
     async def _do(self, ask: Ask) -> Done:
         refuse_nowhere(ask.spec.name)
         refuse_own(ask.key, ask.ident, ask.spec.name)
@@ -376,24 +387,31 @@ class AsyncRun:
         if not is_on_loop():  # a coroutine or generator that outlived its loop, or is closed by a thread without one
             on_own_loop(self._go(error, gives_up=gives_up))
             return
-        still_open: TransactionOpen | None = None
+        kept: TransactionOpen | None = None
+        cancelled: asyncio.CancelledError | None = None
         try:
             await self._refuse_waiting()
         except TransactionOpen as found:
-            still_open = found
-        await shielded(self._gone(error, still_open, gives_up=gives_up))
+            kept = found
+        except asyncio.CancelledError as stop:
+            cancelled = stop  # raised when the run has been left
+        await shielded(self._gone(error, kept, gives_up=gives_up))
+        if cancelled is not None:
+            raise cancelled
 
-    async def _gone(self, error: BaseException | None, still_open: TransactionOpen | None, *, gives_up: bool) -> None:
+    async def _gone(self, error: BaseException | None, kept: TransactionOpen | None, *, gives_up: bool) -> None:
         is_quiet = True
         try:
-            if still_open is None:
+            kept = kept or await self._kept_by_others()
+            if kept is None:
                 await self._leave(error)
             elif error is None:
-                raise still_open
+                raise kept
             else:
                 note_left_open(error, self.id)
             is_quiet = error is not None
         finally:
+            self.pending.clear()
             if gives_up:
                 await self._given_up(is_quiet=is_quiet)
 
@@ -423,6 +441,7 @@ class AsyncRun:
         if self.pending.names() and not self._over:
             await self._let_others_end()
         names = self.pending.names()
+        self.pending.clear()
         if not names:
             return None
         shown = ", ".join(dict.fromkeys(names))

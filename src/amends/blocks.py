@@ -77,16 +77,19 @@ class _Block:
         scope = self._scope
         if scope is None or scope.is_left:
             return False
-        leave_scope(scope)
+        leave_scope(scope, is_over=False)
         return True
 
     def end(self) -> None:
         """The run has been left."""
+        assert self._scope is not None, "a block ends after it was entered"
+        self._scope.is_over = True
         self._around.__exit__(None, None, None)
 
     def __del__(self) -> None:
         # A generator of a loop that is closed is dropped without being closed. Its run must not be kept alive for ever.
-        if self.leave() and self.is_root:
+        if self.leave() and self._scope is not None and self.is_root:
+            self._scope.is_over = True
             self._run._hub.keeper.forget(self._run._session.lease)
             log.warning(
                 "the block of run %s was dropped without being left; it is recovered by its policy when its lease ends",

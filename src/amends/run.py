@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from amends.errors import LedgerError, TransactionOpen, UsageError
 from amends.flow import Flow
 from amends.hiding import given_to, output_of, output_said
 from amends.hub import Hub, is_over
-from amends.joining import note_left_open, refuse_waiting
+from amends.joining import LEAVE_POLL_S, note_left_open, refuse_waiting, still_open
 from amends.ledger import Tree
 from amends.model import Answer, Approval, ToolCall
 from amends.ops import Flight
@@ -271,6 +272,19 @@ class Run:
         if rides is not None:
             refuse_waiting(rides, self._session.root, self.id, but=but)
 
+    def _refuse_leaving(self) -> None:
+        """Raise where leaving would wait for a transaction that a call rides in: in whatever thread, it may never end.
+
+        One of another thread is waited for as long as the run waits for others; one of this thread not at all.
+        """
+        self._refuse_waiting()
+        rides = self._session.lease.rides
+        until = time.monotonic() + self._session.wait_s
+        while rides is not None and rides.hold(self._session.root):
+            if time.monotonic() >= until:
+                raise still_open(self.id)
+            time.sleep(LEAVE_POLL_S)
+
     def _do(self, ask: Ask) -> Done:
         refuse_nowhere(ask.spec.name)
         refuse_own(ask.key, ask.ident, ask.spec.name)
@@ -328,7 +342,7 @@ class Run:
             return  # in a forked child it is not ours to leave
         people.refuse_forked(self._pid, self.id)
         try:
-            self._refuse_waiting()
+            self._refuse_leaving()
         except TransactionOpen:
             if error is None:
                 raise

@@ -106,14 +106,15 @@ class Scope:
     or task than it was entered in, and a token works only in the context that made it.
     """
 
-    __slots__ = ("call", "caller", "is_left", "outer", "place", "use")
+    __slots__ = ("call", "caller", "is_left", "is_over", "outer", "place", "use")
 
     def __init__(self, caller: Any, outer: Scope | None, place: _Place | None = None) -> None:
         self.caller, self.outer, self.place = caller, outer, place
         self.call: Any = None if outer is None else outer.call
         """The call whose body this code is part of, if any."""
         self.use: BareUse | None = None if outer is None else outer.use
-        self.is_left = False
+        self.is_left = self.is_over = False
+        """Left: nothing begins in it any more. Over: its run has been committed, taken back or let go, too."""
 
 
 _Place: TypeAlias = tuple[int, weakref.ref[Any] | None]
@@ -135,9 +136,9 @@ def enter_block(caller: Any) -> Scope:
     return scope
 
 
-def leave_scope(scope: Scope) -> None:
+def leave_scope(scope: Scope, *, is_over: bool = True) -> None:
     """End a scope, in any context. Raises nothing; leaving twice is leaving once."""
-    scope.is_left = True
+    scope.is_left, scope.is_over = True, is_over
     if _scope.get() is scope:
         _scope.set(scope.outer)
 
@@ -147,7 +148,7 @@ def scope_here() -> Scope | None:
 
     A block that was left elsewhere is over for the task or thread that entered it: that one is in the scope around it
     again. Work that was started inside the block, and outlives it, still belongs to its run, which refuses it: it must
-    not slip into the run around.
+    not slip into the run around. Where everything around is over as well, it is in no scope.
     """
     scope = _scope.get()
     if scope is None or not scope.is_left or scope.place is None:
@@ -155,8 +156,16 @@ def scope_here() -> Scope | None:
     here = _place()
     while scope is not None and scope.is_left and scope.place == here:
         scope = scope.outer
+    if _is_all_over(scope):
+        scope = None
     _scope.set(scope)  # tasks and threads that are started from now on begin with the right one
     return scope
+
+
+def _is_all_over(scope: Scope | None) -> bool:
+    while scope is not None and scope.is_over:
+        scope = scope.outer
+    return scope is None
 
 
 def caller_here() -> Caller | None:
@@ -227,57 +236,40 @@ class BareUse:
 
 
 class Pending:
-    """The guarded calls of one async run that were made and not awaited yet."""
+    """The guarded calls of one async run that were made and not awaited yet.
+
+    It holds their coroutines: one that is dropped would leave nothing behind that says whether it was closed before.
+    """
 
     def __init__(self) -> None:
-        self._made: dict[int, tuple[weakref.ref[Any], weakref.ref[Any], str]] = {}
-        self._dropped: list[str] = []
+        self._made: dict[int, tuple[str, Coroutine[Any, Any, Any]]] = {}
 
     def add(self, tool: str, make: Callable[[Callable[[], None]], T]) -> T:
-        """Return the coroutine that ``make`` makes, and know whether it is ever begun: it calls what it is given."""
-        begun = _Begun(self)
-        number = begun.number
-        coroutine = make(begun)
-        alive = weakref.ref(begun)
+        """Return the coroutine that ``make`` makes; it calls what it is given as soon as it is awaited."""
+        number = next(_numbers)
 
-        def dropped(_: object) -> None:
-            # A coroutine that was closed, such as that of a cancelled task, has let go of its arguments before.
-            if self._made.pop(number, None) is not None and alive() is not None:
-                self._dropped.append(tool)
+        def begun() -> None:
+            self._made.pop(number, None)
 
-        self._made[number] = (weakref.ref(coroutine, dropped), alive, tool)
-        return coroutine
-
-    def begin(self, number: int) -> None:
-        """One of them is awaited."""
-        self._made.pop(number, None)
+        coroutine: Any = make(begun)
+        self._made[number] = (tool, coroutine)
+        made: T = coroutine
+        return made
 
     def __bool__(self) -> bool:
-        return bool(self._made or self._dropped)
+        return bool(self._made)
 
     def names(self) -> list[str]:
-        """The tools of the calls that nobody has awaited."""
-        waiting = [
-            tool
-            for coroutine, alive, tool in list(self._made.values())
-            if coroutine() is not None and alive() is not None
-        ]
-        return [*self._dropped, *waiting]
+        """The tools of the calls that nobody has awaited; without those that were closed or cancelled before."""
+        created = inspect.CORO_CREATED
+        return [tool for tool, made in list(self._made.values()) if inspect.getcoroutinestate(made) == created]
+
+    def clear(self) -> None:
+        """Let go of them: the run has been left."""
+        self._made.clear()
 
 
 _numbers: Final = count(1)
-
-
-class _Begun:
-    """Held by a coroutine that has not begun, and by nothing else."""
-
-    __slots__ = ("__weakref__", "_of", "number")
-
-    def __init__(self, of: Pending) -> None:
-        self._of, self.number = of, next(_numbers)
-
-    def __call__(self) -> None:
-        self._of.begin(self.number)
 
 
 # ---- the static type ----------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import inspect
 import warnings
 from collections.abc import Callable
@@ -53,7 +54,7 @@ def _run(main: Callable[[AsyncRuntime], Any]) -> None:
     asyncio.run(outer())
 
 
-@pytest.mark.parametrize("is_kept", [False, True])
+@pytest.mark.parametrize("kept_in", ["nothing", "a list", "a cycle"])
 @pytest.mark.parametrize(
     "forget",
     [
@@ -67,16 +68,19 @@ def _run(main: Callable[[AsyncRuntime], Any]) -> None:
         lambda run: run.begin("pay", {"x": "2"}),
     ],
 )
-def test_leaving_the_block_raises_and_takes_it_back(forget: Callable[[Any], Any], is_kept: bool) -> None:
+def test_leaving_the_block_raises_and_takes_it_back(forget: Callable[[Any], Any], kept_in: str) -> None:
     async def main(rt: AsyncRuntime) -> None:
         kept: list[Any] = []
         with pytest.raises(NotAwaited) as found:
             async with rt.run("r") as run:
                 await pay(x="1")
-                made = forget(run)
-                if is_kept:
-                    kept.append(made)
+                made = [forget(run)]
+                if kept_in == "a list":
+                    kept += made
+                elif kept_in == "a cycle":
+                    made.append(made)
                 del made
+                gc.collect()
         assert found.value.tool
         assert found.value.run_id == "r"
         assert (await rt.report("r")).state == "rolled_back"

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import gc
+import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from amends import AsyncRuntime, Run, Runtime, UsageError, current_run, tool
-from amends.errors import NoRun, RunEnded
+from amends.errors import NoRun, RunEnded, TransactionOpen
 from tests.behaviour.world import World, runtime, until
 
 
@@ -149,6 +150,22 @@ def test_work_that_outlives_a_child_does_not_slip_into_the_run_around() -> None:
     assert world.log == []
 
 
+@pytest.mark.parametrize("leave", [_in_a_copy, _in_a_thread])
+def test_tasks_that_are_started_after_it_are_in_no_run(leave: Any) -> None:
+    rt = runtime()
+    block = rt.run("r")
+    block.__enter__()
+    leave(lambda: block.__exit__(None, None, None))
+
+    async def main() -> None:
+        with pytest.raises(NoRun):
+            await charge()
+        with pytest.raises(NoRun):
+            current_run()
+
+    asyncio.run(main())
+
+
 def test_work_that_outlives_a_run_may_open_its_own() -> None:
     world = World()
     pay = world.compensatable("pay")
@@ -234,6 +251,32 @@ def test_a_replay_may_be_left_elsewhere() -> None:
         with rt.run():
             pay(x="live")
     assert world.log == ["pay:1", *["pay:live"] * len(PAIRS)]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_transaction_of_another_thread_is_waited_for_not_for_ever(tmp_path: Any, commits: bool) -> None:
+    world = World()
+    pay = world.compensatable("pay")
+    path = tmp_path / "l.db"
+    rt = Runtime(f"sqlite:///{path}", tools=[pay], wait=5 if commits else 0.2)
+    block = rt.run("r")
+    block.__enter__()
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("begin immediate")
+    pay.with_options(connection=connection)(x="1")
+    if commits:
+        with ThreadPoolExecutor(1) as pool:
+            leaving = pool.submit(block.__exit__, None, None, None)
+            time.sleep(0.2)
+            connection.commit()
+            leaving.result(20)
+        assert rt.report("r").state == "committed"
+    else:
+        with pytest.raises(TransactionOpen):
+            _in_a_thread(lambda: block.__exit__(None, None, None))
+        connection.rollback()
+    connection.close()
+    assert rt._hub.keeper.kept() == []
 
 
 # ---- on an event loop ---------------------------------------------------------------------
