@@ -179,7 +179,7 @@ class AsyncReplayRun(AsyncRun):
         """No transaction of the caller's is open: nothing rides in one here."""
 
     async def _leave(self, error: BaseException | None) -> None:
-        mistake = await self._not_awaited() if error is None and self.pending else None
+        mistake = await self._not_awaited() if error is None and self._pending else None
         replaying.left(self._replay, self._session, mistake or error)
         if mistake is not None:
             raise mistake

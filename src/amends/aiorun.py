@@ -67,7 +67,7 @@ def _noticed(fn: F) -> F:
     def call(self: AsyncRun, *args: Any, **kwargs: Any) -> Any:
         what = args[0] if args else kwargs.get("tool")
         name = what if isinstance(what, str) else getattr(what, "name", f"run.{fn.__name__}")
-        return self.pending.add(name, lambda begun: begin(begun, (self, *args), kwargs))
+        return self._pending.add(name, lambda begun: begin(begun, (self, *args), kwargs))
 
     return as_coroutine_function(call)  # type: ignore[return-value]
 
@@ -93,7 +93,7 @@ class AsyncRun:
         self._output_was = self._output
         self._pid = os.getpid()
         self._attempts: set[AsyncAttempt] = set()
-        self.pending = Pending()
+        self._pending = Pending()
 
     @property
     def awaits_opening(self) -> bool:
@@ -411,12 +411,12 @@ class AsyncRun:
                 note_left_open(error, self.id)
             is_quiet = error is not None
         finally:
-            self.pending.clear()
+            self._pending.clear()
             if gives_up:
                 await self._given_up(is_quiet=is_quiet)
 
     async def _leave(self, error: BaseException | None) -> None:
-        mistake = await self._not_awaited() if error is None and self.pending else None
+        mistake = await self._not_awaited() if error is None and self._pending else None
         if self._over and mistake is not None:
             raise mistake
         if self._over or (error is not None and self._pid != os.getpid()):
@@ -438,10 +438,10 @@ class AsyncRun:
         """Return what to say of calls that nobody has awaited, once every task had its chance to."""
         for _ in range(TICKS_MAX):  # a task that was only just started awaits its call now
             await asyncio.sleep(0)
-        if self.pending.names() and not self._over:
+        if self._pending.names() and not self._over:
             await self._let_others_end()
-        names = self.pending.names()
-        self.pending.clear()
+        names = self._pending.names()
+        self._pending.clear()
         if not names:
             return None
         shown = ", ".join(dict.fromkeys(names))

@@ -535,7 +535,7 @@ def _async_call(declared: Declaration, options: Options, fn: Callable[..., Any])
             raise _misplaced(declared, fn, caller)  # now: in a blocking run nobody would ever await it
         # A call that a replay made is the replay's in whatever task it is awaited.
         replayed = caller if caller is not None and caller._is_replay else None
-        pending: Pending | None = getattr(caller, "pending", None)
+        pending: Pending | None = getattr(caller, "_pending", None)
         if pending is None:
             return guarded(None, use, replayed, args, kwargs)
         return pending.add(declared.name, lambda begun: guarded(begun, use, replayed, args, kwargs))
