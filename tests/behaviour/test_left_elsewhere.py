@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -243,7 +244,7 @@ def test_a_replay_may_be_left_elsewhere() -> None:
         pay()
     for enter, leave in PAIRS:
         stack = contextlib.ExitStack()
-        run = enter(lambda stack=stack: stack.enter_context(rt.replaying("r")))
+        run = enter(partial(stack.enter_context, rt.replaying("r")))
         assert run.call(pay) == "pay:1"
         leave(stack.close)
         with pytest.raises(NoRun):
