@@ -57,11 +57,7 @@ async def admit_by_law(
     """Start it, stage it, hold it for a person, or refuse it. ``follows``: the request for other arguments that ended."""
     broken = await broken_law(op, run, now)
     if broken is not None and not op.advise:
-        await note(
-            run, "refused", at=now, by=op.tool, epoch=root.epoch, law=broken.law, tool=op.tool, missing=broken.missing,
-            unsettled=broken.unsettled, pivot=broken.pivot, **asked_for(op),
-        )  # fmt: skip
-        return broken
+        return await refused_by_law(op, run, root, now, broken)
     need = None if op.need is None else await really(op.need, run, op.tool)
     if need is not None and need.decision == "refuse":
         return await refused_by_rule(op, run, root, now)
@@ -75,6 +71,15 @@ async def admit_by_law(
         call = await write_call(op, run, root, now, state="held", reason="approval", need=need, **facts)
         return await _asked(op, run, root, call, need, now, follows=follows)
     return await _start(op, run, root, now, facts)
+
+
+async def refused_by_law(op: AdmitCall, run: RunRow, root: RunRow, now: float, broken: Admission) -> Admission:
+    """Record that the ordering law refuses this request."""
+    await note(
+        run, "refused", at=now, by=op.tool, epoch=root.epoch, law=broken.law, tool=op.tool, missing=broken.missing,
+        unsettled=broken.unsettled, pivot=broken.pivot, **asked_for(op),
+    )  # fmt: skip
+    return broken
 
 
 def asked_for(op: AdmitCall) -> dict[str, str]:
