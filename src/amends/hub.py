@@ -33,7 +33,7 @@ from amends.rows import RunRow
 from amends.rules import Rule, check_agents, check_rules_for
 from amends.settings import Setting, settle_settings
 from amends.store.locate import store_for
-from amends.tool import Declaration, Spec, current_caller, specs_of
+from amends.tool import Declaration, Spec, open_caller_here, specs_of
 from amends.twins import is_undoable_here
 from amends.visible import visible_log
 
@@ -354,7 +354,7 @@ def _tags(tags: Sequence[str]) -> list[str]:
 
 def refuse_nested(what: str) -> None:
     """A run inside a run of the same context is a child, and says so."""
-    caller = current_caller.get()
+    caller = open_caller_here()
     if caller is not None:
         inner = getattr(caller, "id", "?")
         raise UsageError(

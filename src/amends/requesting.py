@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -9,18 +10,18 @@ from datetime import datetime
 from types import GenericAlias
 from typing import Any
 
-from amends.canonical import shape_of_args, shape_of_given
+from amends.canonical import canonical, shape_of_args, shape_of_given
 from amends.context import parent_call
 from amends.engine import policy
 from amends.engine.session import Ask, Session, ask_for
-from amends.errors import BadArguments, UsageError
+from amends.errors import BadArguments, Error, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, View
 from amends.model import Request, ToolCall
 from amends.rules import RuleTest
 from amends.secret import NOTHING, Hidden
 from amends.signature import REPEAT, hints_of, no_repeat
-from amends.tool import Declaration, Options, Spec, being_done, declare, specs_of
+from amends.tool import BareUse, Declaration, Options, Spec, declare, scope_here, specs_of
 
 
 def direct_ask(hub: Hub, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Ask:
@@ -51,7 +52,9 @@ def model_ask(
     because = _because(hub, spec, plain)
     bound = spec.bind_json(plain)
     is_async = None if handler is None else _is_async(handler)
-    fn = handler if handler is None or spec.signature is None else _doing(spec.declaration, handler, is_async=is_async)
+    fn = handler
+    if handler is not None and spec.signature is not None:
+        fn = _with_bare_use(spec, bound, handler, is_async=is_async)
     return ask_for(
         session, spec, bound, fn=fn, is_async=is_async, again=again or because, call_ref=tool_call_id,
         parent=parent_call(), grp=grp, shape=shape_of_given(bound) if spec.signature is None else None,
@@ -105,24 +108,51 @@ def turn_asks(hub: Hub, session: Session, calls: Sequence[ToolCall]) -> list[Ask
     return asks
 
 
-def _doing(declared: Declaration, handler: Callable[..., Any], *, is_async: bool | None) -> Callable[..., Any]:
-    """A handler in which the tool's own function is the body of this call: a framework was given it as it is."""
+def _with_bare_use(
+    spec: Spec, bound: Mapping[str, Any], handler: Callable[..., Any], *, is_async: bool | None
+) -> Callable[..., Any]:
+    """Return the handler with the right to call the tool's own function once: a framework was given it as it is."""
+    assert spec.signature is not None, "whoever may call the tool's own function knows its parameters"
+    shape = spec.signature.shape
+    asked = canonical(dict(bound), path="args", shape=shape)  # before the handler can change a value
+
+    def is_same(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        try:
+            return canonical(dict(spec.bind(args, kwargs)), path="args", shape=shape) == asked
+        except Error:
+            return False  # a guarded call says what is wrong with its arguments
+
+    def begin() -> BareUse:
+        scope = scope_here()
+        assert scope is not None, "a handler is a body, and a body has a scope"
+        scope.use = BareUse(spec.declaration, is_same)
+        return scope.use
 
     def do(**args: Any) -> Any:
-        token = being_done.set(declared)
+        use, goes_on = begin(), False
         try:
-            return handler(**args)
+            value = handler(**args)
+            goes_on = inspect.isawaitable(value)
+            return _until_end(use, value) if goes_on else value
         finally:
-            being_done.reset(token)
+            if not goes_on:
+                use.end()
 
     async def do_async(**args: Any) -> Any:
-        token = being_done.set(declared)
+        use = begin()
         try:
             return await handler(**args)
         finally:
-            being_done.reset(token)
+            use.end()
 
     return do_async if is_async else do
+
+
+async def _until_end(use: BareUse, value: Any) -> Any:
+    try:
+        return await value
+    finally:
+        use.end()
 
 
 def _because(hub: Hub, spec: Spec, plain: dict[str, Any]) -> str | None:
@@ -177,8 +207,6 @@ def once_ask(
     session: Session, key: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Ask:
     """Undeclared code: the programmer's own word that it is a pivot, identified by ``key``."""
-    import inspect
-
     name = getattr(fn, "__qualname__", type(fn).__name__)
     try:
         signature = inspect.signature(fn)
@@ -221,6 +249,4 @@ def adhoc_spec(name: str, hidden: Hidden = NOTHING, **options: Any) -> Spec:
 
 
 def _is_async(fn: Callable[..., Any]) -> bool:
-    import inspect
-
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)

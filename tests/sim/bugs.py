@@ -62,10 +62,12 @@ from amends.store import ending as store_ending
 from amends.store import notices as store_notices
 from amends.store.memory import _ROWS, MemoryStore
 from amends.testing.simulation import Process, Simulation
+from amends.tool import BareUse
 from tests.sim.scenarios import VARIANTS, Variant
 from tests.sim.schedule import LEDGER, Schedule, kinds_at
 from tests.sim.sweep import Tally, clean_trace, one, random_schedule, scenarios_of
 
+tool_module = sys.modules[BareUse.__module__]  # `amends.tool` is the decorator
 MODULES = (
     call,
     doubt,
@@ -105,6 +107,7 @@ MODULES = (
     requesting,
     canonical,
     veiling,
+    tool_module,
 )
 SCHEDULES_MAX = 4_000
 
@@ -632,6 +635,15 @@ BUGS: tuple[Bug, ...] = (
     Bug("U2", "a repeat that was not offered is honoured",
         lambda: rewritten((requesting, "_because", "if not hub.may_repeat(spec):", "if False:")),
         ("repeats_are_offered",), ("F35",)),
+    Bug("H1", "a handler may call the tool's own function any number of times",
+        lambda: rewritten((tool_module, "BareUse", "if self._is_used:", "if False:")),
+        ("effects_once", "ledger_against_world"), ("H1", "H2")),
+    Bug("H2", "a handler may call the tool's own function with any arguments",
+        lambda: rewritten((requesting, "_with_bare_use", "== asked", "!= ''")),
+        ("effects_once", "ledger_against_world"), ("H1", "H2")),
+    Bug("H3", "what a handler leaves behind may still call the tool's own function",
+        lambda: rewritten((tool_module, "BareUse", "self._is_over = True", "pass")),
+        ("effects_once", "ledger_against_world"), ("H1", "H2")),
     Bug("V1", "the end of a chain is read before the tree is locked", head_of_before, ("record_is_whole",)),
     Bug("V2", "an event is linked to nothing", link_to_nothing, ("record_is_whole",)),
     Bug("V3", "an event is written beside the chain", beside_the_chain, ("record_is_whole",)),
