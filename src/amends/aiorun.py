@@ -33,6 +33,7 @@ from amends.ledger import Tree
 from amends.loop import shielded
 from amends.model import Answer, Approval, ToolCall
 from amends.ops import Flight
+from amends.phrases import note_on
 from amends.report import Report
 from amends.requesting import direct_ask, model_ask, once_ask, stranger_name
 from amends.riding import Ride, joined_ask
@@ -370,7 +371,7 @@ class AsyncRun:
                 raise
         note = await self._flow(leaving.leave(self._session, error, output))
         if error is not None and note:
-            error.add_note(note)
+            note_on(error, note)
 
     async def _given_up(self) -> None:
         self._over = True

@@ -219,7 +219,7 @@ def _rehearsed(
     claimed = play.play(claim(hub, found, force=True))
     assert claimed is not None, "a run that nobody owns can be claimed"
     root, lease = claimed
-    session = hub.session(root, lease, resumed=True, wait_s=patience(hub))
+    session = hub.session(root, lease, resumed=True, wait_s=patience(hub), said=(patience(hub), patience(hub)))
     who = "here"
     try:
         done = play.play(recover_tree(session, root, has_agent=root.agent in agents))

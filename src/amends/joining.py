@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from amends.errors import TransactionOpen
 from amends.flow import Flow
 from amends.ledger import StoreOp
+from amends.phrases import note_on
 
 T = TypeVar("T")
 
@@ -133,9 +134,10 @@ def refuse_waiting(rides: Rides | None, root: str, run_id: str, *, but: object =
 
 def note_left_open(error: BaseException, run_id: str) -> None:
     """The block raised while the caller's transaction was open: its run cannot be taken back here."""
-    error.add_note(
+    note_on(
+        error,
         f"amends: run {run_id} could not be left in order: a call of it rides in a transaction that is still open; "
-        "a worker follows the run's policy when that has ended"
+        "a worker follows the run's policy when that has ended",
     )
 
 

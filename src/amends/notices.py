@@ -21,6 +21,7 @@ from amends.links import Links
 from amends.model import Approval
 from amends.noticeops import TELLS_MAX, ClaimNotice, DueNotices, NoteTold
 from amends.ops import Ended, Invoke, Later
+from amends.phrases import type_name
 from amends.settings import Setting
 from amends.tool import Spec
 from amends.veil import Veil
@@ -124,7 +125,7 @@ async def tell(notices: Notices, approval_id: str) -> bool:
     then = "it is not called again" if retry_s is None else f"it is called again in {retry_s:.0f} s"
     notices.log_failed(asked, failed, then)
     # Its type only: what a hook's error says may hold the address of a service, which is a secret for many of them.
-    await NoteTold(approval_id, teller, error=type(failed).__qualname__, retry_s=retry_s)
+    await NoteTold(approval_id, teller, error=type_name(failed), retry_s=retry_s)
     return False
 
 

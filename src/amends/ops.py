@@ -147,6 +147,8 @@ class Ended:
     value: Any = None
     error: Exception | None = None
     in_flight: bool = False
+    around: BaseException | None = None
+    """What the caller was handling when the body began: Python chains it to the error, and it is no part of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -158,6 +160,14 @@ class Later:
     made: Call | None = None
     spent: dict[str, int] | None = None
     """What the body said that it cost, by unit, in billionths; None: it said nothing."""
+    until: float | None = None
+    """When its timeout is over, on this process's monotonic clock; None: it has none."""
+    touched: bool = False
+    """A call inside the body had its effect, or may have."""
+    waits: int = 0
+    """Calls inside the body that wait in place now: for a person, a lock or a twin."""
+    is_stuck: bool = False
+    """One of those had not ended when it was given up."""
 
     def whole(self) -> Call:
         """The call itself; always the same one."""

@@ -34,6 +34,7 @@ from amends.ledger import (
 )
 from amends.model import Answer, Call, NoEffect, Staged, ToolCall
 from amends.ops import IsDead, Lease
+from amends.phrases import clean, described, is_a
 from amends.requesting import adhoc_spec
 from amends.rows import CallRow, RunRow, needs_tool
 from amends.spec import declaration_of
@@ -90,8 +91,8 @@ def refuse_forked(pid: int, run_id: str) -> None:
 
 def log_for(session: Session, error: Exception, tool: str) -> None:
     """A model is not told what is wrong with the program around it: the log is."""
-    if isinstance(error, UsageError | LedgerError) and not isinstance(error, RunEnded):
-        words = f"{tool}: {type(error).__name__}: {error} ({error.hint})"
+    if is_a(error, UsageError, LedgerError) and not is_a(error, RunEnded):
+        words = f"{tool}: {described(error)} ({error.hint})"
         log.error("%s", scrubbed(session, words))
 
 
@@ -124,7 +125,7 @@ def log_lost(hub: Hub, found: Found, error: Exception) -> None:
 
 def agent_ended(session: Session, error: Exception) -> str:
     """What the log says of an agent that a worker had started again."""
-    return scrubbed(session, f"agent {session.agent} of run {session.id} ended with {type(error).__name__}: {error}")
+    return scrubbed(session, f"agent {session.agent} of run {session.id} ended with {described(error)}")
 
 
 def hand_ask(
@@ -156,8 +157,8 @@ def _by_hand(**_: Any) -> None:
 
 def certain(error: BaseException | str) -> Exception:
     """``attempt.fail(...)`` is the caller's word that nothing happened."""
-    why = NoEffect(str(error))
-    if isinstance(error, BaseException):
+    why = NoEffect(clean(error))
+    if is_a(error, BaseException):
         why.__cause__ = error
     return why
 

@@ -10,6 +10,7 @@ from typing import Any
 from amends.engine.session import error_parts
 from amends.error import Error
 from amends.errors import ToolFailed
+from amends.phrases import note_on
 from amends.rows import CallRow
 
 NOTE = "amends: made from its record by a replay; only its type and its message are recorded"
@@ -25,7 +26,7 @@ def error_of(row: CallRow, known: ToolFailed) -> Exception:
     made = None if found is None else _made(found, message)
     if made is None:
         return known
-    made.add_note(NOTE)
+    note_on(made, NOTE)
     return made
 
 

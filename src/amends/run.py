@@ -30,6 +30,7 @@ from amends.joining import note_left_open, refuse_waiting
 from amends.ledger import Tree
 from amends.model import Answer, Approval, ToolCall
 from amends.ops import Flight
+from amends.phrases import is_a, note_on
 from amends.report import Report
 from amends.requesting import direct_ask, model_ask, once_ask, stranger_name
 from amends.rows import RunRow
@@ -323,7 +324,7 @@ class Run:
 
     def _leave(self, error: BaseException | None) -> None:
         if self._pool is not None:
-            self._pool.shutdown(wait=error is None or isinstance(error, Exception))
+            self._pool.shutdown(wait=error is None or is_a(error, Exception))
         if self._over or (error is not None and self._pid != os.getpid()):
             return  # in a forked child it is not ours to leave
         people.refuse_forked(self._pid, self.id)
@@ -347,7 +348,7 @@ class Run:
                 raise
         note = self._flow(leaving.leave(self._session, error, output))
         if error is not None and note:
-            error.add_note(note)
+            note_on(error, note)
 
     def _release(self) -> None:
         self._over = True

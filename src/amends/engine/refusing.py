@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NoReturn
 
 from amends.canonical import diff
-from amends.engine.asking import held_for, rejected
+from amends.engine.asking import PAUSES, held_for, rejected
+from amends.engine.judge import NESTED
 from amends.engine.locking import deadlocked
 from amends.engine.session import (
     Ask,
@@ -13,6 +14,7 @@ from amends.engine.session import (
     call_of,
     decode_args,
     error_parts,
+    error_text,
 )
 from amends.engine.spending import exceeded
 from amends.errors import (
@@ -39,8 +41,14 @@ def row_of(answer: Admission) -> CallRow:
 
 def in_doubt(session: Session, row: CallRow) -> InDoubt:
     """The typed error for a call that may have happened."""
+    words = f"{row.tool} was sent and its answer was lost ({row.why or row.state}); it may have happened"
+    if row.why == NESTED:
+        words = (
+            f"{row.tool} may have happened: its body ended over a call inside it that did not end "
+            f"({error_text(row.error)}); {PAUSES}"
+        )
     return InDoubt(
-        f"{row.tool} was sent and its answer was lost ({row.why or row.state}); it may have happened",
+        words,
         call=call_of(row, session.spec(row.tool)),
         why=row.why,
         run_id=row.run_id,
