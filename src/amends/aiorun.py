@@ -8,7 +8,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, overload
 
@@ -16,7 +16,7 @@ from amends import people, turns
 from amends.aiodrive import AsyncDriver
 from amends.attempts import AsyncAttempt, end_open_async
 from amends.budget import Costs
-from amends.context import parent_call, reader, refuse_nowhere
+from amends.context import body_here, parent_call, reader, refuse_nowhere, within
 from amends.drawn import dice, new_name
 from amends.engine import ending, leaving, plan
 from amends.engine.call import Done, guarded_call
@@ -196,18 +196,19 @@ class AsyncRun:
 
     def bind(self, fn: Callable[P, R], /) -> Callable[P, R]:
         """The same function, carrying this run into whatever task or thread calls it."""
+        body = body_here()
         if inspect.iscoroutinefunction(fn):
 
             @functools.wraps(fn)
             async def bound_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                with _within(self):
+                with within(self, body):
                     return await fn(*args, **kwargs)
 
             return bound_async  # type: ignore[return-value]
 
         @functools.wraps(fn)
         def bound(*args: P.args, **kwargs: P.kwargs) -> R:
-            with _within(self):
+            with within(self, body):
                 return fn(*args, **kwargs)
 
         return bound
@@ -383,12 +384,3 @@ class AsyncRun:
             await asyncio.to_thread(checkpointer.left, self.id, quiet=sys.exc_info()[1] is not None)
         else:
             checkpointer.wake()
-
-
-@contextlib.contextmanager
-def _within(run: AsyncRun) -> Iterator[None]:
-    token = current_caller.set(run)
-    try:
-        yield
-    finally:
-        current_caller.reset(token)

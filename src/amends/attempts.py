@@ -15,7 +15,7 @@ from amends.engine.session import Ask, call_of
 from amends.errors import LedgerError, UsageError
 from amends.model import Call
 from amends.ops import Ended
-from amends.phrases import is_a
+from amends.phrases import is_a, log_error
 
 log = logging.getLogger("amends")
 
@@ -173,8 +173,8 @@ def end_open(run: Any, error: BaseException | None = None) -> None:
         try:
             if attempt.at_leave is not None:
                 attempt.at_leave()
-        except Exception:
-            log.exception("%s was not ended before its run was left", attempt.call.tool)
+        except Exception as broken:
+            log_error(log, logging.ERROR, f"{attempt.call.tool} was not ended before its run was left", broken)
 
 
 async def end_open_async(run: Any, error: BaseException | None = None) -> None:
@@ -187,8 +187,8 @@ async def end_open_async(run: Any, error: BaseException | None = None) -> None:
         try:
             if attempt.at_leave is not None:
                 await attempt.at_leave()
-        except Exception:
-            log.exception("%s was not ended before its run was left", attempt.call.tool)
+        except Exception as broken:
+            log_error(log, logging.ERROR, f"{attempt.call.tool} was not ended before its run was left", broken)
 
 
 def _is_to_be_ended(run: Any, error: BaseException | None) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -75,6 +76,22 @@ def refuse_reaching(what: str, flow: Flow[Any] | None = None) -> None:
         if flow is not None:
             flow.close()
         raise
+
+
+def body_here() -> Call | Later | None:
+    """The call whose body this code runs in, for work that is handed to another thread or task."""
+    return _call.get()
+
+
+@contextmanager
+def within(run: Any, body: Call | Later | None) -> Iterator[None]:
+    """Let this code belong to a run, and to the body that handed it on."""
+    caller, call = current_caller.set(run), _call.set(body)
+    try:
+        yield
+    finally:
+        _call.reset(call)
+        current_caller.reset(caller)
 
 
 def calling_run() -> str:

@@ -21,7 +21,7 @@ from amends.links import Links
 from amends.model import Approval
 from amends.noticeops import TELLS_MAX, ClaimNotice, DueNotices, NoteTold
 from amends.ops import Ended, Invoke, Later
-from amends.phrases import type_name
+from amends.phrases import log_error, type_name
 from amends.settings import Setting
 from amends.tool import Spec
 from amends.veil import Veil
@@ -75,7 +75,7 @@ class Notices:
         """The log says how the hook failed, without what the runtime's patterns hide."""
         words = f"on_approval_needed failed for {asked.approval.id} ({asked.call.tool}); {then}"
         if not self._veil.is_wide:
-            log.warning("%s", words, exc_info=error)
+            log_error(log, logging.WARNING, words, error)
             return
         import traceback
 

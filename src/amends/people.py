@@ -34,7 +34,7 @@ from amends.ledger import (
 )
 from amends.model import Answer, Call, NoEffect, Staged, ToolCall
 from amends.ops import IsDead, Lease
-from amends.phrases import clean, described, is_a
+from amends.phrases import clean, described, is_a, log_error
 from amends.requesting import adhoc_spec
 from amends.rows import CallRow, RunRow, needs_tool
 from amends.spec import declaration_of
@@ -114,7 +114,7 @@ def told_turn(
 def log_lost(hub: Hub, found: Found, error: Exception) -> None:
     """A run could not be recovered: how that came, without what its runtime hides."""
     if not hub.veil.key:
-        log.error("run %s could not be recovered here", found.root.id, exc_info=error)
+        log_error(log, logging.ERROR, f"run {found.root.id} could not be recovered here", error)
         return
     import traceback
 

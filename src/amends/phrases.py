@@ -74,6 +74,14 @@ def note_on(error: BaseException, note: str) -> None:
         _log.info("%s", note)
 
 
+def log_error(log: logging.Logger, level: int, words: str, error: BaseException) -> None:
+    """Log an exception with its traceback, or with less where it cannot be shown."""
+    try:
+        log.log(level, "%s", words, exc_info=error)
+    except Exception:
+        log.log(level, "%s (%s)", words, described(error))
+
+
 def is_a(error: object, *kinds: type[T]) -> TypeGuard[T]:
     """Return whether this is an instance of one of these classes by its real class, whatever it says of itself."""
     return issubclass(type(error), kinds)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, overload
 from amends import people, turns
 from amends.attempts import Attempt, end_open
 from amends.budget import Costs
-from amends.context import parent_call, reader, refuse_nowhere
+from amends.context import body_here, parent_call, reader, refuse_nowhere, within
 from amends.drawn import dice, new_name
 from amends.drive import Driver
 from amends.engine import ending, leaving, plan
@@ -195,13 +195,11 @@ class Run:
 
     def bind(self, fn: Callable[P, R], /) -> Callable[P, R]:
         """The same function, carrying this run into whatever thread calls it."""
+        body = body_here()
 
         def bound(*args: P.args, **kwargs: P.kwargs) -> R:
-            token = current_caller.set(self)
-            try:
+            with within(self, body):
                 return fn(*args, **kwargs)
-            finally:
-                current_caller.reset(token)
 
         return bound
 

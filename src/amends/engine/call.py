@@ -61,6 +61,7 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
     """Do it once in this run and give its result; raises the tool's own error, or says why not."""
     answered = await _from_memory(session, ask)
     if answered is not None:
+        _touch(body_around(session, ask), ask, answered)
         return answered
     wait, people = await _patience(session, ask)
     done: Done | None = None

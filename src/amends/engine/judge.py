@@ -120,7 +120,9 @@ PERHAPS: Final = frozenset(
         "ftplib.error_proto",
         "ftplib.error_reply",
         "ftplib.error_temp",
+        "http.client.BadStatusLine",
         "http.client.HTTPException",
+        "http.client.IncompleteRead",
         "imaplib.IMAP4.abort",
         "multiprocessing.context.TimeoutError",
         "multiprocessing.pool.MaybeEncodingError",
@@ -503,6 +505,11 @@ def _of_reason(error: BaseException) -> Verdict:
     return "certain" if is_a(reason, Exception) and _by_name(reason) == "certain" else "doubt"
 
 
+def _of_http_code(error: BaseException) -> Verdict:
+    code = _peek(error, "code")
+    return _of_status(code, []) if _is_status(code) else "doubt"
+
+
 GRPC_NO: Final = frozenset(
     {
         "INVALID_ARGUMENT",
@@ -619,6 +626,7 @@ BY_CONTENT: Final[dict[str, Callable[[BaseException], Verdict | None]]] = {
     "sqlalchemy.exc.DBAPIError": _of_sqlalchemy,
     "sqlite3.Error": _of_sqlite,
     "subprocess.CalledProcessError": _of_exit,
+    "urllib.error.HTTPError": _of_http_code,
     "urllib.error.URLError": _of_reason,
 }
 """Classes of which the content decides: a code, an exit, a state, a wrapped error; None: it says nothing."""
