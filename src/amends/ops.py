@@ -9,7 +9,7 @@ from amends.errors import LeaseLost
 from amends.flow import Flow, Op
 from amends.joining import Rides
 from amends.model import Call, Phase
-from amends.record import dataclass
+from amends.record import dataclass, field
 from amends.rows import CallRow
 
 T = TypeVar("T")
@@ -164,6 +164,8 @@ class Later:
     """When its timeout is over, on this process's monotonic clock; None: it has none."""
     touched: bool = False
     """A call inside the body had its effect, or may have."""
+    passed: list[Exception] = field(default_factory=list)
+    """What calls inside the body have raised: their word about themselves, not about it."""
     waits: int = 0
     """Calls inside the body that wait in place now: for a person, a lock or a twin."""
     is_stuck: bool = False

@@ -20,6 +20,8 @@ from amends.tool import Spec
 LOOK_S_MIN: Final = 0.02
 LOOK_S_MAX: Final = 1.0
 """How often who waits looks, where nobody tells it of what other processes decide."""
+LEFT_S_MIN: Final = 0.001
+"""Less than this is no time any more: added to a clock it may not even move it."""
 TOLD_S_MAX: Final = 15.0
 """The same where the store rings: only a ring that was lost costs so long."""
 
@@ -79,7 +81,7 @@ class Patience:
         now = (await ReadClocks()).mono
         self.since = now if self.since is None else self.since
         left = self.limit_s - (now - self.since)
-        if left <= 0:
+        if left < LEFT_S_MIN:
             return False
         if self.watcher is None:
             self.watcher = await Watch(answer.call.root)

@@ -68,8 +68,8 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
     try:
         done = await _answered(session, ask, wait, people)
         return done
-    except Error as error:
-        _say_where(error, people)
+    except Exception as error:
+        _passes_out(error, people)
         raise
     finally:
         people.seen("over")
@@ -135,8 +135,8 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
     try:
         done = await _begun(session, ask, wait, people)
         return done
-    except Error as error:
-        _say_where(error, people)
+    except Exception as error:
+        _passes_out(error, people)
         raise
     finally:
         people.seen("over")
@@ -223,8 +223,12 @@ def _refuse_itself(session: Session, ask: Ask, row: CallRow) -> None:
         around = "" if body is None else body.row.parent
 
 
-def _say_where(error: Error, people: Patience) -> None:
-    if people.body is not None and (only_waits(error) or isinstance(error, Locked)) and PAUSES not in error.hint:
+def _passes_out(error: Exception, people: Patience) -> None:
+    """What a call inside a body raises goes to that body, which may let it out as its own."""
+    if people.body is None:
+        return
+    people.body.passed.append(error)
+    if is_a(error, Error) and (only_waits(error) or is_a(error, Locked)) and PAUSES not in error.hint:
         error.hint = f"{error.hint}; inside the body of {people.body.tool} it waited in place: {PAUSES}"
 
 
@@ -439,6 +443,8 @@ async def conclude(
         found = judge(
             ask.spec, ended.error, around=ended.around, nested=body is not None and body.touched, is_undone=is_undone
         )
+        if found.verdict == "certain" and body is not None and any(ended.error is one for one in body.passed):
+            found = Judgement("ordinary")  # of a call inside: certain of itself, not of this one
         settle.to, settle.why = _outcome_of(ask.spec, ended.error, found)
         if settle.why == "timeout":
             settle.why = _late_because(body)

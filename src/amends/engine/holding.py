@@ -46,7 +46,7 @@ async def let_go_held(session: Session, row: CallRow, *, again_s: float | None =
     Not while a call of the tree runs in this process, in the body of which a child may be left: its run is still needed.
     """
     twin = await ReadCall(row.twin) if row.twin else None
-    if session.uid == session.root or not await LiveCalls(session.root):
+    if session.uid == session.root or not (session.bodies or await LiveCalls(session.root)):
         await give_back(session, again_s, suspended=True)
     held = held_for(session, row, await request_of_call(row), twin)
     held.args = (f"run {session.id} waits for a person: {row.tool} is held ({held.reason})",)

@@ -44,7 +44,7 @@ def in_doubt(session: Session, row: CallRow) -> InDoubt:
     words = f"{row.tool} was sent and its answer was lost ({row.why or row.state}); it may have happened"
     if row.why == NESTED:
         words = (
-            f"{row.tool} may have happened: its body ended over a call inside it that did not end "
+            f"{row.tool} may have happened: its body was stopped by a call inside it "
             f"({error_text(row.error)}); {PAUSES}"
         )
     return InDoubt(

@@ -45,6 +45,7 @@ class Inside:
             if opened.how == "ended":
                 return SimulatedRun(self, session, over=True)
             self.process.leases[lease.root] = lease
+            SimulatedRun(self, session, over=False)  # what is done on the way knows its run
             row = await opening.go_on(session, opened.run) if resumed else opened.run
             if row.state != "rolled_back":
                 return SimulatedRun(self, session, over=row.state == "committed")
@@ -67,13 +68,14 @@ class Inside:
 
     async def _recover(self, row: RunRow, lease: Any, agents: dict[str, Agent]) -> None:
         self.process.leases[lease.root] = lease
-        session = self.hub.session(row, lease, resumed=True, wait_s=people.PATIENCE_S_MAX)
+        patience = people.PATIENCE_S_MAX
+        session = self.hub.session(row, lease, resumed=True, wait_s=patience, said=(patience, patience))
+        run = SimulatedRun(self, session, over=False)
         try:
             done = await recovery.recover_tree(session, row, has_agent=row.agent in agents)
         except LedgerError:
             return  # taken over meanwhile
         if done.how == "resume":
-            run = SimulatedRun(self, session, over=False)
             await _to_its_end(lambda: agents[row.agent](_With(self, run)))
         self.process.leases.pop(lease.root, None)
 
