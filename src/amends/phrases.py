@@ -25,7 +25,7 @@ def clean(text: object) -> str:
     """Return a text that every ledger, log and terminal can take: no lone surrogate, no NUL."""
     if not issubclass(type(text), str):
         return _read(text)
-    exact = str.__str__(text)  # type: ignore[arg-type]  # a subclass may do anything with its own text
+    exact = str.__str__(text)  # a subclass may do anything with its own text
     if exact.isascii() and "\0" not in exact:
         return exact
     return exact.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")

@@ -33,7 +33,7 @@ PAUSES = "belongs in a child run or an agent"
 class Shop:
     """An outer tool whose body has an effect, then does what a test says; an inner tool that a test declares."""
 
-    def __init__(self, *, inner: dict[str, Any] | None = None, is_async: bool = False, **outer: Any) -> None:
+    def __init__(self, *, inner: dict[str, Any] | None = None, is_async: Any = False, **outer: Any) -> None:
         self.log: list[str] = []
         self.then: Callable[[], Any] = lambda: self.inner(1)
         self.is_async = is_async
@@ -290,7 +290,7 @@ def test_a_persons_no_inside_a_body_is_an_ordinary_error_of_it() -> None:
 def test_past_its_patience_the_outer_call_is_in_doubt_and_says_what_to_do(limit: str) -> None:
     shop = Shop(inner={"needs_approval": True}, **({"timeout": 0.3} if limit == "timeout" else {}))
     rt = shop.runtime(**({"wait_approval": 0.2} if limit == "wait_approval" else {}))
-    options = {"wait_approval": 0.2} if limit == "run" else {}
+    options: dict[str, Any] = {"wait_approval": 0.2} if limit == "run" else {}
     with pytest.raises(RunBlocked), rt.run("r", **options):
         with pytest.raises(InDoubt) as caught:
             shop.outer()
@@ -305,7 +305,7 @@ def test_past_its_patience_in_an_async_run(limit: str) -> None:
     shop = Shop(inner={"needs_approval": True}, is_async=True, **({"timeout": 0.3} if limit == "timeout" else {}))
 
     async def program() -> None:
-        options = {"wait_approval": 0.2} if limit == "wait_approval" else {}
+        options: dict[str, Any] = {"wait_approval": 0.2} if limit == "wait_approval" else {}
         rt = AsyncRuntime("memory:", tools=[shop.inner, shop.outer], **options)
         with pytest.raises(RunBlocked):
             async with rt.run("r"):

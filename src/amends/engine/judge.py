@@ -373,7 +373,7 @@ def _said_by(
         return "certain"
     if not is_a(error, Exception):
         return "doubt"  # a cancellation, an interrupt, an exit
-    if is_undone is not None and is_undone(error):  # type: ignore[arg-type]  # checked above
+    if is_undone is not None and is_undone(error):
         return "ordinary"
     if is_a(error, Error):
         return _of_amends(error, nested=nested)
@@ -382,12 +382,12 @@ def _said_by(
     return _by_name(error)
 
 
-def matches(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
-    """Whether it is one of these; a class that cannot answer has none."""
+def matches(error: BaseException, kinds: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
+    """Whether it is one of these; by its real class, where one of them cannot answer."""
     try:
         return isinstance(error, kinds)
     except Exception:
-        return any(kind in type(error).__mro__ for kind in kinds)
+        return any(kind in type(error).__mro__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
 
 
 def _of_amends(error: Any, *, nested: bool) -> Verdict:

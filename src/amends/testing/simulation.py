@@ -201,11 +201,11 @@ class Simulation:
                 return self._go_on(process, body)
             except StopIteration as stop:
                 self._end_body(process, Ended(stop.value))
-            except Exception as error:
-                self._end_body(process, Ended(error=error))
-            except BaseException as error:  # a cancellation: it goes on to whoever asked for this body
+            except Exception as failed:
+                self._end_body(process, Ended(error=failed))
+            except BaseException as stopped:  # a cancellation: it goes on to whoever asked for this body
                 process.bodies.pop()
-                process.error = error
+                process.error = stopped
         if process.error is not None:
             error, process.error = process.error, None
             asked = process.program.throw(error)
