@@ -104,6 +104,8 @@ def _refusals() -> Iterator[tuple[str, errors.Error]]:
     )
     diff = {"cents": (4200, 4900)}
     yield "`KeyConflict`", errors.KeyConflict("", tool="charge", call=_CHARGE, diff=diff)
+    again = errors.KeyConflict("", tool="charge", call=_CHARGE, diff=diff, may_repeat=True)
+    yield "`KeyConflict`, `repeats=True`", again
     yield "`GenerationsSpent`", errors.GenerationsSpent("charge", limit=100)
     since = datetime(2024, 1, 1, tzinfo=UTC)
     yield (
@@ -134,6 +136,8 @@ def _outcomes() -> Iterator[tuple[str, errors.Error | Exception]]:
     )
     yield "`InDoubt`", errors.InDoubt("", call=_CHARGE, why="timeout")
     yield "`Held` `duplicate`", errors.Held("", call=_CHARGE, reason="duplicate", twin=_CHARGE)
+    other = errors.Held("", call=_CHARGE, reason="duplicate", twin=_CHARGE, may_repeat=True)
+    yield "`Held` `duplicate`, `repeats=True`", other
     yes = SimpleNamespace(id="apr_7K2", rule="")
     yield "`Held` `approval`", errors.Held("", call=_CHARGE, reason="approval", approval=yes)
     asked = SimpleNamespace(id="apr_7K2", rule=limit_words([(Decimal(50), "usd", "run", None)]))

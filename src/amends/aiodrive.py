@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from amends import process
 from amends.context import inside
-from amends.drive import WORLD, Driver, Live, Patience
+from amends.drive import WORLD, Driver, Live, Patience, warn_of
 from amends.errors import LeaseLost, LedgerUnavailable
 from amends.flow import Flow, Op
 from amends.ledger import Store, StoreOp
@@ -61,6 +61,8 @@ class AsyncDriver:
                         raise pending
                     elif isinstance(op, Invoke):
                         answer = await self._invoke(op)
+                        if op.probes:
+                            warn_of(op, answer)
                     else:
                         answer = await self._world(op)
                 except Exception as error:

@@ -41,8 +41,7 @@ async def opened(hub: Hub, replay: Replay) -> AsyncIterator[AsyncRun]:
     except Stopped:
         pass
     except (Exception, SystemExit) as error:  # a program that exits over it is no reason to say that all is well
-        if replay.broken is not None and error is not replay.broken:
-            raise replay.broken from error
+        replay.end_by(error)
         raise
     finally:
         current_caller.reset(token)

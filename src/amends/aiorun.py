@@ -18,7 +18,7 @@ from amends.attempts import AsyncAttempt, end_open_async
 from amends.budget import Costs
 from amends.context import body_here, parent_call, reader, refuse_nowhere, within
 from amends.drawn import dice, new_name
-from amends.engine import ending, leaving, plan
+from amends.engine import ending, landing, leaving, plan
 from amends.engine.call import Done, guarded_call
 from amends.engine.joining import doubt_left
 from amends.engine.session import Ask, Session
@@ -40,6 +40,7 @@ from amends.riding import Ride, joined_ask
 from amends.rows import RunRow
 from amends.states import RunState
 from amends.tool import Declaration, Options, Tool, current_caller
+from amends.visible import printable
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -232,7 +233,7 @@ class AsyncRun:
         await self._check_here()
         await end_open_async(self)
         try:
-            await shielded(self._flow(leaving.take_back(self._session, why=why)))
+            await shielded(self._ending(leaving.take_back(self._session, why=why)))
         finally:
             await self._given_up()
             with contextlib.suppress(LedgerError):
@@ -330,6 +331,17 @@ class AsyncRun:
         finally:
             live.leave(lineage)
 
+    async def _ending(self, flow: Flow[T]) -> T:
+        """Drive a flow that ends the run; stopped, it leaves doubt behind and a run that recovery can take at once."""
+        try:
+            return await self._flow(flow)
+        except Exception:
+            raise
+        except BaseException:
+            with contextlib.suppress(LedgerError):  # the lease runs out and recovery finds it
+                await shielded(self._flow(landing.stop_here(self._session)))
+            raise
+
     def _value(self, done: Done) -> Any:
         return people.value_of(self._hub, self._session, done)
 
@@ -370,9 +382,9 @@ class AsyncRun:
             except UsageError as unstorable:  # the caller's mistake, and so the run's failure
                 await self._leave_by(unstorable)
                 raise
-        note = await self._flow(leaving.leave(self._session, error, output))
+        note = await self._ending(leaving.leave(self._session, error, output))
         if error is not None and note:
-            note_on(error, note)
+            note_on(error, printable(note))
 
     async def _given_up(self) -> None:
         self._over = True

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
 from amends import people
-from amends.budget import Number, billionths
+from amends.budget import Number, billionths, unit_of
 from amends.engine import leaving
 from amends.engine.call import Done
 from amends.engine.session import Ask, call_of
@@ -16,8 +16,9 @@ from amends.errors import LedgerError, UsageError
 from amends.model import Call
 from amends.ops import Ended
 from amends.phrases import is_a, log_error
+from amends.visible import visible, visible_log
 
-log = logging.getLogger("amends")
+log = visible_log("amends")
 
 
 class Attempt:
@@ -158,6 +159,7 @@ class AsyncAttempt:
 
 def _add(spent: dict[str, int], tool: str, amount: Number, unit: str) -> None:
     try:
+        unit = unit_of(unit)
         spent[unit] = spent.get(unit, 0) + billionths(amount)
     except ValueError as error:
         raise UsageError(f"spent() of {tool}: {error}") from error
@@ -174,7 +176,7 @@ def end_open(run: Any, error: BaseException | None = None) -> None:
             if attempt.at_leave is not None:
                 attempt.at_leave()
         except Exception as broken:
-            log_error(log, logging.ERROR, f"{attempt.call.tool} was not ended before its run was left", broken)
+            log_error(log, logging.ERROR, f"{visible(attempt.call.tool)} was not ended before its run was left", broken)
 
 
 async def end_open_async(run: Any, error: BaseException | None = None) -> None:
@@ -188,7 +190,7 @@ async def end_open_async(run: Any, error: BaseException | None = None) -> None:
             if attempt.at_leave is not None:
                 await attempt.at_leave()
         except Exception as broken:
-            log_error(log, logging.ERROR, f"{attempt.call.tool} was not ended before its run was left", broken)
+            log_error(log, logging.ERROR, f"{visible(attempt.call.tool)} was not ended before its run was left", broken)
 
 
 def _is_to_be_ended(run: Any, error: BaseException | None) -> bool:

@@ -20,7 +20,7 @@ from inspect import Signature
 from math import isfinite
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import MappingProxyType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, get_args
 from unicodedata import normalize
 from uuid import UUID
 
@@ -92,6 +92,28 @@ def _shaped(value: Any, text: str, annotation: object) -> Any:
         return value if isinstance(shaped, Iterator) else shaped
     except Exception:
         return _read(text)  # again: the user's validators had their hands on the first one
+
+
+def misfits(text: str, annotation: object) -> bool:
+    """Return whether a stored text can no longer be read as the user's own class that the annotation names.
+
+    Plain data under a plain annotation never misfits: what a body gave back is what its readers get.
+    """
+    if not _names_own_class(annotation):
+        return False
+    try:
+        _adapter(annotation).validate_python(_read(text), strict=False, by_alias=True, by_name=True)
+    except LedgerCorrupt:
+        raise
+    except Exception:
+        return True
+    return False
+
+
+def _names_own_class(annotation: object) -> bool:
+    if isinstance(annotation, type):
+        return annotation not in _PACKS and annotation not in _PLAIN and annotation.__module__ != "builtins"
+    return any(_names_own_class(part) for part in get_args(annotation))
 
 
 def store_result(value: object, annotation: object = Any) -> Stored:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
-from amends.budget import Number, billionths
+from amends.budget import Number, billionths, unit_of
 from amends.errors import NoRun, UsageError
 from amends.flow import Flow
 from amends.model import Call
@@ -35,7 +35,7 @@ def spent(amount: Number, unit: str = "usd") -> None:
     if call is None:
         raise NoRun("spent() was called outside a tool's body: nobody knows which call it is about")
     try:
-        more = billionths(amount)
+        more, unit = billionths(amount), unit_of(unit)
     except ValueError as error:
         raise UsageError(f"spent() of {call.tool}: {error}") from error
     if isinstance(call, Later):

@@ -7,6 +7,7 @@ ends where it stands, and the run's facade turns what it had started into doubt.
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 import threading
 import time
@@ -22,6 +23,7 @@ from amends.context import inside
 from amends.errors import LedgerUnavailable
 from amends.flow import Flow, Op, run_flow
 from amends.ledger import NoteEvidence, SettleCall, SettleCompensation, Store, StoreOp
+from amends.model import Absent, Happened, Unknown
 from amends.ops import (
     Await,
     Ended,
@@ -42,6 +44,8 @@ from amends.phrases import type_name
 
 if TYPE_CHECKING:
     from amends.loop import LoopThread
+
+log = logging.getLogger("amends")
 
 T = TypeVar("T")
 
@@ -107,6 +111,17 @@ class Patience:
         return self._pause
 
 
+def warn_of(op: Invoke, ended: Ended) -> None:
+    """Log that a probe gave none of the three answers: the call stays in doubt, whatever was meant."""
+    value = ended.value
+    if ended.error is None and not ended.in_flight and not isinstance(value, Happened | Absent | Unknown | type):
+        log.warning(
+            "the probe of %s returned %s, which says nothing: it returns Happened(result), Absent() or Unknown()",
+            op.call.tool,
+            type(value).__name__,  # not the value: it may be one that is hidden
+        )
+
+
 class Driver:
     """Carries out operations, blocking the calling thread."""
 
@@ -130,7 +145,10 @@ class Driver:
                 answer = self._ask_again(op)
             self.live.bell.heard(op, answer)
             return answer
-        return WORLD[type(op)](self, op)
+        answer = WORLD[type(op)](self, op)
+        if isinstance(op, Invoke) and op.probes:
+            warn_of(op, answer)
+        return answer
 
     def _ask_again(self, op: StoreOp[T]) -> T:
         """Inside the handler of the first answer's loss, which is what is told when patience ends."""

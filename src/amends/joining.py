@@ -16,6 +16,7 @@ from amends.errors import TransactionOpen
 from amends.flow import Flow
 from amends.ledger import StoreOp
 from amends.phrases import note_on
+from amends.visible import visible
 
 T = TypeVar("T")
 
@@ -136,7 +137,7 @@ def note_left_open(error: BaseException, run_id: str) -> None:
     """The block raised while the caller's transaction was open: its run cannot be taken back here."""
     note_on(
         error,
-        f"amends: run {run_id} could not be left in order: a call of it rides in a transaction that is still open; "
+        f"amends: run {visible(run_id)} could not be left in order: a call of it rides in a transaction that is still open; "
         "a worker follows the run's policy when that has ended",
     )
 

@@ -219,6 +219,8 @@ class Invoke(Op[Ended]):
     late: Callable[[Ended], Flow[None]] | None = None
     """What to do when a body that outlived its timeout returns after all."""
     flight: Flight | None = None
+    probes: bool = False
+    """It asks whether a call took effect: any other answer than the three is a mistake of its author."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ and states; never arguments, results, messages of errors, or anything else that 
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,8 +26,9 @@ from amends.ops import Invoke
 from amends.record import changed
 from amends.rows import CallRow, RunRow
 from amends.states import RUN_FINAL
+from amends.visible import visible_log
 
-log = logging.getLogger("amends")
+log = visible_log("amends")
 
 T = TypeVar("T")
 

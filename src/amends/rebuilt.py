@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from ast import literal_eval
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from amends.engine.session import error_parts
 from amends.error import Error
@@ -13,6 +14,9 @@ from amends.errors import ToolFailed
 from amends.phrases import note_on
 from amends.rows import CallRow
 
+GROUP_MAX: Final = 10_000
+"""How many errors a group is made again with."""
+_GROUP: Final = re.compile(r"(.*) \((\d+) sub-exceptions?\)", re.DOTALL)
 NOTE = "amends: made from its record by a replay; only its type and its message are recorded"
 
 
@@ -23,7 +27,7 @@ def error_of(row: CallRow, known: ToolFailed) -> Exception:
         inner, _, said = message.partition(": ")
         return ToolFailed(said or message, call=known.call, type_name=inner if said else "", run_id=known.run_id)
     found = _class_named(name)
-    made = None if found is None else _made(found, message)
+    made = None if found is None else _made(found, message, known)
     if made is None:
         return known
     note_on(made, NOTE)
@@ -44,11 +48,12 @@ def _class_named(name: str) -> type[Exception] | None:
     return found if is_error else None
 
 
-def _made(cls: type[Exception], message: str) -> Exception | None:
+def _made(cls: type[Exception], message: str, known: ToolFailed) -> Exception | None:
     makes: tuple[Callable[[], Exception], ...] = (
         lambda: cls(message) if message else cls(),
         lambda: cls(literal_eval(message)),  # KeyError says what it was given as Python would write it
         lambda: _bare(cls, message),
+        lambda: _group(cls, message, known),
     )
     for make in makes:
         try:
@@ -65,3 +70,14 @@ def _bare(cls: type[Exception], message: str) -> Exception:
     made = cls.__new__(cls)
     made.args = (message,)
     return made
+
+
+def _group(cls: type[Exception], message: str, known: ToolFailed) -> Exception:
+    """A group of as many errors as it had. Which they were is not recorded: each is the failure of the call."""
+    found = _GROUP.fullmatch(message)
+    if found is None or not issubclass(cls, ExceptionGroup):
+        raise TypeError("no group of errors")
+    count = int(found.group(2))
+    if count > GROUP_MAX:
+        raise ValueError("too many errors in one group")
+    return cls(found.group(1), [known] * count)

@@ -16,7 +16,7 @@ from amends.engine.unlike import clock_past_end, no_such_child, other_end, other
 from amends.engine.values import clock_stopped, recorded_values
 from amends.errors import Diverged, ReplayDenied, RolledBack, RunBlocked, RunEnded, UsageError, Waiting
 from amends.flow import Flow, Op
-from amends.hiding import input_said
+from amends.hiding import Said, input_said
 from amends.hub import Hub, View
 from amends.ledger import ReadEvents, ReadRun, SearchCalls, Tree
 from amends.model import Call
@@ -181,37 +181,62 @@ def child_row(replay: Replay, session: Session, id: str | None, input: object) -
     replay.check()
     said = input_said(session.veil, session.tenant, input)
     record = replay.record
-    inside = [run for run in record.runs.values() if run.parent == session.uid]
-    inside = [run for run in inside if run.uid not in record.gone]
     name = id or (f"child-{said.digest[:12]}" if said.digest else "")
     full = f"{session.id}/{name}"
-    if name:
-        named = [run for run in inside if run.id == full]
-    else:
-        named = [run for run in inside if run.id.startswith(f"{full}{NEW_CHILD}") and run.uid not in replay.entered]
-    fresh = [run for run in named if run.uid not in replay.entered]
-    if replay.had_ended(session.uid) and not any(replay.had_ended(run.uid) for run in named):
+    row = _existing(replay, full) if name else None
+    if row is not None:
+        _check_input(replay, row, said)
+        inner = session.child(row.uid, row.id, generation=row.generation, resumed=True, state="open", given=input)
+        obstacle = replay.resume(row.uid)
+        replay.undone.discard(row.uid)
+        if obstacle is not None:
+            raise blocked_by(replay, inner, obstacle)
+        if not _was_rolled_back(replay, row):
+            return row, inner
+    if replay.had_ended(session.uid):
         words = f"run {session.id} takes no new child: it is committed, on its way to commit"
         raise RunEnded(words, state="committed", run_id=session.id)
-    if not named:
+    row = _next_child(replay, session, full, is_named=bool(name))
+    if row is None:
         for run in (record.runs[session.uid], record.run):
             if replay.is_pivoting(run.uid):  # refused then, of which nothing is written down, and refused now
                 words = f"run {run.id} takes no new child: its pivot is in flight"
                 raise RunEnded(words, state="open", run_id=run.id)
-        replay.stop(no_such_child(replay.record, session, full))
-    row = min(fresh, key=lambda run: (run.generation, run.created_at)) if fresh else named[-1]
+        replay.stop(no_such_child(record, session, full))
+    _check_input(replay, row, said)
+    replay.pass_by(row.uid, record.moves[row.uid][0])
+    inner = session.child(row.uid, row.id, generation=row.generation, resumed=False, state="open", given=input)
+    return row, inner
+
+
+def _existing(replay: Replay, full: str) -> RunRow | None:
+    """Return the newest run of this name that was there when the program had come as far as it has."""
+    found = [run for run in replay.record.runs.values() if run.id == full and replay.move_of(run.uid) is not None]
+    newest = max(found, key=lambda run: run.generation, default=None)
+    return None if newest is None or _was_rolled_back(replay, newest) else newest
+
+
+def _was_rolled_back(replay: Replay, run: RunRow) -> bool:
+    move = replay.move_of(run.uid)
+    return move is not None and move.to_state == "rolled_back"
+
+
+def _next_child(replay: Replay, session: Session, full: str, *, is_named: bool) -> RunRow | None:
+    """Return the run that the replayed execution created next by this name inside this one."""
+    record = replay.record
+    inside = [run for run in record.runs.values() if run.parent == session.uid]
+    if is_named:
+        named = [run for run in inside if run.id == full]
+    else:
+        named = [run for run in inside if run.id.startswith(f"{full}{NEW_CHILD}")]
+    new = [run for run in named if replay.move_of(run.uid) is None]
+    return min(new, key=lambda run: (run.generation, record.opened_at(run.uid)), default=None)
+
+
+def _check_input(replay: Replay, row: RunRow, said: Said) -> None:
     if row.input_digest != said.digest:
         recorded = decode(row.input) if row.input else None
         replay.stop(other_input(replay.record, row.id, recorded, said.shown))
-    replay.entered.add(row.uid)
-    resumed = not fresh
-    inner = session.child(row.uid, row.id, generation=row.generation, resumed=resumed, state="open", given=input)
-    obstacle = record.obstacle(row.uid) if fresh else record.blocked.get(row.uid)
-    if not fresh and any(entry.run == row.uid for entry in replay.left()):
-        obstacle = None  # opened again it went on
-    if obstacle is not None:
-        raise blocked_by(replay, inner, obstacle)
-    return row, inner
 
 
 def left(replay: Replay, session: Session, error: BaseException | None) -> None:
@@ -221,28 +246,33 @@ def left(replay: Replay, session: Session, error: BaseException | None) -> None:
         replay.around = False
         # With its program's own history the record is of all executions: the next one opens the run once more.
         replay.opened = replay.opened and not (isinstance(error, Waiting) and record.run.history)
-    if error is not None and session.above:
-        replay.free(uid)
     replay.raised = replay.raised or (error is not None and not session.above)
     if isinstance(error, Waiting | Diverged | ReplayDenied) or (error is not None and not isinstance(error, Exception)):
         return
-    _check_end(replay, session, error)
-    if error is None and session.above and record.ends.get(uid) == "committed":
-        replay.left_committed.add(uid)
-    move = record.blocked.get(uid)
-    if move is not None and (error is None or move.frm != "pivoted"):
-        raise blocked_by(replay, session, move) from error
+    if session.above and (replay.had_ended(uid) or uid in replay.undone):
+        return  # it only answered, or its end came before
+    place = replay.place_of(uid)
+    end = record.end_after(uid, place)
+    _check_end(replay, session, error, place, end)
+    if end is None:
+        return
+    if session.above:
+        replay.pass_by(uid, end)
+    if end.to_state == "blocked" and (error is None or end.frm != "pivoted"):
+        raise blocked_by(replay, session, end) from error
 
 
-def _check_end(replay: Replay, session: Session, error: BaseException | None) -> None:
+def _check_end(
+    replay: Replay, session: Session, error: BaseException | None, place: float, end: EventRow | None
+) -> None:
     """A block that ends otherwise than then is a divergence, whatever the program around it makes of its error."""
     record, uid = replay.record, session.uid
-    if replay.over or replay.had_ended(uid):
-        return  # it only answered
-    then = record.went_back_over(uid)
-    if error is None and session.above and then:
+    if replay.over:
+        return
+    then = record.left_by(uid, place) if session.above else ""
+    if error is None and then:
         replay.stop(other_end(record, session.id, f"ended by {then}", "ended without an error"))
-    if error is not None and record.ends.get(uid) == "committed" and not record.runs[uid].pivot:
+    if error is not None and end is not None and end.to_state == "committed" and not record.runs[uid].pivot:
         now = f"ended by {type(error).__name__}: {error}"[:WHY_CHARS_MAX]
         replay.stop(other_end(record, session.id, "committed", now))
 
@@ -275,9 +305,7 @@ def report_now(hub: Hub, replay: Replay) -> Report:
     record, tree = replay.record, replay.record.tree
     if not replay.over:
         seen = {entry.row.id for entry in record.entries if entry.row is not None and (entry.old or entry.asks)}
-        runs = tuple(
-            run for run in tree.runs if not run.parent or run.uid in record.before or run.uid in replay.entered
-        )
+        runs = tuple(run for run in tree.runs if not run.parent or replay.move_of(run.uid) is not None)
         root = changed(runs[0], {"state": state_now(replay, runs[0].uid), "output": "", "goal": "", "closed_at": None})
         calls = tuple(row for row in tree.calls if row.id in seen)
         tree = Tree(root, (root, *runs[1:]), calls, tree.now, (), tree.approvals)
@@ -297,9 +325,13 @@ def taken_back(hub: Hub, replay: Replay, session: Session, why: str) -> RolledBa
     """The end that a program asked for itself."""
     record, uid = replay.record, session.uid
     replay.raised = True
-    if uid in record.blocked:
-        return blocked_by(replay, session, record.blocked[uid])
-    if record.ends.get(uid) == "committed":
+    end = record.end_after(uid, replay.place_of(uid))
+    if end is not None and session.above:
+        replay.pass_by(uid, end)
+        replay.undone.add(uid)
+    if end is not None and end.to_state == "blocked":
+        return blocked_by(replay, session, end)
+    if end is not None and end.to_state == "committed":
         replay.stop(other_end(record, session.id, "committed", f"was taken back ({why})"))
     replay.over = replay.over or not session.above
     count = sum(row.state == "compensated" for row in record.tree.calls if uid == record.run.uid or row.run == uid)
@@ -320,5 +352,4 @@ def state_now(replay: Replay, uid: str) -> str:
     """The state of a run as far as the program has come."""
     if replay.over:
         return replay.record.runs[uid].state
-    pivots = (entry.row for entry in replay.asked if entry.run == uid and entry.row is not None)
-    return "pivoted" if any(row.kind == "pivot" and row.state == "succeeded" for row in pivots) else "open"
+    return replay.run_state(uid)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from amends.context import parent_call
+from amends.engine import policy
 from amends.engine.session import Ask, Session, ask_for
 from amends.errors import BadArguments, UsageError
-from amends.hub import Hub
-from amends.model import ToolCall
+from amends.flow import Flow
+from amends.hub import Hub, View
+from amends.model import Request, ToolCall
+from amends.rules import RuleTest
 from amends.secret import NOTHING, Hidden
+from amends.signature import REPEAT, no_repeat
 from amends.tool import Declaration, Options, Spec, being_done, declare, specs_of
 
 
@@ -36,12 +41,12 @@ def model_ask(
 ) -> Ask:
     """A tool asked for by a model: a name and JSON. ``again_because`` is the model's word for a deliberate repeat."""
     if handler is not None and hub.find(tool) is None:
-        return _undeclared_ask(session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
+        return _undeclared_ask(hub, session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
     spec = hub.named(tool)
     if handler is None and spec.fn is None:
         raise UsageError(f"{tool} is declared and has no body here", hint="pass handler= with the function to call")
     plain = dict(_json_object(tool, args))
-    because = plain.pop("again_because", None)
+    because = _because(hub, spec, plain)
     bound = spec.bind_json(plain)
     is_async = None if handler is None else _is_async(handler)
     fn = handler if handler is None or spec.signature is None else _doing(spec.declaration, handler, is_async=is_async)
@@ -60,6 +65,25 @@ def foreseen_ask(
         raise AssertionError("what is only asked about has no body")
 
     return model_ask(hub, session, tool, args, handler=nobody, tool_call_id=tool_call_id, again=None)
+
+
+def tested(
+    hub: Hub, view: View, tool: str, args: Mapping[str, Any] | str, *, agent: str | None, at: datetime | None
+) -> Flow[RuleTest]:
+    """What would become of a call of this tool: see ``rt.test_rules``."""
+    spec = hub.find(tool)
+    undeclared = spec is None
+    if spec is None:
+        spec = adhoc_spec(tool, hub.veil.hidden, kind="pivot")
+    plain = dict(_json_object(tool, args))
+    _because(hub, spec, plain)
+    request = Request(
+        "", spec.name, spec.version, spec.bind_json(plain), tenant=view.tenant, agent=agent or view.agent,
+        principal=view.principal,
+    )  # fmt: skip
+    if at is not None and at.tzinfo is None:
+        raise UsageError(f"at={at} has no time zone", hint="say datetime(..., tzinfo=UTC)")
+    return policy.tested(hub.rules, hub.budgets, spec, request, at=at, undeclared=undeclared)
 
 
 def turn_asks(hub: Hub, session: Session, calls: Sequence[ToolCall]) -> list[Ask | Exception]:
@@ -99,14 +123,31 @@ def _doing(declared: Declaration, handler: Callable[..., Any], *, is_async: bool
     return do_async if is_async else do
 
 
+def _because(hub: Hub, spec: Spec, plain: dict[str, Any]) -> str | None:
+    """Take a model's word for a deliberate repeat out of its arguments; raises BadArguments where none is offered.
+
+    Refused, not dropped: the model would take the recorded result for that of a second call.
+    """
+    because = plain.pop(REPEAT, None)
+    if because is None or because == "":
+        return None  # where a schema is strict, a model must say that it says nothing
+    if hub.repeats and spec.kind == "read":
+        return None  # a read is done again anyway
+    if not hub.may_repeat(spec):
+        raise BadArguments(spec.name, problems=[no_repeat(spec.name)])
+    if not isinstance(because, str):
+        raise BadArguments(spec.name, problems=[f"{spec.name}.{REPEAT} must be a string"])
+    return because
+
+
 def _undeclared_ask(
-    session: Session, tool: str, args: Mapping[str, Any] | str, *, handler: Callable[..., Any],
+    hub: Hub, session: Session, tool: str, args: Mapping[str, Any] | str, *, handler: Callable[..., Any],
     tool_call_id: str | None, again: str | None,
 ) -> Ask:  # fmt: skip
     """A tool that nobody declared: a pivot in a run of its own, which a person must allow unless a rule does."""
     plain = dict(_json_object(tool, args))
-    because = plain.pop("again_because", None)
     spec = adhoc_spec(tool, kind="pivot")
+    because = _because(hub, spec, plain)
     ask = ask_for(
         session, spec, spec.bind_json(plain), fn=handler, is_async=_is_async(handler), again=again or because,
         call_ref=tool_call_id, parent=parent_call(),

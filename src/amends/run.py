@@ -16,7 +16,7 @@ from amends.budget import Costs
 from amends.context import body_here, parent_call, reader, refuse_nowhere, within
 from amends.drawn import dice, new_name
 from amends.drive import Driver
-from amends.engine import ending, leaving, plan
+from amends.engine import ending, landing, leaving, plan
 from amends.engine.call import Done, guarded_call
 from amends.engine.joining import doubt_left
 from amends.engine.session import Ask, Session
@@ -36,6 +36,7 @@ from amends.requesting import direct_ask, model_ask, once_ask, stranger_name
 from amends.rows import RunRow
 from amends.states import RunState
 from amends.tool import Declaration, Options, Tool, current_caller
+from amends.visible import printable
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -222,7 +223,7 @@ class Run:
         self._check_here()
         end_open(self)
         try:
-            self._flow(leaving.take_back(self._session, why=why))
+            self._ending(leaving.take_back(self._session, why=why))
         finally:
             self._release()
         raise AssertionError("taking back always raises")
@@ -312,6 +313,17 @@ class Run:
         finally:
             live.leave(lineage)
 
+    def _ending(self, flow: Flow[T]) -> T:
+        """Drive a flow that ends the run; stopped, it leaves doubt behind and a run that recovery can take at once."""
+        try:
+            return self._flow(flow)
+        except Exception:
+            raise
+        except BaseException:
+            with contextlib.suppress(LedgerError):  # the lease runs out and recovery finds it
+                self._flow(landing.stop_here(self._session))
+            raise
+
     def _value(self, done: Done) -> Any:
         return people.value_of(self._hub, self._session, done)
 
@@ -344,9 +356,9 @@ class Run:
             except UsageError as unstorable:  # the caller's mistake, and so the run's failure
                 self._leave_by(unstorable)
                 raise
-        note = self._flow(leaving.leave(self._session, error, output))
+        note = self._ending(leaving.leave(self._session, error, output))
         if error is not None and note:
-            note_on(error, note)
+            note_on(error, printable(note))
 
     def _release(self) -> None:
         self._over = True

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from amends import Held, NoEffect, Retry, Rule, Runtime, tool
-from amends.errors import ApprovalVoid
+from amends.errors import ApprovalVoid, OutOfOrder
 from amends.testing.runtime import TestRuntime
 from amends.testing.simulation import Crash
 from tests.approvals.conftest import Shop, yes
@@ -271,3 +271,36 @@ def test_a_later_attempt_in_the_callers_transaction_does_what_was_approved(tmp_p
     assert said == ["first", "first"]
     rt.close()
     conn.close()
+
+
+def test_the_ordering_law_that_refuses_an_approved_call_is_recorded() -> None:
+    @tool(kind="pivot")
+    def wire(n: int) -> str:
+        return f"wire {n}"
+
+    @tool(needs_approval=True)
+    def pay(n: int) -> str:
+        return f"pay {n}"
+
+    @pay.compensate
+    def refund() -> None:
+        pass
+
+    rt = TestRuntime(tools=[wire, pay])
+
+    def agent() -> None:
+        with rt.run("r", recover="wait") as run:
+            wire(1)
+            with pytest.raises(OutOfOrder):
+                pay(1)
+            with run.child("inner"):
+                assert pay(1) == "pay 1"
+
+    with pytest.raises(Held):
+        agent()
+    rt.approve_all()
+    agent()
+    refused = [event for event in rt._memory.events if event.what == "refused"]
+    assert [event.epoch for event in refused] == [1, 2]
+    assert all('"after_pivot"' in event.facts for event in refused)
+    rt.replay("r", agent)

@@ -8,22 +8,50 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
 from typing import Any
 
-from amends import Happened, NoEffect, Retry, Staged, tool
-from amends.errors import Diverged, Error, Held, ReplayDenied, ToolFailed
+from amends import Happened, NoEffect, Retry, Staged, ToolCall, tool
+from amends.errors import Diverged, Error, Held, ReplayDenied, RolledBack, ToolFailed
+from amends.flow import Flow, Op
+from amends.ops import Together
 from amends.rules import Rule
-from amends.testing.runtime import TestRuntime
+from amends.testing.runtime import TestDriver, TestRuntime
 
 Act = tuple[str, Any]
 """One thing that a program does."""
 DEPTH_MAX = 2
+INNER = ("child", "failing child", "nameless child", "given child", "undone child")
+"""Acts that have acts inside."""
 ACTS = (
     *("pay", "pay", "look", "look", "wire", "mail", "ask", "ask", "plan", "child", "failing child", "once", "begin"),
     *("lost", "now", "uuid", "die", "conflict", "forbidden", "stranger", "outer", "probed", "approved", "hand read"),
 )
+
+
+WILD = (
+    *ACTS,
+    *("keep mail", "see", "deep", "deep", "nameless child", "given child", "undone child", "turn"),
+    *("group", "bag", "card", "cash", "state"),
+)
+"""What the wild programs do besides."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """One way to be paid."""
+
+    number: str
+
+
+@dataclass(frozen=True)
+class Cash:
+    """Another one."""
+
+    coins: int
 
 
 class Declined(Exception):
@@ -48,6 +76,9 @@ class World:
     chance: Random
     started: list[str] = field(default_factory=list)
     count: int = 0
+    crash: Callable[[], None] | None = None
+    """Kills the process, once."""
+    dies_refunding: bool = False
 
     def act(self, what: str, *, fails: float = 0.2) -> str:
         self.started.append(what)
@@ -77,6 +108,9 @@ def tools_of(world: World) -> list[Any]:
     @charge.compensate
     def uncharge() -> None:
         world.started.append("uncharge")
+        if world.crash is not None and world.dies_refunding:
+            crash, world.crash = world.crash, None
+            crash()
 
     @tool(kind="read")
     def look(n: int) -> str:
@@ -136,22 +170,86 @@ def tools_of(world: World) -> list[Any]:
     def unouter() -> None:
         world.started.append("unouter")
 
-    return [pay, charge, look, wire, mail, lose, probed, approved, forbidden, outer]
+    return [
+        pay,
+        charge,
+        look,
+        wire,
+        mail,
+        lose,
+        probed,
+        approved,
+        forbidden,
+        outer,
+        *_wild_tools(world, outer, pay, forbidden),
+    ]
+
+
+def _wild_tools(world: World, outer: Any, pay: Any, forbidden: Any) -> list[Any]:
+    @tool
+    def deep(n: int) -> str:
+        try:
+            first = outer(n=n)
+        except (Declined, KeyError, ValueError, Odd) as error:
+            first = type(error).__name__
+        return f"deep {first} {pay(n=n)}"
+
+    @deep.compensate
+    def undeep() -> None:
+        world.started.append("undeep")
+
+    @tool
+    def group(n: int) -> str:
+        world.act(f"group {n}", fails=0.0)
+        raise ExceptionGroup("several", [ValueError("bad"), KeyError(n)])
+
+    @group.compensate
+    def ungroup() -> None:
+        world.started.append("ungroup")
+
+    @tool
+    def bag(items: list[int]) -> list[int]:
+        items.append(world.count)
+        world.act(f"bag {len(items)}")
+        return items
+
+    @bag.compensate
+    def unbag() -> None:
+        world.started.append("unbag")
+
+    @tool
+    def paid(by: str, n: int) -> Card | Cash:
+        number = world.act(f"paid {by}")
+        return Card(number) if by == "card" else Cash(n)
+
+    @paid.compensate
+    def unpaid() -> None:
+        world.started.append("unpaid")
+
+    @tool
+    def meek(n: int) -> str:
+        return f"meek {forbidden(n=n)}"
+
+    @meek.compensate
+    def unmeek() -> None:
+        world.started.append("unmeek")
+
+    return [deep, group, bag, paid, meek]
 
 
 RULES = (Rule("forbidden", decision="refuse", why="never"), Rule("*stranger*", decision="allow"))
 
 
-def program(chance: Random, depth: int = 0) -> list[Act]:
+def program(chance: Random, depth: int = 0, *, of: tuple[str, ...] = ACTS) -> list[Act]:
     """What it does, in order. Small numbers, so that it often asks for the same thing twice."""
     acts: list[Act] = []
     for _ in range(chance.randrange(1, 9 if depth == 0 else 4)):
-        what = chance.choice(ACTS)
-        inner = what in ("child", "failing child")
+        what = chance.choice(of)
+        inner = what in INNER
         if inner and depth == DEPTH_MAX:
             continue
         number = chance.randrange(3)
-        acts.append((what, (number, program(chance, depth + 1)) if inner else number))
+        acts.append((what, (number, program(chance, depth + 1, of=of)) if inner else number))
     return acts
 
 
@@ -161,6 +259,7 @@ class Player:
     def __init__(self, world: World, tools: list[Any]) -> None:
         self.world, self.tools = world, {one.name: one for one in tools}
         self.told: list[Any] = []
+        self.kept: list[Staged] = []
 
     def play(self, run: Any, acts: list[Act]) -> list[Any]:
         """The whole program; a call that waits for a person ends it."""
@@ -187,6 +286,8 @@ class Player:
         match what:
             case "pay" | "look" | "wire" | "forbidden" | "outer" | "probed" | "approved" | "mail":
                 return tools[what](n=n)
+            case "deep" | "group" | "meek":
+                return tools[what](n=n)
             case "lost":
                 return tools["lose"](n=n)
             case "conflict":
@@ -201,12 +302,33 @@ class Player:
                 group = [{"tool": "pay", "args": {"n": n + 10}}, {"tool": "look", "args": {"n": n}}]
                 answers = run.execute([group, {"tool": "look", "args": {"n": n}}])
                 return [(one.status, one.text) for one in answers]
-            case "child" | "failing child":
-                return self._child(run, n[0], n[1], fails=what != "child")
+            case "child" | "failing child" | "nameless child" | "given child" | "undone child":
+                return self._child(run, n[0], n[1], what)
+            case "turn":
+                calls = [ToolCall("look", {"n": n}), ToolCall("pay", {"n": n + 10}), ToolCall("look", {"n": n + 1})]
+                return [(one.status, one.text) for one in run.answer_all(calls)]
+            case "bag":
+                items = [n]
+                return tools["bag"](items=items), items
+            case "card" | "cash":
+                return tools["paid"](by=what, n=n)
+            case "state":
+                return run.state
             case "once":
                 return run.once(f"k{n}", lambda: world.act(f"once {n}", fails=0.1))
             case "begin" | "hand read":
                 return self._by_hand(run, n, kind="read" if what == "hand read" else None)
+            case "keep mail":
+                self.kept.append(tools["mail"](n=n))
+                return None
+            case "see":
+                return [_plain(one) for one in self.kept]
+            case "crash while refunding":
+                world.dies_refunding = True
+                return None
+            case "crash":
+                crash, world.crash = world.crash, None
+                return None if crash is None else crash()
             case "now":
                 return run.now()
             case "uuid":
@@ -222,11 +344,15 @@ class Player:
         attempt.succeed(value)
         return value
 
-    def _child(self, run: Any, n: int, acts: list[Act], *, fails: bool) -> None:
-        with contextlib.suppress(Declined), run.child(f"c{n}") as inner:
+    def _child(self, run: Any, n: int, acts: list[Act], what: str) -> None:
+        name = None if what in ("nameless child", "given child") else f"c{n}"
+        given = {"n": n} if what == "given child" else None
+        with contextlib.suppress(Declined, RolledBack), run.child(name, input=given) as inner:
             self.play(inner, acts)
-            if fails:
+            if what == "failing child":
                 raise Declined("the child fails")
+            if what == "undone child":
+                inner.rollback("not wanted")
 
     def _caught(self, act: Callable[[], Any]) -> Any:
         try:
@@ -241,7 +367,75 @@ def _plain(value: Any) -> Any:
     return repr(value)
 
 
-def rt_for(world: World) -> tuple[TestRuntime, list[Any]]:
-    """A runtime over these tools."""
+class SeededDriver(TestDriver):
+    """Runs the calls of a group one operation at a time, in an order that the seed decides, and without threads."""
+
+    chance: Random
+
+    def perform(self, op: Op[Any]) -> Any:
+        """Perform one operation."""
+        if isinstance(op, Together) and not self.dead:
+            return self._side_by_side(op.flows)
+        return super().perform(op)
+
+    def _side_by_side(self, flows: Any) -> list[Any]:
+        ends: list[Any] = [None] * len(flows)
+        steps = {place: _Step(flow, copy_context()) for place, flow in enumerate(flows)}
+        try:
+            while steps:
+                place = self.chance.choice(list(steps))
+                try:
+                    steps[place].go_on(super().perform)
+                except StopIteration as stop:
+                    ends[place] = stop.value
+                    del steps[place]
+                except Exception as error:
+                    ends[place] = error
+                    del steps[place]
+        finally:
+            for flow in flows:
+                flow.close()
+        return ends
+
+
+class _Step:
+    """One flow of a group, and the answer that it goes on with."""
+
+    def __init__(self, flow: Flow[Any], context: Context) -> None:
+        self._flow, self._context = flow, context
+        self._answer: Any = None
+        self._error: Exception | None = None
+
+    def go_on(self, perform: Callable[[Op[Any]], Any]) -> None:
+        """Resume the flow, and perform the next operation that it asks for."""
+        if self._error is not None:
+            op = self._context.run(self._flow.throw, self._error)
+        else:
+            op = self._context.run(self._flow.send, self._answer)
+        self._answer = self._error = None
+        try:
+            self._answer = self._context.run(perform, op)
+        except Exception as error:
+            self._error = error
+
+
+class SeededRuntime(TestRuntime):
+    """A runtime for which one seed decides everything: ids, and the order of what runs side by side."""
+
+    def __init__(self, seed: int, **options: Any) -> None:
+        self._chance = Random(f"order {seed}")
+        super().__init__(**options)
+        numbers = count(1)
+        self._hub.new_id = lambda prefix: f"{prefix}_{next(numbers):020x}"
+
+    def _be_born(self) -> None:
+        super()._be_born()
+        driver = SeededDriver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s, self.clock, self._deaths)
+        driver.chance = self._chance
+        self._driver = self._test_driver = driver
+
+
+def rt_for(world: World, seed: int) -> tuple[TestRuntime, list[Any]]:
+    """Return a runtime over these tools, and the tools."""
     tools = tools_of(world)
-    return TestRuntime(tools=tools, rules=RULES), tools
+    return SeededRuntime(seed, tools=tools, rules=RULES), tools

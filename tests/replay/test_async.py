@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from amends import AsyncRun, AsyncRuntime, current_run, tool
-from amends.errors import Diverged, ReplayDenied, Waiting
+from amends.errors import Diverged, Held, InDoubt, ReplayDenied, RunBlocked, Waiting
 
 
 def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -179,3 +179,85 @@ async def test_nothing_leaves_the_process_and_nobody_else_is_stopped(tmp_path: P
         await clinic.rt.replay("r", agent)
     assert await beside == "ConnectionRefusedError"
     await clinic.rt.close()
+
+
+class Refused(Exception):
+    """The program's own error."""
+
+
+@on_a_loop
+async def test_an_async_program_is_told_again_how_its_children_were_opened_and_left(tmp_path: Path) -> None:
+    started: list[str] = []
+
+    @tool(kind="pivot")
+    async def wire(n: int) -> str:
+        started.append("wire")
+        return f"wire {n}"
+
+    @tool(kind="retriable", idempotent=True)
+    async def mail(n: int) -> str:
+        started.append("mail")
+        return f"mail {n}"
+
+    @tool
+    async def lose(n: int) -> str:
+        started.append("lose")
+        raise TimeoutError("no answer")
+
+    @lose.compensate
+    async def find_it() -> None:
+        started.append("find it")
+
+    @tool(needs_approval=True)
+    async def pay(n: int) -> str:
+        started.append("pay")
+        return f"pay {n}"
+
+    @pay.compensate
+    async def refund() -> None:
+        started.append("refund")
+
+    tools = [wire, mail, lose, pay]
+    rt = AsyncRuntime(f"sqlite:///{tmp_path / 'ledger.db'}", tools=tools)
+    told: list[Any] = []
+
+    async def agent() -> None:
+        run: AsyncRun = current_run()
+        told.clear()
+        for _ in range(2):  # blocked when it is left, and when it is opened again
+            try:
+                async with run.child("doubtful"):
+                    with contextlib.suppress(InDoubt):
+                        await lose(1)
+            except RunBlocked as blocked:
+                told.append(str(blocked))
+        with contextlib.suppress(Refused):
+            async with run.child("interrupted") as inner:
+                told.append(await wire(1))
+                raise Refused
+        async with run.child("interrupted") as inner:
+            letter = await mail(1)
+            told.append((letter.done, inner.state))
+        told.append((letter.done, run.state))
+        told.append(await pay(1))
+
+    with pytest.raises(Held):
+        async with rt.run("r", recover="wait"):
+            await agent()
+    [asked] = [one async for one in rt.approvals()]
+    await rt.bypass(asked.id, digest=asked.digest, by="ann", why="a test")
+    with pytest.raises(RunBlocked):
+        async with rt.run("r", recover="wait"):
+            await agent()
+    live, before = list(told), list(started)
+    with pytest.raises(RunBlocked):
+        await rt.replay("r", reopened, rt, agent)
+    assert told == live
+    assert started == before
+    await rt.close()
+
+
+async def reopened(rt: AsyncRuntime, agent: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """The program as it ran: it opens its run itself."""
+    async with rt.run("r", recover="wait"):
+        await agent()

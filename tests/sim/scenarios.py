@@ -123,6 +123,7 @@ class Scenario:
     sweeper: Callable[[Inside], Coroutine[Any, Any, Any]] | None = None
     """Comes by whenever the ledger is at rest: before a zombie wakes, before a person speaks."""
     asks: tuple[str, ...] = ()
+    unrepeated: tuple[str, ...] = ()
     """Tools that never start without somebody's yes."""
     budgets: tuple[Budget, ...] = ()
     hub: Hub | None = None
@@ -661,11 +662,14 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     """Every flow of the core with this variant of its tools."""
     from tests.sim.approving import approving_scenarios
     from tests.sim.checkpointing import checkpoint_scenarios
+    from tests.sim.clocks import clock_scenarios
     from tests.sim.desk import desk_scenarios
     from tests.sim.forking import fork_scenarios
     from tests.sim.locking import lock_scenarios
+    from tests.sim.losses import loss_scenarios
     from tests.sim.nested import nested_scenarios
     from tests.sim.replaying import replay_scenarios
+    from tests.sim.rules import rule_scenarios
     from tests.sim.spending import spending_scenarios
     from tests.sim.sweeping import sweeping_scenarios
     from tests.sim.telling import telling_scenarios
@@ -713,4 +717,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *checkpoint_scenarios(v),
         *replay_scenarios(v),
         *nested_scenarios(v),
+        *loss_scenarios(v),
+        *rule_scenarios(v),
+        *clock_scenarios(v),
     ]

@@ -122,6 +122,7 @@ def approval_of(row: ApprovalRow, call: CallRow, spec: Spec | None, now: float |
         decided_at=moment(row.decided_at),
         used_at=moment(row.used_at),
         follows=row.follows or None,
+        editors=row.edited_by,
     )
 
 
@@ -153,6 +154,7 @@ def held_for(session: Session, row: CallRow, approval: ApprovalRow | None, twin:
         reason=reason,
         twin=None if twin is None else call_of(twin, session.spec(twin.tool)),
         approval=None if approval is None else approval_of(approval, row, session.spec(row.tool)),
+        may_repeat=session.may_repeat(row.tool),
         run_id=session.id,
     )
 

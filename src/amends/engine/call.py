@@ -26,20 +26,19 @@ from amends.engine.session import (
     asking_bill,
     call_of,
     describe_error,
-    moment,
     unforeseen,
 )
 from amends.engine.spending import exceeded
-from amends.engine.veiling import body_args, bring, cause_of, known_of, lacking, result_of
+from amends.engine.veiling import body_args, bring, cause_of, first_result, known_of, lacking, recorded_result, remember
 from amends.engine.waiting import Wait
-from amends.errors import Error, LeaseLost, LedgerError, Locked, ResultGone, UsageError
+from amends.errors import Error, LeaseLost, LedgerError, Locked, UsageError
 from amends.ledger import Admission, AdmitCall, ReadCall, SettleCall
 from amends.lockrows import Contention
-from amends.model import NoEffect, Retry
+from amends.model import LOST, NoEffect, Retry
 from amends.ops import Ended, Invoke, Later, Luck, ReadClocks, Sleep
 from amends.phrases import is_a, words_of
 from amends.record import dataclass
-from amends.rows import CallRow, lost_at
+from amends.rows import CallRow
 from amends.tool import Spec
 
 NO_TERMS: Final[TermsOf] = {}
@@ -294,18 +293,21 @@ def _replayed(session: Session, spec: Spec, row: CallRow) -> Done:
 
 
 def recorded_done(session: Session, spec: Spec, row: CallRow) -> Done:
-    """The answer that the record holds; raises ``ResultGone`` when gc has removed it."""
-    gone_at = moment(lost_at(row.result))
-    if gone_at is not None:
-        raise ResultGone(f"{row.tool} ({row.id})", gone_at=gone_at, call=call_of(row, spec), run_id=session.id)
-    return Done(row, result_of(session, spec, row), replayed=True, staged=spec.is_staging)
+    """Return the answer that the record holds; raise ``ResultLost`` where it has none, also in the same process.
+
+    A repeat must not depend on which process answers it: what a replay cannot be given is not given here either.
+    """
+    return Done(row, recorded_result(session, spec, row), replayed=True, staged=spec.is_staging)
 
 
 # ---- attempts -----------------------------------------------------------------------------
 
 
-async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
-    """Run a started call to its end: retries, doubts and probes included."""
+async def run_attempts(session: Session, ask: Ask, row: CallRow, *, told: bool = True) -> Done:
+    """Run a started call to its end: retries, doubts and probes included.
+
+    ``told``: somebody waits for its result; False: only for its end, and a result that nobody has is no error.
+    """
     bring(session, ask, row)
     while True:
         assert row.state == "started", "an attempt runs only after its start is durable"
@@ -332,11 +334,11 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
         value, row = await conclude(session, ask, row, ended, body=later)
         if row.state == "succeeded":
             session.recall.keep(row)
-            return Done(row, value)
+            return Done(row, first_result(session, ask.spec, row) if value is LOST and told else value)
         if row.state == "in_doubt":
             row = await settle_doubt(session, ask.spec, row, flight=ask.flight)
         if row.state == "succeeded":
-            return Done(row, result_of(session, ask.spec, row))
+            return Done(row, first_result(session, ask.spec, row) if told else None)
         if stays_in_doubt(row):
             raise in_doubt(session, row) from cause_of(session, ended.error, ask.known)
         if row.state == "started":
@@ -422,7 +424,10 @@ async def conclude(
     body: Later | None = None,
     is_undone: Callable[[Exception], bool] | None = None,
 ) -> tuple[Any, CallRow]:
-    """Settle what the body did, and said that it spent. Told to the caller only after it is durable."""
+    """Settle what the body did, and said that it spent. Told to the caller only after it is durable.
+
+    The value is ``LOST`` where the call succeeded although this attempt of its body gave nothing back.
+    """
     clocks = await ReadClocks()
     said = said if body is None else body.spent
     settle = SettleCall(
@@ -437,6 +442,7 @@ async def conclude(
         value, stored = faithful(ended.value, ask.spec.result_type)
         if ask.spec.redact is not None:
             stored = session.veil.kept(stored, ask.known, (session.tenant, row.tool))
+        remember(session, ask.spec, row, value, stored)
         settle.result, settle.loss = stored.text, stored.loss or ""
     else:
         settle.error = describe_error(ended.error, session.veil, ask.known)
@@ -471,7 +477,7 @@ async def conclude(
             run_id=row.run_id,
         )
     if settled.call.state == "succeeded" and settle.to != "succeeded":  # an earlier attempt had its effect after all
-        value = result_of(session, ask.spec, settled.call)
+        value = LOST
     return value, settled.call
 
 

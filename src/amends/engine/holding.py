@@ -17,7 +17,7 @@ from amends.engine.veiling import body_args, known_of, lacking
 from amends.errors import Held, LedgerError, RunBlocked, Waiting
 from amends.ledger import CloseRun, ReadCall, Tree
 from amends.lockrows import Contention
-from amends.ops import Flight, LiveCalls
+from amends.ops import LiveCalls
 from amends.rows import CallRow
 
 
@@ -89,7 +89,7 @@ async def start_decided(session: Session, row: CallRow) -> None:
     if not isinstance(started, CallRow):
         return
     try:
-        await run_attempts(session, recorded_ask(session, started), started)
+        await run_attempts(session, recorded_ask(session, started), started, told=False)
     except (Waiting, LedgerError):
         raise
     except Exception:  # settled as failed, or in doubt for the next round; a tool's error is not its run's
@@ -122,7 +122,7 @@ def recorded_ask(session: Session, row: CallRow) -> Ask:
         fn=body[0],
         is_async=body[1],
         timeout=spec.timeout,
-        flight=Flight(),
+        flight=session.memory.flight(row),
         recorded_digest=row.digest,
         known=known_of(session, row),
     )

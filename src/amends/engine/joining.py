@@ -23,11 +23,11 @@ from amends.engine.policy import terms_for
 from amends.engine.refusing import busy, failure, in_doubt, refuse, row_of
 from amends.engine.session import Ask, Session, call_of
 from amends.engine.spending import exceeded
-from amends.engine.veiling import cause_of
+from amends.engine.veiling import cause_of, first_result
 from amends.engine.waiting import Wait
 from amends.errors import Busy
 from amends.ledger import ReadCall, StartCall
-from amends.model import Retry
+from amends.model import LOST, Retry
 from amends.ops import Flight, Invoke, Later, ReadClocks
 from amends.rows import CallRow
 from amends.tool import Spec
@@ -114,7 +114,7 @@ async def _attempt(session: Session, ask: Ask, row: CallRow, is_undone: Callable
         session.bodies.pop(row.id, None)
     value, row = await conclude(session, ask, row, ended, body=later, is_undone=is_undone)
     if row.state == "succeeded":
-        return Done(row, value)
+        return Done(row, first_result(session, ask.spec, row) if value is LOST else value)
     if stays_in_doubt(row):
         raise in_doubt(session, row) from cause_of(session, ended.error, ask.known)
     raise ended.error or failure(ask.spec, row)

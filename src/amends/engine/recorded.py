@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from math import inf
 from typing import Any, Final, Literal, TypeAlias
 
@@ -27,6 +29,12 @@ _SETTLED: Final = frozenset({"done", "recorded", "failed", "told_failed", "rejec
 _ERROR: Final = re.compile(r"[A-Z]\w*: ")
 """How the word for a rollback begins where an error was the reason: with the name of its class."""
 _FLOWS: Final = frozenset({"probe", "evidence"})
+_UNDOING: Final = frozenset(
+    {"compensating", "compensated", "dropped", "compensation_failed", "compensation_in_doubt", "residue"}
+)
+"""States that a call enters because a run is rolled back."""
+_ENDS: Final = frozenset({"blocked", "committed", "rolled_back"})
+"""States that opening or leaving a run can bring it to."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,20 +60,28 @@ class Entry:
     """It was there before the execution that is replayed: it answers the whole tree."""
     begun_at: float = inf
     """When its first attempt began."""
+    moves: Sequence[EventRow] = ()
+    """Every change of the call's state, in ledger order."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     asks: int = 0
-    freed: bool = False
-    """Taken back by the failure of the child run that it was in: the key is free again."""
 
     @property
     def last(self) -> Sight:
         """What it was told in the end."""
         return self.sights[-1]
 
-    @property
-    def answers_again(self) -> bool:
-        """Whether the same request is answered from it once more, instead of being the next one."""
-        return not self.freed and self.last not in ("failed", "told_failed", "refused")
+    def state_at(self, undone: float, reached: float) -> str:
+        """Return the call's state at a place in the ledger.
+
+        ``undone``: up to where rollbacks of its run have happened for the program; ``reached``: the same for
+        everything else. They differ because other threads may be further than the one that leaves a run.
+        """
+        state = "" if self.moves or self.row is None else self.row.state
+        for move in self.moves:
+            if move.seq > undone and (move.seq > reached or move.to_state in _UNDOING):
+                break
+            state = move.to_state
+        return state
 
 
 Name: TypeAlias = tuple[str, str, str]
@@ -85,47 +101,63 @@ class Record:
     values: dict[tuple[str, str], list[float]]
     """What the clock said, by run and by the call in whose body it was read."""
     approvals: dict[str, ApprovalRow]
-    before: dict[str, str]
-    """The state of every run inside it that was there when the execution that is replayed began."""
-    blocked: dict[str, EventRow]
-    """Those that were left blocked in it: how each came to be so first."""
-    decided: frozenset[str]
-    """Those whose block had ended before: opened again they were committed first of all."""
-    gone: frozenset[str]
-    """Those that had been taken back before, or were when they were opened again: then they were new ones."""
-    ends: dict[str, str]
-    """What each came to first when it was left in it."""
-    blocks: dict[str, EventRow]
-    """Those that were blocked before: how."""
+    by_key: dict[str, list[Entry]]
+    """Calls by their key, in order of generation."""
+    began: float
+    """Where in the ledger's order the execution that is replayed began."""
+    moves: dict[str, list[EventRow]]
+    """Every change of a run's state, by run."""
+    goals: dict[str, list[EventRow]]
+    """Every decision to commit a run or to roll it back, by run."""
+    places: list[tuple[float, str]]
+    """Places, in order, at which the program itself did something: asked, read the clock, opened or left a run.
+
+    With the run that it left, if it did that.
+    """
     resumed: bool
     tree: Tree
 
     def went_back_over(self, uid: str) -> str:
-        """The error that its program left this run by, as it is recorded; empty: it did not, or nobody can tell."""
+        """Return the error that the program left this run by; empty if it did not, or if nobody can tell."""
         run = self.runs[uid]
-        own = run.goal == "rollback" and run.goal_by == "self" and self.ends.get(uid) != "committed"
+        end = self.end_after(uid, self.began)
+        own = run.goal == "rollback" and run.goal_by == "self" and (end is None or end.to_state != "committed")
         return run.goal_why if own and _ERROR.match(run.goal_why) else ""
 
-    def within(self, run: str) -> set[str]:
-        """This run and those inside it, at any depth."""
-        found = {run}
-        for one in self.tree.runs:  # parents come first
-            if one.parent in found:
-                found.add(one.uid)
-        return found
+    def left_by(self, uid: str, place: float) -> str:
+        """Return the error by which the program next left this run after ``place``; empty if by none."""
+        goal = next((goal for goal in self.goals.get(uid, ()) if goal.seq > place), None)
+        why = "" if goal is None or goal.to_state != "rollback" else str(json.loads(goal.facts).get("why", ""))
+        return why if _ERROR.match(why) else ""
 
-    def goes_on_in(self, run: str) -> bool:
-        """Whether something was asked for in this run in the execution that is replayed."""
-        return any(entry.run == run and entry.needed for entry in self.entries)
+    def end_after(self, uid: str, place: float, before: float = inf) -> EventRow | None:
+        """Return what the run came to first between two places, where it was blocked, committed or rolled back."""
+        moves = self.moves.get(uid, ())
+        return next((move for move in moves if place < move.seq < before and move.to_state in _ENDS), None)
 
-    def obstacle(self, run: str) -> EventRow | None:
-        """What a run that was there before could not go on for when it was opened again; None: it went on."""
-        was_over = self.before.get(run) in ("rolling_back", "blocked") or (run in self.before and run in self.decided)
-        # What another run asked for of it since is no sign that it went on: nothing became of it.
-        stands = self.before.get(run) == "blocked" and run in self.decided and run not in self.ends
-        if not was_over or (self.goes_on_in(run) and not stands):
-            return None
-        return self.blocked.get(run) or (self.blocks.get(run) if self.before[run] == "blocked" else None)
+    def next_place(self, place: float, opens: str) -> float:
+        """Return the place after this one at which the program itself did something next, once it opened a run.
+
+        That the runs inside it are closed is brought about by opening it.
+        """
+        for at in range(bisect_right(self.places, (place, "~")), len(self.places)):
+            seq, left = self.places[at]
+            if not self.is_inside(left, opens):
+                return seq
+        return inf
+
+    def is_inside(self, run: str, other: str) -> bool:
+        """Return whether ``run`` is inside another run, at any depth."""
+        while run in self.runs:
+            run = self.runs[run].parent
+            if run == other:
+                return True
+        return False
+
+    def opened_at(self, uid: str) -> float:
+        """Return the place at which this run was created."""
+        moves = self.moves.get(uid)
+        return moves[0].seq if moves else 0.0
 
 
 @dataclass(slots=True)
@@ -135,98 +167,103 @@ class _Events:
     moves: dict[str, list[EventRow]] = field(default_factory=dict)
     refusals: list[EventRow] = field(default_factory=list)
     values: dict[tuple[str, str], list[float]] = field(default_factory=dict)
-    states: list[EventRow] = field(default_factory=list)
-    goals: list[EventRow] = field(default_factory=list)
+    states: dict[str, list[EventRow]] = field(default_factory=dict)
+    goals: dict[str, list[EventRow]] = field(default_factory=dict)
+    clock: list[float] = field(default_factory=list)
+    """Where the program itself read the clock."""
     last: int = 1
-    """The newest epoch in which the program asked for something that is no call: it was refused, or read the clock."""
+    """The newest epoch in which the program did something that is no call."""
+    starts: dict[int, float] = field(default_factory=dict)
+    """The place of the first event of each epoch."""
 
 
-def _told(events: Iterable[EventRow], mine: Mapping[str, RunRow]) -> _Events:
-    told = _Events()
+def _told(events: Iterable[EventRow], tree: Tree) -> _Events:
+    told, mine = _Events(), {run.uid for run in tree.runs}
     moves = told.moves
     for event in events:
+        told.starts.setdefault(event.epoch, event.seq)
         if event.what in ("call", "shared"):
-            known = moves.get(event.call)
-            if known is None:
-                moves[event.call] = [event]
-            else:
-                known.append(event)
+            moves.setdefault(event.call, []).append(event)
         elif event.what == "run":
-            told.states.append(event)
-        elif event.what == "goal" and event.to_state == "commit":
-            told.goals.append(event)
+            told.states.setdefault(event.run, []).append(event)
+            if event.frm == "(new)" and event.run != tree.run.uid:
+                told.last = max(told.last, event.epoch)
+        elif event.what == "goal":
+            told.goals.setdefault(event.run, []).append(event)
+            if event.run == tree.run.uid and _is_programs(event):
+                told.last = max(told.last, event.epoch)
         elif event.what == "refused" and event.run in mine:
             told.refusals.append(event)
             told.last = max(told.last, event.epoch)
         elif event.what == VALUE and event.run in mine:
             told.last = max(told.last, event.epoch)
             told.values.setdefault((event.run, event.call), []).append(event.at)
+            if not event.call:
+                told.clock.append(event.seq)
     return told
 
 
+def _is_programs(goal: EventRow) -> bool:
+    """Return whether the program decided this by leaving its block, rather than a worker, a person or the deadline."""
+    return goal.to_state == "commit" or bool(_ERROR.match(str(json.loads(goal.facts).get("why", ""))))
+
+
 def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
-    """The record of this tree; ``events``: all of the tree's, in ledger order."""
+    """Return the record of this tree; ``events``: all of the tree's, in ledger order."""
     mine = {run.uid: run for run in tree.runs}
-    told = _told(events, mine)
-    moves, states = told.moves, told.states
+    told = _told(events, tree)
+    moves = told.moves
     last = max((max(row.asked_epoch, row.created_epoch) for row in tree.calls), default=1)
     last = max(last, told.last)
     first = 0 if tree.run.history else last
-    entries = [one for row in tree.calls if (one := _entry_of(row, moves.get(row.id, ()), last, first)) is not None]
+    entries = [_entry_of(row, moves.get(row.id, ()), last, first) for row in tree.calls]
     entries += [_refusal(event) for event in told.refusals if event.epoch >= first and "ident" in event.facts]
     entries.sort(key=lambda entry: entry.asked_at)
-    before = {event.run: event.to_state for event in states if event.epoch < first}
-    left = _left_as(event for event in states if event.epoch >= first)
-    gone = _gone(tree.runs, before, left)
-    entries = [entry for entry in entries if entry.run not in gone or entry.asked_at or entry.last == "told_failed"]
+    begins = [seq for epoch, seq in told.starts.items() if epoch >= first]
     record = Record(
         run=tree.run,
         runs=mine,
         entries=entries,
         by_name={},
         by_call={entry.row.id: entry for entry in entries if entry.row is not None},
+        by_key={},
         values=told.values,
         approvals={asked.id: asked for asked in tree.approvals},
-        before=before,
-        decided=frozenset(event.run for event in told.goals if event.epoch < first),
-        gone=gone,
-        blocks={event.run: event for event in states if event.epoch < first and event.to_state == "blocked"},
-        ends={run: move.to_state for run, move in left.items()},
-        blocked={run: move for run, move in left.items() if move.to_state == "blocked"},
+        began=min(begins) - 1 if first > 1 and begins else 0.0,
+        moves=told.states,
+        goals=told.goals,
+        places=_places(entries, told),
         resumed=last > 1,
         tree=tree,
     )
     for entry in entries:
         record.by_name.setdefault(_name_of(entry), []).append(entry)
+        if entry.row is not None:
+            record.by_key.setdefault(entry.row.key, []).append(entry)
+    for generations in record.by_key.values():
+        _order(generations)
     _show_holds(record)
     return record
 
 
-def _gone(runs: Iterable[RunRow], before: Mapping[str, str], left: Mapping[str, EventRow]) -> frozenset[str]:
-    newest: dict[str, int] = {}
-    for run in runs:
-        newest[run.id] = max(run.generation, newest.get(run.id, 0))
-    ended = {run: move.to_state for run, move in left.items()}
-    found = (
-        run.uid
-        for run in runs
-        if before.get(run.uid) == "rolled_back"
-        or (
-            before.get(run.uid) in ("rolling_back", "blocked")
-            and ended.get(run.uid) == "rolled_back"
-            and run.generation < newest[run.id]
-        )
-    )
-    return frozenset(found)
+def _places(entries: Iterable[Entry], told: _Events) -> list[tuple[float, str]]:
+    places = [(entry.asked_at, "") for entry in entries if not entry.nested]
+    places += [(seq, "") for seq in told.clock]
+    places += [(moves[0].seq, "") for moves in told.states.values()]
+    places += [(goal.seq, goal.run) for goals in told.goals.values() for goal in goals if _is_programs(goal)]
+    return sorted(places)
 
 
-def _left_as(states: Iterable[EventRow]) -> dict[str, EventRow]:
-    """What each run came to first when it was left."""
-    left: dict[str, EventRow] = {}
-    for move in states:
-        if move.to_state in ("blocked", "committed", "rolled_back"):
-            left.setdefault(move.run, move)
-    return left
+def _order(generations: list[Entry]) -> None:
+    """Sort the calls of one key by generation, and find those that only made way for their successor.
+
+    The ledger marks the newest generation as asked for even where that was rolled back and answered nobody.
+    """
+    generations.sort(key=lambda entry: 0 if entry.row is None else entry.row.generation)
+    for older, newer in pairwise(generations):
+        gone = (move.seq for move in older.moves if move.to_state in ("compensated", "dropped"))
+        if older.old and not newer.old and any(seq < newer.asked_at for seq in gone):
+            older.required = False
 
 
 def _name_of(entry: Entry) -> Name:
@@ -243,14 +280,14 @@ def _refusal(event: EventRow) -> Entry:
     )  # fmt: skip
 
 
-def _entry_of(row: CallRow, moves: Sequence[EventRow], last: int, first: int) -> Entry | None:
+def _entry_of(row: CallRow, moves: Sequence[EventRow], last: int, first: int) -> Entry:
     """Where it stood when the last execution began, and what that was told of it.
 
     ``first``: the epoch in which that execution began; with the model's own history it is all of them.
     """
     # Where it was asked for: what a child had staged is its parent's once the child has committed.
     asked_in = moves[0].run if moves else row.run
-    entry = Entry(row, asked_in, row.tool, (), asked_at=row.seq, nested=bool(row.parent))
+    entry = Entry(row, asked_in, row.tool, (), asked_at=row.seq, nested=bool(row.parent), moves=moves)
     asked = row.asked_epoch == last or row.created_epoch == last
     if row.kind == "read" and not row.shared and row.created_epoch < first:
         asked = False  # a child that had committed gave it again: it answers that child, and nobody has to ask for it
@@ -262,11 +299,12 @@ def _entry_of(row: CallRow, moves: Sequence[EventRow], last: int, first: int) ->
         entry.asked_at = 0.0  # asked for again, nobody wrote down when
         sights = _sights_before(row, before[-1].to_state)
         if not sights and before[-1].to_state not in ("started", "ready", "backing_off"):
-            return None  # it was taken back before: the key was free again
+            entry.needed = False  # it was rolled back before, or half: it answers nobody, or says that it is in doubt
     else:
         sights = []
     for move in moves:
-        _see(entry, sights, move)
+        if move.epoch <= last:  # what became of it later the program was not told
+            _see(entry, sights, move)
     entry.sights = tuple(sights) or ("doubt",)
     entry.required = entry.needed and entry.sights != ("told_failed",)
     return entry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import NoReturn
 
 from amends.canonical import diff
@@ -47,11 +48,14 @@ def in_doubt(session: Session, row: CallRow) -> InDoubt:
             f"{row.tool} may have happened: its body was stopped by a call inside it "
             f"({error_text(row.error)}); {PAUSES}"
         )
+    said = str(json.loads(row.learned)[-1][-1]) if row.learned else ""
+    said = "" if said.startswith(SEALED) else said
     return InDoubt(
         words,
         call=call_of(row, session.spec(row.tool)),
         why=row.why,
         run_id=row.run_id,
+        hint=f"{said}; mend it, or decide with rt.resolve({row.id!r}, ...)" if said else None,
     )
 
 
@@ -131,5 +135,6 @@ def conflict(session: Session, ask: Ask, row: CallRow) -> KeyConflict:
         call=call_of(row, session.spec(row.tool)),
         given=dict(given),
         diff=changed,
+        may_repeat=session.may_repeat(row.tool),
         run_id=session.id,
     )

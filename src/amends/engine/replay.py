@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Final, NoReturn
 
@@ -13,7 +13,7 @@ from amends.engine.asking import held_for, rejected
 from amends.engine.call import Done, recorded_done
 from amends.engine.recorded import Entry, Record, Sight
 from amends.engine.refusing import conflict, ended, failure, in_doubt
-from amends.engine.session import Ask, Session, call_of
+from amends.engine.session import Ask, Session, call_of, error_parts
 from amends.engine.spending import exceeded
 from amends.engine.unlike import missing_at_end, other_end, out_of_turn, unlike, unrecorded
 from amends.errors import Error, KeyConflict, OutOfOrder, RuleRefused, RunBlocked, RunEnded, ToolFailed
@@ -21,6 +21,7 @@ from amends.model import Residue
 from amends.ops import Sleep
 from amends.record import changed
 from amends.rows import CallRow, EventRow
+from amends.states import FREES_KEY
 
 _CALL: Final = re.compile(r"\((call_[^)]+)\)")
 PAUSE_S: Final = 0.001
@@ -54,9 +55,10 @@ class Replay:
         """What was given to the threads of a pool, and is not done."""
         self.side_by_side = 0
         """Requests of a plan's group that are under way."""
-        self.entered: set[str] = set()
-        """Runs inside the run that were opened."""
-        self.left_committed: set[str] = set()
+        self.seen: dict[str, float] = {}
+        """How far in the ledger's order the program has come with each run, by opening and by leaving it."""
+        self.undone: set[str] = set()
+        """Runs that the program has rolled back by ``run.rollback``: leaving their block changes nothing more."""
         self.opened = False
         """Whether the program has opened the run itself."""
         self.raised = False
@@ -79,26 +81,91 @@ class Replay:
         raise error
 
     def find(self, session: Session, ask: Ask) -> Entry | None:
-        """The entry that answers this request; None: there is none."""
-        again: Entry | None = None
+        """Return the entry that answers this request, as the ledger chose it then; None if there is none."""
+        if ask.spec.kind == "read":
+            return self._find_read(session, ask)
+        alike = self._alike(ask)
+        known = self._known(ask, alike)
+        following = next((entry for entry in alike if self._is_next(session, entry)), None)
+        if known is None or known.row is None or known.row.ident != ask.ident:
+            return following
+        waits = self.state_of(known) in ("held", "ready")
+        refused = following is not None and following.row is None and following.asked_at < known.begun_at
+        return following if waits and refused else known  # what a person let go may still be refused by law
+
+    def _find_read(self, session: Session, ask: Ask) -> Entry | None:
         spare: Entry | None = None
-        is_read = ask.spec.kind == "read"
+        any_asked = False
         for entry in self._alike(ask):
             if entry.asks or (entry.nested and self._is_inside(entry)):
-                again = entry
-            elif entry.nested:
-                continue
-            elif again is not None and again.answers_again and not is_read:
-                break
-            elif entry.run != session.uid and not entry.old:
+                any_asked = True
+            elif entry.nested or (entry.run != session.uid and not entry.old):
                 continue
             elif entry.needed:
                 return entry
             else:
                 spare = spare or entry
-        if again is not None and (again.answers_again and not is_read):
-            return again
-        return spare if again is None else None
+        return None if any_asked else spare
+
+    def _known(self, ask: Ask, alike: Sequence[Entry]) -> Entry | None:
+        """Return the call that the ledger had under this key and answered from; None: the key was free.
+
+        The same choice as in ``store.admission``: in a resumed run the nth request gets the nth generation.
+        """
+        recorded = self.record.by_key.get(ask.key) or [one for one in alike if one.row is not None]
+        known = [entry for entry in recorded if self._is_there(entry)]
+        if not known:
+            return None
+        newest = known[-1]
+        if newest.old and not newest.asks:
+            unasked = (entry for entry in known if entry.old and not entry.asks)
+            chosen = next((entry for entry in unasked if self._answers_first(entry, ask)), None)
+            if chosen is not None:
+                return chosen
+        if self.state_of(newest) not in FREES_KEY:
+            return newest
+        same = [entry for entry in known if entry.row is not None and entry.row.ident == ask.ident]
+        return same[-1] if same and self.state_of(same[-1]) == "refused" else None
+
+    def _answers_first(self, entry: Entry, ask: Ask) -> bool:
+        state = self.state_of(entry)
+        same = entry.row is not None and entry.row.ident == ask.ident
+        return state not in ("dropped", "compensated") and (state not in FREES_KEY or same)
+
+    def _is_there(self, entry: Entry) -> bool:
+        """Return whether the call had been made when the program had come as far as it has."""
+        return entry.old or bool(entry.asks) or (entry.nested and self._is_inside(entry))
+
+    def _is_next(self, session: Session, entry: Entry) -> bool:
+        """Return whether this is a request of the replayed execution that is still to be made, in this run."""
+        return not (entry.asks or entry.nested or entry.old) and entry.run == session.uid
+
+    def may_stand(self, row: CallRow, run: str) -> bool:
+        """Return whether the call is no obstacle to committing this run: it had succeeded, and nothing undoes it."""
+        entry = self.record.by_call.get(row.id)
+        if entry is None or self.state_of(entry) != "succeeded":
+            return False
+        inside = row.run
+        while inside != run and inside in self.record.runs:
+            move = self.move_of(inside)
+            if move is not None and "rolling_back" in (move.to_state, move.frm):
+                return False
+            inside = self.record.runs[inside].parent
+        return True
+
+    def is_worded(self, entry: Entry, ask: Ask) -> bool:
+        """Return whether the request has the version and all arguments that were recorded.
+
+        A call from before the replayed execution may have been made by another request of the same key, which was
+        worded otherwise; then the wording of any of them is a recorded one.
+        """
+        same = self.record.by_key.get(ask.key, ()) if entry.old else ()
+        rows = [one.row for one in (entry, *same) if one.row is not None]
+        return any(_is_same(ask, row) for row in rows if row.ident == ask.ident)
+
+    def state_of(self, entry: Entry) -> str:
+        """Return the state that the call had when the program had come as far as it has."""
+        return entry.state_at(self.place_of(entry.run), self.reached)
 
     def _alike(self, ask: Ask) -> Sequence[Entry]:
         """The entries of what this request asks for; under its own key, unless the tool names its calls anew by now."""
@@ -161,24 +228,86 @@ class Replay:
         if not self.raised and then:
             self.stop(other_end(self.record, run.id, f"ended by {then}", "ended without an error"))
 
-    def free(self, run: str) -> None:
-        """A child run was left by its failure: what was taken back with it may be asked for anew."""
-        inside = self.record.within(run)
-        for entry in self.record.entries:
-            if entry.run in inside and entry.row is not None and entry.row.comp_attempt:
-                entry.freed = True
+    def end_by(self, error: BaseException) -> None:
+        """The program has ended by an error. Raise what ended the replay before, or what it did not ask for.
+
+        Another error than the recorded one is told as it is; the same one hides nothing that was not asked for.
+        """
+        if self.broken is not None and error is not self.broken:
+            raise self.broken from error
+        then = self.record.went_back_over(self.record.run.uid)
+        if self.broken is not None or self.stopped or not then.startswith(f"{type(error).__name__}: "):
+            return
+        missing = self.left()
+        if missing:
+            self.broken = missing_at_end(self.record, missing, "")
+            raise self.broken from error
+
+    # ---- runs inside the run ---------------------------------------------------------------
+
+    def place_of(self, run: str) -> float:
+        """Return how far in the ledger's order the program has come with this run or a run around it."""
+        place = self.record.began
+        while run:
+            place = max(place, self.seen.get(run, 0.0))
+            above = self.record.runs.get(run)
+            run = "" if above is None else above.parent
+        return place
+
+    def move_of(self, run: str) -> EventRow | None:
+        """Return the last change of this run's state as far as the program has come; None: it is not there yet."""
+        place = self.place_of(run)
+        return next((move for move in reversed(self.record.moves.get(run, ())) if move.seq <= place), None)
+
+    def pass_by(self, run: str, move: EventRow) -> None:
+        """Note that opening or leaving a run has brought the program to this change of the run's state."""
+        self.seen[run] = max(self.seen.get(run, 0.0), move.seq)
+        self.reached = max(self.reached, move.seq)
+
+    def resume(self, run: str) -> EventRow | None:
+        """Go on with a run that is there, as opening it again did; return the move that keeps the program out of it.
+
+        The same cases as in ``engine.opening.go_on``. What opening it brought about was written down before the
+        program did anything else.
+        """
+        record, move = self.record, self.move_of(run)
+        assert move is not None, "only a run that is there is opened again"
+        place = self.place_of(run)
+        limit = record.next_place(max(place, self.reached), run)
+        goals = [goal.to_state for goal in record.goals.get(run, ()) if goal.seq <= place]
+        phase = move.frm if move.to_state == "blocked" else move.to_state
+        if phase == "rolling_back" or goals:
+            end = record.end_after(run, place, limit)
+        else:
+            moves = record.moves[run]
+            end = next((one for one in moves if place < one.seq < limit and one.frm == "blocked"), None)
+        if end is not None:
+            self.pass_by(run, end)
+            move = end
+        return move if move.to_state == "blocked" else None
 
     def is_pivoting(self, run: str) -> bool:
-        """Whether the program was told here that nobody knows of this run's pivot whether it happened."""
+        """Return whether nobody knows of this run's pivot whether it happened, as far as the program has come."""
+        pivots = (
+            one for one in self.record.entries if one.run == run and one.row is not None and one.row.kind == "pivot"
+        )
+        return any(self._is_there(one) and self.state_of(one) in ("started", "in_doubt") for one in pivots)
+
+    def run_state(self, run: str) -> str:
+        """Return the state of a run as far as the program has come."""
+        place, state = self.place_of(run), "open"
+        for move in self.record.moves.get(run, ()):
+            if move.seq <= place or (move.to_state == "pivoted" and move.seq <= self.reached):
+                # The program is in the block of the root: if that was blocked, it was opened again.
+                is_reopened = move.to_state == "blocked" and not self.record.runs[run].parent
+                state = move.frm if is_reopened else move.to_state
         told = (one for one in self.asked if one.run == run and one.row is not None and one.row.kind == "pivot")
-        return any(one.sights[min(one.asks, len(one.sights)) - 1] == "doubt" for one in told)
+        return "pivoted" if state == "open" and any(self.state_of(one) == "succeeded" for one in told) else state
 
     def had_ended(self, run: str) -> bool:
-        """Whether this run inside the run only answers by now: it had committed before, or has been left so here."""
-        record = self.record
-        if record.before.get(run) == "committed" or run in self.left_committed:
-            return True
-        return run in record.decided and record.ends.get(run) == "committed"
+        """Whether this run inside the run only answers by now: it has committed."""
+        move = self.move_of(run)
+        return move is not None and move.to_state == "committed"
 
 
 class Stopped(BaseException):
@@ -202,7 +331,7 @@ async def recorded_call(replay: Replay, session: Session, ask: Ask) -> Done:
         waited, pause = waited + pause, min(pause * 2, PAUSE_S_MAX)
     row = entry.row
     first = not entry.asks and not entry.nested  # how a repeat was worded is not recorded
-    if replay.strict and first and row is not None and not _is_same(ask, row):
+    if replay.strict and first and row is not None and not replay.is_worded(entry, ask):
         replay.stop(unlike(session, ask, entry))
     sight, repeated = replay.take(entry)
     if row is None:
@@ -256,18 +385,41 @@ def told(replay: Replay, session: Session, ask: Ask, entry: Entry, sight: Sight,
             return Done(done.row, done.value, replayed=repeated or sight == "recorded", staged=done.staged)
         case "staged":
             landed = replay.reached >= entry.landed_at
-            return Done(_as_done(row) if landed and row.result is not None else as_staged(row), staged=True)
+            return Done(
+                _as_done(row) if landed and (row.result is not None or row.loss) else as_staged(row), staged=True
+            )
         case "held":
             raise held_for(session, as_held(row), replay.record.approvals.get(row.approval), _twin(replay, row))
         case "rejected":
             raise rejected(session, row)
         case "doubt":
-            raise in_doubt(session, changed(row, {"state": "in_doubt", "result": None, "why": row.why or "lost"}))
+            raise _doubt(replay, session, entry)
         case "failed":
             failed = changed(row, {"state": "failed"})
-            raise replay.rebuild(failed, failure(spec, failed))
+            raise _let_through(replay, session, ask, row) or replay.rebuild(failed, failure(spec, failed))
         case _:
             raise failure(spec, changed(row, {"state": "failed"}))
+
+
+def _doubt(replay: Replay, session: Session, entry: Entry) -> Exception:
+    row, state = entry.row, replay.state_of(entry)
+    assert row is not None, "a refusal is never in doubt"
+    if state in ("compensation_in_doubt", "compensation_failed", "residue"):
+        return in_doubt(session, changed(row, {"state": state}))
+    return in_doubt(session, changed(row, {"state": "in_doubt", "result": None, "why": row.why or "lost"}))
+
+
+def _let_through(replay: Replay, session: Session, ask: Ask, row: CallRow) -> Exception | None:
+    """Return the error of amends itself that a call inside the body had raised and the body let through."""
+    name, message = error_parts(row.error)
+    inside: Iterable[Exception] = ()
+    if name == "amends.errors.InDoubt":
+        calls = (one for one in replay.record.entries if one.row is not None and message.startswith(f"{one.tool} "))
+        inside = (_doubt(replay, session, one) for one in calls)
+    elif name.startswith("amends."):
+        refused = (one for one in replay.record.entries if one.row is None and one.facts.get("parent") == row.id)
+        inside = (refusal_of(replay, session, ask, one) for one in refused)
+    return next((error for error in inside if str(error) == message and name.endswith(type(error).__name__)), None)
 
 
 def _twin(replay: Replay, row: CallRow) -> CallRow | None:
@@ -316,13 +468,14 @@ def refusal_of(replay: Replay, session: Session, ask: Ask, entry: Entry) -> Exce
 def blocked_by(replay: Replay, session: Session, move: EventRow) -> RunBlocked:
     """What a run that amends could do nothing more for raised, from the event that says so."""
     causes = [str(cause) for cause in json.loads(move.facts).get("causes", ())]
-    doubts, residue, names = [], [], []
+    doubts, residue, names, named = [], [], [], []
     for cause in causes:
         found = _CALL.search(cause)
         # Among all of the tree's: what was taken back before answers nobody any more, and is named all the same.
         row = next((one for one in replay.record.tree.calls if found is not None and one.id == found.group(1)), None)
-        if row is None:
+        if row is None or (move.frm != "rolling_back" and replay.may_stand(row, move.run)):
             continue
+        named.append(cause)
         call, why = call_of(row, session.spec(row.tool)), cause.partition(": ")[0]
         names.append(row.tool)
         if "may have happened" in cause:
@@ -331,5 +484,9 @@ def blocked_by(replay: Replay, session: Session, move: EventRow) -> RunBlocked:
             residue.append(Residue(call, why))
     left = ", ".join(dict.fromkeys(names)) or "nothing amends can name"
     return RunBlocked(
-        f"run {session.id} is blocked: {left}", run_id=session.id, residue=residue, doubts=doubts, causes=causes
+        f"run {session.id} is blocked: {left}",
+        run_id=session.id,
+        residue=residue,
+        doubts=doubts,
+        causes=named or causes,
     )

@@ -65,6 +65,8 @@ class Session:
     asked: set[str] = field(default_factory=set)
     """Keys that were asked for here: asked for again, the record most likely answers."""
     rules: tuple[Rule, ...] = ()
+    repeats: bool = False
+    """Whether a model may ask for a deliberate repeat."""
     anchor: Any = None
     wait_approval_s: float = 0.0
     asks: set[str] = field(default_factory=set)  # calls that are, or may become, staged and somebody is asked about
@@ -118,6 +120,11 @@ class Session:
     def lineage(self) -> tuple[str, ...]:
         """This run and those it is inside of: a call under way keeps each of them from ending."""
         return (self.uid, *self.above)
+
+    def may_repeat(self, tool: str) -> bool:
+        """Whether a model's ``again_because`` is honoured for this tool."""
+        spec = self.specs.get(tool)
+        return self.repeats and (spec is None or spec.may_repeat)
 
     def advises(self, spec: Spec) -> bool:
         """Whether the ordering law is only recorded for this tool."""

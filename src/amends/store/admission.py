@@ -20,6 +20,7 @@ from amends.store.law import (
     hold_read,
     is_record,
     locked_out,
+    refused_by_law,
     refused_by_rule,
     takes_nothing,
     write_call,
@@ -239,7 +240,9 @@ async def _answer_held(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow,
     if closed is not None:
         return closed
     broken = None if op.advise else await broken_law(op, run, now)
-    return broken or Admission("retry", known, twin, run)  # a person said: run it; that changes no law
+    if broken is not None:
+        return await refused_by_law(op, run, root, now, broken)
+    return Admission("retry", known, twin, run)  # a person said: run it; that changes no law
 
 
 # ---- a call that a person is asked about --------------------------------------------------
@@ -272,7 +275,9 @@ async def _answer_requested(op: AdmitCall, run: RunRow, root: RunRow, known: Cal
     if why == PENDING or known.is_staged:
         return waiting
     broken = None if op.advise or op.kind == "read" else await broken_law(op, run, now)
-    return broken or replace(waiting, verdict="retry")
+    if broken is not None:
+        return await refused_by_law(op, run, root, now, broken)
+    return replace(waiting, verdict="retry")
 
 
 async def _ask_for_these(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:

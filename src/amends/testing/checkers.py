@@ -367,6 +367,11 @@ def answers_true(store: MemoryStore, world: World) -> Iterator[str]:
     yield from world.lies
 
 
+def no_orphans(store: MemoryStore, world: World) -> Iterator[str]:
+    """A flow that stops in a living process is turned into doubt by that process."""
+    yield from world.orphans
+
+
 def no_stale_body(store: MemoryStore, world: World) -> Iterator[str]:
     """No body starts in a process whose lease has run out."""
     yield from world.stale
@@ -405,6 +410,7 @@ CHECKERS: Final[dict[str, Checker]] = {
         conflicts_told,
         goal_kept,
         answers_true,
+        no_orphans,
         no_stale_body,
         *TOPIC_CHECKERS,
     )

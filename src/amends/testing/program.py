@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from amends import people
-from amends.engine import ending, leaving, opening, plan, recovery
+from amends.engine import ending, landing, leaving, opening, plan, recovery
 from amends.engine.call import guarded_call
 from amends.engine.giving import give_back
-from amends.engine.session import Session
+from amends.engine.session import Ask, Session
 from amends.errors import LedgerError
 from amends.hub import Hub, View
 from amends.model import Answer
 from amends.noticedesk import tell_all
 from amends.ops import Flight
-from amends.requesting import direct_ask
+from amends.requesting import direct_ask, model_ask
 from amends.rows import RunRow
 from amends.testing.simulation import Process, Simulation
 from amends.tool import Options
@@ -29,6 +29,7 @@ class Inside:
 
     def __init__(self, sim: Simulation, hub: Hub, process: Process) -> None:
         self.sim, self.hub, self.process = sim, hub, process
+        hub.forget()  # another process: it knows only what the ledger says
 
     def run(self, id: str, *, agent: str = "", **options: Any) -> SimulatedBlock:
         """``async with inside.run("r"):`` as ``with rt.run("r"):``."""
@@ -45,8 +46,10 @@ class Inside:
             if opened.how == "ended":
                 return SimulatedRun(self, session, over=True)
             self.process.leases[lease.root] = lease
-            SimulatedRun(self, session, over=False)  # what is done on the way knows its run
-            row = await opening.go_on(session, opened.run) if resumed else opened.run
+            recovered = SimulatedRun(self, session, over=False)  # what is done on the way knows its run
+            row = opened.run
+            if resumed:
+                row = await recovered._ending(opening.go_on(session, opened.run))
             if row.state != "rolled_back":
                 return SimulatedRun(self, session, over=row.state == "committed")
 
@@ -70,13 +73,13 @@ class Inside:
         self.process.leases[lease.root] = lease
         patience = people.PATIENCE_S_MAX
         session = self.hub.session(row, lease, resumed=True, wait_s=patience, said=(patience, patience))
-        run = SimulatedRun(self, session, over=False)
+        recovered = SimulatedRun(self, session, over=False)
         try:
-            done = await recovery.recover_tree(session, row, has_agent=row.agent in agents)
+            done = await recovered._ending(recovery.recover_tree(session, row, has_agent=row.agent in agents))
         except LedgerError:
             return  # taken over meanwhile
         if done.how == "resume":
-            await _to_its_end(lambda: agents[row.agent](_With(self, run)))
+            await _to_its_end(lambda: agents[row.agent](_With(self, recovered)))
         self.process.leases.pop(lease.root, None)
 
 
@@ -117,7 +120,14 @@ class SimulatedRun:
     async def call(self, tool: Any, *, again: str | None = None, **args: Any) -> Any:
         """Do a tool in this run; a cancellation turns what was started into doubt."""
         declared, _ = people.declared_as(tool)
-        ask = direct_ask(self.inside.hub, self.session, declared, Options(again=again), (), args)
+        return await self._do(direct_ask(self.inside.hub, self.session, declared, Options(again=again), (), args))
+
+    async def ask(self, tool: str, args: Mapping[str, Any]) -> Any:
+        """The same, as a model asks for it: a name and plain data."""
+        hub = self.inside.hub
+        return await self._do(model_ask(hub, self.session, tool, args, handler=None, tool_call_id=None, again=None))
+
+    async def _do(self, ask: Ask) -> Any:
         live, lineage = self.inside.process.live, self.session.lineage
         live.update(lineage)
         try:
@@ -159,8 +169,18 @@ class SimulatedRun:
     async def leave(self, error: BaseException | None = None) -> None:
         """The nine ways out."""
         if not self.over:
-            await leaving.leave(self.session, error, None)
+            await self._ending(leaving.leave(self.session, error, None))
         self.over = True
+
+    async def _ending(self, flow: Any) -> Any:
+        """A flow that ends the run; a cancellation leaves doubt behind, and a run that others can take at once."""
+        try:
+            return await flow
+        except (Exception, GeneratorExit):
+            raise
+        except BaseException:
+            await landing.stop_here(self.session)
+            raise
 
     async def let_go(self) -> None:
         """Give the run back."""

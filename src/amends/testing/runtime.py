@@ -111,7 +111,13 @@ class TestRuntime(Runtime):
         self.clock = TestClock() if clock is None else clock
         memory = MemoryStore(clock=lambda: self.clock.wall) if store is None else store
         self._hub = Hub({"url": "memory:", **options}, tools, store=memory, alone=True, hook=on_approval_needed)
-        self._hub.keeper = Keeper(memory.perform, self._hub.lease_s, mono=lambda: self.clock.mono, beats=False)
+        self._hub.keeper = Keeper(
+            memory.perform,
+            self._hub.lease_s,
+            mono=lambda: self.clock.mono,
+            boot=lambda: self.clock.read("test").boot,
+            beats=False,
+        )
         self._hub.checkpointer.beats = False  # virtual time passes no thread
         self.clock._passing.append(self._renew)
         self._deaths: set[str] = set()

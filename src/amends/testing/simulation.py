@@ -283,7 +283,10 @@ class Simulation:
         if not leases:
             return
         epochs = {root: lease.epoch for root, lease in leases.items()}
-        renewed = self.store.perform(RenewLeases(process.owner, epochs, self.lease_s))
+        clocks = self.clock.read(process.host)
+        renewed = self.store.perform(
+            RenewLeases(process.owner, epochs, self.lease_s, boot=clocks.boot, mono=clocks.mono)
+        )
         for root, lease in leases.items():
             if root in renewed.goals:
                 lease.until = self.clock.mono + self.lease_s
@@ -371,7 +374,7 @@ class Simulation:
                 p.owner == owner and p.alive and not p.paused and not p.done and event.root in p.leases
                 for p in self.processes
             )
-            if owner and lives and not self.jumped:
+            if owner and lives:
                 self.disturbed.append(f"run {event.run_id} was taken from {owner}, which is at it")
 
     def _is_dead(self, process: Process, owner: str) -> bool:

@@ -66,6 +66,8 @@ class World:
     unwritten: list[str] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)
     lies: list[str] = field(default_factory=list)
+    orphans: list[str] = field(default_factory=list)
+    """Compensations that a living process left as if a flow of it were behind them."""
     alone: list[str] = field(default_factory=list)
     merged: list[str] = field(default_factory=list)
     unlocked: list[str] = field(default_factory=list)
@@ -74,6 +76,8 @@ class World:
     notices: list[Notice] = field(default_factory=list)
     asks: frozenset[str] = frozenset()
     """Tools that never start without somebody's yes."""
+    unrepeated: frozenset[str] = frozenset()
+    """Tools of which a model was offered no deliberate repeat, and asks for one."""
     overspent: list[str] = field(default_factory=list)
     unpaid: list[str] = field(default_factory=list)
     answers: list[tuple[str, str, str]] = field(default_factory=list)
@@ -198,6 +202,12 @@ class World:
     def _in_place(self, key: str) -> bool:
         call_ids = {one.call_id for one in self.landings if one.key == key and one.phase == "execute"}
         return any(self.stands(call_id) for call_id in call_ids)
+
+    def left(self, process: Process) -> None:
+        """The program of a living process has ended: no compensation of it may be under way."""
+        for row in self.sim.store.calls.values():
+            if row.state == "compensating" and self.sim.store.runs[row.root].owner == process.owner:
+                self.orphans.append(f"{row.tool} {row.id} is {row.state}, and {process.name} has ended")
 
     # ---- what checkers ask ----------------------------------------------------------------
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias
 from uuid import uuid4
@@ -29,8 +27,10 @@ from amends.adapters.langchain.graph import (
 )
 from amends.adapters.langchain.turn import Seat, Turn, awaited, blocking, scope, seats_of, surrounding
 from amends.errors import ApprovalVoid, Busy, RunEnded
+from amends.notify import exact
+from amends.visible import visible_log
 
-log = logging.getLogger("amends")
+log = visible_log("amends")
 
 RunId: TypeAlias = str | Callable[[RunnableConfig], str]
 Recover: TypeAlias = Literal["rollback", "resume", "wait"]
@@ -364,7 +364,7 @@ def _asked(answer: Answer) -> dict[str, Any]:
     approval, call = getattr(answer.error, "approval", None), answer.call
     shown: dict[str, Any] = {"amends": "approval", "text": answer.text}
     if call is not None:
-        shown |= {"run": call.run_id, "tool": call.tool, "args": json.loads(json.dumps(dict(call.args), default=str))}
+        shown |= {"run": call.run_id, "tool": call.tool, "args": exact(dict(call.args))}
     return shown if approval is None else {**shown, "approval": approval.id, "digest": approval.digest}
 
 
