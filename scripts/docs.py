@@ -10,6 +10,7 @@ Links between pages are checked too: a page that is not there fails both ways.
 
 from __future__ import annotations
 
+import errno
 import inspect
 import re
 import sys
@@ -247,6 +248,10 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "error tree": _error_tree,
     "never sent": lambda: _kinds_of_exceptions(judge.NEVER_SENT),
     "perhaps": lambda: _kinds_of_exceptions(judge.PERHAPS),
+    "numbers of the network": lambda: (
+        ", ".join(f"`{errno.errorcode[number]}`" for number in sorted(judge.ERRNOS)) + "\n"
+    ),
+    "answers of grpc": lambda: ", ".join(f"`{code}`" for code in sorted(judge.GRPC_NO)) + "\n",
     "answers": _answers,
     "names": _names,
     "records": _records,

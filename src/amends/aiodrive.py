@@ -20,6 +20,7 @@ from amends.ledger import Store, StoreOp
 from amends.loop import awaited
 from amends.model import NoEffect
 from amends.ops import Await, Ended, Invoke, Sleep, Together
+from amends.phrases import type_name
 from amends.record import dataclass
 
 T = TypeVar("T")
@@ -236,4 +237,4 @@ def _returned(running: asyncio.Future[Ended]) -> Ended:
     error = running.exception()
     if isinstance(error, LeaseLost):
         return Ended(error=NoEffect(str(error)))  # it had waited for a thread, and was not begun
-    return running.result() if error is None else Ended(error=TimeoutError(f"stopped: {type(error).__name__}"))
+    return running.result() if error is None else Ended(error=TimeoutError(f"stopped: {type_name(error)}"))

@@ -9,7 +9,7 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, TypeVar, overload
 
@@ -18,7 +18,7 @@ from amends.aiodrive import AsyncDriver
 from amends.attempts import AsyncAttempt, end_open_async
 from amends.blocks import AsyncEntered
 from amends.budget import Costs
-from amends.context import parent_call, reader, refuse_nowhere, refuse_own, refuse_reaching
+from amends.context import body_here, parent_call, reader, refuse_nowhere, refuse_own, refuse_reaching, within
 from amends.drawn import dice, new_name
 from amends.engine import ending, landing, leaving, plan
 from amends.engine.call import Done, guarded_call
@@ -35,12 +35,13 @@ from amends.ledger import Tree
 from amends.loop import is_on_loop, on_own_loop, shielded
 from amends.model import Answer, Approval, ToolCall
 from amends.ops import Flight
+from amends.phrases import note_on
 from amends.report import Report
 from amends.requesting import direct_ask, model_ask, once_ask, stranger_name
 from amends.riding import Ride, joined_ask
 from amends.rows import RunRow
 from amends.states import RunState
-from amends.tool import Declaration, Options, Pending, Tool, as_coroutine_function, enter_scope, leave_scope
+from amends.tool import Declaration, Options, Pending, Tool, as_coroutine_function
 from amends.visible import printable
 
 if TYPE_CHECKING:
@@ -218,18 +219,19 @@ class AsyncRun:
 
     def bind(self, fn: Callable[P, R], /) -> Callable[P, R]:
         """The same function, carrying this run into whatever task or thread calls it."""
+        body = body_here()
         if inspect.iscoroutinefunction(fn):
 
             @functools.wraps(fn)
             async def bound_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                with _within(self):
+                with within(self, body):
                     return await fn(*args, **kwargs)
 
             return bound_async  # type: ignore[return-value]
 
         @functools.wraps(fn)
         def bound(*args: P.args, **kwargs: P.kwargs) -> R:
-            with _within(self):
+            with within(self, body):
                 return fn(*args, **kwargs)
 
         return bound
@@ -476,7 +478,7 @@ class AsyncRun:
             self._output = output_seen(self._session, output, self._output)
         note = await self._ending(leaving.leave(self._session, error, output))
         if error is not None and note:
-            error.add_note(printable(note))
+            note_on(error, printable(note))
 
     async def _given_up(self, *, is_quiet: bool | None = None) -> None:
         if is_quiet is None:
@@ -490,12 +492,3 @@ class AsyncRun:
             await asyncio.to_thread(checkpointer.left, self.id, quiet=is_quiet)
         else:
             checkpointer.wake()
-
-
-@contextlib.contextmanager
-def _within(run: AsyncRun) -> Iterator[None]:
-    scope = enter_scope(run)
-    try:
-        yield
-    finally:
-        leave_scope(scope)

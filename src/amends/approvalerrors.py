@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from amends.error import LedgerError, Refused, Waiting
-from amends.phrases import shown
+from amends.phrases import is_a, shown
 from amends.visible import visible
 
 
@@ -138,7 +138,7 @@ class Held(Waiting):
 
 def only_waits(error: BaseException) -> bool:
     """Whether a run that it comes out of waits: for what a ``Waiting`` says, or for a person who was asked anew."""
-    return isinstance(error, Waiting) or (isinstance(error, ApprovalVoid) and error.asked)
+    return is_a(error, Waiting) or (is_a(error, ApprovalVoid) and error.asked)
 
 
 class LedgerBehind(LedgerError):

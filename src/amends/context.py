@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from amends.budget import Number, billionths, unit_of
@@ -79,6 +80,23 @@ def refuse_reaching(what: str, flow: Flow[Any] | None = None) -> None:
         if flow is not None:
             flow.close()
         raise
+
+
+def body_here() -> Call | Later | None:
+    """Return the call whose body this code runs in, for work that is handed to another thread or task."""
+    return _call_here()
+
+
+@contextmanager
+def within(run: Any, body: Call | Later | None) -> Iterator[None]:
+    """Let this code belong to a run, and to the body that handed it on."""
+    scope = enter_scope(run)
+    if body is not None:
+        scope.call = body
+    try:
+        yield
+    finally:
+        leave_scope(scope)
 
 
 def calling_run() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -39,6 +40,7 @@ from amends.ops import (
     Together,
     Watch,
 )
+from amends.phrases import type_name
 
 if TYPE_CHECKING:
     from amends.loop import LoopThread
@@ -179,11 +181,12 @@ class Driver:
         return self._directly(op)
 
     def _directly(self, op: Invoke) -> Ended:
+        around = sys.exception()
         try:
             with inside(op.run, op.call, op.phase, is_async=False):
                 value = op.fn(**op.kwargs)
         except Exception as error:
-            return Ended(error=error)
+            return Ended(error=error, around=around)
         if type(value) not in PLAIN and inspect.isawaitable(
             value
         ):  # a plain function that gave back a coroutine: nothing has run yet
@@ -201,7 +204,7 @@ class Driver:
             except (
                 BaseException
             ) as error:  # sys.exit() and the like end this thread, not the program; perhaps it was sent
-                ended = Ended(error=TimeoutError(f"stopped: {type(error).__name__}"))
+                ended = Ended(error=TimeoutError(f"stopped: {type_name(error)}"))
             late = box.put(ended)
             if late is not None and op.late is not None:
                 self.run(op.late(late))
@@ -219,7 +222,10 @@ class Driver:
                 self._loop = LoopThread()
         flight = op.flight or Flight()
         flight.goes_on = True  # an interrupt stops us here, not the coroutine there
-        ended: Ended = self._loop.run(awaited(op, start, late=self._late))
+        try:
+            ended: Ended = self._loop.run(awaited(op, start, late=self._late))
+        except Exception as error:  # the coroutine was cancelled from inside
+            ended = Ended(error=error)
         flight.goes_on = ended.in_flight
         return ended
 

@@ -85,6 +85,11 @@ class Hub:
         """One setting's value."""
         return self.settings[name].value
 
+    def _set(self, name: str) -> float | None:
+        """A number of seconds, where somebody has set it."""
+        setting = self.settings[name]
+        return None if setting.origin == "default" else float(setting.value)
+
     def _tables(self) -> list[Declaration]:
         said = self.settings["tools"]
         return [declared_in(table, said.origin) for table in said.value]
@@ -238,6 +243,7 @@ class Hub:
             lease_s=self.lease_s,
             wait_s=self.wait_s if wait is None else float(wait),
             wait_approval_s=self.wait_approval_s if yes is None else float(yes),
+            said=(None if wait is None else float(wait), None if yes is None else float(yes)),
             anchor=self.anchor,
             input=said.text,
             input_digest=said.digest,
@@ -269,9 +275,14 @@ class Hub:
         resumed: bool,
         wait_s: float | None = None,
         wait_approval_s: float = 0.0,
+        said: tuple[float | None, float | None] = (None, None),
         given: object = None,
     ) -> Session:
-        """An opened root run as the engine sees it; ``given``: the input that its caller has in hand."""
+        """An opened root run as the engine sees it; ``given``: the input that its caller has in hand.
+
+        ``said``: ``wait`` and ``wait_approval`` of this run, where its caller has set them.
+        """
+        wait, yes = said
         return Session(
             uid=row.uid,
             id=row.id,
@@ -292,6 +303,8 @@ class Hub:
             repeats=self.repeats,
             anchor=self.anchor,
             wait_approval_s=wait_approval_s,
+            said_wait_s=self._set("wait") if wait is None else wait,
+            said_approval_s=self._set("wait_approval") if yes is None else yes,
             tell=self.notices.tell,
             veil=self.veil,
             given=deepcopy(given) if self.veil.is_wide else given,

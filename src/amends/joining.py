@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 from amends.errors import TransactionOpen
 from amends.flow import Flow
 from amends.ledger import StoreOp
+from amends.phrases import note_on
 from amends.visible import visible
 
 T = TypeVar("T")
@@ -142,9 +143,10 @@ LEAVE_POLL_S: Final = 0.05
 
 def note_left_open(error: BaseException, run_id: str) -> None:
     """The block raised while the caller's transaction was open: its run cannot be taken back here."""
-    error.add_note(
+    note_on(
+        error,
         f"amends: run {visible(run_id)} could not be left in order: a call of it rides in a transaction that is still open; "
-        "a worker follows the run's policy when that has ended"
+        "a worker follows the run's policy when that has ended",
     )
 
 

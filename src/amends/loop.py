@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
@@ -12,6 +13,7 @@ from typing import Any, Final, TypeVar
 from amends.context import inside
 from amends.flow import Flow
 from amends.ops import Ended, Flight, Invoke
+from amends.phrases import type_name
 
 T = TypeVar("T")
 
@@ -22,11 +24,12 @@ GRACE_S: Final = 1.0
 async def awaited(op: Invoke, start: Callable[[], Any], *, late: Callable[[Flow[None]], None]) -> Ended:
     """Await a coroutine in its context, up to its timeout; a cancelled one that ends is over, not in flight."""
     if op.timeout is None:
+        around = sys.exception()
         try:
             with inside(op.run, op.call, op.phase, is_async=True):
                 return Ended(await start())
         except Exception as error:
-            return Ended(error=error)
+            return Ended(error=error, around=around)
 
     async def body() -> Any:
         with inside(op.run, op.call, op.phase, is_async=True):
@@ -63,7 +66,7 @@ def _ended(running: asyncio.Future[Any], *, timeout: float | None = None) -> End
     if error is None:
         return Ended(running.result())
     if not isinstance(error, Exception):
-        return Ended(error=TimeoutError(f"stopped: {type(error).__name__}"))
+        return Ended(error=TimeoutError(f"stopped: {type_name(error)}"))
     return Ended(error=error)
 
 

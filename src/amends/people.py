@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +35,7 @@ from amends.ledger import (
 )
 from amends.model import LOST, Answer, Call, NoEffect, Staged, ToolCall
 from amends.ops import IsDead, Lease
+from amends.phrases import clean, described, is_a, log_error
 from amends.requesting import adhoc_spec
 from amends.rows import CallRow, RunRow, needs_tool
 from amends.spec import declaration_of
@@ -92,8 +94,8 @@ def refuse_forked(pid: int, run_id: str) -> None:
 
 def log_for(session: Session, error: Exception, tool: str) -> None:
     """A model is not told what is wrong with the program around it: the log is."""
-    if isinstance(error, UsageError | LedgerError) and not isinstance(error, RunEnded):
-        words = f"{tool}: {type(error).__name__}: {error} ({error.hint})"
+    if is_a(error, UsageError, LedgerError) and not is_a(error, RunEnded):
+        words = f"{tool}: {described(error)} ({error.hint})"
         log.error("%s", scrubbed(session, words))
 
 
@@ -115,7 +117,7 @@ def told_turn(
 def log_lost(hub: Hub, found: Found, error: Exception) -> None:
     """A run could not be recovered: how that came, without what its runtime hides."""
     if not hub.veil.key:
-        log.error("run %s could not be recovered here", visible(found.root.id), exc_info=error)
+        log_error(log, logging.ERROR, f"run {visible(found.root.id)} could not be recovered here", error)
         return
     import traceback
 
@@ -127,8 +129,7 @@ def log_lost(hub: Hub, found: Found, error: Exception) -> None:
 def agent_ended(session: Session, error: Exception) -> str:
     """What the log says of an agent that a worker had started again."""
     return scrubbed(
-        session,
-        f"agent {visible(session.agent)} of run {visible(session.id)} ended with {type(error).__name__}: {error}",
+        session, f"agent {visible(session.agent)} of run {visible(session.id)} ended with {described(error)}"
     )
 
 
@@ -161,8 +162,8 @@ def _by_hand(**_: Any) -> None:
 
 def certain(error: BaseException | str) -> Exception:
     """``attempt.fail(...)`` is the caller's word that nothing happened."""
-    why = NoEffect(str(error))
-    if isinstance(error, BaseException):
+    why = NoEffect(clean(error))
+    if is_a(error, BaseException):
         why.__cause__ = error
     return why
 

@@ -3,14 +3,89 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeGuard, TypeVar
 from unicodedata import normalize
+
+_log = logging.getLogger("amends")
+T = TypeVar("T")
 
 SHOWN_CHARS_MAX: Final = 200
 """No value is shown to a model longer than this."""
+
+
+ERROR_CHARS_MAX: Final = 100_000
+"""No more of an error's own text is ever looked at."""
+NO_WORDS: Final = "(its message could not be read)"
+
+
+def clean(text: object) -> str:
+    """Return a text that every ledger, log and terminal can take: no lone surrogate, no NUL."""
+    if not issubclass(type(text), str):
+        return _read(text)
+    exact = str.__str__(text)  # a subclass may do anything with its own text
+    if exact.isascii() and "\0" not in exact:
+        return exact
+    return exact.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+
+
+def words_of(error: BaseException) -> str:
+    """Return what an exception says, whatever its class does when it is asked: never raises, and has a limit."""
+    return _read(error)
+
+
+def _read(value: object) -> str:
+    try:
+        text = str.__getitem__(str(value), slice(0, ERROR_CHARS_MAX))
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException:
+        return NO_WORDS
+    return clean(text)
+
+
+def class_name(cls: type) -> str:
+    """Return ``module.Class``, past any metaclass that says something else or raises."""
+    try:
+        module = type.__dict__["__module__"].__get__(cls)
+    except Exception:
+        module = ""
+    name = type.__dict__["__qualname__"].__get__(cls)
+    return clean(f"{module}.{name}") if module and isinstance(module, str) else clean(name)
+
+
+def type_name(error: BaseException) -> str:
+    """Return the short name of an exception's class, past its metaclass."""
+    return clean(type.__dict__["__name__"].__get__(type(error)))
+
+
+def described(error: BaseException) -> str:
+    """Return the class and the words of an exception in one line."""
+    return f"{type_name(error)}: {words_of(error)}"
+
+
+def note_on(error: BaseException, note: str) -> None:
+    """Add a note to an exception; one that takes none (a frozen dataclass, a strange ``__notes__``) goes without."""
+    try:
+        error.add_note(note)
+    except Exception:
+        _log.info("%s", note)
+
+
+def log_error(log: logging.Logger, level: int, words: str, error: BaseException) -> None:
+    """Log an exception with its traceback, or with less where it cannot be shown."""
+    try:
+        log.log(level, "%s", words, exc_info=error)
+    except Exception:
+        log.log(level, "%s (%s)", words, described(error))
+
+
+def is_a(error: object, *kinds: type[T]) -> TypeGuard[T]:
+    """Return whether this is an instance of one of these classes by its real class, whatever it says of itself."""
+    return issubclass(type(error), kinds)
 
 
 def shown(value: object) -> str:
@@ -22,7 +97,7 @@ def shown(value: object) -> str:
             else json.dumps(value, ensure_ascii=False, default=_named, separators=(",", ":"))
         )
     except (TypeError, ValueError):
-        text = str(value)
+        text = _read(value)
     return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
 
 

@@ -15,7 +15,7 @@ from amends import people, turns
 from amends.attempts import Attempt, end_open
 from amends.blocks import Entered
 from amends.budget import Costs
-from amends.context import parent_call, reader, refuse_nowhere, refuse_own, refuse_reaching
+from amends.context import body_here, parent_call, reader, refuse_nowhere, refuse_own, refuse_reaching, within
 from amends.drawn import dice, new_name
 from amends.drive import Driver
 from amends.engine import ending, landing, leaving, plan
@@ -32,11 +32,12 @@ from amends.joining import LEAVE_POLL_S, note_left_open, refuse_waiting, still_o
 from amends.ledger import Tree
 from amends.model import Answer, Approval, ToolCall
 from amends.ops import Flight
+from amends.phrases import is_a, note_on
 from amends.report import Report
 from amends.requesting import direct_ask, model_ask, once_ask, stranger_name
 from amends.rows import RunRow
 from amends.states import RunState
-from amends.tool import Declaration, Options, Tool, enter_scope, leave_scope
+from amends.tool import Declaration, Options, Tool
 from amends.visible import printable
 
 if TYPE_CHECKING:
@@ -190,13 +191,11 @@ class Run:
 
     def bind(self, fn: Callable[P, R], /) -> Callable[P, R]:
         """The same function, carrying this run into whatever thread calls it."""
+        body = body_here()
 
         def bound(*args: P.args, **kwargs: P.kwargs) -> R:
-            scope = enter_scope(self)
-            try:
+            with within(self, body):
                 return fn(*args, **kwargs)
-            finally:
-                leave_scope(scope)
 
         return bound
 
@@ -349,7 +348,7 @@ class Run:
 
     def _leave(self, error: BaseException | None) -> None:
         if self._pool is not None:
-            self._pool.shutdown(wait=error is None or isinstance(error, Exception))
+            self._pool.shutdown(wait=error is None or is_a(error, Exception))
         if self._over or (error is not None and self._pid != os.getpid()):
             return  # in a forked child it is not ours to leave
         people.refuse_forked(self._pid, self.id)
@@ -374,7 +373,7 @@ class Run:
             self._output = output_seen(self._session, output, self._output)
         note = self._ending(leaving.leave(self._session, error, output))
         if error is not None and note:
-            error.add_note(printable(note))
+            note_on(error, printable(note))
 
     def _release(self) -> None:
         self._over = True

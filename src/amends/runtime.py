@@ -157,7 +157,7 @@ class Runtime(
                 return Run(self._hub, self._driver, over, opened.run, over=True)
             session = self._hub.session(
                 opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s,
-                wait_approval_s=wanted.wait_approval_s, given=input,
+                wait_approval_s=wanted.wait_approval_s, said=wanted.said, given=input,
             )  # fmt: skip
             session.known.update(wanted.known)
             self._hub.keeper.keep(lease)
@@ -258,7 +258,8 @@ class Runtime(
         if claimed is None:
             return self._report(uid=found.root.uid)
         row, lease = claimed
-        session = self._hub.session(row, lease, resumed=True, wait_s=people.patience(self._hub))
+        patience = people.patience(self._hub)  # for people inside a body too: other runs wait for this worker
+        session = self._hub.session(row, lease, resumed=True, wait_s=patience, said=(patience, patience))
         run = Run(self._hub, self._driver, session, row, over=False)
         self._hub.keeper.keep(lease)
         try:

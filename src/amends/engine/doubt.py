@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from amends.canonical import faithful
-from amends.engine.judge import judge, why_doubtful
+from amends.engine.judge import NESTED, judge
 from amends.engine.session import Session, call_of, compensation_key, describe_error
 from amends.engine.veiling import (
     body_args,
@@ -27,6 +27,7 @@ from amends.errors import LeaseLost
 from amends.ledger import NoteEvidence, NoteProbe, ReadCall, ResolveCall, SettleCall, StartCall, WatchDoubt
 from amends.model import LOST, Absent, Call, Happened, Retry, Unknown
 from amends.ops import Ended, Flight, Invoke, Later, Luck, ReadClocks, Sleep
+from amends.phrases import clean
 from amends.rows import CallRow
 from amends.tool import ProbeSpec, Spec
 from amends.veil import Known
@@ -175,8 +176,10 @@ def _understood(ended: Ended, *, said: Callable[[BaseException], str]) -> Happen
         return Unknown(said(ended.error))
     if ended.value is Absent or isinstance(ended.value, Absent):
         return Absent()
-    if isinstance(ended.value, Happened | Unknown):
+    if isinstance(ended.value, Happened):
         return ended.value
+    if isinstance(ended.value, Unknown):
+        return Unknown(clean(ended.value.why))
     if ended.value is Unknown:
         return Unknown()
     return Unknown(f"{RETURNED} {_shown(ended.value)}; a probe returns Happened(result), Absent() or Unknown()")
@@ -288,18 +291,24 @@ async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *,
     known, args = known_of(session, row), body_args(session, spec, row)
     later = Later(row, lambda: call_of(row, spec, args=body_args(session, spec, row)))
     flight.call, flight.sent, flight.doubted = row, False, True
-    ended = await Invoke(
-        fn=spec.fn,
-        kwargs=args,
-        is_async=spec.is_async,
-        timeout=spec.timeout,
-        call=later,
-        lease=session.lease,
-        phase="execute",
-        run=session.run,
-        late=partial(note_late, session, known, spec, row),
-        flight=flight,
-    )
+    clocks = await ReadClocks()
+    later.until = None if spec.timeout is None else clocks.mono + spec.timeout
+    session.bodies[row.id] = later
+    try:
+        ended = await Invoke(
+            fn=spec.fn,
+            kwargs=args,
+            is_async=spec.is_async,
+            timeout=spec.timeout,
+            call=later,
+            lease=session.lease,
+            phase="execute",
+            run=session.run,
+            late=partial(note_late, session, known, spec, row, body=later),
+            flight=flight,
+        )
+    finally:
+        session.bodies.pop(row.id, None)
     clocks = await ReadClocks()
     settle = SettleCall(
         row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded", boot=clocks.boot, mono=clocks.mono
@@ -307,12 +316,13 @@ async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *,
     if not alone:
         settle.mono = None  # the start before this one is still in flight
     if ended.in_flight:
-        settle.to, settle.why, settle.mono = "in_doubt", "timeout", None
+        settle.to, settle.why, settle.mono = "in_doubt", NESTED if later.waits else "timeout", None
     elif ended.error is not None:
         # The first start may have had its effect: an error of the second says nothing about the first.
         settle.to, settle.why, settle.error = "in_doubt", "error", describe_error(ended.error, session.veil, known)
-        if judge(spec, ended.error) == "doubt":
-            settle.why = why_doubtful(ended.error)
+        found = judge(spec, ended.error, around=ended.around, nested=later.touched)
+        if found.verdict == "doubt":
+            settle.why = found.why
     else:
         settle.result, settle.loss = kept_result(session, spec, row, ended.value)
     settle.spent = tuple((later.spent or {}).items())
@@ -326,7 +336,9 @@ async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *,
     return settled.call
 
 
-async def note_late(session: Session, known: Known, spec: Spec, row: CallRow, late: Ended) -> None:
+async def note_late(
+    session: Session, known: Known, spec: Spec, row: CallRow, late: Ended, *, body: Later | None = None
+) -> None:
     """A body that outlived its timeout has returned: evidence, never a settlement."""
     clocks = await ReadClocks()
     text = None
@@ -336,7 +348,10 @@ async def note_late(session: Session, known: Known, spec: Spec, row: CallRow, la
         stored = session.veil.kept(stored, known, (row.tenant, row.tool)) if spec.redact else stored
         remember(session, spec, row, seen, stored)
         text = stored.text
-    certain = late.error is not None and judge(spec, late.error) != "doubt" and spec.probe is None
+    certain = False
+    if late.error is not None and spec.probe is None:
+        nested = body is not None and body.touched
+        certain = judge(spec, late.error, around=late.around, nested=nested).verdict != "doubt"
     await NoteEvidence(
         row.id,
         row.attempt,

@@ -6,7 +6,8 @@ import json
 from typing import NoReturn
 
 from amends.canonical import diff
-from amends.engine.asking import held_for, rejected
+from amends.engine.asking import PAUSES, held_for, rejected
+from amends.engine.judge import NESTED
 from amends.engine.locking import deadlocked
 from amends.engine.session import (
     Ask,
@@ -14,6 +15,7 @@ from amends.engine.session import (
     call_of,
     decode_args,
     error_parts,
+    error_text,
 )
 from amends.engine.spending import exceeded
 from amends.errors import (
@@ -40,10 +42,16 @@ def row_of(answer: Admission) -> CallRow:
 
 def in_doubt(session: Session, row: CallRow) -> InDoubt:
     """The typed error for a call that may have happened."""
+    words = f"{row.tool} was sent and its answer was lost ({row.why or row.state}); it may have happened"
+    if row.why == NESTED:
+        words = (
+            f"{row.tool} may have happened: its body was stopped by a call inside it "
+            f"({error_text(row.error)}); {PAUSES}"
+        )
     said = str(json.loads(row.learned)[-1][-1]) if row.learned else ""
     said = "" if said.startswith(SEALED) else said
     return InDoubt(
-        f"{row.tool} was sent and its answer was lost ({row.why or row.state}); it may have happened",
+        words,
         call=call_of(row, session.spec(row.tool)),
         why=row.why,
         run_id=row.run_id,

@@ -316,7 +316,9 @@ async def _settle(
         settle.error = describe_error(TimeoutError(f"no answer within {twin.timeout} s"))
     elif ended.error is not None:
         settle.error = said_of(session, row, ended.error)
-        doubtful = judge(spec, ended.error) == "doubt" and not refused  # a guard that broke has started nothing
+        doubtful = (
+            judge(spec, ended.error, around=ended.around).verdict == "doubt" and not refused
+        )  # a guard that broke has started nothing
         settle.to = "compensation_in_doubt" if doubtful else "compensation_failed"
         # Without the result that it asked for, another attempt ends the same way.
         settle.gave_up = tried >= twin.retry.attempts or (isinstance(ended.error, ResultLost) and not doubtful)

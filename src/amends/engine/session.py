@@ -39,6 +39,7 @@ from amends.errors import BadArguments, NotStorable
 from amends.forkrows import forked_key
 from amends.model import Call, Compensation, Order, Phase, Request
 from amends.ops import Flight, Later, Lease
+from amends.phrases import class_name, words_of
 from amends.plain import digest_of, head, plain_texts
 from amends.record import dataclass, field
 from amends.rows import CallRow, lost_at
@@ -48,6 +49,7 @@ from amends.tool import Spec
 from amends.veil import NO_SECRETS, Known, Veil
 
 MESSAGE_CHARS_MAX: Final = 2_000
+NAME_CHARS_MAX: Final = 500
 
 
 @dataclass(slots=True)
@@ -95,6 +97,12 @@ class Session:
     readings: Readings = field(default_factory=Readings)
     kin: str = ""
     """Of a fork: the root that keys are named by, so that it finds what it shares under the names of the original."""
+    bodies: dict[str, Later] = field(default_factory=dict)
+    """The bodies of this tree that run in this process, by the ids of their calls."""
+    said_wait_s: float | None = None
+    """``wait``, where somebody has set it; None: ``wait_s`` is the default."""
+    said_approval_s: float | None = None
+    """``wait_approval``, where somebody has set it."""
     phases: tuple[tuple[str, str, str], ...] = ()
     twins: tuple[str, ...] = ()  # see ``forkrows``
 
@@ -442,15 +450,10 @@ def moment(seconds: float | None) -> datetime | None:
 
 def describe_error(error: BaseException, veil: Veil | None = None, known: Known = NO_SECRETS) -> str:
     """An exception as the ledger keeps it: without what is hidden."""
-    cls = type(error)
-    name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
-    try:
-        message = str(error)
-    except Exception:
-        message = "(its message could not be read)"
+    name, message = class_name(type(error)).removeprefix("builtins."), words_of(error)
     if veil is not None:
         message = veil.scrub(message, known)
-    return json.dumps([name, message[:MESSAGE_CHARS_MAX]], ensure_ascii=True)
+    return json.dumps([name[:NAME_CHARS_MAX], message[:MESSAGE_CHARS_MAX]], ensure_ascii=True)
 
 
 def error_parts(text: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from amends.canonical import Stored, faithful, load_result, misfits
 from amends.engine.session import Ask, Session, args_of, call_of, decode_args, describe_error, moment
 from amends.errors import Error, ResultGone, ResultLost, ToolFailed
 from amends.model import LOST, Call, Phase, without_result
+from amends.phrases import is_a, type_name, words_of
 from amends.rows import CallRow, lost_at
 from amends.secret import MARK
 from amends.signature import admits_none
@@ -178,13 +179,10 @@ def scrubbed(session: Session, text: str) -> str:
 
 def cause_of(session: Session, error: BaseException | None, known: Known = NO_SECRETS) -> BaseException | None:
     """What an error of ours is said to come from: the error itself, unless its text would tell what is hidden."""
-    if error is None or isinstance(error, Error):
+    if error is None or is_a(error, Error):
         return error
-    try:
-        text = str(error)
-    except Exception:
-        return error
+    text = words_of(error)
     shown = session.veil.scrub(text, {**session.known, **known})
     if shown == text:
         return error
-    return ToolFailed(shown, call=None, type_name=type(error).__qualname__)
+    return ToolFailed(shown, call=None, type_name=type_name(error))

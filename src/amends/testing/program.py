@@ -46,9 +46,10 @@ class Inside:
             if opened.how == "ended":
                 return SimulatedRun(self, session, over=True)
             self.process.leases[lease.root] = lease
+            recovered = SimulatedRun(self, session, over=False)  # what is done on the way knows its run
             row = opened.run
             if resumed:
-                row = await SimulatedRun(self, session, over=False)._ending(opening.go_on(session, opened.run))
+                row = await recovered._ending(opening.go_on(session, opened.run))
             if row.state != "rolled_back":
                 return SimulatedRun(self, session, over=row.state == "committed")
 
@@ -70,15 +71,15 @@ class Inside:
 
     async def _recover(self, row: RunRow, lease: Any, agents: dict[str, Agent]) -> None:
         self.process.leases[lease.root] = lease
-        session = self.hub.session(row, lease, resumed=True, wait_s=people.PATIENCE_S_MAX)
+        patience = people.PATIENCE_S_MAX
+        session = self.hub.session(row, lease, resumed=True, wait_s=patience, said=(patience, patience))
         recovered = SimulatedRun(self, session, over=False)
         try:
             done = await recovered._ending(recovery.recover_tree(session, row, has_agent=row.agent in agents))
         except LedgerError:
             return  # taken over meanwhile
         if done.how == "resume":
-            run = SimulatedRun(self, session, over=False)
-            await _to_its_end(lambda: agents[row.agent](_With(self, run)))
+            await _to_its_end(lambda: agents[row.agent](_With(self, recovered)))
         self.process.leases.pop(lease.root, None)
 
 

@@ -91,6 +91,8 @@ class World:
     """Run, number and value of every reading of a clock, a die or a name through a run."""
     replaying: set[str] = field(default_factory=set)
     """Processes that replay a run by now."""
+    impatient: list[str] = field(default_factory=list)
+    """Calls inside a body that were given up while somebody could still have let them go on."""
     replay_bodies: list[str] = field(default_factory=list)
     """What was started by one of them."""
 
@@ -171,6 +173,16 @@ class World:
         # An ordinary error of what has no probe is its word that nothing happened: a compensation would lie by it.
         if self.sim.mode == "answer lost" or (self.sim.mode == "raise after" and landing.phase == "compensate"):
             raise TimeoutError("no answer")
+        match self.sim.mode:  # the same loss, under another error
+            case "lost in a group":
+                raise ExceptionGroup("several", [Broke("one"), ExceptionGroup("more", [TimeoutError("no answer")])])
+            case "lost in a chain":
+                raise Broke("it broke") from TimeoutError("no answer")
+            case "lost in a handler":
+                try:
+                    raise TimeoutError("no answer")
+                except TimeoutError:
+                    raise Broke("it broke")  # noqa: B904 (this is what is tried)
         if self.sim.mode == "raise after":
             raise Broke("it broke after it had happened")
 
