@@ -705,7 +705,8 @@ class Shape:
         self._keys: list[_Hint] = []
         self._values: list[_Hint] = []
         self._named: dict[str, list[_Hint]] = {}
-        for hint, scope in hints:
+        self._hints = tuple(hints)
+        for hint, scope in self._hints:
             self._add(hint, scope, 0)
 
     # ---- its parts ----------------------------------------------------------------------------
@@ -719,6 +720,11 @@ class Shape:
     def key(self) -> Shape:
         """The keys of a dict."""
         return Shape(self._keys, said=self.said) if self._keys else OPEN
+
+    @property
+    def mark(self) -> tuple[tuple[str, int], ...]:
+        """What it was made from: an alias that names itself makes the same place at every depth. Empty: not known."""
+        return tuple((str(hint), id(scope)) for hint, scope in self._hints)
 
     @cached_property
     def _parts(self) -> dict[object, Shape]:
@@ -1202,12 +1208,14 @@ def classes_below(shape: Shape) -> list[tuple[Shape, Member]]:
 
 
 def places_below(shape: Shape) -> Iterator[Shape]:
-    """This place and all those inside it; a class that contains itself is looked at once."""
+    """This place and all those inside it; a class or an alias that contains itself is looked at once."""
     waiting, seen = [shape], set[Any]()
     while waiting and len(seen) < PARTS_MAX:
         place = waiting.pop()
-        if place is OPEN:
+        if place is OPEN or (place_mark := place.mark) in seen:
             continue
+        if place_mark:
+            seen.add(place_mark)
         yield place
         waiting += [place.value(name) for name in place._named]
         waiting += [place.at(index) for index in range(len(place._places))]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections import OrderedDict, namedtuple
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, Optional, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, Optional, TypeVar, Union
 
 import pytest
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, RootModel, field_validator
@@ -745,3 +745,53 @@ def test_a_framework_s_own_objects_reach_its_handler_as_they_were() -> None:
     values = (Customer(7), Employee(7), Colour.RED, {"a": [Card(cents=1)]}, "red", GoldCard(cents=1))
     assert [typed(one) for one in seen] == [typed(one) for one in values]
     assert len({call.digest for call in rt.calls("tool:look")}) == 5
+
+
+# ---- aliases that name themselves, lazy annotations, results that only the compensation names ---------------------------
+
+Tree = Union[Customer, Employee, list["Tree"]]  # noqa: UP007
+
+
+def test_an_alias_that_names_itself_is_read_at_every_depth() -> None:
+    seen: list[Any] = []
+
+    @tool(kind="pivot")
+    def plant(tree: Tree) -> None:
+        seen.append(tree)
+
+    values: list[Any] = [[[Customer(1)]], [[Employee(1)]], [[[Employee(1), [Customer(2)]]]]]
+    for number, value in enumerate(values):
+        with runtime(plant).run(str(number)):
+            plant(value)
+        assert typed(seen[-1]) == typed(value)
+
+
+@pytest.mark.parametrize("value", [[1, 2], (1, 2), {1, 2}, frozenset({1, 2})], ids=repr)
+def test_what_can_be_gone_through_reaches_the_body_as_it_was_given(value: Any) -> None:
+    seen: list[Any] = []
+    made = declared(Iterable[int], seen)
+    with runtime(made).run("r") as run:
+        made(value)
+        assert isinstance(run.answer("grant", {"to": ["x"]}).error, BadArguments)
+    assert [typed(one) for one in seen] == [typed(value)]
+
+
+@pytest.mark.parametrize("hint, got", [(Customer, Customer(1)), (Customer | Employee, {"id": 1}), (Any, {"id": 1})])
+def test_a_result_that_only_the_compensation_names_is_given_to_it_so(hint: Any, got: Any) -> None:
+    seen: list[Any] = []
+
+    @tool
+    def find(id: int):
+        return Customer(id)
+
+    def undo(result: Any) -> None:
+        seen.append(result)
+
+    undo.__annotations__["result"] = hint
+    find.compensate(undo)
+    rt = runtime(find)
+    with pytest.raises(KeyError), rt.run("r"):
+        find(1)
+        raise KeyError
+    assert [typed(one) for one in seen] == [typed(got)], "no class was written down: one of several is a guess"
+    assert [call.loss for call in rt.calls()] == ["result came back as dict, was Customer"]
