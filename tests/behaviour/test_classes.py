@@ -15,8 +15,8 @@ import pytest
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, RootModel, field_validator
 from typing_extensions import TypeAliasType, TypedDict
 
-from amends import AsyncRuntime, Held, Runtime, declare, tool
-from amends.errors import BadArguments, BadDeclaration, Error, KeyConflict, NotStorable
+from amends import AsyncRuntime, Happened, Held, Runtime, declare, tool
+from amends.errors import BadArguments, BadDeclaration, Diverged, Error, KeyConflict, NotStorable
 from amends.notify import payload, slack_payload
 from amends.phrases import shown
 from tests.behaviour.world import runtime
@@ -745,3 +745,33 @@ def test_a_framework_s_own_objects_reach_its_handler_as_they_were() -> None:
     values = (Customer(7), Employee(7), Colour.RED, {"a": [Card(cents=1)]}, "red", GoldCard(cents=1))
     assert [typed(one) for one in seen] == [typed(one) for one in values]
     assert len({call.digest for call in rt.calls("tool:look")}) == 5
+
+
+def test_a_replay_that_asks_with_another_class_is_told_so() -> None:
+    made = declared(Customer | Employee, [])
+    rt = runtime(made)
+
+    def agent(first: Any, second: Any) -> None:
+        made(first)
+        made(second)
+
+    with rt.run("r"):
+        agent(Employee(1), Customer(1))
+    rt.replay("r", lambda: agent(Employee(1), Customer(1)))
+    with pytest.raises(Diverged) as other:
+        rt.replay("r", lambda: agent(Customer(1), Employee(1)))
+    assert "Employee" in str(other.value)
+
+
+def test_a_person_names_the_class_of_what_happened() -> None:
+    @tool(kind="pivot")
+    def pay() -> Cash | Card:
+        raise TimeoutError
+
+    rt = runtime(pay)
+    with pytest.raises(Error), rt.run("r"):
+        pay()
+    (call,) = rt.calls()
+    rt.resolve(call.id, Happened({"$class": ["Card", {"cents": 5}]}), by="anna", why="seen at the bank")
+    (call,) = rt.calls()
+    assert typed(call.result) == typed(Card(cents=5))
