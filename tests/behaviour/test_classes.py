@@ -623,6 +623,19 @@ def test_every_body_gets_the_value_that_was_written_down(annotation: Any, value:
         assert {one._seen for one in seen} == {5}
 
 
+Json = TypeAliasType("Json", "dict[str, Json] | list[Json] | str | int | float | bool | None")
+Deep = TypeAliasType("Deep", "dict[str, Deep] | Customer | Employee")
+
+
+@pytest.mark.parametrize("annotation, value", [(Json, {"a": [1, {"b": None}]}), (Deep, {"a": {"b": Employee(1)}})])
+def test_an_alias_may_contain_itself(annotation: Any, value: Any) -> None:
+    seen: list[Any] = []
+    made = declared(annotation, seen)
+    with runtime(made).run("r"):
+        assert typed(made(value)) == typed(made(value)) == typed(value)
+    assert [typed(one) for one in seen] == [typed(value)]
+
+
 # ---- what a model says ------------------------------------------------------------------------------------------------
 
 
