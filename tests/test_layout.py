@@ -33,7 +33,19 @@ class Row:
 ROWS: dict[str, Row] = {
     "words": Row(
         (
-            *("record", "error", "errors", "approvalerrors", "phrases", "model", "states", "plain", "chain", "secret"),
+            *(
+                "record",
+                "error",
+                "errors",
+                "approvalerrors",
+                "phrases",
+                "model",
+                "states",
+                "plain",
+                "chain",
+                "secret",
+                "visible",
+            ),
             *("canonical", "noticeerrors", "report", "planned", "doubted", "reconciled", "budget", "overspent"),
             *("verified", "bundleerrors", "bundlerules", "bundleverify", "bundlevouch", "ed25519"),
             *("replayerrors", "replayed"),
@@ -128,7 +140,7 @@ ROWS: dict[str, Row] = {
     ),
 }
 EDGES = ("llm", "adapters", "gateway", "http", "console", "cli", "engines")
-PUBLIC = ("", "errors", "idempotency", "links", "notify", "signing", "testing", "worker")
+PUBLIC = ("", "errors", "idempotency", "links", "notify", "signing", "testing", "visible", "worker")
 EDGE_WHY = "an edge stands on amends and its public modules alone, so that each can be removed"
 
 # Third-party packages, by member; an edge brings its own as an extra, the CLI's are always there.
@@ -137,6 +149,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "tool": frozenset({"pydantic", "pydantic_core"}),
     "signature": frozenset({"pydantic", "pydantic_core"}),
     "declare": frozenset({"pydantic", "pydantic_core"}),
+    "rules": frozenset({"pydantic"}),
     "store.postgres": frozenset({"psycopg"}),
     "store.pglink": frozenset({"psycopg"}),
     "store.pglasting": frozenset({"psycopg"}),

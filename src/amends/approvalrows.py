@@ -73,6 +73,13 @@ class ApprovalRow:
     """How often that was begun."""
     teller: str = ""
     """Whose turn it is until then; empty: anybody's."""
+    editors: str = ""
+    """Who wrote any part of what is asked for in place of who asked first, as JSON; empty: nobody. Each is an asker."""
+
+    @property
+    def edited_by(self) -> tuple[str, ...]:
+        """Return everybody who edited it, first to last."""
+        return tuple(json.loads(self.editors)) if self.editors else ()
 
     @property
     def is_about_money(self) -> bool:
@@ -117,6 +124,13 @@ class DelegationRow:
     until_at: float
     why: str
     made_at: float
+    seq: int
+    """The place of its event. One without an event counts for nothing."""
+
+    @property
+    def root(self) -> str:
+        """Return the chain that its one event is in: its own."""
+        return self.id
 
 
 DELEGATION_COLUMNS: Final = tuple(field.name for field in fields(DelegationRow))
@@ -137,6 +151,8 @@ class Need:
     policy: str = ""
     first_use: bool = False
     residue: str = ""
+    editors: tuple[str, ...] = ()
+    """Who wrote what is asked for, besides who asked first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Final
 from amends.anchor import read_copy
 from amends.bundleops import FindTrees
 from amends.checkpoint import Anchored
-from amends.engine.verify import Audit, Found, plainly, verify_chains, verify_tree
+from amends.engine.verify import Audit, Found, plainly, verify_chains, verify_delegations, verify_tree
 from amends.filter import CALL_WORDS, RUN_FIELDS, parse_filter
 from amends.hub import Hub, View
 from amends.ledger import ListRuns
@@ -44,6 +44,7 @@ async def verify(
     found = Found(audit_of(hub, view, heard.behind))
     for root in roots:
         await verify_tree(found, root)
+    await verify_delegations(found)
     return await with_witness(found.verified(), heard, view.tenant or None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amends.approvalrows import ApprovalRow
+from amends.approvalrows import ApprovalRow, DelegationRow
 from amends.flow import Op
 from amends.ledger import StoreOp
 from amends.record import dataclass
@@ -35,6 +35,7 @@ class Chains:
     runs: tuple[RunRow, ...] = ()
     calls: tuple[CallRow, ...] = ()
     approvals: tuple[ApprovalRow, ...] = ()
+    delegations: tuple[DelegationRow, ...] = ()
     next: Place | None = None
     """Where to go on; None: that was all."""
 
@@ -94,3 +95,19 @@ class ApprovalsBetween(Op[list[ApprovalRow]]):
     above: str
     upto: str | None
     limit: int = ROWS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class DelegationsBetween(Op[list[DelegationRow]]):
+    """The same, of delegations: each is the root of its own chain."""
+
+    above: str
+    upto: str | None
+    limit: int = ROWS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class FindDelegation(Op["DelegationRow | None"]):
+    """The delegation of this id."""
+
+    id: str

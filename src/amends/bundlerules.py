@@ -45,8 +45,12 @@ APPROVAL_MOVES: Moves = {
 }
 SHARED: Moves = {NEW: ("succeeded", "failed", "refused", "dropped")}
 """A call that a fork has as it was: it never moved there."""
-DECIDED = ("approved", "rejected", "used")
-"""The states of a request in which it still says who has decided, and when."""
+WORDS = ("by_whom", "reason", "decided_at")
+"""Of a request: who decided it, why, and when."""
+GOAL = ("goal", "goal_by", "goal_why")
+NONE = "none"
+"""How an event says that a run has no goal any more."""
+LEARNED = ("learned", "evidence")
 MOVES = {"run": RUN_MOVES, "call": CALL_MOVES, "approval": APPROVAL_MOVES}
 KINDS = (("run", "runs", "uid"), ("call", "calls", "id"), ("approval", "approvals", "id"))
 """The kinds of rows, the files that they are in, and what each is known by."""
@@ -62,7 +66,7 @@ BOUND = {
     ),
     "approval": (
         "call run version principal agent nonce needed roles reasons rule policy requested_at expires_at use_key residue"
-        " follows"
+        " follows editors"
     ),
 }
 """Of each kind of row: the columns that never change, in the order in which its first event has hashed them."""
@@ -87,7 +91,15 @@ class Problem:
         self.n, self.seq = n or said.get("n", 0), said.get("seq", 0)
 
     def __repr__(self) -> str:
-        return f"run {self.run_id or self.root or '-'}, event {self.n or '-'}: {self.how}: {self.text}"
+        return in_ascii(f"run {self.run_id or self.root or '-'}, event {self.n or '-'}: {self.how}: {self.text}")
+
+
+def in_ascii(line: object) -> str:
+    """The line with escapes for all that is not plain ASCII: a bundle may be made to deceive whoever checks it.
+
+    ``amends.visible`` is not here: this program needs nothing but Python.
+    """
+    return json.dumps(str(line))[1:-1].replace('\\"', '"').replace("\x7f", "\\u007f")
 
 
 # ---- the chain ----------------------------------------------------------------------------
@@ -162,7 +174,27 @@ class Subject:
         self.state = event["to_state"]
         self.counts = {"attempt": 0, "comp_attempt": 0, "settled_seq": 0}
         self.passed = False
-        self.decided: Row | None = None
+        self.why = str(facts.get("why", "")) if event["what"] == "call" else ""
+        self.comp_error = ""
+        self.causes: list[str] = []
+
+    def add(self, facts: Row) -> None:
+        """Take in what was said last. A goal is always said whole: what is left out of it is empty."""
+        if "goal" in facts:
+            for name in GOAL:
+                self.facts.pop(name, None)
+        self.facts.update(facts)
+
+    def say(self, event: Row, facts: Row) -> None:
+        """Keep the words that the row of a call has after this move."""
+        frm, to = event["frm"], event["to_state"]
+        words = "why" in facts or "resolved" in facts
+        if "started" in (frm, to) or (words and to not in ("ready", "compensated", "compensation_failed")):
+            self.why = str(facts.get("why", ""))
+        if to == "compensating":
+            self.comp_error = ""
+        elif frm == "compensating":
+            self.comp_error = str(facts.get("error", ""))
 
 
 class Tree:
@@ -248,14 +280,32 @@ class Tree:
         subject = {"run": event["run"], "call": event["call"], "shared": event["call"], "approval": asked}.get(what)
         if subject is not None:
             yield from self._moves("call" if what == "shared" else what, subject, event, facts)
-        elif what in ("goal", "output"):
-            self._adds(("run", event["run"]), facts, "output")
+            if what == "approval":
+                yield from self._delegated(event, facts)
+        elif what in ("goal", "output", "budgets", "rollback planned"):
+            self._adds(("run", event["run"]), facts, "output", "budgets", "plan", *GOAL)
+        elif what == "causes" and ("run", event["run"]) in self._subjects:
+            self._subjects["run", event["run"]].causes = list(facts.get("causes", ()))
         elif what == "approval given":
             self._adds(("approval", asked), facts, "given")
+            yield from self._delegated(event, facts)
+        elif what in ("evidence", "probed"):
+            self._adds(("call", event["call"]), facts, *LEARNED)
+        elif what == "retry asked" and ("call", event["call"]) in self._subjects:
+            tried = self._subjects["call", event["call"]]
+            tried.why = "" if tried.state == "backing_off" else tried.why
         elif what == "payloads removed":
             self._emptied = True
         elif what == "passed to parent" and ("call", event["call"]) in self._subjects:
             self._subjects["call", event["call"]].passed = True
+
+    def _delegated(self, event: Row, facts: Row) -> Iterator[Problem]:
+        """A decision for somebody else names the delegation. That one is in no bundle: only its ledger can prove it."""
+        behalf, word = facts.get("behalf"), facts.get("delegation")
+        named = isinstance(word, list) and len(word) == 2
+        if (behalf is not None or word is not None) and not (behalf is not None and named):
+            text = f"{event['by_whom']} decided for {behalf}, and it does not say by which delegation"
+            yield Problem("edited", text, event)
 
     def _moves(self, kind: str, id: str, event: Row, facts: Row) -> Iterator[Problem]:
         subject, to = self._subjects.get((kind, id)), event["to_state"]
@@ -274,8 +324,12 @@ class Tree:
                 )
                 for name in forgets:
                     subject.facts.pop(name, None)
-            subject.facts.update(facts)
+            subject.add(facts)
             subject.last, subject.state = event, to
+        if kind == "call":
+            subject.say(event, facts)
+        elif kind == "run":
+            subject.causes = list(facts.get("causes", ()))
         if kind == "call" and (to == "started" or event["what"] == "shared"):
             subject.counts["attempt"] = facts.get("attempt", 1)
             if to == "succeeded":
@@ -284,12 +338,10 @@ class Tree:
             subject.counts["comp_attempt"] = facts.get("attempt", 0)
         elif kind == "call" and to in ("succeeded", "in_doubt"):
             subject.counts["settled_seq"] = event["seq"]
-        elif kind == "approval" and to in DECIDED[:2]:
-            subject.decided = event
 
-    def _adds(self, subject: tuple[str, str], facts: Row, name: str) -> None:
-        if subject in self._subjects and name in facts:
-            self._subjects[subject].facts[name] = facts[name]
+    def _adds(self, subject: tuple[str, str], facts: Row, *names: str) -> None:
+        if subject in self._subjects:
+            self._subjects[subject].add({name: facts[name] for name in names if name in facts})
 
     # ---- the rows -------------------------------------------------------------------------
 
@@ -315,6 +367,18 @@ class Tree:
             yield "row_changed", "the id, the tenant or the time was changed"
         for name in ("input", "output") if "row" in facts else ():
             yield from self._payload(name, row[name], facts.get(name))
+        goal, by, why = (str(facts.get(name, "")) for name in GOAL)
+        if (row["goal"], row["goal_by"]) != ("" if goal == NONE else goal, by):
+            yield "row_changed", "the goal, or who set it, was changed"
+        yield from _words("why it has its goal", row["goal_why"], why)
+        if row["plan"] != facts.get("plan", ""):
+            yield "row_changed", "the plan was changed"
+        budgets = row["budgets"]
+        if bool(budgets) != ("budgets" in facts) or (budgets and proof(budgets) != facts["budgets"]):
+            yield "row_changed", "the budgets were changed"
+        yield from _words("why it is blocked", row["causes"], json.dumps(subject.causes, ensure_ascii=False))
+        if row["state"] == "blocked" and row["came_from"] != subject.last["frm"]:
+            yield "row_changed", "where it was when it was blocked was changed"
 
     def _call(self, row: Row, subject: Subject) -> Iterator[tuple[str, str]]:
         first, facts = subject.first, subject.facts
@@ -332,8 +396,33 @@ class Tree:
             yield "row_changed", "the attempts or the place among the settled were changed"
         for name in ("args", "result") if "row" in facts else ():
             yield from self._payload(name, row[name], facts.get(name))
-        if "row" in facts and facts.get("failure") and not self._emptied and row["state"] != "refused":
+        if "row" not in facts:
+            return
+        if facts.get("failure") and (row["state"] == "refused" or not self._emptied):
             yield from self._payload("error", row["error"], facts["failure"])
+        elif not facts.get("failure") and row["error"] and row["result"] is None:
+            yield "row_changed", "an error was added"
+        yield from self._worded(row, subject)
+
+    def _worded(self, row: Row, subject: Subject) -> Iterator[tuple[str, str]]:
+        facts = subject.facts
+        if subject.first["what"] != "shared":
+            yield from _words("why", row["why"], subject.why)
+        if any(row[name] != facts.get(name, "") for name in ("alias", "twin", "violation")):
+            yield "row_changed", "what it stands for, or the rule that it broke, was changed"
+        if self._emptied:
+            return
+        yield from _words("the error of its compensation", row["comp_error"], subject.comp_error)
+        names = facts.get("locks")
+        if row["locks"] != (json.dumps(names, ensure_ascii=False) if names else ""):
+            yield "row_changed", "the names of its locks were changed"
+        for name in LEARNED:
+            text, proved = row.get(name, ""), facts.get(name)
+            if SEALED not in text and text and (proved is None or proof(text) != proved):
+                what = "learned of it" if name == "learned" else "kept as evidence"
+                yield "row_changed", f"what was {what} was changed"
+            elif not text and name == "learned" and proved is not None:
+                yield "row_changed", "what was learned of it was removed"
 
     def _approval(self, row: Row, subject: Subject) -> Iterator[tuple[str, str]]:
         first, facts = subject.first, subject.facts
@@ -343,12 +432,13 @@ class Tree:
             yield "row_changed", "what it binds was changed"
         if (row["root"], row["run_id"], row["tenant"]) != (first["root"], first["run_id"], first["tenant"]):
             yield "row_changed", "the run was changed"
-        last, decided = subject.last, subject.decided
+        last = subject.last
         if row["state"] == "used" and (row["used_at"], row["used_seq"]) != (last["at"], last["seq"]):
             yield "row_changed", "when it was used up was changed"
-        said = row["by_whom"], row["decided_at"]
-        if row["state"] in DECIDED and decided is not None and said != (decided["by_whom"], decided["at"]):
-            yield "row_changed", "who decided, or when, was changed"
+        said = tuple(storable(one) if isinstance(one := row[name], str) else one for name in WORDS)
+        words = None if said == ("", "", None) else sha256(ascii(said).encode("ascii")).hexdigest()
+        if words != facts.get("said"):
+            yield "row_changed", "who decided, when, or why was changed"
         if row["given"] != "[]" or "given" in facts:
             yield from self._payload("given", row["given"], facts.get("given"))
 
@@ -361,3 +451,9 @@ class Tree:
                 yield "payload_changed", f"the {name} is not what was written"
         elif not text.startswith(SEALED) and (text not in PLAIN if ":" in proved else proof(text) != proved):
             yield "payload_changed", f"the {name} is not what was written"
+
+
+def _words(name: str, text: str, said: str) -> Iterator[tuple[str, str]]:
+    """Compare a text with what an event said in the open. Encrypted since, nobody can tell here."""
+    if storable(text) != storable(said) and not (SEALED in text and said):
+        yield "row_changed", f"{name} was changed"

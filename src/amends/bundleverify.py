@@ -23,7 +23,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from amends.bundlerules import GONE, SEALED, Bundle, Problem, Row, check_trees
+from amends.bundlerules import GONE, SEALED, Bundle, Problem, Row, check_trees, in_ascii
 from amends.bundlevouch import behind, check_checkpoints
 
 FORMAT, VERSION = "amends bundle", 1
@@ -121,12 +121,12 @@ def main(words: Sequence[str]) -> int:
         bundle = read(Path(said.bundle).read_bytes())
         problems, left = check(bundle, said.key), behind(bundle)
     except (Unreadable, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        print(f"{said.bundle} cannot be read as a bundle: {error}", file=sys.stderr)
+        print(in_ascii(f"{said.bundle} cannot be read as a bundle: {error}"), file=sys.stderr)
         return UNREADABLE
     for tree in bundle.manifest["trees"]:
-        print(f"run {tree['run']} of ledger {tree['origin']}: {tree['state']}, {tree['events']} events")
+        print(in_ascii(f"run {tree['run']} of ledger {tree['origin']}: {tree['state']}, {tree['events']} events"))
     signers = sorted({row["key"] or "nobody" for row in bundle.rows["checkpoints"]})
-    print(f"checkpoints: {len(bundle.rows['checkpoints'])}, signed by {', '.join(signers) or 'nobody'}")
+    print(in_ascii(f"checkpoints: {len(bundle.rows['checkpoints'])}, signed by {', '.join(signers) or 'nobody'}"))
     if left:
         print(f"events that no checkpoint stands behind: {left}")
     for text, how in ((SEALED, "encrypted, and not proved without their key"), (GONE, "removed")):

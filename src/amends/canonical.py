@@ -126,6 +126,31 @@ def _shaped(value: Any, text: str, annotation: object) -> Any:
         return _read(text)  # again: the user's validators had their hands on the first one
 
 
+def misfits(text: str, annotation: object) -> bool:
+    """Return whether a stored text can no longer be read as the user's own class that the annotation names.
+
+    Plain data under a plain annotation never misfits: what a body gave back is what its readers get.
+    """
+    if not _names_own_class(annotation):
+        return False
+    try:
+        if CLASS_MARK in text:
+            revive(text, shape_of(annotation))
+            return False
+        adapter(annotation).validate_python(_read(text), strict=False, by_alias=True, by_name=True)
+    except LedgerCorrupt:
+        raise
+    except Exception:
+        return True
+    return False
+
+
+def _names_own_class(annotation: object) -> bool:
+    if isinstance(annotation, type):
+        return annotation not in _PACKS and annotation not in _PLAIN and annotation.__module__ != "builtins"
+    return any(_names_own_class(part) for part in get_args(annotation))
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """Arguments as they are written down, and made anew from that as often as they are needed."""

@@ -78,6 +78,8 @@ def check_rules(declared: Declaration) -> None:
     approval: Any = declared.needs_approval
     if not callable(approval) and not isinstance(approval, bool):
         bad(declared, f"{declared.name}: needs_approval must be True, False or a function of the call")
+    if not isinstance(declared.repeats, bool):
+        bad(declared, f"{declared.name}: repeats must be True or False, not {declared.repeats!r}")
     if declared.locks is not None and not callable(declared.locks):
         bad(declared, f"{declared.name}: locks must be a function of the call that gives names")
     if declared.locks is None and declared.on_lock != "wait":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import inspect
-import logging
 import os
 import threading
 import weakref
@@ -25,11 +24,12 @@ from amends.ledger import Store, StoreOp
 from amends.ops import KeepCheckpoint, ReadAnchor
 from amends.settings import Setting
 from amends.store.migrations import Migrating
+from amends.visible import visible_log
 
 if TYPE_CHECKING:
     from amends.signing import AuditKey
 
-log = logging.getLogger("amends")
+log = visible_log("amends")
 
 CLOSE_S_MAX: Final = 5.0
 """So long does closing wait for the last checkpoint: a ledger that does not answer must not keep a program."""

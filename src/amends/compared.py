@@ -8,10 +8,11 @@ from decimal import Decimal
 from typing import Any, Final, Literal, TypeAlias
 
 from amends.canonical import canonical
-from amends.errors import NotStorable, shown
+from amends.errors import NotStorable
 from amends.model import Call, RunInfo
 from amends.record import dataclass, field
 from amends.report import plain
+from amends.visible import visible, visible_value
 
 DIFFERENCES_MAX: Final = 50
 """Differences of one call that are named; the rest are more of the same."""
@@ -30,7 +31,7 @@ class Difference:
     right: Any
 
     def __str__(self) -> str:
-        return f"{self.path}: {_told(self.left)} | {_told(self.right)}"
+        return f"{visible(self.path)}: {_told(self.left)} | {_told(self.right)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +72,13 @@ class Pair:
         }
 
     def __str__(self) -> str:
-        costs = [f"{unit}: {left} | {right}" for unit, (left, right) in self.costs.items()]
+        costs = [f"{visible(unit)}: {left} | {right}" for unit, (left, right) in self.costs.items()]
         words = [*map(str, self.args), *map(str, self.result), *costs]
         if self.how == "shared":
             words = ["shared"]
         elif self.how in ("left", "right"):
             words = [f"only {self.how}"]
-        return f"{self.tool}   {'; '.join(words)}".rstrip()
+        return f"{visible(self.tool)}   {'; '.join(words)}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +128,10 @@ class Comparison:
         return "\n".join(_cut(line) for line in self._lines())
 
     def _lines(self) -> Iterator[str]:
-        left, right = (f"{run.id} ({run.state.replace('_', ' ')})" for run in (self.left, self.right))
+        left, right = (f"{visible(run.id)} ({run.state.replace('_', ' ')})" for run in (self.left, self.right))
         yield f"left   {left}"
         yield f"right  {right}"
-        width = max((len(pair.tool) for pair in self.pairs), default=0)
+        width = max((len(visible(pair.tool)) for pair in self.pairs), default=0)
         for pair in self.pairs:
             tool, _, words = str(pair).partition("   ")
             yield f"   {_MARKS[pair.how]} {tool:<{width}}  {words}".rstrip()
@@ -138,10 +139,10 @@ class Comparison:
         if first is None:
             yield "   every call alike"
         else:
-            ids = " | ".join("-" if call is None else call.id for call in (first.left, first.right))
-            yield f"   first different call: {first.tool} ({ids})"
+            ids = " | ".join("-" if call is None else visible(call.id) for call in (first.left, first.right))
+            yield f"   first different call: {visible(first.tool)} ({ids})"
         yield from (f"   output {one}" for one in self.output)
-        yield from (f"   cost {unit}: {left} | {right}" for unit, (left, right) in self.costs.items())
+        yield from (f"   cost {visible(unit)}: {left} | {right}" for unit, (left, right) in self.costs.items())
 
 
 def differences(left: Any, right: Any, path: str = "") -> tuple[Difference, ...]:
@@ -178,7 +179,7 @@ def _plain_difference(one: Difference) -> dict[str, Any]:
 
 
 def _told(value: Any) -> str:
-    return str(value) if value is ABSENT else shown(value)
+    return str(value) if value is ABSENT else visible_value(value, bare=True)
 
 
 def _cut(line: str) -> str:

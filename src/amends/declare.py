@@ -185,7 +185,7 @@ def _takes_self(plain: Any) -> bool:
 
 _AS_SAID: Final = (
     "name", "version", "scope", "on_conflict", "on_failure", "at", "needs_approval", "timeout", "cost", "locks",
-    "on_lock", "order", "list_effects", "where",
+    "on_lock", "order", "repeats", "list_effects", "where",
 )  # fmt: skip
 
 

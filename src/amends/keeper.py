@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable, Collection
@@ -12,8 +11,9 @@ from amends import process
 from amends.errors import LedgerError, LedgerUnavailable
 from amends.ledger import Renewed, RenewLeases
 from amends.ops import Lease
+from amends.visible import visible_log
 
-log = logging.getLogger("amends")
+log = visible_log("amends")
 
 BEATS_PER_LEASE: Final = 3
 LOOKS_PER_LEASE: Final = 30
@@ -29,9 +29,10 @@ class Keeper:
         lease_s: float,
         *,
         mono: Callable[[], float] = process.mono,
+        boot: Callable[[], str] = process.boot_id,
         beats: bool = True,
     ) -> None:
-        self._renew, self._lease_s, self._mono, self._beats = renew, lease_s, mono, beats
+        self._renew, self._lease_s, self._mono, self._boot, self._beats = renew, lease_s, mono, boot, beats
         self._leases: dict[str, tuple[Lease, Callable[[], Any] | None]] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -110,7 +111,7 @@ class Keeper:
     def _renew_some(self, mine: list[Lease], owner: str) -> list[Lease]:
         asked_at = self._mono()
         epochs = {lease.root: lease.epoch for lease in mine}
-        renewed = self._renew(RenewLeases(owner, epochs, self._lease_s, waits=False))
+        renewed = self._renew(RenewLeases(owner, epochs, self._lease_s, waits=False, boot=self._boot(), mono=asked_at))
         busy: list[Lease] = []
         for lease in mine:
             if lease.root in renewed.goals:

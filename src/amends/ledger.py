@@ -103,6 +103,9 @@ class RenewLeases(StoreOp[Renewed]):
     epochs: Mapping[str, int]
     lease_s: float
     waits: bool = True
+    boot: str = ""
+    mono: float = 0.0
+    """The owner's monotonic clock before this was sent, and its boot; without a boot only ledger time is written."""
 
 
 @dataclass(slots=True)
@@ -118,8 +121,11 @@ class LetGo(StoreOp[RunRow]):
 
 
 @dataclass(slots=True)
-class DueRuns(StoreOp[list[tuple[RunRow, tuple[str, ...]]]]):
-    """Trees that recovery should look at, each with the names of the tools that it still needs."""
+class DueRuns(StoreOp[list[tuple[RunRow, tuple[str, ...], bool]]]):
+    """Trees that recovery should look at: the root, the names of the tools that it still needs, and whether it is due.
+
+    Those that are not due have an owner that may be dead.
+    """
 
     tenant: str | None
     limit: int
@@ -277,11 +283,15 @@ class DecideCall(StoreOp[CallRow]):
 
 @dataclass(slots=True)
 class RetryCall(StoreOp[CallRow]):
-    """A person's word that a call or compensation that gave up is tried again."""
+    """A person's word that a call or compensation that gave up is tried again.
+
+    ``result``: what the call gave back, for a compensation that lacked it.
+    """
 
     call_id: str
     by: str
     why: str
+    result: str | None = None
 
 
 @dataclass(slots=True)

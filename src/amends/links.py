@@ -102,6 +102,8 @@ def sign(
 
 def verify(token: str, *, secret: str | Sequence[str], now: datetime | None = None) -> Link:
     """What the token says, if one of these secrets signed it and it has not run out; ``LinkVoid`` otherwise."""
+    if not isinstance(token, str):
+        raise LinkVoid("the link is not one that was made here, or it was changed", why="forged")
     text, _, mark = token.strip().rpartition(".")
     is_token = text.startswith(PREFIX) and token.isascii() and len(token) <= TOKEN_CHARS_MAX
     if not is_token or not _is_marked(text, mark, secrets_of(secret)):

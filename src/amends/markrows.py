@@ -33,3 +33,15 @@ class AddMark(Op[bool]):
     """Add a mark unless there is one of its name; false: somebody was faster."""
 
     row: MarkRow
+
+
+TIME: Final = "time"
+"""The mark whose ``made_at`` is the latest moment that the ledger has seen: what has expired stays expired when a clock is
+set back."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveTime(Op[None]):
+    """Move the ledger's time on to this moment, unless it is there already or somebody else is moving it."""
+
+    at: float

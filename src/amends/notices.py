@@ -21,11 +21,13 @@ from amends.links import Links
 from amends.model import Approval
 from amends.noticeops import TELLS_MAX, ClaimNotice, DueNotices, NoteTold
 from amends.ops import Ended, Invoke, Later
+from amends.phrases import log_error, type_name
 from amends.settings import Setting
 from amends.tool import Spec
 from amends.veil import Veil
+from amends.visible import story, visible, visible_log
 
-log = logging.getLogger("amends")
+log = visible_log("amends")
 Hook: TypeAlias = Callable[[Approval], object]
 
 HOOK_S_MAX: Final = 20.0
@@ -72,14 +74,14 @@ class Notices:
 
     def log_failed(self, asked: Requested, error: BaseException, then: str) -> None:
         """The log says how the hook failed, without what the runtime's patterns hide."""
-        words = f"on_approval_needed failed for {asked.approval.id} ({asked.call.tool}); {then}"
+        words = f"on_approval_needed failed for {asked.approval.id} ({visible(asked.call.tool)}); {then}"
         if not self._veil.is_wide:
-            log.warning("%s", words, exc_info=error)
+            log_error(log, logging.WARNING, words, error)
             return
         import traceback
 
         # No exc_info: whoever handles the record would have the exception itself, and all that it says.
-        log.warning("%s\n%s", words, self._veil.scrub("".join(traceback.format_exception(error))))
+        log.warning("%s\n%s", words, story(self._veil.scrub("".join(traceback.format_exception(error)))))
 
     @property
     def is_async(self) -> bool:
@@ -95,7 +97,7 @@ async def tell_now(notices: Notices, asked: ApprovalRow) -> None:
         await tell(notices, asked.id)
     except LedgerError as error:
         # What was asked for is durable, and so is that somebody is to be told of it: this is no fault of the call.
-        log.warning("%s (%s) could not be told of here: %s", asked.id, asked.tool, error)
+        log.warning("%s (%s) could not be told of here: %s", asked.id, visible(asked.tool), error)
 
 
 async def tell_due(notices: Notices, tenant: str | None, limit: int) -> int:
@@ -124,7 +126,7 @@ async def tell(notices: Notices, approval_id: str) -> bool:
     then = "it is not called again" if retry_s is None else f"it is called again in {retry_s:.0f} s"
     notices.log_failed(asked, failed, then)
     # Its type only: what a hook's error says may hold the address of a service, which is a secret for many of them.
-    await NoteTold(approval_id, teller, error=type(failed).__qualname__, retry_s=retry_s)
+    await NoteTold(approval_id, teller, error=type_name(failed), retry_s=retry_s)
     return False
 
 

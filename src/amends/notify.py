@@ -7,13 +7,10 @@
 from __future__ import annotations
 
 import base64
-import binascii
-import dataclasses
 import hashlib
 import hmac
 import json
 import time
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from http.client import HTTPException
@@ -23,8 +20,11 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from amends.errors import BadConfig, NotDelivered, UsageError
+from amends.canonical import encode
+from amends.errors import BadConfig, NotDelivered, NotStorable, UsageError
 from amends.model import Approval
+from amends.secret import Secret
+from amends.visible import ascii_json, printable, visible, visible_args, visible_value
 
 TOLERANCE_S: Final = 300.0
 """How old, or how far ahead, the timestamp of a webhook may be: what was overheard is worth nothing later."""
@@ -36,15 +36,25 @@ PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 SLACK_HEADER_CHARS_MAX: Final = 150
 SLACK_FIELD_CHARS_MAX: Final = 1_900
-SLACK_ARGS_CHARS_MAX: Final = 2_900
+SLACK_TEXT_CHARS_MAX: Final = 2_900
 """Slack refuses a message with a field of more than 2,000 characters, or a text of more than 3,000."""
+HEADER_CHARS_MAX: Final = 4_096
+"""A header of a webhook that is longer is not ours."""
+SIGNATURES_MAX: Final = 32
+DIGITS_MAX: Final = 12
+"""Of a timestamp in seconds: enough for 30,000 years."""
 
 
 # ---- what is said -------------------------------------------------------------------------
 
 
 def payload(approval: Approval) -> dict[str, Any]:
-    """The approval as plain JSON data: what a webhook sends unless it is told otherwise."""
+    """The approval as JSON data: what a webhook sends unless it is told otherwise.
+
+    ``args`` are exact, in the form in which the ledger keeps them: what JSON has no word for is an object with one key
+    that starts with ``$``, such as ``{"$decimal": "4.20"}`` or, for keys that are no texts, ``{"$map": [[1, "a"]]}``.
+    Two different arguments are never the same here. ``card`` is for people: lines in which nothing can deceive.
+    """
     call = approval.call
     return {
         "type": "approval.needed",
@@ -57,12 +67,13 @@ def payload(approval: Approval) -> dict[str, Any]:
             "why": approval.rule,
             "expires_at": approval.expires_at.isoformat(),
             "links": dict(approval.links),
+            "card": card(approval),
             "call": {
                 "id": call.id,
                 "run": call.run_id,
                 "tool": call.tool,
                 "version": call.version,
-                "args": json.loads(_json(call.args)),
+                "args": exact(dict(call.args)),
                 "classes": dict(call.classes),
                 "tenant": call.tenant,
                 "agent": call.agent,
@@ -72,39 +83,127 @@ def payload(approval: Approval) -> dict[str, Any]:
     }
 
 
+def card(approval: Approval) -> list[str]:
+    """The approval as lines for people: all of it, each part of it visible, and every line begun by a word of ours."""
+    args = [f"argument {line}" for line in _argument_lines(approval)]
+    facts = [f"{name.lower()}: {text}" for name, text in _facts(approval).items()]
+    return [_title(approval), *facts, *args, f"approval: {visible(approval.id)}", f"digest: {visible(approval.digest)}"]
+
+
+def _title(approval: Approval) -> str:
+    needs = "approval" if approval.needed <= 1 else f"{approval.needed} approvals"
+    return f"{visible(approval.call.tool)} needs {needs}"
+
+
+def _facts(approval: Approval) -> dict[str, str]:
+    call = approval.call
+    facts = {
+        "Run": visible(call.run_id),
+        "Asked by": visible(call.agent or call.principal or "an agent", prose=True),
+        "On behalf of": visible(call.principal) if call.principal and call.agent else "",
+        "Until": _time(approval.expires_at),
+        "Tenant": visible(call.tenant) if call.tenant else "",
+        "Why": visible(approval.rule, prose=True) if approval.rule else "",
+    }
+    return {name: text for name, text in facts.items() if text}
+
+
+def _argument_lines(approval: Approval) -> list[str]:
+    """Return the arguments whole, with the class of a value where its annotation leaves that open."""
+    call = approval.call
+    classes = [f"{visible(place)} is of class {visible(name)}" for place, name in call.classes.items()]
+    return [*visible_args(call.args), *classes]
+
+
+def exact(value: Any) -> Any:
+    """A value as JSON data in the form of the ledger: two different values are never the same.
+
+    What is hidden stays so. Raises nothing, which would keep people from knowing that they are asked: what cannot be
+    written down is ``{"$shown": text}``.
+    """
+    try:
+        return _masked(json.loads(encode(value, path="args")))
+    except NotStorable:  # made by hand: what is in a ledger can be written down
+        return {"$shown": visible_value(value)}
+
+
+def _masked(found: Any) -> Any:
+    if isinstance(found, list):
+        return [_masked(one) for one in found]
+    if not isinstance(found, dict):
+        return found
+    if list(found) == ["$secret"]:
+        return {"$secret": str(Secret.read(found["$secret"]))}
+    return {name: _masked(one) for name, one in found.items()}
+
+
 def slack_payload(approval: Approval) -> dict[str, Any]:
     """The approval as a message for Slack: ``Webhook(url_of_the_channel, body=slack_payload)``.
 
     With links the buttons open them; without, they carry "id digest" as their value, for an app of yours that listens.
+    A request that does not fit into one message says so, and has no buttons: nobody decides over part of it.
     """
     call = approval.call
-    asks = call.agent or call.principal or "an agent"
-    title = f"{call.tool} needs {'approval' if approval.needed <= 1 else f'{approval.needed} approvals'}"
-    facts = {"Run": call.run_id, "Asked by": asks, "Until": _time(approval.expires_at), "Tenant": call.tenant or ""}
-    facts["Why"] = approval.rule
-    facts["Classes"] = ", ".join(f"{place}: {name}" for place, name in call.classes.items())
-    args = _visible(_json(call.args, indent=2))
-    shown = _cut(args, SLACK_ARGS_CHARS_MAX)
+    title, facts = _title(approval), _facts(approval)
+    long = [f"{name}: {text}" for name, text in facts.items() if len(_coded(text)) > SLACK_FIELD_CHARS_MAX]
+    short = {name: text for name, text in facts.items() if len(_coded(text)) <= SLACK_FIELD_CHARS_MAX}
+    if len(_inert(title)) > SLACK_HEADER_CHARS_MAX:
+        long.insert(0, f"Tool: {visible(call.tool)}")
+        title = title.replace(visible(call.tool), "a tool with a long name", 1)
+    args = _argument_lines(approval) or ["no arguments"]
+    whole = "\n".join([*long, *args])
+    shown = whole[: _fitting(whole, SLACK_TEXT_CHARS_MAX)]
     blocks: list[dict[str, Any]] = [
-        {"type": "header", "text": {"type": "plain_text", "text": _visible(title)[:SLACK_HEADER_CHARS_MAX]}},
-        {"type": "section", "fields": [_field(name, text) for name, text in facts.items() if text]},
-        {"type": "section", "text": {"type": "mrkdwn", "text": _fenced(shown)}},
+        {"type": "header", "text": {"type": "plain_text", "text": _inert(title), "emoji": False}},
+        {"type": "section", "fields": [_mrkdwn(f"*{name}*\n{_coded(text)}") for name, text in short.items()]},
+        {"type": "section", "text": _mrkdwn(_fenced(shown))},
     ]
-    if shown != args:
-        cut = f"{len(args) - len(shown)} more characters are not shown: read all of it before you decide."
-        blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": f":warning: {cut}"}})
-    blocks.append({"type": "actions", "elements": [_button(approval, verb) for verb in ("approve", "reject")]})
-    blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": f"{approval.id} · {approval.digest}"}]})
-    return {"text": _escaped(_visible(f"{title} ({call.run_id})")), "blocks": blocks}
+    if shown == whole:
+        blocks.append({"type": "actions", "elements": [_button(approval, verb) for verb in ("approve", "reject")]})
+    else:
+        missing = f"{len(whole) - len(shown):,} more characters are not shown, so it cannot be decided here"
+        look = f"`amends approvals show {_code(visible(approval.id))}`"
+        blocks.append({"type": "section", "text": _mrkdwn(f":warning: {missing}. Read all of it first: {look}")})
+    told = f"`{_code(visible(approval.id))}` · `{_code(visible(approval.digest))}`"
+    blocks.append({"type": "context", "elements": [_mrkdwn(told)]})
+    text = _inert(f"{title} ({_short(visible(call.run_id))})")
+    return {"text": text, "mrkdwn": False, "blocks": blocks}
 
 
-def _field(name: str, text: str) -> dict[str, str]:
-    return {"type": "mrkdwn", "text": f"*{name}*\n{_escaped(_cut(_visible(text), SLACK_FIELD_CHARS_MAX))}"}
+def _mrkdwn(text: str) -> dict[str, Any]:
+    """``verbatim``: Slack makes no links of addresses and names in it."""
+    return {"type": "mrkdwn", "text": text, "verbatim": True}
+
+
+def _coded(text: str) -> str:
+    """As code, in which Slack knows no bold, no links, no names and no emoji."""
+    return f"`{_code(text)}`"
+
+
+def _code(text: str) -> str:
+    """For the inside of code: a backtick would end it."""
+    return _escaped(text.replace("`", "\\x60"))
 
 
 def _fenced(text: str) -> str:
-    """As code: a fence inside it would end it, and what follows could look like words of ours."""
-    return f"```\n{_escaped(text.replace('```', chr(0x2019) * 3))}\n```"
+    return f"```\n{_code(text)}\n```"
+
+
+def _inert(text: str) -> str:
+    """For places that have no code: signs that Slack gives a meaning to are spelled out."""
+    return "".join(f"\\x{ord(one):02x}" if one in "<>&*~`" else one for one in text)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SLACK_HEADER_CHARS_MAX else text[: SLACK_HEADER_CHARS_MAX - 1] + "…"
+
+
+def _fitting(text: str, limit: int) -> int:
+    """How many characters of it are no longer than this once they are escaped."""
+    if len(_code(text)) <= limit:
+        return len(text)
+    lengths = accumulate(len(_code(one)) for one in text)
+    return sum(1 for _ in takewhile(lambda length: length <= limit, lengths))
 
 
 def _button(approval: Approval, verb: str) -> dict[str, Any]:
@@ -120,46 +219,13 @@ def _button(approval: Approval, verb: str) -> dict[str, Any]:
     return button | {"value": link or f"{approval.id} {approval.digest}"}
 
 
-def _cut(text: str, limit: int) -> str:
-    """As much of it as is no longer than this once it is escaped."""
-    if len(_escaped(text)) <= limit:
-        return text
-    lengths = accumulate(len(_escaped(one)) for one in text)
-    return text[: sum(1 for _ in takewhile(lambda length: length <= limit, lengths))]
-
-
 def _escaped(text: str) -> str:
     """What Slack would take for a mention or a link is shown as it was written."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _visible(text: str) -> str:
-    """What turns the direction of writing, or cannot be seen, is spelled out: a person decides by what is shown."""
-    return "".join(one if one == "\n" or unicodedata.category(one)[0] != "C" else f"\\u{ord(one):04x}" for one in text)
-
-
 def _time(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M} {at:%Z}".strip()
-
-
-def _json(value: Any, *, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, default=_plain, indent=indent)
-
-
-def _plain(value: Any) -> Any:
-    """What JSON does not have, as the nearest that it has."""
-    dump = getattr(value, "model_dump", None)
-    if callable(dump):
-        return dump(mode="json")
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, set | frozenset):
-        return sorted(value, key=str)
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return str(value)
 
 
 # ---- signing ------------------------------------------------------------------------------
@@ -167,30 +233,82 @@ def _plain(value: Any) -> Any:
 
 def signature(message_id: str, at: float, body: bytes, secret: str) -> str:
     """The header that proves who sent these bytes, and when."""
-    said = f"{message_id}.{int(at)}.".encode() + body
-    return f"v1,{base64.b64encode(hmac.new(_key(secret), said, hashlib.sha256).digest()).decode()}"
+    return _mark(_signed(message_id, int(at)) + body, _key(secret))
 
 
 def is_genuine(
     headers: Mapping[str, str], body: bytes, *, secret: str | Sequence[str], now: float | None = None
 ) -> bool:
-    """Whether a webhook was sent by somebody who has one of these secrets, just now: for whoever receives it."""
-    given = {name.lower(): value for name, value in headers.items()}
-    message_id, at, marks = (given.get(f"webhook-{name}", "") for name in ("id", "timestamp", "signature"))
-    if not (at.isascii() and at.isdigit()) or abs((time.time() if now is None else now) - int(at)) > TOLERANCE_S:
+    """Whether a webhook was sent by somebody who has one of these secrets, just now: for whoever receives it.
+
+    Whatever the headers and the body are, it answers and raises nothing; only a secret that is none is ``BadConfig``.
+    Names of headers may have capitals; a name that comes twice with different values counts as forged.
+    """
+    keys = [_key(one) for one in ([secret] if isinstance(secret, str) else list(secret))]
+    given, data = _headers(headers), _bytes(body)
+    if given is None or data is None:
         return False
-    secrets = [secret] if isinstance(secret, str) else secret
-    wanted = [signature(message_id, int(at), body, one).encode() for one in secrets]
-    return any(hmac.compare_digest(one, mark.encode()) for mark in marks.split() for one in wanted)
+    message_id, at, marks = (given.get(f"webhook-{name}", "") for name in ("id", "timestamp", "signature"))
+    moment = time.time() if now is None else now
+    if not (at.isascii() and at.isdigit() and len(at) <= DIGITS_MAX and str(int(at)) == at):
+        return False
+    if not abs(moment - int(at)) <= TOLERANCE_S:  # so written that NaN is refused
+        return False
+    said = _signed(message_id, int(at)) + data
+    wanted = [_mark(said, key).encode() for key in keys]
+    known = [mark.encode("utf-8", "surrogatepass") for mark in marks.split()[:SIGNATURES_MAX]]
+    # A list, so that each is compared: how long it takes does not tell which one fits.
+    return any([hmac.compare_digest(one, mark) for mark in known for one in wanted])  # noqa: C419
 
 
-def _key(secret: str) -> bytes:
+def _headers(headers: Any) -> dict[str, str] | None:
+    """The headers of ours by their names in small letters; None where they cannot be ours."""
+    found: dict[str, str] = {}
+    try:
+        pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+        for name, value in pairs:
+            known = _header(name)
+            if known is None or not known.lower().startswith("webhook-"):
+                continue
+            text = _header(value)
+            if text is None or len(text) > HEADER_CHARS_MAX or found.setdefault(known.lower(), text) != text:
+                return None
+    except Exception:  # whatever it is, it is no mapping of headers
+        return None
+    return found
+
+
+def _header(text: object) -> str | None:
+    return text.decode("latin-1") if isinstance(text, bytes) else text if isinstance(text, str) else None
+
+
+def _bytes(body: object) -> bytes | None:
+    try:
+        return body.encode() if isinstance(body, str) else bytes(body) if isinstance(body, _BODIES) else None
+    except (ValueError, BufferError):  # a lone surrogate is no character; a view may be gone
+        return None
+
+
+_BODIES: Final = (bytes, bytearray, memoryview)
+
+
+def _signed(message_id: str, at: int) -> bytes:
+    return f"{message_id}.{at}.".encode("utf-8", "surrogatepass")
+
+
+def _mark(said: bytes, key: bytes) -> str:
+    return f"v1,{base64.b64encode(hmac.new(key, said, hashlib.sha256).digest()).decode()}"
+
+
+def _key(secret: object) -> bytes:
     """The bytes of a secret: base64 where it says so, as generated ones do, else as it is written."""
+    if not isinstance(secret, str) or not secret.removeprefix("whsec_"):
+        raise BadConfig("the secret of the webhook is no text, or empty: anybody could sign with it", setting="secret")
     if not secret.startswith("whsec_"):
         return secret.encode()
     try:
         return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise BadConfig("the secret of the webhook begins with whsec_ and is no base64", setting="secret") from error
 
 
@@ -238,7 +356,8 @@ class Webhook:
 
     def __call__(self, approval: Approval) -> None:
         """Send it; returns once the other side has said that it has it, raises ``NotDelivered`` otherwise."""
-        body = _json(self._body(approval)).encode()
+        # In ASCII: whoever logs it as it is sees nothing that a terminal obeys.
+        body = ascii_json(json.dumps(self._body(approval), ensure_ascii=True, default=str)).encode()
         for attempt in range(1, self._attempts + 1):
             failed = self._sent(approval.id, body)
             if failed is None:
@@ -266,4 +385,6 @@ class Webhook:
             return self._failed(f"did not answer ({type(reason).__name__})", message_id, passing=True)
 
     def _failed(self, what: str, message_id: str, *, status: int = 0, passing: bool) -> NotDelivered:
-        return NotDelivered(f"{self.host} {what} to the notice of {message_id}", status=status, passing=passing)
+        return NotDelivered(
+            f"{printable(self.host)} {what} to the notice of {message_id}", status=status, passing=passing
+        )

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
-from amends.errors import shown
 from amends.model import Call, Residue
 from amends.record import dataclass, field
 from amends.report import plain
 from amends.states import CallState, RunState
+from amends.visible import visible, visible_value
 
 Doing: TypeAlias = Literal["compensate", "probe", "guard", "start", "ask"]
 
@@ -43,9 +43,10 @@ class Planned:
         }
 
     def __str__(self) -> str:
-        args = ", ".join(f"{name}={shown(value)}" for name, value in self.args.items())
-        done = f"{self.by}({args})" if self.by else "a person is asked"
-        return f"{self.what} {self.call.tool} ({self.call.id}): {done}" + (f"; {self.note}" if self.note else "")
+        args = ", ".join(f"{visible(name)}={visible_value(value)}" for name, value in self.args.items())
+        done = f"{visible(self.by)}({args})" if self.by else "a person is asked"
+        note = f"; {visible(self.note, prose=True)}" if self.note else ""
+        return f"{self.what} {visible(self.call.tool)} ({visible(self.call.id)}): {done}{note}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +103,22 @@ class RollbackPlan:
 
 
 def _lines(plan: RollbackPlan) -> Iterator[str]:
-    yield f"rollback of run {plan.run_id}   plan {plan.hash}"
+    yield f"rollback of run {visible(plan.run_id)}   plan {plan.hash}"
     if plan.refused is not None:
-        yield f"   = refused: {plan.refused}"
+        yield f"   = refused: {visible(plan.refused, prose=True)}"
         return
     for call in plan.running:
-        yield f"   ▸ in flight: {call.tool} ({call.id}) lands first"
+        yield f"   ▸ in flight: {visible(call.tool)} ({visible(call.id)}) lands first"
     for one in plan.doubts:
         yield f"   ? {one}"
     for number, one in enumerate(plan.compensations, 1):
         yield f"   {number}. {one}"
     for call in plan.dropped:
-        yield f"   – dropped: {call.tool} ({call.id})"
+        yield f"   – dropped: {visible(call.tool)} ({visible(call.id)})"
     for left in plan.cannot:
-        yield f"   ! left standing: {left.call.tool} ({left.call.id}): {left.why}"
+        yield f"   ! left standing: {visible(left.call.tool)} ({visible(left.call.id)}): {visible(left.why, prose=True)}"
     for fork in plan.forks:
-        yield f"   ! fork {fork} stands on what would be taken back"
+        yield f"   ! fork {visible(fork)} stands on what would be taken back"
     if plan.complete:
         yield "   = nothing would be left standing"
 
@@ -154,7 +155,7 @@ class Next:
 
     def __str__(self) -> str:
         if self.refused is not None:
-            return f"not possible: {self.refused}"
+            return f"not possible: {visible(self.refused, prose=True)}"
         does = "; then ".join(str(one) for one in self.does) or "starts nothing"
         who = {"owner": "its owner goes on: ", "worker": "a worker goes on: ", "agent": "its agent goes on: "}
         return f"{who.get(self.who, '')}{does}; the call is {self.call_state}, the run {self.run_state}"
@@ -177,5 +178,6 @@ class Preview:
     def __str__(self) -> str:
         answers = {"Happened": self.happened, "Absent": self.absent, "Unknown": self.unknown}
         return "\n".join(
-            [f"{self.call.tool} ({self.call.id}) is {self.call.state}"] + [f"   {k}: {v}" for k, v in answers.items()]
+            [f"{visible(self.call.tool)} ({visible(self.call.id)}) is {self.call.state}"]
+            + [f"   {k}: {v}" for k, v in answers.items()]
         )

@@ -14,7 +14,7 @@ from amends.hub import Hub, View
 from amends.ledger import BeginRollback, ClaimRun, ReadRun, Tree
 from amends.model import Absent, Call, Residue
 from amends.ops import Clocks, ReadClocks
-from amends.people import found, said
+from amends.people import found, own_run, said
 from amends.plain import digest
 from amends.planmark import tree_mark
 from amends.planned import Planned, RollbackPlan
@@ -57,7 +57,7 @@ async def rollback_planned(hub: Hub, view: View, run_id: str, *, plan: str, by: 
 async def _root_tree(view: View, run_id: Any) -> Tree:
     if not isinstance(run_id, str):
         raise UsageError(f"a run id is a text, not {run_id!r}")
-    tree = found(await ReadRun(view.tenant or "", run_id), run_id)
+    tree = own_run(found(await ReadRun(view.tenant or "", run_id), run_id))
     if tree.run.parent:
         raise UsageError(f"run {run_id} is a child: plan the rollback of its root")
     return tree
@@ -110,6 +110,9 @@ def _take_stage(hub: Hub, rehearsal: Rehearsal, tree: Tree, clocks: Clocks) -> l
     """Own the copy; what its living owner still runs is taken as landed without an effect, and told."""
     run = tree.run
     if not (run.owner and run.lease_until > tree.now):
+        # On the copy nobody waits for a heartbeat: its owner counts as silent for long enough.
+        silent = {"silent_boot": clocks.boot, "silent_mono": clocks.mono - run.lease_s, "silent_at": tree.now}
+        rehearsal.stage.runs[run.uid] = changed(run, silent)
         claim = ClaimRun(run.uid, WHO, WHO, hub.lease_s, clocks.boot, clocks.mono, force=True)
         claimed = rehearsal.play(_one(claim))
         assert claimed is not None, "a run without an owner can be claimed"

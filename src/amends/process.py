@@ -38,11 +38,20 @@ def new_id(prefix: str) -> str:
 def boot_id() -> str:
     """This boot of this host: monotonic clocks of one boot can be compared across processes."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        # A container may have a time namespace of its own, whose monotonic clock is set off against the host's.
+        return f"{boot} {_time_namespace()}".strip()
     except OSError:
         # No such file outside Linux: a name of our own keeps the clocks of two processes apart, which only
         # makes amends wait longer.
         return os.urandom(16).hex()
+
+
+def _time_namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/time").readlink())
+    except OSError:
+        return ""  # an older kernel: there is only one
 
 
 def _host() -> str:

@@ -6,15 +6,25 @@ event that decided it.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
-from amends.approvalrows import ApprovalRow
-from amends.chain import TEXTS_MAX, bound, proof, storable
+from amends.approvalrows import ApprovalRow, DelegationRow
+from amends.chain import GENESIS, TEXTS_MAX, bound, link, proof, storable
 from amends.forkops import ForkRun
 from amends.ledger import AdmitCall, SettleCall, StoreOp
-from amends.rows import CallRow, RunRow
+from amends.record import changed
+from amends.rows import CallRow, EventRow, RunRow
+
+LEARNED: Final = ("learned", "evidence")
+GOAL: Final = ("goal", "goal_by", "goal_why")
+NONE: Final = "none"
+"""How an event says that a run has no goal any more: empty facts are left out."""
+WORDS: Final = ("by_whom", "reason", "decided_at")
+"""Of a request: who decided it, why, and when."""
 
 
 def proof_of(op: StoreOp[Any], text: str | None) -> str | None:
@@ -67,9 +77,53 @@ def run_bound(row: RunRow) -> str:
     )  # fmt: skip
 
 
+def call_said(to: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the event of a move says of the words that the call has from then on: why, an alias, a person's no."""
+    said = {name: changes[name] for name in ("why", "alias") if name in changes}
+    if to == "refused" and "error" in changes:
+        said["failure"] = proof(changes["error"])
+    return said
+
+
+def learned_said(changes: Mapping[str, str]) -> dict[str, str]:
+    """Return the proofs of what a call has learned, and of the evidence that it keeps."""
+    return {name: proof(changes[name]) for name in LEARNED if name in changes}
+
+
+def goal_said(run: RunRow, changes: Mapping[str, Any]) -> dict[str, str]:
+    """Return what an event says of a run's goal, who set it and why, where these changes set it; all of it, each time."""
+    if not any(name in changes for name in GOAL):
+        return {}
+    goal, by, why = (changes.get(name, getattr(run, name)) for name in GOAL)
+    return {"goal": goal or NONE, "goal_by": by, "goal_why": why}
+
+
+def words_bound(row: ApprovalRow, changes: Mapping[str, Any] | None = None) -> str | None:
+    """Return the digest of who decided a request, when, and in which words, after these changes; None: nobody did."""
+    new = row if not changes else changed(row, {name: changes[name] for name in WORDS if name in changes})
+    said = tuple(getattr(new, name) for name in WORDS)
+    return None if said == ("", "", None) else bound(*said)
+
+
+def delegation_said(row: DelegationRow) -> str:
+    """Return the facts of the event of a delegation: all of it, so that nothing of the row can change unseen."""
+    said = {"by": row.by_whom, "to": row.to_whom, "until": row.until_at, "why": row.why}
+    return json.dumps(said, ensure_ascii=False)
+
+
+def is_delegated(row: DelegationRow, event: EventRow | None) -> bool:
+    """Return whether this event, the first of its chain, is the one that made the delegation as the row has it."""
+    if event is None or event.what != "delegated":
+        return False
+    mine = (row.id, row.tenant, row.made_at, row.seq, storable(delegation_said(row)))
+    theirs = (event.root, event.tenant, event.at, event.seq, storable(event.facts))
+    return mine == theirs and event.hash == link(GENESIS, 1, event.at, event.body)
+
+
 def terms_bound(row: ApprovalRow) -> str:
     """What was asked for, by whom, of whom and until when."""
     return bound(
         row.call, row.run, row.version, row.principal, row.agent, row.nonce, row.needed, row.roles, row.reasons, row.rule,
         row.policy, row.requested_at, row.expires_at, row.use_key, row.residue, row.follows,
+        row.editors,
     )  # fmt: skip

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from amends.errors import shown
 from amends.model import Call
 from amends.record import dataclass
 from amends.report import plain
+from amends.visible import visible, visible_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,13 @@ class Mismatch:
         return {**about, "effect": plain(self.effect), "why": self.why}
 
     def __str__(self) -> str:
-        what = "nothing in the ledger" if self.call is None else f"{self.call.id} in run {self.call.run_id}"
-        seen = "" if self.effect is None else f" ({shown(self.effect)})"
-        return f"{what}{seen}: {self.why}"
+        what = (
+            "nothing in the ledger"
+            if self.call is None
+            else f"{visible(self.call.id)} in run {visible(self.call.run_id)}"
+        )
+        seen = "" if self.effect is None else f" ({visible_value(self.effect)})"
+        return f"{what}{seen}: {visible(self.why, prose=True)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,7 @@ class Reconciliation:
 
 def _lines(found: Reconciliation) -> Iterator[str]:
     listed = "" if found.listed is None else f", {found.listed} effects listed"
-    yield f"{found.tool}: {found.compared} calls compared{listed}, {found.asked} probes asked"
+    yield f"{visible(found.tool)}: {found.compared} calls compared{listed}, {found.asked} probes asked"
     for title, part in (
         ("only in the ledger", found.missing),
         ("only in the world", found.unrecorded),

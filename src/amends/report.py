@@ -8,10 +8,11 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
-from amends.errors import shown
 from amends.model import Call, Lock, Residue, RunInfo
+from amends.phrases import plain_mapping
 from amends.record import dataclass, field
 from amends.states import RunState
+from amends.visible import visible, visible_value
 
 GLYPHS: Final = {
     "held": "…",
@@ -93,7 +94,7 @@ class Report:
         )
         foot = "<br>".join(html.escape(line.strip()) for line in _foot(self))
         return (
-            f"<table><caption>run {html.escape(self.run.id)}</caption>"
+            f"<table><caption>run {html.escape(visible(self.run.id))}</caption>"
             "<thead><tr><th>tool</th><th>kind</th><th>state</th><th>time</th><th></th></tr></thead>"
             f"<tbody>{rows}</tbody></table><p>{foot}</p>"
         )
@@ -102,7 +103,7 @@ class Report:
 def plain(value: Any) -> Any:
     """Any value as JSON data; what JSON does not have, as text."""
     if isinstance(value, dict):
-        return {str(key): plain(one) for key, one in value.items()}
+        return plain_mapping(value, plain)
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(one) for one in value]
     if isinstance(value, datetime):
@@ -115,12 +116,14 @@ def plain(value: Any) -> Any:
 def _head(report: Report) -> Iterator[str]:
     run = report.run
     generation = f" (generation {run.generation})" if run.generation > 1 else ""
-    yield f"run {run.id}{generation}" + (f"   ledger {report.ledger}" if report.ledger else "")
+    ledger = f"   ledger {visible(report.ledger, prose=True)}" if report.ledger else ""
+    yield f"run {visible(run.id)}{generation}{ledger}"
     if run.origin is not None:
-        yield f"   (loaded from ledger {run.origin}: a record, that nothing here works with)"
+        yield f"   (loaded from ledger {visible(run.origin)}: a record, that nothing here works with)"
     if run.forked_from is not None:
         count = sum(call.shared is not None for one in _all(report) for call in one.calls)
-        yield f"   (a fork of {run.forked_from} at {run.forked_at}: {count} call{'' if count == 1 else 's'} shared)"
+        origin = f"{visible(run.forked_from)} at {visible(run.forked_at or '')}"
+        yield f"   (a fork of {origin}: {count} call{'' if count == 1 else 's'} shared)"
     if run.gone_at is not None:
         yield f"   (arguments and results removed by gc on {run.gone_at:%Y-%m-%d})"
 
@@ -143,9 +146,9 @@ def _rows(report: Report) -> Iterator[tuple[str, str, str, str, str]]:
     for call in report.calls:
         took = "" if call.seconds is None else _took(call.seconds)
         state = f"{GLYPHS[call.state]} {'staged' if call.staged else call.state.replace('_', ' ')}"
-        yield call.tool, call.kind, state, took, _note(call)
+        yield visible(call.tool), call.kind, state, took, _note(call)
     for child in report.children:
-        yield f"└ {child.run.id}", "run", child.state.replace("_", " "), "", f"{len(child.calls)} calls"
+        yield f"└ {visible(child.run.id)}", "run", child.state.replace("_", " "), "", f"{len(child.calls)} calls"
 
 
 def _took(seconds: float) -> str:
@@ -167,20 +170,20 @@ def _note(call: Call) -> str:
     if call.compensation is not None and call.compensation.attempts > 1:
         parts.append(f"{call.compensation.attempts} compensation attempts")
     if call.state == "succeeded" and call.result is not None:
-        parts.append(shown(call.result))
+        parts.append(visible_value(call.result, bare=True))
     if call.loss:
-        parts.append(call.loss)
+        parts.append(visible(call.loss, prose=True))
     if call.compensation is not None and call.compensation.error and call.state.startswith("compensation"):
-        parts.append(call.compensation.error)
+        parts.append(visible(call.compensation.error, prose=True))
     elif call.state in ("failed", "in_doubt", "backing_off") and (call.error or call.why):
-        parts.append(call.error or str(call.why))
+        parts.append(visible(call.error or str(call.why), prose=True))
     elif call.state in ("held", "residue", "refused") and call.why:
-        parts.append(call.why)
+        parts.append(visible(call.why, prose=True))
     elif call.state == "held" and call.reason in ("approval", "budget"):
         parts.append("waits for a person's yes")
     if call.violation:
-        parts.append(f"against the law: {call.violation}")
-    text = "; ".join(parts).replace("\n", " ")
+        parts.append(f"against the law: {visible(call.violation, prose=True)}")
+    text = "; ".join(parts)  # in one line; "…" is escaped in what comes from outside, so it always says that it is cut
     return text if len(text) <= NOTE_CHARS_MAX else text[: NOTE_CHARS_MAX - 1] + "…"
 
 
@@ -192,12 +195,12 @@ def _foot(report: Report) -> Iterator[str]:
         end += f", on its way to {report.run.goal}"
     yield f"   = {end}"
     for left in report.residue:
-        yield f"   ! left standing: {left.call.tool} ({left.call.id}): {left.why}"
+        yield f"   ! left standing: {visible(left.call.tool)} ({visible(left.call.id)}): {visible(left.why, prose=True)}"
     for lock in report.locks:
-        yield f"   · holds {lock.name} for {_took(lock.held_s)} ({lock.tool})"
+        yield f"   · holds {visible(lock.name)} for {_took(lock.held_s)} ({visible(lock.tool)})"
     for fork in report.forks:
-        yield f"   · fork {fork} stands on it"
+        yield f"   · fork {visible(fork)} stands on it"
     for cause in report.run.causes:
-        yield f"   → {cause}"
+        yield f"   → {visible(cause, prose=True)}"
     if report.skipped:
-        yield f"   → not taken over here: this process does not have {', '.join(report.skipped)}"
+        yield f"   → not taken over here: this process does not have {', '.join(map(visible, report.skipped))}"

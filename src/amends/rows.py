@@ -74,6 +74,15 @@ class RunRow:
     """The run that this one, of a fork, was copied from; empty: it is no fork, or was begun in it."""
     forked_at: str = ""
     """Of a fork, as JSON: where that was; of a run inside it: what it was in each run that the fork stands on."""
+    lease_boot: str = ""
+    """On roots: the boot whose monotonic clock ``lease_mono`` is of; empty: the owner did not say."""
+    lease_mono: float | None = None
+    """When the lease ends on the owner's monotonic clock. A wall clock that is set does not move it."""
+    silent_boot: str = ""
+    """The boot that first noticed that the lease seems to have ended; empty: nobody has, or a heartbeat came since."""
+    silent_mono: float | None = None
+    silent_at: float | None = None
+    """When that was, on the monotonic clock of that boot and in ledger time."""
 
     @property
     def lost_at(self) -> float | None:
@@ -230,7 +239,7 @@ Changes = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Now(Op[float]):
-    """Ledger time: the later of the clock and the newest event."""
+    """Ledger time: the latest of the clock, the newest event, and the mark that heartbeats and approvals move on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,19 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from decimal import Decimal
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NoReturn,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from amends.canonical import CLASS, Member, Shape, Tagged, adapter, anywhere, places_below, shape_of_args
 from amends.errors import BadArguments
@@ -379,6 +391,21 @@ def _generator() -> type[GenerateJsonSchema]:
     return Plain
 
 
+def admits_none(hint: Any) -> bool:
+    """Return whether a value of this annotation may be None; also where the annotation does not say."""
+    if isinstance(hint, str | TypeVar) or hint in (Any, object, None, type(None), inspect.Signature.empty):
+        return True
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return admits_none(args[0])
+    if origin in (Union, UnionType):
+        return any(admits_none(arg) for arg in args)
+    if origin is Literal:
+        return None in args
+    meant = getattr(hint, "__value__", hint)  # type X = str | None
+    return meant is not hint and admits_none(meant)
+
+
 # ---- problems, in words -------------------------------------------------------------------
 
 _WANTED: Final = {
@@ -409,6 +436,10 @@ _WHY: Final = re.compile(r"_(parsing|type|from_float|parsing_size|required)$")
 
 def refuse(tool: str, problems: Sequence[str]) -> NoReturn:
     raise BadArguments(tool, problems=problems)
+
+
+def no_repeat(tool: str) -> str:
+    return f'{tool} has no argument "{REPEAT}": a call that was made before cannot be repeated here; leave it out'
 
 
 def staged_problem(tool: str, name: str) -> str:

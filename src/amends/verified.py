@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from amends.errors import LedgerTampered
 from amends.record import dataclass
+from amends.visible import visible
 
 PROBLEMS_MAX: Final = 100
 """So many are told, the first in the record; who changed a thousand events changed this one too."""
@@ -44,7 +45,8 @@ class Problem:
         return {"run": self.run_id, "event": self.n, "seq": self.seq, "how": self.how, "text": self.text}
 
     def __str__(self) -> str:
-        return f"run {self.run_id or self.root or '-'}, event {self.n or '-'}: {self.how}: {self.text}"
+        run = visible(self.run_id or self.root or "-")
+        return f"run {run}, event {self.n or '-'}: {self.how}: {visible(self.text, prose=True)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ The loop behind ``amends worker app:rt``. It takes runtimes of both colours and 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import threading
@@ -24,8 +23,9 @@ from amends.errors import LedgerUnavailable, UsageError
 from amends.report import Report
 from amends.runtime import Runtime
 from amends.settings import Setting
+from amends.visible import visible, visible_log
 
-log = logging.getLogger("amends.worker")
+log = visible_log("amends.worker")
 
 IDLE_S_MAX: Final = 5.0
 """How long an idle worker sleeps at most: an owner that died is found within this."""
@@ -207,19 +207,25 @@ class Worker:
         if report.skipped:
             self._tell_skipped(report)
             return report
-        log.info("run %s is %s", report.run_id, report.state)
+        log.info("run %s is %s", visible(report.run_id), report.state)
         if _is_late(report) and self._is_news(report):
-            log.warning("run %s is past its deadline; it has pivoted, so it goes on until it is done", report.run_id)
+            log.warning(
+                "run %s is past its deadline; it has pivoted, so it goes on until it is done", visible(report.run_id)
+            )
         for left in report.residue:
-            log.warning("run %s: left standing: %s (%s): %s", report.run_id, left.call.tool, left.call.id, left.why)
+            log.warning(
+                "run %s: left standing: %s (%s): %s",
+                *map(visible, (report.run_id, left.call.tool, left.call.id)),
+                visible(left.why, prose=True),
+            )
         for cause in report.run.causes:
-            log.warning("run %s: %s", report.run_id, cause)
+            log.warning("run %s: %s", visible(report.run_id), visible(cause, prose=True))
         return report
 
     def _tell_skipped(self, report: Report) -> None:
         if self._is_news(report):
             missing = ", ".join(report.skipped)
-            log.warning("run %s is left to another worker: this one does not have %s", report.run_id, missing)
+            log.warning("run %s is left to another worker: this one does not have %s", visible(report.run_id), missing)
 
     def _is_news(self, report: Report) -> bool:
         """Whether this worker says it for the first time of this run: what does not change is not told every second."""

@@ -204,7 +204,8 @@ async def test_a_notice_decides_nothing(shop: Shop, mode: Literal["legacy", "aut
             other = await client.call_tool("wire", {"iban": "DE03", "cents": 4200_00})
     assert text_of(done) == "wire_DE02"
     assert len(noticed) == 2
-    assert "wire(iban='DE02', cents=420000) waits for a person's approval (apr" in noticed[0]
+    assert 'wire(iban="DE02", cents=420000) waits for a person' in noticed[0]
+    assert "approval (apr" in noticed[0]
     assert "needs a person's approval" in text_of(other), "a client that cannot ask is told in words"
     assert shop.states() == ["committed", "open"]
 
@@ -260,7 +261,7 @@ async def test_there_is_nothing_to_end_without_a_name(shop: Shop) -> None:
 async def test_a_model_may_say_that_it_means_a_call_once_more(shop: Shop) -> None:
     args: dict[str, Any] = {"order": "A1", "cents": 500}
     meta: Any = {RUN_META: "r"}
-    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared(), repeats=True) as rt:
         async with Client(serving(guarded(rt, repeats=True), shop)) as client:
             shown = {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
             assert "again_because" in shown["charge"]["properties"]

@@ -269,7 +269,8 @@ def test_an_edit_is_a_new_request(shop: Shop) -> None:
     new = rt.edit(held.value.approval.id, {"order": "1", "cents": 50}, by="anna", why="too much")
     assert (new.state, new.call.args["cents"]) == ("pending", 50)
     assert rt.approval(held.value.approval.id).state == "rejected"
-    yes(rt, new)
+    assert new.editors == ("anna",)
+    yes(rt, new, by="bob")
     with rt.run("r") as run:
         assert "50" in run.answer("charge", {"order": "1", "cents": 5000}).text
         assert run.answer("charge", {"order": "1", "cents": 50}).status == "done"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from amends.approvalrows import APPROVAL_COLUMNS
+from amends.approvalrows import APPROVAL_COLUMNS, DELEGATION_COLUMNS
 from amends.chain import GENESIS, body_of, link
 from amends.checkpointrows import CHECKPOINT_COLUMNS
 from amends.rows import CALL_COLUMNS, EVENT_COLUMNS, RUN_COLUMNS
@@ -19,9 +19,10 @@ COLUMNS = {
     "events": EVENT_COLUMNS,
     "approvals": APPROVAL_COLUMNS,
     "checkpoints": CHECKPOINT_COLUMNS,
+    "delegations": DELEGATION_COLUMNS,
 }
-ORDER = {"runs": "place", "calls": "seq", "events": "seq", "approvals": "seq", "checkpoints": "n"}
-KEYS = {"runs": "uid", "calls": "id", "events": "seq", "approvals": "id", "checkpoints": "n"}
+ORDER = {"runs": "place", "calls": "seq", "events": "seq", "approvals": "seq", "checkpoints": "n", "delegations": "id"}
+KEYS = {"runs": "uid", "calls": "id", "events": "seq", "approvals": "id", "checkpoints": "n", "delegations": "id"}
 
 Row = dict[str, Any]
 Copy = Mapping[str, list[Row]]

@@ -116,7 +116,7 @@ def test_lines_that_are_no_rows_are_refused(bundle: bytes, line: bytes) -> None:
     [
         ("runs", "history", "1"),
         ("runs", "history", True),
-        ("runs", "goal", None),
+        ("runs", "opener", None),
         ("calls", "result", 5),
         ("calls", "learned", 5),
         ("calls", "first_at", "now"),
@@ -178,7 +178,7 @@ def test_numbers_without_end_are_refused(bundle: bytes, number: str, tmp_path: P
 
 def test_rows_that_a_newer_amends_may_leave_out_have_their_defaults(bundle: bytes) -> None:
     with runtime("memory:") as rt:
-        rt.load(changed(bundle, "calls", lambda rows: [row.pop("learned") for row in rows]))
+        rt.load(changed(bundle, "calls", lambda rows: [row.pop("probes") for row in rows]))
         assert len(list(rt.calls())) > 5
 
 

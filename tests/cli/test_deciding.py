@@ -170,7 +170,7 @@ def test_a_rollback_is_shown_and_then_done_exactly_so(shop: Path, open_run: str)
 
 def test_a_rollback_at_a_terminal_shows_its_plan_and_asks(shop: Path, open_run: str) -> None:
     shown = at_terminal("rollback", "order", "--plan", cwd=shop, width=120)
-    assert (shown.code, "refund(result=ch_9)" in shown.text) == (0, True), shown.text
+    assert (shown.code, 'refund(result="ch_9")' in shown.text) == (0, True), shown.text
     no = at_terminal("rollback", open_run, "--why", "x", cwd=shop, answers=[("Take run order-9 back?", "\n")])
     assert (no.code, "nothing was done" in no.text) == (1, True)
     yes = at_terminal("rollback", open_run, "--why", "x", cwd=shop, answers=[("Take run order-9 back?", "y\n")])

@@ -144,9 +144,10 @@ def test_every_kind_of_argument_can_be_told(receiver: Receiver) -> None:
     args: dict[str, Any] = {"a": Line(at=at), "b": Money(Decimal("4.20")), "c": {3, 1, 2}, "d": b"\x00x", "e": at}
     Webhook(receiver.url)(approval(args))
     said = receiver.received[0].said["data"]["call"]["args"]
-    assert said["a"] == {"at": "2026-03-01T00:00:00Z"}
-    assert said["b"] == {"cents": "4.20"}
-    assert (said["c"], said["d"], said["e"]) == ([1, 2, 3], "AHg=", str(at))
+    assert said["a"] == {"at": {"$datetime": "2026-03-01T00:00:00+00:00"}}
+    assert said["b"] == {"cents": {"$decimal": "4.20"}}
+    assert (said["c"], said["d"]) == ({"$set": [1, 2, 3]}, {"$bytes": "AHg="})
+    assert said["e"] == {"$datetime": at.isoformat()}
 
 
 def test_the_body_may_be_anybodys(receiver: Receiver) -> None:

@@ -196,14 +196,17 @@ def test_a_ledger_that_needs_a_newer_amends_is_refused(make: Make, postgres_url:
 def test_an_older_ledger_is_brought_up_to_date(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     make().open(create=True)
     newer = replace(
-        migrations("postgresql")[-1], version=2, name="0002_more", statements=("create table more (a text)",)
+        migrations("postgresql")[-1],
+        version=len(migrations("postgresql")) + 1,
+        name="9999_more",
+        statements=("create table more (a text)",),
     )
     both = (*migrations("postgresql"), newer)
     monkeypatch.setattr(pgschema, "migrations", lambda _: both)
     monkeypatch.setattr(pgschema, "schema_of", lambda _, found, needs, name: _schema(found, needs, name, both))
     store = make()
     assert store.open(create=False) is False
-    assert store.schema().version == 2
+    assert store.schema().version == len(both)
 
 
 def _schema(found: int, needs: int, ledger: str, known: tuple[Any, ...]) -> Schema:

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from amends import Runtime
 from amends.cli.load import load_runtime
 from amends.errors import LedgerMissing, UsageError
+from amends.visible import visible
 
 CANDIDATES_MAX: Final = 5
 """How many are named when the beginning of an id is not enough."""
@@ -152,7 +153,7 @@ def run_named(rt: Runtime, text: str) -> str:
         "amends runs list",
         rt,
         exact=rt.report,
-        found=lambda: (one.id for one in rt.runs(f"run:{_quoted(text)}*")),
+        found=lambda: (one.id for one in rt.runs(f"run:{filter_text(text)}*")),
     )
 
 
@@ -164,13 +165,13 @@ def call_named(rt: Runtime, text: str) -> str:
         "amends runs show RUN --json",
         rt,
         exact=rt.call,
-        found=lambda: (one.id for one in rt.calls(f"call:{_quoted(text)}*")),
+        found=lambda: (one.id for one in rt.calls(f"call:{filter_text(text)}*")),
     )
 
 
 def approval_named(rt: Runtime, text: str) -> str:
     """The id of a request for approval, the same way; or of the one request of the run with this id that waits."""
-    of_run, _ = first(rt.approvals(f"state:pending run:{_quoted(text)}"), 2) if text else ([], False)
+    of_run, _ = first(rt.approvals(f"state:pending run:{filter_text(text)}"), 2) if text else ([], False)
     if len(of_run) == 1:
         return str(of_run[0].id)
     return _named(
@@ -179,7 +180,7 @@ def approval_named(rt: Runtime, text: str) -> str:
         "amends approvals list",
         rt,
         exact=rt.approval,
-        found=lambda: (one.id for one in rt.approvals(f"approval:{_quoted(text)}*")),
+        found=lambda: (one.id for one in rt.approvals(f"approval:{filter_text(text)}*")),
     )
 
 
@@ -204,11 +205,13 @@ def _named(
     if begun:
         more = " and more" if len(begun) > CANDIDATES_MAX else ""
         raise UsageError(
-            f"{text!r} is the beginning of more than one {what}: {', '.join(begun[:CANDIDATES_MAX])}{more}",
+            f"{text!r} is the beginning of more than one {what}: "
+            f"{', '.join(map(visible, begun[:CANDIDATES_MAX]))}{more}",
             hint="write more of the id",
         )
     raise UsageError(
-        f"there is no {what} {text!r} in {rt.settings['url'].value}", hint=f"{listing} shows what is there"
+        f"there is no {what} {text!r} in {visible(str(rt.settings['url'].value), prose=True)}",
+        hint=f"{listing} shows what is there",
     )
 
 
@@ -222,7 +225,8 @@ def _distinct(ids: Iterable[str]) -> list[str]:
     return sorted(found)
 
 
-def _quoted(text: str) -> str:
+def filter_text(text: str) -> str:
+    """The text as a filter takes it; may find more, which the caller compares again."""
     # A double quote cannot be said inside quotes; a star stands for it, and what was found is compared again.
     return "*".join(f'"{part}"' for part in text.split('"'))
 

@@ -11,7 +11,7 @@ import typer
 
 from amends import __version__
 from amends.cli import auditverbs, forkverbs, ledgerverbs, peopleverbs, runverbs
-from amends.cli.show import put, put_error
+from amends.cli.show import put, put_error, put_plain
 from amends.errors import Error
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
@@ -38,10 +38,14 @@ def run(args: Sequence[str] | None) -> int:
     """Do what the command line says, in exit codes instead of exceptions."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal without ✓ gets ?, not an error
-    words = sys.argv[1:] if args is None else list(args)
+            # A terminal without ✓ gets \u2713: no error, and no ? that could stand for anything.
+            stream.reconfigure(errors="backslashreplace")
+    words, config = _without_config(sys.argv[1:] if args is None else list(args))
     as_json = "--json" in words
+    known = os.environ.get("AMENDS_CONFIG")
     try:
+        if config:
+            os.environ["AMENDS_CONFIG"] = config
         code = app(args=words, prog_name="amends", standalone_mode=False)
         sys.stdout.flush()
     except Error as error:
@@ -60,7 +64,30 @@ def run(args: Sequence[str] | None) -> int:
             error.format_message(), hint=_help_for(error), code="wrong_use", docs=_docs_for(error), as_json=as_json
         )
         return WRONG
+    finally:
+        if config and known is None:
+            os.environ.pop("AMENDS_CONFIG", None)
+        elif config and known is not None:
+            os.environ["AMENDS_CONFIG"] = known
     return code if isinstance(code, int) else DONE
+
+
+def _without_config(words: list[str]) -> tuple[list[str], str]:
+    """The words without ``--config FILE``, and the file. It may stand anywhere: every verb reads the settings."""
+    left: list[str] = []
+    config = ""
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if name != "--config" or "--" in left:
+            left.append(word)
+            continue
+        file = value if equals else next(rest, "")
+        if not file:
+            left.append(word)  # without its file: typer says what is missing
+        else:
+            config = file
+    return left, config
 
 
 def _wrong_usage() -> Any:
@@ -93,7 +120,15 @@ def top(
     _version: Annotated[
         bool, typer.Option("--version", help="Say the version and leave.", callback=_version, is_eager=True)
     ] = False,
+    _config: Annotated[
+        str | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="The settings file, which is trusted; else AMENDS_CONFIG, or what is found.",
+        ),
+    ] = None,
 ) -> None:
     """Show the help where no verb was said."""
     if context.invoked_subcommand is None:
-        put(context.get_help())
+        put_plain(context.get_help())

@@ -7,12 +7,13 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from amends import Approval, Call, Runtime
-from amends.cli.access import approval_named, first, reading, who, working
+from amends import Approval, Call, Runtime, Yes
+from amends.cli.access import approval_named, filter_text, first, reading, who, working
 from amends.cli.codes import DONE, FAILED
-from amends.cli.reading import lasted, say_how_many, shown_args, time_of
-from amends.cli.show import BOLD, STYLES, agrees, has_person, must_ask, put, put_facts, put_json, put_table, say
-from amends.errors import UsageError, shown
+from amends.cli.reading import args_lines, lasted, say_how_many, shown_args, time_of
+from amends.cli.show import BOLD, STYLES, Shown, agrees, has_person, must_ask, put, put_facts, put_json, put_table, say
+from amends.errors import UsageError
+from amends.visible import visible, visible_value
 
 DIGEST_CHARS_MIN: Final = 12
 """So much of a digest must be said: nobody finds another call that begins so."""
@@ -72,7 +73,7 @@ def approve(
         said = _digest(approval, digest)
         if asks:
             put_card(approval, _before(rt, approval), words=True)
-            if approval.state in LIVE and not agrees(f"{person} approves exactly this. Sure?"):
+            if approval.state in LIVE and not agrees(f"{visible(person)} approves exactly this. Sure?"):
                 return FAILED
         if bypass:
             approval = rt.bypass(approval.id, digest=said, by=person, why=why)
@@ -115,24 +116,29 @@ def again(approval_id: str, *, by: str | None, why: str, url: str | None, tenant
 
 
 def put_card(approval: Approval, before: Call | None, *, words: bool = False) -> None:
-    """All that is said yes to; ``words``: to stderr, beside a question."""
+    """Show all that is said yes to, whole; ``words``: to stderr, beside a question.
+
+    Every line begins with a label of ours, or with spaces: nothing in a value can begin one.
+    """
     import sys
 
     stream = sys.stderr if words else sys.stdout
     call = approval.call
-    put(f"{call.tool}  {approval.id}", style=BOLD, stream=stream)
+    put(f"{visible(call.tool)}  {visible(approval.id)}", style=BOLD, stream=stream)
     put_facts(
         {
             "state": approval.state,
             "run": call.run_id,
             "agent": call.agent,
             "on behalf of": call.principal,
+            "tenant": call.tenant,
+            "version": call.version,
             "asked because": approval.rule,
             "asked at": time_of(approval.requested_at),
             "expires": _expires(approval),
-            "needs": _needs(approval),
-            "said yes": "; ".join(f"{one.by} at {time_of(one.at)}" for one in approval.given),
-            "a no may be": ", ".join(approval.reasons),
+            "needs": Shown(_needs(approval)),
+            "said yes": Shown("; ".join(_yes(one) for one in approval.given)),
+            "a no may be": Shown(", ".join(visible(one, prose=True) for one in approval.reasons)),
             "decided by": approval.by,
             "reason": approval.reason,
             "used at": time_of(approval.used_at),
@@ -141,18 +147,19 @@ def put_card(approval: Approval, before: Call | None, *, words: bool = False) ->
         stream=stream,
     )
     put("arguments", stream=stream)
-    for name, value in call.args.items():
-        put(f"   {name} = {shown(value)}", stream=stream)
+    for line in args_lines(call.args):
+        put(line, stream=stream)
     for place, name in call.classes.items():
-        put(f"   {place} is of class {name}", stream=stream)
+        put(f"   {visible(place)} is of class {visible(name)}", stream=stream)
     for name, (was, now) in _changes(before, call).items():
-        put(
-            f"   not as the last time: {name} was {shown(was)}, is {shown(now)}", style=STYLES["pending"], stream=stream
-        )
+        changed = f"{visible(name)} was {visible_value(was)}, is {visible_value(now)}"
+        put(f"   not as the last time: {changed}", style=STYLES["pending"], stream=stream)
 
 
 def approval_facts(approval: Approval) -> dict[str, Any]:
     """An approval as JSON has it."""
+    from amends.notify import exact  # brings HTTP along, which few verbs need
+
     call = approval.call
     return {
         "approval": approval.id,
@@ -162,7 +169,7 @@ def approval_facts(approval: Approval) -> dict[str, Any]:
         "run": call.run_id,
         "tool": call.tool,
         "version": call.version,
-        "args": dict(call.args),
+        "args": exact(dict(call.args)),
         "classes": dict(call.classes),
         "agent": call.agent,
         "principal": call.principal,
@@ -186,7 +193,8 @@ def _row(approval: Approval) -> tuple[str, ...]:
     call = approval.call
     left = lasted(max(0.0, _left_s(approval))) if approval.state in LIVE else ""
     given = f"{len(approval.given)}/{approval.needed}"
-    return (approval.id, call.run_id, call.tool, approval.state, left, given, shown_args(call.args))
+    names = (visible(approval.id), visible(call.run_id), visible(call.tool))
+    return (*names, approval.state, left, given, shown_args(call.args))
 
 
 def _left_s(approval: Approval) -> float:
@@ -200,12 +208,24 @@ def _expires(approval: Approval) -> str:
 
 def _needs(approval: Approval) -> str:
     people = f"{approval.needed} {'person' if approval.needed == 1 else 'people'}"
-    return f"{people} of {', '.join(approval.roles)}" if approval.roles else f"{people}, not the one who asked"
+    return (
+        f"{people} of {', '.join(map(visible, approval.roles))}"
+        if approval.roles
+        else f"{people}, not the one who asked"
+    )
+
+
+def _yes(one: Yes) -> str:
+    behalf = f" for {visible(one.behalf)}" if one.behalf else ""
+    why = f": {visible(one.why, prose=True)}" if one.why else ""
+    return f"{visible(one.by)}{behalf} at {time_of(one.at)}{' (bypass)' if one.bypass else ''}{why}"
 
 
 def _before(rt: Runtime, approval: Approval) -> Call | None:
     """The newest call of this tool that a person allowed: what is new about this one is what to look at."""
-    used = next(iter(rt.approvals(f'state:used tool:"{approval.call.tool}"')), None)
+    tool = approval.call.tool
+    found = rt.approvals(f"state:used tool:{filter_text(tool)}")
+    used = next((one for one in found if one.call.tool == tool), None)
     return None if used is None or used.id == approval.id else used.call
 
 
@@ -214,7 +234,7 @@ def _changes(before: Call | None, call: Call) -> Mapping[str, tuple[Any, Any]]:
         return {}
     names = dict.fromkeys((*before.args, *call.args))
     pairs = {name: (before.args.get(name), call.args.get(name)) for name in names}
-    return {name: (was, now) for name, (was, now) in pairs.items() if was != now}
+    return {name: (was, now) for name, (was, now) in pairs.items() if visible_value(was) != visible_value(now)}
 
 
 def _digest(approval: Approval, said: str | None) -> str:
@@ -230,7 +250,7 @@ def _put(approval: Approval, as_json: bool) -> int:
         return DONE
     more = approval.needed - len(approval.given)
     waits = f", {more} more needed" if approval.state == "pending" and approval.given else ""
-    put(f"{approval.id}  {approval.state}{waits}", style=STYLES.get(approval.state, ""))
+    put(f"{visible(approval.id)}  {approval.state}{waits}", style=STYLES.get(approval.state, ""))
     if approval.state == "approved":
-        say(f"run {approval.call.run_id} can go on: open it again, or a worker does where it may")
+        say(f"run {visible(approval.call.run_id)} can go on: open it again, or a worker does where it may")
     return DONE

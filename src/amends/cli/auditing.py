@@ -12,6 +12,7 @@ from amends.cli.codes import CHAIN_BROKEN, DONE
 from amends.cli.show import progress, put, put_facts, put_json, put_table, say
 from amends.errors import UsageError
 from amends.signing import new_key
+from amends.visible import visible
 
 
 def verify(
@@ -23,7 +24,7 @@ def verify(
     with working(app, url=url, tenant=None) as rt:
         ledger = str(rt.settings["url"].value)
         chosen = [run_named(rt, run) for run in runs]
-        with progress(f"reading {', '.join(chosen) or ledger}"):
+        with progress(f"reading {', '.join(map(visible, chosen)) or visible(ledger)}"):
             found = rt.verify(*chosen, anchor=None if anchor is None else str(anchor), keys=keys)
     if as_json:
         put_json(found.to_dict())
@@ -45,7 +46,10 @@ def _put_verified(ledger: str, found: Verified) -> None:
     if found.unproved:
         facts["encrypted, not proved"] = f"{found.unproved:,}"
     put_facts(facts)
-    rows = [(one.run_id or "-", str(one.n or "-"), str(one.seq or "-"), one.how, one.text) for one in found.problems]
+    rows = [
+        (visible(one.run_id or "-"), str(one.n or "-"), str(one.seq or "-"), one.how, visible(one.text, prose=True))
+        for one in found.problems
+    ]
     if rows:
         put()
         put_table(("run", "event", "place", "how", "what"), rows)
@@ -99,7 +103,8 @@ def make_key(*, out: Path | None, hmac: bool, as_json: bool) -> int:
         return DONE
     put(made.public)
     check = str(out) if hmac else made.public
-    say(f"{out} has the secret: AMENDS_AUDIT_KEY={out}. Who is to check says: amends audit verify --key {check}")
+    file = visible(str(out))
+    say(f"{file} has the secret: AMENDS_AUDIT_KEY={file}. Who is to check says: amends audit verify --key {check}")
     return DONE
 
 

@@ -15,6 +15,7 @@ from amends.cli.codes import DONE
 from amends.cli.show import progress, put_json, put_table, say
 from amends.cli.watching import event_facts
 from amends.errors import UsageError
+from amends.visible import visible
 
 FILE_BYTES_MAX: Final = 1 << 28
 """A file that is larger is no bundle of ours."""
@@ -26,14 +27,14 @@ def export(
     """See ``amends audit export``."""
     with reading(url, tenant) as rt:
         chosen = list(dict.fromkeys(run_named(rt, run) for run in runs))
-        with progress(f"exporting {', '.join(chosen)}"):
+        with progress(f"exporting {', '.join(map(visible, chosen))}"):
             bundle = rt.export(*chosen)
     _write(out, bundle, force=force)
     if as_json:
         put_json({"file": str(out), "runs": chosen, "bytes": len(bundle)})
         return DONE
-    put_table(("file", "runs", "bytes"), [(str(out), ", ".join(chosen), f"{len(bundle):,}")])
-    say(f"whoever has it can check it: python {out}")
+    put_table(("file", "runs", "bytes"), [(visible(str(out)), ", ".join(map(visible, chosen)), f"{len(bundle):,}")])
+    say(f"whoever has it can check it: python {visible(str(out))}")
     return DONE
 
 
@@ -60,7 +61,7 @@ def load(file: Path, *, url: str | None, tenant: str | None, as_json: bool) -> i
     bundle = _read(file)
     rt = Runtime(url, tenant=tenant)
     try:
-        with progress(f"checking {file}"):
+        with progress(f"checking {visible(str(file))}"):
             loaded = rt.load(bundle)
         ledger = str(rt.settings["url"].value)
     finally:
@@ -68,7 +69,7 @@ def load(file: Path, *, url: str | None, tenant: str | None, as_json: bool) -> i
     if as_json:
         put_json({"ledger": ledger, "runs": loaded})
         return DONE
-    put_table(("ledger", "run"), [(ledger, run) for run in loaded])
+    put_table(("ledger", "run"), [(visible(ledger), visible(run)) for run in loaded])
     say("they are records here: nothing works with them; amends runs show, audit verify and replay read them")
     return DONE
 

@@ -7,8 +7,9 @@ from itertools import islice
 from typing import Any, Final
 
 from amends.cli.codes import DONE
-from amends.cli.show import put
+from amends.cli.show import put, put_plain
 from amends.errors import UsageError
+from amends.visible import visible
 
 IDS_MAX: Final = 50
 """So many of the newest ids are offered."""
@@ -41,8 +42,8 @@ ASKED: Final = {"RUN": "run", "[RUN]": "run", "[RUN]...": "run", "CALL": "call",
 def put_script(shell: str) -> int:
     """See ``amends completion``."""
     if shell not in SCRIPTS:
-        raise UsageError(f"there is no completion for {shell!r}", hint=f"say one of {', '.join(SCRIPTS)}")
-    put(SCRIPTS[shell].rstrip())
+        raise UsageError(f"there is no completion for {visible(shell)}", hint=f"say one of {', '.join(SCRIPTS)}")
+    put_plain(SCRIPTS[shell].rstrip())
     return DONE
 
 
@@ -99,5 +100,6 @@ def _ids(what: str, last: str) -> list[str]:
     with suppress(Exception), Runtime(create=False) as rt:
         found: Any = {"run": rt.runs, "call": rt.calls}.get(what) or getattr(rt, f"{what}s")
         ids = dict.fromkeys(one.id for one in islice(found(), IDS_MAX))
-        return [one for one in ids if one.startswith(last)]
+        # A shell shows what it is given, and may run it: only ids that are plain words are offered.
+        return [one for one in ids if one.startswith(last) and visible(one) == one]
     return []

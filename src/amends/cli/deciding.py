@@ -8,9 +8,10 @@ from typing import Any, Final
 from amends import Absent, Call, Happened, Report, Runtime, Unknown
 from amends.cli.access import call_named, reading, run_named, who, working
 from amends.cli.codes import DONE, FAILED, IN_DOUBT, NEEDS_A_PERSON
-from amends.cli.reading import put_report, shown_args
+from amends.cli.reading import args_lines, put_report
 from amends.cli.show import agrees, must_ask, progress, put, put_json, say
 from amends.errors import UsageError
+from amends.visible import visible, visible_value
 
 ANSWERS: Final = ("happened", "absent", "unknown")
 DECISIONS: Final = ("run", "replay", "refuse")
@@ -20,7 +21,7 @@ def probe(call_id: str, *, app: str | None, url: str | None, tenant: str | None,
     """See ``amends doubts probe``."""
     with working(app, url=url, tenant=tenant, needed="a probe") as rt:
         call = rt.call(call_named(rt, call_id))
-        with progress(f"asking about {call.tool}"):
+        with progress(f"asking about {visible(call.tool)}"):
             answer = rt.probe(call.id)
     facts: dict[str, Any] = {"call": call.id, "tool": call.tool, "answer": type(answer).__name__.lower()}
     facts |= {"result": answer.result} if isinstance(answer, Happened) else {}
@@ -29,9 +30,12 @@ def probe(call_id: str, *, app: str | None, url: str | None, tenant: str | None,
         put_json(facts)
     else:
         more = facts.get("result", facts.get("why"))
-        put(f"{call.tool} ({call.id}): {facts['answer']}" + (f": {more}" if more not in (None, "") else ""))
+        said = f": {visible_value(more, bare=True)}" if more not in (None, "") else ""
+        put(f"{visible(call.tool)} ({visible(call.id)}): {facts['answer']}{said}")
         if not isinstance(answer, Unknown):
-            say(f"it is still as it was; to decide: amends doubts resolve {call.id} {facts['answer']} --why ...")
+            say(
+                f"it is still as it was; to decide: amends doubts resolve {visible(call.id)} {facts['answer']} --why ..."
+            )
     return IN_DOUBT if isinstance(answer, Unknown) else DONE
 
 
@@ -54,22 +58,33 @@ def resolve(
         call, person = rt.call(call_named(rt, call_id)), who(by, rt)
         if asks:
             _tell(call)
+            if result is not None and isinstance(said, Happened):
+                say(f"   its result is then {visible_value(said.result)}")
             say(f"   then: {getattr(rt.preview(call.id), answer)}")
-            if not agrees(f"{person} says that it {_spoken(answer)}. Sure?"):
+            if not agrees(f"{visible(person)} says that it {_spoken(answer)}. Sure?"):
                 return FAILED
-        with progress(f"run {call.run_id} goes on"):
+        with progress(f"run {visible(call.run_id)} goes on"):
             report = rt.resolve(call.id, said, by=person, why=why)
     return _put(report, as_json)
 
 
 def retry(
-    call_id: str, *, by: str | None, why: str, app: str | None, url: str | None, tenant: str | None, as_json: bool
+    call_id: str,
+    *,
+    result: str | None,
+    by: str | None,
+    why: str,
+    app: str | None,
+    url: str | None,
+    tenant: str | None,
+    as_json: bool,
 ) -> int:
     """See ``amends call retry``."""
     with working(app, url=url, tenant=tenant) as rt:
         call = call_named(rt, call_id)
+        given = {} if result is None else {"result": _value(result)}
         with progress("trying again"):
-            report = rt.retry(call, by=who(by, rt), why=why)
+            report = rt.retry(call, by=who(by, rt), why=why, **given)
     return _put(report, as_json)
 
 
@@ -90,9 +105,9 @@ def accept(
         call, person = rt.call(call_named(rt, call_id)), who(by, rt)
         if asks:
             _tell(call)
-            if not agrees(f"{person} says that it stays. Sure?"):
+            if not agrees(f"{visible(person)} says that it stays. Sure?"):
                 return FAILED
-        with progress(f"run {call.run_id} goes on"):
+        with progress(f"run {visible(call.run_id)} goes on"):
             report = rt.accept(call.id, by=person, why=why)
     return _put(report, as_json)
 
@@ -102,7 +117,7 @@ def decide(
 ) -> int:
     """See ``amends call decide``."""
     if decision not in DECISIONS:
-        raise UsageError(f"{decision!r} is no decision", hint=f"say one of {', '.join(DECISIONS)}")
+        raise UsageError(f"{visible(decision)} is no decision", hint=f"say one of {', '.join(DECISIONS)}")
     with reading(url, tenant) as rt:
         report = rt.decide(call_named(rt, call_id), decision, by=who(by, rt), why=why)  # type: ignore[arg-type]
     return _put(report, as_json)
@@ -115,7 +130,7 @@ def abandon(
     asks = must_ask(yes, "abandoning a run")
     with reading(url, tenant) as rt:
         run, person = run_named(rt, run_id), who(by, rt)
-        if asks and not _agreed(rt, run, f"{person} leaves what stands and closes run {run}. Sure?"):
+        if asks and not _agreed(rt, run, f"{visible(person)} leaves what stands and closes run {visible(run)}. Sure?"):
             return FAILED
         report = rt.abandon(run, by=person, why=why)
     _put(report, as_json)
@@ -129,7 +144,7 @@ def finish(
     asks = must_ask(yes, "closing a run")
     with reading(url, tenant) as rt:
         run, person = run_named(rt, run_id), who(by, rt)
-        if asks and not _agreed(rt, run, f"{person} says that run {run} is done. Sure?"):
+        if asks and not _agreed(rt, run, f"{visible(person)} says that run {visible(run)} is done. Sure?"):
             return FAILED
         report = rt.finish(run, by=person, why=why)
     return _put(report, as_json)
@@ -137,12 +152,12 @@ def finish(
 
 def _answer(answer: str, result: str | None) -> Happened[Any] | Absent | Unknown:
     if answer not in ANSWERS:
-        raise UsageError(f"{answer!r} is no answer", hint=f"say one of {', '.join(ANSWERS)}")
+        raise UsageError(f"{visible(answer)} is no answer", hint=f"say one of {', '.join(ANSWERS)}")
     if result is not None and answer != "happened":
         raise UsageError(f"--result says what a call gave back, and {answer} says that nothing is known of it")
     match answer:
         case "happened":
-            return Happened(None if result is None else _value(result))
+            return Happened() if result is None else Happened(_value(result))
         case "absent":
             return Absent()
         case _:
@@ -161,18 +176,26 @@ def _spoken(answer: str) -> str:
 
 
 def _tell(call: Call) -> None:
-    say(f"{call.tool} ({call.id}) of run {call.run_id}, {call.state.replace('_', ' ')}: {shown_args(call.args, 200)}")
-    if call.why or call.error:
-        say(f"   {call.why or call.error}")
+    """Show the call whole: nobody decides over something that is cut."""
+    say(f"{visible(call.tool)} ({visible(call.id)}) of run {visible(call.run_id)}, {call.state.replace('_', ' ')}")
+    for line in args_lines(call.args):
+        say(line)
+    if call.result is not None:
+        say(f"   result: {visible_value(call.result)}")
+    for name, text in (("why", call.why), ("error", call.error)):
+        if text:
+            say(f"   {name}: {visible(text, prose=True)}")
 
 
 def _agreed(rt: Runtime, run: str, question: str) -> bool:
     report = rt.report(run)
-    say(f"run {run} is {report.state.replace('_', ' ')}")
+    say(f"run {visible(run)} is {report.state.replace('_', ' ')}")
     for left in report.residue:
-        say(f"   left standing: {left.call.tool} ({left.call.id}): {left.why}")
+        say(f"   left standing: {visible(left.call.tool)} ({visible(left.call.id)}): {visible(left.why, prose=True)}")
+        for line in args_lines(left.call.args):
+            say(f"   {line}")
     for cause in report.run.causes:
-        say(f"   {cause}")
+        say(f"   cause: {visible(cause, prose=True)}")
     return agrees(question)
 
 

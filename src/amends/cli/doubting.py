@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from amends import Doubt
 from amends.cli.access import call_named, first, reading, working
-from amends.cli.reading import age_of, say_how_many, shown_args, time_of
+from amends.cli.reading import age_of, args_lines, say_how_many, shown_args, time_of
 from amends.cli.show import BOLD, put, put_facts, put_json, put_table, say
 from amends.errors import UsageError
+from amends.visible import visible
 
 HOW = "amends doubts show CALL tells more; amends doubts resolve CALL happened|absent|unknown --why ... decides"
 
@@ -33,18 +34,18 @@ def show_doubt(call_id: str, *, app: str | None, url: str | None, tenant: str | 
         doubt: Doubt | None = next(iter(rt.doubts(f'call:"{call.id}"')), None)
         if doubt is None:
             raise UsageError(
-                f"{call.tool} ({call.id}) is {call.state}: there is no doubt about it", hint="amends call show"
+                f"{visible(call.tool)} ({visible(call.id)}) is {call.state}: there is no doubt about it",
+                hint="amends call show",
             )
         preview = rt.preview(call.id)
     if as_json:
         put_json(doubt.to_dict() | {"answers": preview.to_dict()})
         return
-    put(f"{doubt.tool}  {doubt.id}", style=BOLD)
+    put(f"{visible(doubt.tool)}  {visible(doubt.id)}", style=BOLD)
     put_facts(
         {
             "state": doubt.state,
             "run": doubt.run_id,
-            "sent": shown_args(doubt.sent),
             "sent at": time_of(doubt.sent_at),
             "lost at": time_of(doubt.lost_at),
             "key": doubt.key,
@@ -55,12 +56,17 @@ def show_doubt(call_id: str, *, app: str | None, url: str | None, tenant: str | 
             "asked again at": time_of(doubt.next_probe_at),
         }
     )
+    put("sent")
+    for line in args_lines(doubt.sent):
+        put(line)
     for one in doubt.evidence:
-        put(f"{time_of(one.at)}  {one.by}: {one.answer}{f' ({one.why})' if one.why else ''}")
+        why = f" ({visible(one.why, prose=True)})" if one.why else ""
+        put(f"{time_of(one.at)}  {visible(one.by)}: {visible(one.answer)}{why}")
     put()
     for answer in ("happened", "absent", "unknown"):
         put(f"{answer:<8}  {getattr(preview, answer)}")
 
 
 def _row(doubt: Doubt) -> tuple[str, ...]:
-    return (doubt.id, doubt.run_id, doubt.tool, f"{age_of(doubt.sent_at)} ago", shown_args(doubt.sent))
+    names = (visible(doubt.id), visible(doubt.run_id), visible(doubt.tool))
+    return (*names, f"{age_of(doubt.sent_at)} ago", shown_args(doubt.sent))

@@ -8,6 +8,7 @@ from amends.cli.codes import DIVERGED, DONE
 from amends.cli.reading import put_report
 from amends.cli.show import put_json, put_plain, say
 from amends.errors import UsageError
+from amends.visible import visible
 
 
 def fork(
@@ -31,7 +32,7 @@ def fork(
         put_json(report.to_dict())
     else:
         put_report(report)
-        say(f"open it in your program: rt.run({made!r}); then: amends compare {run} {made}")
+        say(f"open it in your program: rt.run({made!r}); then: amends compare {visible(run)} {visible(made)}")
     return DONE
 
 
@@ -49,9 +50,12 @@ def _call_of(rt: Runtime, run: str, text: str) -> str:
         return exact[0]
     if calls:
         raise UsageError(
-            f"{text!r} is the beginning of {len(calls)} calls of run {run}", hint="write more of the call's id"
+            f"{text!r} is the beginning of {len(calls)} calls of run {visible(run)}",
+            hint="write more of the call's id",
         )
-    raise UsageError(f"run {run} has no call {text!r}", hint=f"amends runs show {run} --json lists its calls")
+    raise UsageError(
+        f"run {visible(run)} has no call {text!r}", hint=f"amends runs show {visible(run)} --json lists its calls"
+    )
 
 
 def compare(left: str, right: str, *, app: str | None, url: str | None, tenant: str | None, as_json: bool) -> int:

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from amends import Call, Lock, Report, RunInfo, Runtime
 from amends.cli.access import call_named, first, reading, run_named
-from amends.cli.show import BOLD, STYLES, put, put_facts, put_json, put_table, say
+from amends.cli.show import BOLD, STYLES, Shown, put, put_facts, put_json, put_table, say
 from amends.cli.watching import event_facts, event_line
-from amends.errors import shown
+from amends.visible import visible, visible_args, visible_value
 
 ARGS_CHARS_MAX: Final = 200
 SETTING_CHARS_MAX: Final = 60
@@ -45,7 +45,7 @@ def show_run(run_id: str, *, url: str | None, tenant: str | None, as_json: bool)
 
 def put_report(report: Report) -> None:
     """A report as its table; the line with the end in colour."""
-    for line in str(report).splitlines():
+    for line in str(report).split("\n"):
         end = line.strip().startswith("= ")
         put(line, style=STYLES.get(report.state, "") if end else "")
 
@@ -60,8 +60,11 @@ def show_call(call_id: str, *, url: str | None, tenant: str | None, as_json: boo
     if as_json:
         put_json(call_facts(call) | {"events": [event_facts(event) for event in events]})
         return
-    put(f"{call.tool}  {call.id}", style=BOLD)
+    put(f"{visible(call.tool)}  {visible(call.id)}", style=BOLD)
     put_facts(_call_shown(call))
+    put("arguments")
+    for line in args_lines(call.args):
+        put(line)
     put()
     for event in events:
         put(event_line(event, call.tool), style=STYLES.get(event.to, ""))
@@ -89,7 +92,7 @@ def show_config(*, origin: bool, url: str | None, as_json: bool) -> None:
         for name, setting in settings.items():
             put_json({"name": name, "value": _plain(setting.value)} | ({"origin": setting.origin} if origin else {}))
         return
-    rows = [(name, _shown(setting.value), setting.origin) for name, setting in settings.items()]
+    rows = [(name, _shown(setting.value), visible(setting.origin, prose=True)) for name, setting in settings.items()]
     if origin:
         put_table(("setting", "value", "origin"), rows)
     else:
@@ -105,7 +108,12 @@ def _run_row(run: RunInfo) -> tuple[str, ...]:
         if run.closed_at is None or run.opened_at is None
         else lasted((run.closed_at - run.opened_at).total_seconds())
     )
-    return (run.id, run.state, str(run.generation), run.agent or "", age_of(run.opened_at), took, ",".join(run.tags))
+    tags = ",".join(visible(tag) for tag in run.tags)
+    return (visible(run.id), run.state, str(run.generation), _named(run.agent), age_of(run.opened_at), took, tags)
+
+
+def _named(text: str | None) -> str:
+    return visible(text) if text else ""
 
 
 def _run_facts(run: RunInfo) -> dict[str, Any]:
@@ -130,9 +138,12 @@ def _run_facts(run: RunInfo) -> dict[str, Any]:
 
 def call_facts(call: Call) -> dict[str, Any]:
     """A call as JSON has it: every fact of it."""
-    return {"call": call.id, "run": call.run_id} | {
-        name: value for name, value in asdict(call).items() if name not in ("id", "run_id")
-    }
+    from amends.notify import exact  # brings HTTP along, which few verbs need
+
+    facts = {name: value for name, value in asdict(call).items() if name not in ("id", "run_id")}
+    return (
+        {"call": call.id, "run": call.run_id} | facts | {"args": exact(dict(call.args)), "result": exact(call.result)}
+    )
 
 
 def _call_shown(call: Call) -> dict[str, object]:
@@ -142,12 +153,11 @@ def _call_shown(call: Call) -> dict[str, object]:
         "run": call.run_id,
         "kind": call.kind,
         "version": call.version,
-        "arguments": shown_args(call.args),
         "digest": call.digest,
         "key": call.key,
         "generation": call.generation if call.generation > 1 else None,
         "attempts": call.attempt,
-        "result": None if call.result is None else shown(call.result),
+        "result": None if call.result is None else Shown(visible_value(call.result)),
         "lost": call.loss,
         "error": call.error,
         "why": call.why,
@@ -163,14 +173,15 @@ def _call_shown(call: Call) -> dict[str, object]:
         "tool call id": call.tool_call_id,
     }
     if call.compensation is not None:
-        facts["compensation"] = f"{call.compensation.attempts} attempts" + (
-            f", {call.compensation.error}" if call.compensation.error else ""
-        )
+        error = call.compensation.error
+        words = f", {visible(error, prose=True)}" if error else ""
+        facts["compensation"] = Shown(f"{call.compensation.attempts} attempts{words}")
     return facts
 
 
 def _lock_row(lock: Lock) -> tuple[str, ...]:
-    return (lock.name, lock.run_id, lock.run_state, lasted(lock.held_s), lock.tool, ", ".join(lock.waiting))
+    waiting = ", ".join(map(visible, lock.waiting))
+    return (visible(lock.name), visible(lock.run_id), lock.run_state, lasted(lock.held_s), visible(lock.tool), waiting)
 
 
 # ---- words --------------------------------------------------------------------------------
@@ -197,10 +208,16 @@ def age_of(at: datetime | None) -> str:
     return "" if at is None else lasted((datetime.now(UTC) - at).total_seconds())
 
 
-def shown_args(args: Mapping[str, Any], chars: int = ARGS_CHARS_MAX) -> str:
-    """Arguments in one line, cut at a limit."""
-    text = shown(dict(args))
-    return text if len(text) <= chars else text[: chars - 1] + "…"
+def shown_args(args: Mapping[str, Any]) -> str:
+    """Arguments in one line of a listing, cut at a limit; whoever decides is shown ``args_lines``."""
+    text = visible_value(dict(args))
+    # No text of the ledger shows as "…": it always says that something is left out.
+    return text if len(text) <= ARGS_CHARS_MAX else text[: ARGS_CHARS_MAX - 1] + "…"
+
+
+def args_lines(args: Mapping[str, Any]) -> list[str]:
+    """Arguments whole, one line for each."""
+    return [f"   {line}" for line in visible_args(args)]
 
 
 def _shown(value: Any) -> str:
@@ -212,12 +229,12 @@ def _shown(value: Any) -> str:
     if isinstance(value, tuple | list):
         return _cut("; ".join(_shown(one) for one in value))
     if isinstance(value, Mapping):
-        return _cut("; ".join(f"{name}: {_shown(one)}" for name, one in value.items()))
+        return _cut("; ".join(f"{visible(str(name))}: {_shown(one)}" for name, one in value.items()))
     if is_dataclass(value) and not isinstance(value, type):
         said = {one.name: getattr(value, one.name) for one in fields(value)}
         mine = {one.name: said[one.name] for one in fields(value) if said[one.name] not in (one.default, (), {})}
-        return ", ".join(f"{name} {one}" for name, one in mine.items())
-    return str(value)
+        return ", ".join(f"{name} {visible(str(one), prose=True)}" for name, one in mine.items())
+    return visible(str(value), prose=True)
 
 
 def _cut(text: str) -> str:
@@ -233,11 +250,12 @@ def _plain(value: Any) -> Any:
 def say_how_many(found: list[Any], more: bool, what: str, ledger: Any, *, filter: str = "") -> None:
     """Whether there is more, or nothing: in words, beside the data."""
     if more:
-        say(f"the first {len(found)} {what}s of {ledger}; --limit shows more")
+        say(f"the first {len(found)} {what}s of {visible(str(ledger), prose=True)}; --limit shows more")
     elif not found:
         say(nothing(what, filter, ledger))
 
 
 def nothing(what: str, filter: str, ledger: Any) -> str:
     """That there is none; where a filter was said, none of that kind: there may be others."""
-    return f"no {what} {f'with {filter.strip()} ' if filter.strip() else ''}in {ledger}"
+    wanted = f"with {visible(filter.strip(), prose=True)} " if filter.strip() else ""
+    return f"no {what} {wanted}in {visible(str(ledger), prose=True)}"

@@ -12,6 +12,7 @@ from amends.cli.codes import DONE, NEEDS_A_PERSON
 from amends.cli.load import load_runtime
 from amends.cli.reading import put_report
 from amends.cli.show import progress, put, put_json, say
+from amends.visible import visible, visible_log
 from amends.worker import work
 
 
@@ -42,7 +43,7 @@ def run_recover(place: str | None, *, limit: int, as_json: bool) -> int:
     """See ``amends recover``."""
     named, folder = app_named(place)
     rt = load_runtime(named, folder=folder)
-    log = logging.getLogger("amends.worker")
+    log = visible_log("amends.worker")
     level = log.level
     log.setLevel(logging.ERROR)  # the reports tell it
     try:
@@ -58,7 +59,7 @@ def run_recover(place: str | None, *, limit: int, as_json: bool) -> int:
             put()
         put_report(report)
     if not reports:
-        say(f"nothing to recover in {rt.settings['url'].value}")
+        say(f"nothing to recover in {visible(str(rt.settings['url'].value), prose=True)}")
     return _code(reports)
 
 

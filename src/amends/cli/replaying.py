@@ -14,6 +14,7 @@ from amends.cli.codes import DIVERGED, DONE, FAILED
 from amends.cli.load import load_function, load_runtime
 from amends.cli.show import progress, put_json, put_table, say
 from amends.errors import UsageError
+from amends.visible import visible, visible_value
 
 FILE_BYTES_MAX: Final = 1 << 29
 """A file that is larger is no bundle of ours."""
@@ -108,14 +109,14 @@ def _read(file: Path) -> bytes:
 def _show(found: list[Replayed]) -> None:
     put_table(
         ("run", "record", "replay", "calls"),
-        [(one.run_id, one.source, one.how, f"{one.calls} of {one.of}") for one in found],
+        [(visible(one.run_id), visible(one.source), one.how, f"{one.calls} of {one.of}") for one in found],
     )
     for one in found:
         if not one.same:
-            say(f"{one.run_id} ({one.source}): {one.why}")
+            say(f"{visible(one.run_id)} ({visible(one.source)}): {visible(one.why, prose=True)}")
             for name, (was, now) in one.diff.items():
-                say(f"  {name}: {was!r} then, {now!r} now")
+                say(f"  {visible(name)}: {visible_value(was)} then, {visible_value(now)} now")
             if one.hint:
-                say(f"  {one.hint}")
+                say(f"  {visible(one.hint, prose=True)}")
     changed = sum(not one.same for one in found)
     say(f"{len(found)} replayed, {changed} not as recorded" if changed else f"{len(found)} replayed, all as recorded")

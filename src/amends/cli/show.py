@@ -1,4 +1,8 @@
-"""What the command line prints: data to stdout, words to stderr, colour only where a person looks."""
+"""What the command line prints: data to stdout, words to stderr, colour only where a person looks.
+
+What comes from the ledger goes through ``visible`` before it gets here; ``put`` escapes once more whatever could still
+act on a terminal, and folds long lines itself, so that no row of a terminal begins with text of the ledger.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,12 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Any, Final, TextIO
 
 from amends.errors import Error, UsageError
+from amends.visible import FOLD_MARK, ascii_json, folded, printable, visible
 
 GREEN, RED, YELLOW, DIM, BOLD = "green", "red", "yellow", "dim", "bold"
 STYLES: Final[Mapping[str, str]] = {
@@ -39,6 +45,14 @@ STYLES: Final[Mapping[str, str]] = {
 }
 CUT_CHARS_MIN: Final = 12
 """The last column of a table is never cut shorter than this, however narrow the terminal is."""
+WIDTH_DEFAULT: Final = 80
+FOLD_MARK_ASCII: Final = "     | "
+
+
+class Shown(str):
+    """Text of ours for a card or a table, whose parts from the ledger are visible already."""
+
+    __slots__ = ()
 
 
 def is_coloured(stream: TextIO) -> bool:
@@ -46,32 +60,72 @@ def is_coloured(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def put(text: str = "", *, style: str = "", stream: TextIO | None = None) -> None:
-    """One line."""
+def put(text: str = "", *, style: str = "", stream: TextIO | None = None, fold: bool = True) -> None:
+    """Print one line; with ``fold``, at a terminal, in as many rows as it needs, each of which shows that it goes on."""
     out = sys.stdout if stream is None else stream
+    line = _encodable(printable(text), out)
+    for part in _rows(line, out) if fold and out.isatty() else (line,):
+        _put_row(part, style, out)
+
+
+def _encodable(text: str, out: TextIO) -> str:
+    """What the terminal has no character for is escaped, never replaced: two texts that differ must look different."""
+    encoding = getattr(out, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _rows(line: str, out: TextIO) -> Iterator[str]:
+    is_plain = _encodable(FOLD_MARK, out) != FOLD_MARK
+    return folded(line, _width(out), mark=FOLD_MARK_ASCII if is_plain else FOLD_MARK)
+
+
+def _put_row(text: str, style: str, out: TextIO) -> None:
     if style and text and is_coloured(out):
         from rich.console import Console
         from rich.text import Text
 
-        # Never wrapped or cut: a line is copied, and a width is only a guess.
+        # Text, not str: markup such as [link=…] in it means nothing.
         Console(file=out, highlight=False, soft_wrap=True).print(Text(text, style=style))
     else:
         out.write(f"{text}\n")
 
 
-def put_plain(text: str) -> None:
-    """Lines as they are."""
-    for line in text.splitlines():
-        put(line)
+def _width(stream: TextIO) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or WIDTH_DEFAULT
+    except (OSError, ValueError):
+        return shutil.get_terminal_size((WIDTH_DEFAULT, 24)).columns
+
+
+def put_plain(text: str, *, stream: TextIO | None = None) -> None:
+    """Print lines as they are."""
+    for line in text.split("\n"):
+        put(line, stream=stream)
 
 
 def put_json(value: Any) -> None:
-    """One line of JSON: a listing is one object per line, and a reader of a stream has each at once."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=_plain) + "\n")
+    """One line of JSON: a listing is one object per line, and a reader of a stream has each at once.
+
+    Exact data, in ASCII: a reader gets every character, and a terminal sees none that it would obey.
+    """
+    sys.stdout.write(ascii_json(json.dumps(_plain(value), ensure_ascii=True)) + "\n")
     sys.stdout.flush()
 
 
-def _plain(value: object) -> str:
+def _plain(value: object) -> Any:
+    """What JSON has no word for, as text; keys that are no texts, as pairs: 1 and "1" stay apart."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) for key in value):
+            return {str(key): _plain(one) for key, one in value.items()}
+        return {"$map": [[_plain(key), _plain(one)] for key, one in value.items()]}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, set | frozenset):
+        return sorted((_plain(one) for one in value), key=lambda one: json.dumps(one, sort_keys=True))
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
@@ -80,7 +134,7 @@ def put_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, state: int 
 
     On a terminal the last column is cut where the line would wrap: what is copied, ids and names, stands before it.
     """
-    lines = [tuple(row) for row in rows]
+    lines = [tuple(printable(cell) for cell in row) for row in rows]
     if not lines:
         return
     widths = [max(len(row[column]) for row in (tuple(head), *lines)) for column in range(len(head))]
@@ -92,11 +146,17 @@ def put_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, state: int 
 
 
 def put_facts(facts: Mapping[str, object], *, stream: TextIO | None = None) -> None:
-    """Names and values, one per line; what is empty is left out."""
-    shown = {name: str(value) for name, value in facts.items() if value not in (None, "", ())}
+    """Names and values, one per line and whole; what is empty is left out. A value that is no ``Shown`` is made visible."""
+    shown = {
+        name: value if isinstance(value, Shown) else visible(str(value), prose=True)
+        for name, value in facts.items()
+        if value not in (None, "", ())
+    }
     width = max(map(len, shown), default=0)
     for name, value in shown.items():
-        put(f"{name:<{width}}  {value}", style=STYLES.get(value, ""), stream=stream)
+        # Only what we say of it is coloured: a reason that reads "approved" is no state.
+        style = STYLES.get(value, "") if name in ("state", "verdict") else ""
+        put(f"{name:<{width}}  {value}", style=style, stream=stream)
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -108,8 +168,11 @@ def _cut(text: str, room: int) -> str:
 
 
 def say(text: str) -> None:
-    """Words, which no program reads: to stderr."""
-    put(text, stream=sys.stderr)
+    """Words, which no program reads: to stderr.
+
+    Words of ours may be copied, so the terminal wraps them; where something of the ledger is quoted, they are folded.
+    """
+    put(text, stream=sys.stderr, fold='"' in text or text.startswith(" "))
 
 
 def put_error(
@@ -125,9 +188,9 @@ def put_error(
         facts, docs = own | {"hint": error.hint or hint}, docs or docs_of(error)
     if as_json:
         said = {name: value for name, value in {**facts, "docs": docs}.items() if value}
-        sys.stderr.write(json.dumps({"error": said}, ensure_ascii=False, default=str) + "\n")
+        sys.stderr.write(ascii_json(json.dumps({"error": _plain(said)}, ensure_ascii=True)) + "\n")
         return
-    put(f"error[{facts['code']}]: {error}", style=RED, stream=sys.stderr)
+    put(f"error[{facts['code']}]: {printable(str(error))}", style=RED, stream=sys.stderr)
     if facts["hint"]:
         say(f"hint: {facts['hint']}")
     if docs:
@@ -152,7 +215,8 @@ def must_ask(yes: bool, what: str) -> bool:
 def agrees(question: str) -> bool:
     """Whether the person at the terminal says yes."""
     sys.stdout.flush()
-    sys.stderr.write(f"{question} [y/N] ")  # the answer stands in the line of its question
+    *rows, last = _rows(f"{_encodable(printable(question), sys.stderr)} [y/N] ", sys.stderr)
+    sys.stderr.write("".join(f"{row}\n" for row in rows) + last)  # the answer stands in the line of its question
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True
@@ -167,6 +231,8 @@ def progress(text: str) -> Iterator[None]:
         yield
         return
     from rich.console import Console
+    from rich.text import Text
 
-    with Console(stderr=True, no_color=not is_coloured(sys.stderr), highlight=False).status(text):
+    # Text, not str: markup such as [link=…] in it means nothing.
+    with Console(stderr=True, no_color=not is_coloured(sys.stderr), highlight=False).status(Text(printable(text))):
         yield

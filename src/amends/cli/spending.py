@@ -8,6 +8,7 @@ from amends.cli.codes import BUDGET_REFUSED, DONE
 from amends.cli.reading import nothing
 from amends.cli.show import put_json, put_table, say
 from amends.errors import UsageError
+from amends.visible import visible
 
 BY = ("run", "tool", "agent", "day")
 
@@ -33,7 +34,7 @@ def show_budgets(
 def show_costs(filter: str, *, by: str, limit: int, url: str | None, tenant: str | None, as_json: bool) -> int:
     """See ``amends cost``."""
     if by not in BY:
-        raise UsageError(f"costs are not told by {by!r}", hint=f"say one of {', '.join(BY)}")
+        raise UsageError(f"costs are not told by {visible(by)}", hint=f"say one of {', '.join(BY)}")
     with reading(url, tenant) as rt:
         lines = rt.costs(by, filter)  # type: ignore[arg-type]
         ledger = rt.settings["url"].value
@@ -53,8 +54,15 @@ def show_costs(filter: str, *, by: str, limit: int, url: str | None, tenant: str
 def _budget_row(state: BudgetState) -> tuple[str, ...]:
     budget = state.budget
     amounts = (f"{amount:f}" for amount in (state.spent, state.reserved, state.left))
-    return (str(budget), state.who or "", state.period or "", *amounts, budget.then)
+    who = visible(state.who) if state.who else ""
+    return (visible(str(budget), prose=True), who, state.period or "", *amounts, budget.then)
 
 
 def _cost_row(line: CostLine) -> tuple[str, ...]:
-    return (line.what or "(none)", str(line.calls), f"{line.spent:f}", f"{line.reserved:f}", line.unit)
+    return (
+        visible(line.what) if line.what else "(none)",
+        str(line.calls),
+        f"{line.spent:f}",
+        f"{line.reserved:f}",
+        visible(line.unit),
+    )

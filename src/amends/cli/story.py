@@ -8,6 +8,7 @@ from typing import Final
 
 from amends import Call, Report
 from amends.cli.show import BOLD, STYLES, put
+from amends.visible import visible
 
 WIDTH: Final = 90
 GLYPHS: Final = {
@@ -22,7 +23,7 @@ GLYPHS: Final = {
 
 def put_head(number: int, title: str, run_id: str) -> None:
     """What is going to happen."""
-    put(f"{number}  {title:<{WIDTH - 20}}run {run_id}", style=BOLD)
+    put(f"{number}  {title:<{WIDTH - 20}}run {visible(run_id)}", style=BOLD)
 
 
 def put_rows(report: Report, notes: Mapping[str, str], *, untimed: str = "") -> None:
@@ -39,8 +40,11 @@ def put_doubt(report: Report, tool: str, note: str) -> None:
 
 def _put_row(call: Call, note: str, state: str, took: str) -> None:
     words = f"{GLYPHS.get(state, '·')} {state.replace('_', ' ')}"
-    told = note or (call.error or "" if state == "failed" else "")
-    put(f"   {call.tool:<14}  {call.kind:<14}  {words:<14} {took:>7}   {told}".rstrip(), style=STYLES.get(state, ""))
+    told = note or (visible(call.error, prose=True) if state == "failed" and call.error else "")
+    put(
+        f"   {visible(call.tool):<14}  {call.kind:<14}  {words:<14} {took:>7}   {told}".rstrip(),
+        style=STYLES.get(state, ""),
+    )
 
 
 def put_told(text: str, *, indent: int = 3) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 from amends import Report, RollbackPlan, Runtime
 from amends.cli.access import run_named, who, working
 from amends.cli.codes import DONE, FAILED, IN_DOUBT, NEEDS_A_PERSON, NOT_ALL_TAKEN_BACK
 from amends.cli.reading import put_report
 from amends.cli.show import agrees, has_person, must_ask, progress, put_json, put_plain, say
 from amends.errors import StalePlan, UsageError
+from amends.visible import visible
 
 
 def rollback(
@@ -39,10 +42,10 @@ def rollback(
         chosen = apply or planned.hash
         # A plan that is stale or refused is told below, by whoever refuses it.
         if asks and planned.hash == chosen and planned.refused is None:
-            say(str(planned))
-            if not agrees(f"Take run {run} back?"):
+            put_plain(str(planned), stream=sys.stderr)
+            if not agrees(f"Take run {visible(run)} back?"):
                 return FAILED
-        with progress(f"taking run {run} back"):
+        with progress(f"taking run {visible(run)} back"):
             report = _rolled_back(rt, run, by=who(by, rt), why=why or "", plan=chosen)
     return _put_done(report, as_json)
 
@@ -51,7 +54,7 @@ def _rolled_back(rt: Runtime, run: str, *, by: str, why: str, plan: str) -> Repo
     try:
         return rt.rollback(run, by=by, why=why, plan=plan)
     except StalePlan as error:
-        error.hint = f"look at it again: amends rollback {run} --plan"
+        error.hint = f"look at it again: amends rollback {visible(run)} --plan"
         raise
 
 
@@ -64,7 +67,7 @@ def _put_plan(plan: RollbackPlan, as_json: bool) -> int:
         return NOT_ALL_TAKEN_BACK
     if plan.doubts:
         return IN_DOUBT
-    say(f"to do exactly this: amends rollback {plan.run_id} --apply {plan.hash} --why ...")
+    say(f"to do exactly this: amends rollback {visible(plan.run_id)} --apply {plan.hash} --why ...")
     return DONE
 
 

@@ -8,6 +8,7 @@ from amends import Runtime, Schema
 from amends.cli.access import reading, who
 from amends.cli.codes import DONE, FAILED
 from amends.cli.show import agrees, must_ask, progress, put_json, put_table, say
+from amends.visible import visible
 
 UP_TO_DATE, PENDING = 0, 1
 
@@ -57,7 +58,7 @@ def _put(rt: Runtime, schema: Schema, as_json: bool) -> None:
         put_json(facts)
         return
     shown = facts | {"ledger": schema.ledger or "(none)", "pending": ", ".join(schema.pending) or "(none)"}
-    put_table(("ledger's", "value"), [(name, str(value)) for name, value in shown.items()])
+    put_table(("ledger's", "value"), [(name, visible(str(value), prose=True)) for name, value in shown.items()])
 
 
 def restored(*, by: str | None, why: str, yes: bool, url: str | None, as_json: bool) -> int:
@@ -70,14 +71,14 @@ def restored(*, by: str | None, why: str, yes: bool, url: str | None, as_json: b
                 "What was done since the copy was made is not in this ledger: compare it with the world first, for each"
             )
             say("tool with amends reconcile TOOL. Its approvals that were not used by then become void.")
-            if not agrees(f"{person} has looked. Start things again?"):
+            if not agrees(f"{visible(person)} has looked. Start things again?"):
                 return FAILED
         voided = rt.reconcile_restore(by=person, why=why)
         ledger = rt.settings["url"].value
     if as_json:
         put_json({"voided": voided})
     else:
-        put_table(("ledger", "approvals void now"), [(str(ledger), str(voided))])
+        put_table(("ledger", "approvals void now"), [(visible(str(ledger)), str(voided))])
     return DONE
 
 
@@ -89,7 +90,7 @@ def reencrypt(*, url: str | None, as_json: bool) -> int:
     if as_json:
         put_json({"rows": rows, "key": newest})
     else:
-        put_table(("key", "rows written"), [(newest, str(rows))])
+        put_table(("key", "rows written"), [(visible(newest), str(rows))])
     say("everything but events is encrypted with this key; an older one is needed only to read what events quote")
     return 0
 
@@ -109,17 +110,19 @@ def collect(
         ledger = rt.settings["url"].value
         if not dry_run and not _agreed(rt, older_than, limit=limit, yes=yes):
             return FAILED
-        with progress(f"looking at runs that ended longer than {older_than} ago"):
+        with progress(f"looking at runs that ended longer than {visible(older_than)} ago"):
             gone = rt.gc(older_than=older_than, dry_run=dry_run, limit=limit)
     if as_json:
         facts = {"runs": gone.runs, "calls": gone.calls, "bytes": gone.bytes, "kept": dict(gone.kept)}
         put_json(facts | {"dry_run": gone.dry_run})
         return DONE
     rows = [("would be removed" if dry_run else "removed", str(gone.runs), str(gone.calls), f"{gone.bytes:,}")]
-    rows += [(f"kept: {why}", str(count), "", "") for why, count in sorted(gone.kept.items())]
+    rows += [(f"kept: {visible(why, prose=True)}", str(count), "", "") for why, count in sorted(gone.kept.items())]
     put_table(("", "runs", "calls", "bytes"), rows)
     if not gone.runs:
-        say(f"no run of {ledger} ended longer than {older_than} ago and still has something to remove")
+        say(
+            f"no run of {visible(str(ledger))} ended longer than {visible(older_than)} ago and still has something to remove"
+        )
     return DONE
 
 

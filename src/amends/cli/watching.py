@@ -11,6 +11,7 @@ from amends.cli.access import reading, run_named
 from amends.cli.codes import AWAITING_APPROVAL, DONE, code_of_run
 from amends.cli.show import BOLD, STYLES, put, put_json, say
 from amends.errors import UsageError
+from amends.visible import visible
 
 ENDED: Final = ("committed", "rolled_back", "abandoned", "blocked")
 SEQ_MAX: Final = 1 << 62
@@ -23,7 +24,7 @@ def watch(run_id: str | None, *, every: float, url: str | None, tenant: str | No
     with reading(url, tenant) as rt:
         if run_id is not None:
             return _watch_run(rt, run_named(rt, run_id), every, as_json)
-        say(f"watching {rt.settings['url'].value}; Ctrl-C ends it")
+        say(f"watching {visible(str(rt.settings['url'].value), prose=True)}; Ctrl-C ends it")
         shown = _Shown(rt, as_json, with_run=True)
         try:
             after = newest(rt)
@@ -52,7 +53,7 @@ def newest(rt: Runtime) -> int:
 def _watch_run(rt: Runtime, run: str, every: float, as_json: bool) -> int:
     shown, after = _Shown(rt, as_json, with_run=False), 0
     if not as_json:
-        put(f"run {run}", style=BOLD)
+        put(f"run {visible(run)}", style=BOLD)
     while True:
         report = rt.report(run)  # before its events: what ended it is then among them
         after = shown.all(rt.events(run, after=after), after)
@@ -67,7 +68,7 @@ def _told(report: Report, code: int, as_json: bool) -> int:
         waits = ", waits for a person" if code == AWAITING_APPROVAL else ""
         put(f"= {report.state.replace('_', ' ')}{waits}", style=STYLES.get(report.state, ""))
     for cause in report.run.causes:
-        say(f"→ {cause}")
+        say(f"→ {visible(cause, prose=True)}")
     return code
 
 
@@ -118,16 +119,16 @@ def event_facts(event: Event) -> dict[str, Any]:
 def event_line(event: Event, tool: str | None, *, with_run: bool = False) -> str:
     """An event as a person reads it, in the time of this place."""
     moved = f"{event.frm} → {event.to}" if event.frm and event.frm != "(new)" else event.to
-    what = (tool or "run") if event.what in ("call", "run") else f"{tool or 'run'}: {event.what}"
+    about = visible(tool) if tool else "run"
+    what = about if event.what in ("call", "run") else f"{about}: {visible(event.what)}"
     by = f"   by {_spoken(event.by)}" if event.by else ""
     why = event.facts.get("why") or event.facts.get("error") or ""
-    line = (
-        f"{event.at.astimezone():%H:%M:%S}  {event.run_id + '  ' if with_run else ''}{what}  {moved.replace('_', ' ')}"
-    )
-    return f"{line}{by}{f'   {why}' if why else ''}".rstrip()
+    run = f"{visible(event.run_id)}  " if with_run else ""
+    line = f"{event.at.astimezone():%H:%M:%S}  {run}{what}  {moved.replace('_', ' ')}"
+    return f"{line}{by}{f'   {visible(str(why), prose=True)}' if why else ''}".rstrip()
 
 
 def _spoken(by: str) -> str:
     """Who did it: a person as they said, a process by its number and host instead of all that tells it from others."""
     parts = by.split("|")
-    return by if len(parts) < OWNER_PARTS else f"process {parts[3]} on {parts[0]}"
+    return visible(by) if len(parts) < OWNER_PARTS else f"process {visible(parts[3])} on {visible(parts[0])}"

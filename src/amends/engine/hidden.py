@@ -9,6 +9,8 @@ from amends.canonical import Shape
 from amends.check import lock_names
 from amends.errors import NotStorable
 from amends.model import Request
+from amends.ops import Flight
+from amends.rows import CallRow
 from amends.secret import Secret
 from amends.tool import Spec
 from amends.veil import NO_SECRETS, Known, Veil
@@ -17,12 +19,37 @@ KNOWN_MAX: Final = 10_000
 """Spellings of hidden values that one tree remembers."""
 
 
+RESULTS_MAX: Final = 10_000
+"""Results that the ledger could not keep and that one tree remembers."""
+
+
 class Memory:
-    """What one process knows of the hidden values of one tree: shared by its sessions, and gone with the last."""
+    """What one process knows of one tree and the ledger does not: shared by its sessions, and gone with the last."""
 
     def __init__(self) -> None:
         self.known: dict[str, Secret] = {}
         self.live: dict[str, Any] = {}
+        self.results: dict[str, Any] = {}
+        """By call: results that could not be kept, or not whole. The compensation in this process gets them."""
+        self.flights: dict[str, Flight] = {}
+        """By call: what flows that close or recover the run have under way, in case one is stopped."""
+
+    def copy(self) -> Memory:
+        """Return what is known now, for whoever only tries something out: what that learns is nobody else's."""
+        made = Memory()
+        made.known, made.live, made.results = dict(self.known), dict(self.live), dict(self.results)
+        return made
+
+    def flight(self, row: CallRow) -> Flight:
+        """Return a new flight for a call or a compensation that is about to be sent."""
+        made = self.flights[row.id] = Flight(row)
+        return made
+
+    def keep_result(self, call_id: str, value: object) -> None:
+        """Remember a result that the ledger does not have."""
+        self.results[call_id] = value
+        while len(self.results) > RESULTS_MAX:
+            del self.results[next(iter(self.results))]
 
     def keep(self, known: Known) -> None:
         """Remember how hidden values are spelled."""

@@ -63,9 +63,10 @@ async def _looked_at(
 ) -> list[Found]:
     found: list[Found] = []
     clocks = await ReadClocks()
-    for root, needed in await DueRuns(tenant, limit):
-        due = root.wake_at is not None and root.wake_at <= clocks.wall
-        dead = ""
+    for root, needed, is_due in await DueRuns(tenant, limit):
+        # By the owner's monotonic clock too: a wall clock that was set back must not keep an abandoned run for an hour.
+        same = root.lease_boot == clocks.boot and root.lease_mono is not None
+        due, dead = is_due or (same and clocks.mono >= (root.lease_mono or 0.0)), ""
         if root.owner:
             dead = root.owner if await IsDead(root.owner) else ""
         if due or dead:

@@ -39,6 +39,7 @@ from amends.errors import BadArguments, NotStorable
 from amends.forkrows import forked_key
 from amends.model import Call, Compensation, Order, Phase, Request
 from amends.ops import Flight, Later, Lease
+from amends.phrases import class_name, words_of
 from amends.plain import digest_of, head, plain_texts
 from amends.record import dataclass, field
 from amends.rows import CallRow, lost_at
@@ -48,6 +49,7 @@ from amends.tool import Spec
 from amends.veil import NO_SECRETS, Known, Veil
 
 MESSAGE_CHARS_MAX: Final = 2_000
+NAME_CHARS_MAX: Final = 500
 
 
 @dataclass(slots=True)
@@ -80,6 +82,8 @@ class Session:
     asked: set[str] = field(default_factory=set)
     """Keys that were asked for here: asked for again, the record most likely answers."""
     rules: tuple[Rule, ...] = ()
+    repeats: bool = False
+    """Whether a model may ask for a deliberate repeat."""
     anchor: Any = None
     wait_approval_s: float = 0.0
     asks: set[str] = field(default_factory=set)  # calls that are, or may become, staged and somebody is asked about
@@ -93,6 +97,12 @@ class Session:
     readings: Readings = field(default_factory=Readings)
     kin: str = ""
     """Of a fork: the root that keys are named by, so that it finds what it shares under the names of the original."""
+    bodies: dict[str, Later] = field(default_factory=dict)
+    """The bodies of this tree that run in this process, by the ids of their calls."""
+    said_wait_s: float | None = None
+    """``wait``, where somebody has set it; None: ``wait_s`` is the default."""
+    said_approval_s: float | None = None
+    """``wait_approval``, where somebody has set it."""
     phases: tuple[tuple[str, str, str], ...] = ()
     twins: tuple[str, ...] = ()  # see ``forkrows``
 
@@ -127,6 +137,11 @@ class Session:
     def lineage(self) -> tuple[str, ...]:
         """This run and those it is inside of: a call under way keeps each of them from ending."""
         return (self.uid, *self.above)
+
+    def may_repeat(self, tool: str) -> bool:
+        """Whether a model's ``again_because`` is honoured for this tool."""
+        spec = self.specs.get(tool)
+        return self.repeats and (spec is None or spec.may_repeat)
 
     def advises(self, spec: Spec) -> bool:
         """Whether the ordering law is only recorded for this tool."""
@@ -435,15 +450,10 @@ def moment(seconds: float | None) -> datetime | None:
 
 def describe_error(error: BaseException, veil: Veil | None = None, known: Known = NO_SECRETS) -> str:
     """An exception as the ledger keeps it: without what is hidden."""
-    cls = type(error)
-    name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
-    try:
-        message = str(error)
-    except Exception:
-        message = "(its message could not be read)"
+    name, message = class_name(type(error)).removeprefix("builtins."), words_of(error)
     if veil is not None:
         message = veil.scrub(message, known)
-    return json.dumps([name, message[:MESSAGE_CHARS_MAX]], ensure_ascii=True)
+    return json.dumps([name[:NAME_CHARS_MAX], message[:MESSAGE_CHARS_MAX]], ensure_ascii=True)
 
 
 def error_parts(text: str) -> tuple[str, str]:

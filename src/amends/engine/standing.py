@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from amends.approvalrows import ApprovalRow
-from amends.proofs import call_bound, run_bound, terms_bound
+from amends.approvalrows import ApprovalRow, DelegationRow, person
+from amends.chain import proof, storable
+from amends.proofs import GOAL as GOAL_FACTS
+from amends.proofs import LEARNED, NONE, call_bound, is_delegated, run_bound, terms_bound, words_bound
 from amends.record import changed
 from amends.rows import GONE, LOADED, CallRow, EventRow, RunRow
+from amends.secret import SEALED
 from amends.states import CALL_MOVES, NEW, RUN_MOVES
 from amends.verified import How
 
@@ -25,8 +28,6 @@ APPROVAL_MOVES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 SHARED: Final[Mapping[str, tuple[str, ...]]] = {NEW: ("succeeded", "failed", "refused", "dropped")}
 """A call that a fork has as it was: it never moved there."""
-DECIDED: Final = ("approved", "rejected", "used")
-"""The states of a request in which it still says who has decided, and when."""
 MOVES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "run": RUN_MOVES,
     "call": CALL_MOVES,
@@ -34,11 +35,33 @@ MOVES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 }
 
 
+class Use(NamedTuple):
+    """A decision that somebody made for somebody else: by which delegation, and its hash then."""
+
+    delegation: str
+    hash: str
+    behalf: str
+    event: EventRow
+
+    def why_not(self, said: EventRow | None) -> str:
+        """Return why this delegation did not let them decide; empty: it did."""
+        if said is None:
+            return "which nobody made"
+        word = _facts(said)
+        event = self.event
+        if said.hash != self.hash or said.tenant != event.tenant:
+            return "which said something else then"
+        if (word.get("to"), word.get("by")) != (storable(person(event.by_whom)), storable(person(self.behalf))):
+            return "which is of other people"
+        return "" if said.at <= event.at < float(word["until"]) else "which did not hold then"
+
+
 class Subject:
     """One row, as its events tell it."""
 
     __slots__ = (
-        "attempt", "comp_attempt", "created_at", "decided", "facts", "first", "last", "passed", "settled_seq", "state",
+        "attempt", "causes", "comp_attempt", "comp_error", "created_at", "facts", "first", "last", "passed",
+        "settled_seq", "state", "why",
     )  # fmt: skip
 
     def __init__(self, event: EventRow, facts: dict[str, Any]) -> None:
@@ -48,8 +71,11 @@ class Subject:
         """What was said of it last, by name."""
         self.attempt = self.comp_attempt = self.settled_seq = 0
         self.passed = False
-        self.decided: EventRow | None = None
-        """Of a request: the yes or no of a person."""
+        self.why = str(facts.get("why", "")) if event.what == "call" else ""
+        self.comp_error = ""
+        """Of a call: the words that its row has by now."""
+        self.causes: list[str] = []
+        """Of a run: why it is blocked."""
 
 
 class Standing:
@@ -60,13 +86,20 @@ class Standing:
         self._subjects: dict[tuple[str, str], Subject] = {}
         self._runs: dict[str, EventRow] = {}
         self._emptied = False
+        self.delegated: dict[str, EventRow] = {}
+        """The delegations that were made, by their ids."""
+        self.uses: list[Use] = []
+        """Decisions that were made for somebody else."""
         self.loads: set[Load] = set()
         self.unproved = 0
 
     def moved(self, event: EventRow) -> Iterator[Said]:
         """Take in an event; what is wrong with it though it is linked."""
-        self._runs.setdefault(event.run, event)
         what = event.what
+        if what == "delegated":
+            self.delegated[event.root] = event
+            return
+        self._runs.setdefault(event.run, event)
         if what == "call" or what == "shared":
             yield from self._moves("call", event.call, event, _facts(event))
         elif what == "run":
@@ -74,19 +107,34 @@ class Standing:
         elif what == "approval":
             facts = _facts(event)
             yield from self._moves("approval", str(facts.get("approval")), event, facts)
-        elif what in ("goal", "output"):
-            self._adds("run", event.run, _facts(event), "output")
+            yield from self._delegated(event, facts)
+        elif what in ("goal", "output", "budgets", "rollback planned"):
+            facts = _facts(event)
+            self._adds("run", event.run, facts, "output", "budgets", "plan", *GOAL_FACTS)
+        elif what == "retry asked":
+            self._adds("call", event.call, _facts(event), "result")
         elif what == "approval given":
             facts = _facts(event)
             self._adds("approval", str(facts.get("approval")), facts, "given")
+            yield from self._delegated(event, facts)
+        elif what in ("evidence", "probed"):
+            self._adds("call", event.call, _facts(event), *LEARNED)
         elif what == "payloads removed":
             self._emptied = True
         elif what == "runs loaded":
             self.loads |= {(str(origin), str(id), int(n), str(hash)) for origin, id, n, hash in _facts(event)["heads"]}
-        elif what == "passed to parent":
-            passed = self._subjects.get(("call", event.call))
-            if passed is not None:
-                passed.passed = True
+        else:
+            self._marked(event)
+
+    def _marked(self, event: EventRow) -> None:
+        """Take in what changes one thing of a row that does not move."""
+        run, call = self._subjects.get(("run", event.run)), self._subjects.get(("call", event.call))
+        if event.what == "causes" and run is not None:
+            run.causes = list(_facts(event).get("causes", ()))
+        elif event.what == "passed to parent" and call is not None:
+            call.passed = True
+        elif event.what == "retry asked" and call is not None and call.state == "backing_off":
+            call.why = ""
 
     def _moves(self, kind: str, id: str, event: EventRow, facts: dict[str, Any]) -> Iterator[Said]:
         subject = self._subjects.get((kind, id))
@@ -100,22 +148,36 @@ class Standing:
         else:
             if kind == "call" and (event.frm == "started" if "attempt" in facts else "resolved" in facts):
                 _forgotten(subject, event)
-            subject.facts.update(facts)
+            _updated(subject, facts)
             subject.last, subject.state = event, event.to_state
         if kind == "call":
             _counted(subject, event, facts)
-        elif kind == "approval" and event.to_state in DECIDED[:2]:
-            subject.decided = event
+            _worded(subject, event, facts)
+        elif kind == "run":
+            subject.causes = list(facts.get("causes", ()))
 
-    def _adds(self, kind: str, id: str, facts: dict[str, Any], name: str) -> None:
+    def _adds(self, kind: str, id: str, facts: dict[str, Any], *names: str) -> None:
         subject = self._subjects.get((kind, id))
-        if subject is not None and name in facts:
-            subject.facts[name] = facts[name]
+        if subject is not None:
+            _updated(subject, {name: facts[name] for name in names if name in facts})
+
+    def _delegated(self, event: EventRow, facts: dict[str, Any]) -> Iterator[Said]:
+        behalf, word = facts.get("behalf"), facts.get("delegation")
+        if behalf is None and word is None:
+            return
+        if behalf is None or not isinstance(word, list) or len(word) != 2:
+            yield "edited", f"{event.by_whom} decided for {behalf}, and it does not say by which delegation"
+            return
+        self.uses.append(Use(str(word[0]), str(word[1]), str(behalf), event))
 
     # ---- the rows -------------------------------------------------------------------------
 
     def unlike(
-        self, runs: Iterable[RunRow], calls: Iterable[CallRow], approvals: Iterable[ApprovalRow]
+        self,
+        runs: Iterable[RunRow],
+        calls: Iterable[CallRow],
+        approvals: Iterable[ApprovalRow],
+        delegations: Iterable[DelegationRow] = (),
     ) -> Iterator[Unlike]:
         """What of the rows does not stand where the events left it."""
         by_uid, tools = {run.uid: run for run in runs}, dict[str, str]()
@@ -135,11 +197,23 @@ class Standing:
             yield from self._compared(
                 "approval", asked.id, asked, lambda one, subject: self._approval(one, subject, by_uid)
             )
+        yield from self._delegations(delegations)
         for (kind, id), subject in self._subjects.items():
             yield "row_missing", f"{kind} {id} is not there", subject.last.n, subject.last.seq, subject.last.run_id
         for uid, event in self._runs.items():
             if uid not in by_uid and ("run", uid) not in self._subjects:
                 yield "row_missing", f"run {uid} is not there", event.n, event.seq, event.run_id
+
+    def _delegations(self, rows: Iterable[DelegationRow]) -> Iterator[Unlike]:
+        there = {row.id: row for row in rows}
+        for id, event in self.delegated.items():
+            row = there.pop(id, None)
+            if row is None:
+                yield "row_missing", f"delegation {id} is not there", event.n, event.seq, event.run_id
+            elif not is_delegated(row, event):
+                yield "row_changed", f"delegation {id} is not what was said", event.n, event.seq, event.run_id
+        for id in there:
+            yield "row_forged", f"delegation {id} has no event", 0, 0, id
 
     def _compared(
         self, kind: str, id: str, row: Any, compare: Callable[[Any, Subject], Iterator[Said]]
@@ -165,6 +239,26 @@ class Standing:
         if "row" in facts:
             yield from self._payload("input", row.input, facts.get("input"), row.uid)
             yield from self._payload("output", row.output, facts.get("output"), row.uid)
+        goal, by, why = (str(facts.get(name, "")) for name in GOAL_FACTS)
+        if (row.goal, row.goal_by) != (goal if goal != NONE else "", by):
+            yield "row_changed", "the goal, or who set it, was changed"
+        yield from self._words("why it has its goal", row.goal_why, why)
+        if row.plan != facts.get("plan", ""):
+            yield "row_changed", "the plan was changed"
+        if bool(row.budgets) != ("budgets" in facts) or (row.budgets and proof(row.budgets) != facts["budgets"]):
+            yield "row_changed", "the budgets were changed"
+        yield from self._words("why it is blocked", row.causes, json.dumps(subject.causes, ensure_ascii=False))
+        if row.state == "blocked" and row.came_from != subject.last.frm:
+            yield "row_changed", "where it was when it was blocked was changed"
+
+    def _words(self, name: str, text: str, said: str) -> Iterator[Said]:
+        """Compare a text with what an event said in the open. Encrypted anew, nobody can tell here."""
+        if text == said or storable(text) == storable(said):
+            return
+        if SEALED in text and said:
+            self.unproved += 1
+            return
+        yield "row_changed", f"{name} was changed"
 
     def _call(self, row: CallRow, subject: Subject, runs: Mapping[str, RunRow]) -> Iterator[Said]:
         first, facts = subject.first, subject.facts
@@ -186,8 +280,36 @@ class Standing:
             yield from self._payload("args", row.args, facts.get("args"), row.id)
             yield from self._payload("result", row.result, facts.get("result"), row.id)
             failure = facts.get("failure")
-            if failure and not self._emptied and row.state != "refused":
+            if failure and (row.state == "refused" or not self._emptied):
                 yield from self._payload("error", row.error, failure, row.id)
+            elif not failure and row.error and row.result is None:
+                yield "row_changed", "an error was added"
+            yield from self._worded(row, subject)
+
+    def _worded(self, row: CallRow, subject: Subject) -> Iterator[Said]:
+        """Compare what people, probes and bodies said of the call."""
+        facts = subject.facts
+        if subject.first.what != "shared":
+            yield from self._words("why", row.why, subject.why)
+        if (row.alias, row.twin, row.violation) != tuple(facts.get(one, "") for one in ("alias", "twin", "violation")):
+            yield "row_changed", "what it stands for, or the rule that it broke, was changed"
+        if self._emptied:
+            return
+        yield from self._words("the error of its compensation", row.comp_error, subject.comp_error)
+        names = facts.get("locks")
+        if row.locks != (json.dumps(names, ensure_ascii=False) if names else ""):
+            yield "row_changed", "the names of its locks were changed"
+        for name in LEARNED:
+            text, proved = str(getattr(row, name)), facts.get(name)
+            if SEALED in text:
+                self.unproved += 1
+            elif text and (proved is None or proof(text) != proved):
+                yield (
+                    "row_changed",
+                    f"what was {'learned of it' if name == 'learned' else 'kept as evidence'} was changed",
+                )
+            elif not text and name == "learned" and proved is not None:
+                yield "row_changed", "what was learned of it was removed"
 
     def _approval(self, row: ApprovalRow, subject: Subject, runs: Mapping[str, RunRow]) -> Iterator[Said]:
         first, facts = subject.first, subject.facts
@@ -202,9 +324,8 @@ class Standing:
             yield "row_changed", "the run was changed"
         if row.state == "used" and (row.used_at, row.used_seq) != (subject.last.at, subject.last.seq):
             yield "row_changed", "when it was used up was changed"
-        decided = subject.decided
-        if row.state in DECIDED and decided and (row.by_whom, row.decided_at) != (decided.by_whom, decided.at):
-            yield "row_changed", "who decided, or when, was changed"
+        if words_bound(row) != facts.get("said"):
+            yield "row_changed", "who decided, when, or why was changed"
         if row.given != "[]" or "given" in facts:
             yield from self._payload("given", row.given, facts.get("given"), row.id)
 
@@ -220,6 +341,26 @@ class Standing:
         self.unproved += is_proved is None
         if is_proved is False:
             yield "payload_changed", f"the {name} is not what was written"
+
+
+def _updated(subject: Subject, facts: Mapping[str, Any]) -> None:
+    """Take in what was said last. A goal is always said whole: what is left out of it is empty."""
+    if "goal" in facts:
+        for name in GOAL_FACTS:
+            subject.facts.pop(name, None)
+    subject.facts.update(facts)
+
+
+def _worded(subject: Subject, event: EventRow, facts: dict[str, Any]) -> None:
+    """Keep the words that the row has after this move."""
+    to = event.to_state
+    words = "why" in facts or "resolved" in facts
+    if "started" in (event.frm, to) or (words and to not in ("ready", "compensated", "compensation_failed")):
+        subject.why = str(facts.get("why", ""))
+    if to == "compensating":
+        subject.comp_error = ""
+    elif event.frm == "compensating":
+        subject.comp_error = str(facts.get("error", ""))
 
 
 def _forgotten(subject: Subject, event: EventRow) -> None:

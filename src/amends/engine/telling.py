@@ -28,6 +28,7 @@ from amends.forkrows import point_of
 from amends.ledger import HeldLock, Tree
 from amends.lockrows import LockRow
 from amends.model import Answer, Call, Event, Lock, Residue, RunInfo, Status
+from amends.phrases import clean, is_a, type_name, words_of
 from amends.report import Report
 from amends.rows import EventRow, RunRow, lost_at
 from amends.secret import SEALED, UNREADABLE
@@ -197,12 +198,21 @@ def _json(value: Any) -> str:
 
 def answer_error(session: Session, tool: str, error: Exception) -> Answer:
     """What a model is told when it was not done."""
-    call: Call | None = getattr(error, "call", None)
-    if isinstance(error, Error):
-        return Answer(_status(error), error.for_model(), call=call, error=error)
-    why = shown(scrubbed(session, str(error) or type(error).__name__))
+    if is_a(error, Error):
+        return Answer(_status(error), clean(error.for_model()), call=getattr(error, "call", None), error=error)
+    call: Call | None = _call_on(error)
+    why = shown(scrubbed(session, words_of(error) or type_name(error)))
     text = f"{tool} failed and changed nothing: {why}. You may correct the arguments and call it again."
     return Answer("failed", text, call=call, error=error)
+
+
+def _call_on(error: Exception) -> Call | None:
+    """The call that a tool's own error names, where it does."""
+    try:
+        call = getattr(error, "call", None)
+    except Exception:
+        return None
+    return call if isinstance(call, Call) else None
 
 
 def _status(error: Error) -> Status:

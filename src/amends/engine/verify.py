@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
-from amends.approvalrows import ApprovalRow
+from amends.approvalrows import ApprovalRow, DelegationRow
 from amends.auditops import Chains, Place, ReadChains
 from amends.chain import GENESIS, link, moment, proof
-from amends.engine.standing import Load, Standing
+from amends.engine.standing import Load, Standing, Use
 from amends.record import dataclass, field
 from amends.rows import PLAIN, CallRow, EventRow, RunRow
 from amends.secret import SEALED
@@ -75,7 +75,11 @@ class TreeCheck:
             self._tell(event, how, text)
 
     def ended(
-        self, runs: Iterable[RunRow], calls: Iterable[CallRow], approvals: Iterable[ApprovalRow]
+        self,
+        runs: Iterable[RunRow],
+        calls: Iterable[CallRow],
+        approvals: Iterable[ApprovalRow],
+        delegations: Iterable[DelegationRow] = (),
     ) -> list[Problem]:
         """Everything that is wrong with the tree, the first bad event first."""
         if self._broken is not None:
@@ -87,7 +91,7 @@ class TreeCheck:
             text = f"it ends at event {self._n}, and a checkpoint names event {beyond}"
             self.problems.append(Problem(self._run_id, self.root, self._n + 1, self._seq, "cut", text))
             return self.problems
-        for how, text, n, seq, run_id in self._standing.unlike(runs, calls, approvals):
+        for how, text, n, seq, run_id in self._standing.unlike(runs, calls, approvals, delegations):
             self.problems.append(Problem(run_id or self._run_id, self.root, n, seq, how, text))
         return self.problems
 
@@ -100,6 +104,16 @@ class TreeCheck:
     def loads(self) -> set[Load]:
         """The records that its events say were loaded."""
         return self._standing.loads
+
+    @property
+    def delegated(self) -> dict[str, EventRow]:
+        """The delegations that its events made."""
+        return self._standing.delegated
+
+    @property
+    def uses(self) -> list[Use]:
+        """The decisions in it that were made by a delegation."""
+        return self._standing.uses
 
     def as_load(self, root: RunRow) -> Load:
         """What the event of its loading must have said, where it is a record."""
@@ -159,15 +173,17 @@ class Found:
         self.runs = self.events = self.young = self.unproved = 0
         self.problems: list[Problem] = []
         self._loads: set[Load] = set()
+        self._delegated: dict[str, EventRow] = {}
+        self._uses: list[Use] = []
         self._records: dict[Load, str] = {}
 
     def page(self, page: Chains) -> None:
         """Take in some trees; one that goes on stays open."""
         runs, calls = _by_root(page.runs), _by_root(page.calls)
-        approvals = _by_root(page.approvals)
+        approvals, delegations = _by_root(page.approvals), _by_root(page.delegations)
         of_root = _by_root(page.events)
         going_on = None if page.next is None or not page.next.within else page.next.within
-        roots = {*of_root, *runs, *calls, *approvals}
+        roots = {*of_root, *runs, *calls, *approvals, *delegations}
         for root in sorted(roots | ({self._tree.root} if self._tree is not None and not going_on else set())):
             tree = self._tree if self._tree is not None and self._tree.root == root else self._begun(root)
             named = self._audit.behind.get(root, 0)
@@ -178,22 +194,36 @@ class Found:
                 self._tree = tree
                 continue
             self._tree = None if tree is self._tree else self._tree
-            self._ended(tree, runs.get(root, []), calls.get(root, []), approvals.get(root, []))
+            rows = (runs.get(root, []), calls.get(root, []), approvals.get(root, []), delegations.get(root, []))
+            self._ended(tree, *rows)
 
     def _begun(self, root: str) -> TreeCheck:
         return TreeCheck(root, self._audit.prove, self._audit.heads_of(root))
 
-    def _ended(self, tree: TreeCheck, runs: list[RunRow], calls: list[CallRow], approvals: list[ApprovalRow]) -> None:
+    def _ended(
+        self,
+        tree: TreeCheck,
+        runs: list[RunRow],
+        calls: list[CallRow],
+        approvals: list[ApprovalRow],
+        delegations: list[DelegationRow],
+    ) -> None:
         origins = {row.origin for row in runs}
         if origins <= {""}:
             self._loads |= tree.loads
-        whose = {row.tenant for row in runs} | ({tree.tenant} if tree.events else set())
+            self._delegated |= tree.delegated
+            self._uses += tree.uses
+        whose = (
+            {run.tenant for run in runs}
+            | {one.tenant for one in delegations}
+            | ({tree.tenant} if tree.events else set())
+        )
         if self._audit.tenant is not None and self._audit.tenant not in whose:
             return
         self.runs += len(runs)
         self.events += tree.events
         self.young += tree.young
-        self.problems += tree.ended(runs, calls, approvals)
+        self.problems += tree.ended(runs, calls, approvals, delegations)
         self.unproved += tree.unproved
         self._records |= {tree.as_load(row): tree.root for row in runs if row.uid == tree.root and row.origin}
         if len(origins) > 1:
@@ -216,6 +246,23 @@ class Found:
             for origin, run_id, n, _ in self._loads - self._records.keys():
                 text = f"it was loaded from ledger {origin} with {n} events, and is not here as that"
                 self.problems.append(Problem(run_id, "", 0, 0, "row_changed", text))
+
+    @property
+    def unseen(self) -> set[str]:
+        """The delegations that decisions name and that were not looked at."""
+        return {use.delegation for use in self._uses} - self._delegated.keys()
+
+    def check_uses(self) -> None:
+        """Every decision for somebody else was made by a delegation that held then."""
+        for use in self._uses:
+            try:
+                why_not = use.why_not(self._delegated.get(use.delegation))
+            except NO_SENSE:
+                why_not = "which makes no sense"
+            event = use.event
+            if why_not and self._audit.tenant in (None, event.tenant):
+                text = f"{event.by_whom} decided for {use.behalf} by delegation {use.delegation}, {why_not}"
+                self.problems.append(Problem(event.run_id, event.root, event.n, event.seq, "row_forged", text))
 
     def verified(self) -> Verified:
         """All of it."""
@@ -241,8 +288,16 @@ async def verify_chains(audit: Audit) -> Found:
         if not found.strays:
             break
         found = await _walked(audit)  # somebody may have loaded something before where we were, and told of it after
+    await verify_delegations(found)
     found.all_seen()
     return found
+
+
+async def verify_delegations(found: Found) -> None:
+    """Look at the delegations that decisions name, those too that were made while we looked; then compare."""
+    for id in sorted(found.unseen):
+        await verify_tree(found, id)
+    found.check_uses()
 
 
 async def _walked(audit: Audit) -> Found:

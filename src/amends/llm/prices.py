@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,8 +11,9 @@ from typing import Any, Final, TypeAlias
 
 from amends import UsageError
 from amends.llm.wire import Tokens
+from amends.visible import visible_log
 
-log = logging.getLogger("amends")
+log = visible_log("amends")
 
 Number: TypeAlias = float | Decimal
 Price: TypeAlias = tuple[Number, Number] | Mapping[str, Number]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, get_args
@@ -16,8 +15,9 @@ from amends.llm.replaying import recorded
 from amends.llm.settling import Entry, failed_outcome
 from amends.llm.watching import is_stream, watch, watch_async
 from amends.llm.wire import api_of
+from amends.visible import visible_log
 
-log = logging.getLogger("amends")
+log = visible_log("amends")
 
 C = TypeVar("C")
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import queue
 import threading
 import weakref
@@ -18,8 +17,9 @@ from typing import Any, Final
 from amends.llm.asking import Outcome, outcome
 from amends.llm.assembling import assembler
 from amends.llm.settling import Entry, fail, fail_async, succeed, succeed_async
+from amends.visible import visible_log
 
-log = logging.getLogger("amends")
+log = visible_log("amends")
 
 SWEEP_S_MAX: Final = 5.0
 """How long leaving a run waits for a dropped stream that is being settled."""

@@ -31,9 +31,22 @@ from amends.approvalrows import (
     UpdateApproval,
     person,
 )
-from amends.chain import proof
+from amends.chain import proof, storable
 from amends.errors import TransitionRefused
-from amends.rows import CallRow, FindCall, FindKey, ListCalls, Now, RunRow, UpdateRun
+from amends.markrows import MoveTime
+from amends.proofs import delegation_said, goal_said, is_delegated
+from amends.rows import (
+    AddEvent,
+    CallRow,
+    EventRow,
+    FindCall,
+    FindKey,
+    ListCalls,
+    Now,
+    PageEvents,
+    RunRow,
+    UpdateRun,
+)
 from amends.states import FREES_KEY
 from amends.store.change import find_run, move_approval, move_call, move_run, note, owned, refuse_record
 from amends.store.law import admit_by_law
@@ -46,6 +59,7 @@ async def decide_approval(op: DecideApproval) -> Ruled:
     """See ``DecideApproval``."""
     approval, call = await _found(op.approval)
     now = await Now()
+    await MoveTime(now)
     again = approval.state == "approved" and op.verb == "approve" and op.digest == approval.digest
     if (op.repeated or again) and _is_said(approval, op, again=again):
         return Ruled(approval, call, now)  # said before, and the answer was lost; or a button pressed twice
@@ -92,7 +106,7 @@ async def _why_void(approval: ApprovalRow, call: CallRow, op: DecideApproval, no
         return "changed"
     if is_requester(approval, op.by) or is_requester(approval, op.behalf):
         return "self"
-    if op.behalf and not await _is_delegated(approval, op, now):
+    if op.behalf and await _delegation(approval, op, now) is None:
         return "role"
     return "" if op.verb == "bypass" or _may_decide(approval, op.roles) else "role"
 
@@ -102,9 +116,17 @@ def _may_decide(approval: ApprovalRow, roles: Iterable[str]) -> bool:
     return not wanted or bool(wanted & set(roles))
 
 
-async def _is_delegated(approval: ApprovalRow, op: DecideApproval, now: float) -> bool:
-    words = await DelegationsTo(approval.tenant, person(op.by))
-    return any(word.by_whom == person(op.behalf) and word.until_at > now for word in words)
+async def _delegation(approval: ApprovalRow, op: DecideApproval, now: float) -> EventRow | None:
+    """Return the event of the delegation by which this person may decide for the other one; None: there is none.
+
+    A row alone is nobody's word: whoever can write the database can add one and remove it again.
+    """
+    for word in await DelegationsTo(approval.tenant, person(op.by)):
+        if word.by_whom == person(op.behalf) and word.made_at <= now < word.until_at:
+            said = await PageEvents(word.id, None, 0, 1)
+            if said and is_delegated(word, said[0]):
+                return said[0]
+    return None
 
 
 def _is_said(approval: ApprovalRow, op: DecideApproval, *, again: bool = False) -> bool:
@@ -124,6 +146,9 @@ async def _say_yes(
         "by": op.by, "for": op.behalf, "roles": list(op.roles), "why": op.why, "at": now,
         "bypass": op.verb == "bypass",
     }  # fmt: skip
+    word = await _delegation(approval, op, now) if op.behalf else None
+    given_by: dict[str, Any] = {} if word is None else {"behalf": op.behalf, "delegation": [word.root, word.hash]}
+    yes |= {} if word is None else {"delegation": word.root}
     yeses = [said for said in approval.yeses if person(said["by"]) != person(op.by)]
     yeses.append(yes)
     enough = is_enough(yeses, approval.needed, json.loads(approval.roles))
@@ -131,13 +156,14 @@ async def _say_yes(
     if not enough:
         await note(
             run, "approval given", at=now, by=op.by, epoch=epoch, call=call.id, approval=approval.id, why=op.why,
-            behalf=op.behalf, of=approval.needed, given=proof(given),
+            of=approval.needed, given=proof(given), **given_by,
         )  # fmt: skip
         return await UpdateApproval(approval, {"given": given}), call
     why = f"bypass: {op.why}" if op.verb == "bypass" else op.why
     approval = await move_approval(
-        run, approval, "approved", at=now, by=op.by, epoch=epoch, why=why, given=given, by_whom=op.by, decided_at=now
-    )
+        run, approval, "approved", at=now, by=op.by, epoch=epoch, why=why, facts=given_by, given=given, by_whom=op.by,
+        decided_at=now,
+    )  # fmt: skip
     if call.state == "held" and not call.is_staged:
         call = await move_call(run, call, "ready", at=now, by=op.by, epoch=epoch, facts={"approval": approval.id})
     return approval, call
@@ -146,15 +172,16 @@ async def _say_yes(
 async def _say_no(
     approval: ApprovalRow, call: CallRow, run: RunRow, op: DecideApproval, now: float, epoch: int
 ) -> tuple[ApprovalRow, CallRow]:
-    said = {"by_whom": op.by, "reason": op.why, "decided_at": now}
+    said: dict[str, Any] = {"by_whom": op.by, "reason": op.why, "decided_at": now}
     approval = await move_approval(run, approval, "rejected", at=now, by=op.by, epoch=epoch, why=op.why, **said)
     error = json.dumps([op.by, op.why], ensure_ascii=False)
     call = await move_call(run, call, "refused", at=now, by=op.by, epoch=epoch, why=op.why, error=error, settled_at=now)
     if run.staged_pivot == call.id and run.phase == "open" and run.goal != "rollback":
         # Without its pivot the run has nothing to commit to; and nobody who was told no asks again by running again.
-        await note(run, "goal", at=now, by=op.by, epoch=epoch, to="rollback", why=op.why)
         why = f"{op.by} rejected {call.tool}: {op.why}"
-        await UpdateRun(run, {"staged_pivot": "", "goal": "rollback", "goal_by": "person", "goal_why": why})
+        aim = {"goal": "rollback", "goal_by": "person", "goal_why": why}
+        await note(run, "goal", at=now, by=op.by, epoch=epoch, to="rollback", why=op.why, **goal_said(run, aim))
+        await UpdateRun(run, {"staged_pivot": "", **aim})
     return approval, call
 
 
@@ -182,6 +209,7 @@ async def ask_again(op: AskAgain) -> Ruled:
     """See ``AskAgain``."""
     approval, call = await _found(op.approval)
     now = await Now()
+    await MoveTime(now)
     if op.repeated and call.approval == op.id:
         return Ruled(await _again(await FindApproval(op.id)), call, now)
     run = await find_run(call.run)
@@ -206,6 +234,7 @@ async def edit_approval(op: EditApproval) -> Ruled:
     """See ``EditApproval``. The old call is refused, and says what to ask for instead."""
     approval, call = await _found(op.approval)
     now = await Now()
+    await MoveTime(now)
     new = await FindCall(op.instead.call_id)
     if op.repeated and new is not None:
         return Ruled(await _again(await FindApproval(new.approval)), new, now)
@@ -225,7 +254,7 @@ async def edit_approval(op: EditApproval) -> Ruled:
     if staged:
         run = await UpdateRun(run, {"staged_pivot": ""})
     if approval.state in OPEN:
-        said = {"by_whom": op.by, "reason": reason, "decided_at": now}
+        said: dict[str, Any] = {"by_whom": op.by, "reason": reason, "decided_at": now}
         await move_approval(run, approval, "rejected", at=now, by=op.by, epoch=root.epoch, why=reason, **said)
     error = json.dumps([op.by, reason], ensure_ascii=False)
     await move_call(run, call, "refused", at=now, by=op.by, epoch=root.epoch, why=reason, error=error, settled_at=now)
@@ -234,7 +263,8 @@ async def edit_approval(op: EditApproval) -> Ruled:
         raise TransitionRefused(
             f"{known.tool} with these arguments is {known.state} already ({known.id})", frm=known.state, to="held"
         )
-    instead = replace(op.instead, run=run.uid, root=root.uid, repeated=False)
+    need = replace(op.instead.need, editors=(*approval.edited_by, op.by))
+    instead = replace(op.instead, run=run.uid, root=root.uid, repeated=False, need=need)
     answer = await admit_by_law(instead, run, root, now, 1 if known is None else known.generation + 1)
     if answer.call is None or answer.approval is None:
         raise TransitionRefused(
@@ -255,6 +285,7 @@ async def expire_approvals(op: ExpireApprovals) -> RunRow:
     """See ``ExpireApprovals``."""
     root = await owned(op.root, op.owner, op.epoch)
     now = await Now()
+    await MoveTime(now)
     waiting = {call.approval: call for call in await ListCalls(root.uid, ("held", "ready")) if call.approval}
     for row in await ApprovalsOf(root.uid) if waiting else ():
         call = waiting.get(row.id)
@@ -271,10 +302,11 @@ async def void_approval(op: VoidApproval) -> Ruled:
     """See ``VoidApproval``."""
     approval, call = await _found(op.approval)
     now = await Now()
+    await MoveTime(now)
     if approval.state not in OPEN:
         return Ruled(approval, call, now)
     run, root = await find_run(call.run), await find_run(call.root)
-    said = {"reason": REVIVED, "by_whom": op.by, "decided_at": now}
+    said: dict[str, Any] = {"reason": REVIVED, "by_whom": op.by, "decided_at": now}
     approval = await move_approval(run, approval, "expired", at=now, by=op.by, epoch=root.epoch, why=op.why, **said)
     if call.state == "ready" and not call.is_staged:
         call = await move_call(run, call, "held", at=now, by=op.by, epoch=root.epoch, facts={"approval": approval.id})
@@ -287,10 +319,19 @@ async def void_approval(op: VoidApproval) -> Ruled:
 async def delegate(op: Delegate) -> DelegationRow:
     """See ``Delegate``."""
     now = await Now()
-    row = DelegationRow(op.id, op.tenant, person(op.by), person(op.to), op.until_at, op.why, now)
-    if not await AddDelegation(row):
-        known = [one for one in await DelegationsTo(op.tenant, row.to_whom) if one.id == op.id]
-        return known[0]
+    await MoveTime(now)
+    known = [one for one in await DelegationsTo(op.tenant, person(op.to)) if one.id == op.id]
+    if known:
+        return known[0]  # said before, and the answer was lost
+    by, to, why = storable(person(op.by)), storable(person(op.to)), storable(op.why)
+    row = DelegationRow(op.id, op.tenant, by, to, op.until_at, why, now, 0)
+    # It belongs to no run: its event is a chain of its own, which checkpoints name like any other.
+    seq = await AddEvent(
+        at=now, root=row.id, run=row.id, run_id=row.id, tenant=row.tenant, call="", what="delegated", frm="", to_state="",
+        by_whom=op.by, epoch=0, facts=delegation_said(row),
+    )  # fmt: skip
+    row = replace(row, seq=seq)
+    assert await AddDelegation(row), "the id of a delegation is new"
     return row
 
 

@@ -9,6 +9,8 @@ from amends.auditops import (
     ChainOf,
     Chains,
     ChainsAbove,
+    DelegationsBetween,
+    FindDelegation,
     Place,
     ReadChains,
     RunsBetween,
@@ -38,7 +40,8 @@ async def read_chains(op: ReadChains) -> Chains:
 
 async def _ended(events: list[EventRow], above: str, upto: str | None, then: Place | None) -> Chains:
     runs, calls = await RunsBetween(above, upto), await CallsBetween(above, upto)
-    return Chains(tuple(events), tuple(runs), tuple(calls), tuple(await ApprovalsBetween(above, upto)), then)
+    approvals, delegations = await ApprovalsBetween(above, upto), await DelegationsBetween(above, upto)
+    return Chains(tuple(events), tuple(runs), tuple(calls), tuple(approvals), tuple(delegations), then)
 
 
 async def _alone(op: ReadChains, events: list[EventRow]) -> Chains:
@@ -46,4 +49,6 @@ async def _alone(op: ReadChains, events: list[EventRow]) -> Chains:
     if len(events) == op.limit:
         return Chains(tuple(events), next=Place(op.place.done, root, events[-1].n))
     runs, calls = await ListTree(root), await ListCalls(root)
-    return Chains(tuple(events), tuple(runs), tuple(calls), tuple(await ApprovalsOf(root)))
+    delegation = await FindDelegation(root)
+    delegations = () if delegation is None else (delegation,)
+    return Chains(tuple(events), tuple(runs), tuple(calls), tuple(await ApprovalsOf(root)), delegations)

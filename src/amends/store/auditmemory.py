@@ -45,4 +45,6 @@ AUDIT_ROWS: Final[dict[type[Any], Callable[[Any, Any], Any]]] = {
     auditops.RunsBetween: lambda store, op: _between(store.runs.values(), op),
     auditops.CallsBetween: lambda store, op: _between(store.calls.values(), op),
     auditops.ApprovalsBetween: _approvals,
+    auditops.DelegationsBetween: lambda store, op: _between(store.shelf.delegations.values(), op),
+    auditops.FindDelegation: lambda store, op: store.shelf.delegations.get(op.id),
 }

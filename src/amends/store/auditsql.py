@@ -6,14 +6,16 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from amends import auditops
-from amends.approvalrows import APPROVAL_COLUMNS, ApprovalRow
+from amends.approvalrows import APPROVAL_COLUMNS, DELEGATION_COLUMNS, ApprovalRow, DelegationRow
 from amends.eventrows import EVENT_COLUMNS, EventRow
 from amends.flow import Flow
 from amends.rows import CALL_COLUMNS, RUN_COLUMNS, CallRow, RunRow
 from amends.store.dialect import Dialect
 from amends.store.statement import Execute
 
-COLUMNS: Final = {"runs": RUN_COLUMNS, "calls": CALL_COLUMNS, "approvals": APPROVAL_COLUMNS}
+COLUMNS: Final = {"runs": RUN_COLUMNS, "calls": CALL_COLUMNS, "approvals": APPROVAL_COLUMNS,
+    "delegations": DELEGATION_COLUMNS,
+}  # fmt: skip
 
 
 class AuditStatements:
@@ -27,11 +29,14 @@ class AuditStatements:
         self.chains_above = f"{events} where root > {mark} order by root, n limit {mark}"
         self.between: dict[tuple[str, bool], str] = {}
         for table, columns in COLUMNS.items():
-            hint = dialect.index.format(f"{table}_root") if dialect.index else ""
-            select = f"select {', '.join(map(dialect.name_of, columns))} from {table}{hint} where root > {mark}"
+            root = "id" if table == "delegations" else "root"
+            hint = dialect.index.format(f"{table}_root") if dialect.index and root == "root" else ""
+            select = f"select {', '.join(map(dialect.name_of, columns))} from {table}{hint} where {root} > {mark}"
             for ends in (True, False):
-                upto = f" and root <= {mark}" if ends else ""
-                self.between[table, ends] = f"{select}{upto} order by root limit {mark}"
+                upto = f" and {root} <= {mark}" if ends else ""
+                self.between[table, ends] = f"{select}{upto} order by {root} limit {mark}"
+        names = ", ".join(map(dialect.name_of, DELEGATION_COLUMNS))
+        self.delegation = f"select {names} from delegations where id = {mark}"
 
 
 class _Statements(Protocol):
@@ -63,10 +68,17 @@ def _between(table: str, make: Callable[..., Any]) -> Callable[[Any, Any], Flow[
     return between
 
 
+async def _find_delegation(desk: _Desk, op: auditops.FindDelegation) -> DelegationRow | None:
+    found, _, _ = await Execute(desk.statements.audit.delegation, (op.id,))
+    return DelegationRow(*found[0]) if found else None
+
+
 AUDIT_ROWS: Final[dict[type[Any], Callable[[Any, Any], Flow[Any]]]] = {
     auditops.ChainOf: _chain_of,
     auditops.ChainsAbove: _chains_above,
     auditops.RunsBetween: _between("runs", RunRow),
     auditops.CallsBetween: _between("calls", CallRow),
     auditops.ApprovalsBetween: _between("approvals", ApprovalRow),
+    auditops.DelegationsBetween: _between("delegations", DelegationRow),
+    auditops.FindDelegation: _find_delegation,
 }

@@ -11,6 +11,7 @@ from amends.chain import proof
 from amends.errors import LeaseLost, RunIsRecord, TransitionRefused
 from amends.lockrows import DropWaits, FreeLocks
 from amends.plain import quoted
+from amends.proofs import call_said, goal_said, words_bound
 from amends.rows import AddEvent, CallRow, FindCall, FindRun, ListCalls, RunRow, UpdateCall, UpdateRun
 from amends.states import call_may, run_may
 from amends.store.charging import moved_on
@@ -103,7 +104,8 @@ async def move_call(
     if cost:
         changes["cost"], costs = await moved_on(cost, to, kind=call.kind, why=changes.get("why", ""))
         facts = {**(facts or {}), "costs": costs or None}
-    seq = await note(run, "call", at=at, by=by, epoch=epoch, call=call.id, frm=call.state, to=to, **(facts or {}))
+    said = {**call_said(to, changes), **(facts or {})}
+    seq = await note(run, "call", at=at, by=by, epoch=epoch, call=call.id, frm=call.state, to=to, **said)
     if to in ("succeeded", "in_doubt") and call.state not in ("failed", "compensated"):
         changes["settled_seq"] = seq
     elif to == "succeeded":
@@ -115,8 +117,9 @@ async def move_call(
 
 
 async def move_approval(
-    run: RunRow, row: ApprovalRow, to: str, *, at: float, by: str, epoch: int, why: str = "", **changes: Any
-) -> ApprovalRow:
+    run: RunRow, row: ApprovalRow, to: str, *, at: float, by: str, epoch: int, why: str = "",
+    facts: Mapping[str, Any] | None = None, **changes: Any,
+) -> ApprovalRow:  # fmt: skip
     """Move a request for a person's yes and write the event; what was decided stays decided."""
     if row.state not in OPEN or (row.state, to) == ("pending", "used"):
         raise TransitionRefused(
@@ -125,7 +128,7 @@ async def move_approval(
     given = proof(changes["given"]) if "given" in changes else None
     seq = await note(
         run, "approval", at=at, by=by, epoch=epoch, call=row.call, frm=row.state, to=to, approval=row.id, why=why,
-        given=given,
+        given=given, said=words_bound(row, changes), **(facts or {}),
     )  # fmt: skip
     if to == "used":
         changes["used_seq"] = seq
@@ -146,7 +149,8 @@ async def move_run(
     """Move a run and write the event; a final root has no owner and nothing wakes it."""
     if not run_may(run.state, to):
         raise TransitionRefused(f"run {run.id} is {run.state} and cannot become {to}", frm=run.state, to=to)
-    await note(run, "run", at=at, by=by, epoch=epoch, frm=run.state, to=to, **(facts or {}))
+    said = {**(facts or {}), **goal_said(run, changes)}
+    await note(run, "run", at=at, by=by, epoch=epoch, frm=run.state, to=to, **said)
     if to in ("committed", "rolled_back", "abandoned"):
         changes |= {"closed_at": at, "owner": "", "lease_until": 0.0, "wake_at": None, "suspended": 0, "causes": "[]"}
         if run.forked_from and run.uid == run.root and to in GONE_BACK:

@@ -18,6 +18,7 @@ from amends.checkpointrows import (
     PageCheckpoints,
     PageHeads,
 )
+from amends.markrows import MoveTime
 from amends.record import changed
 from amends.rows import Now
 
@@ -80,6 +81,7 @@ async def write_checkpoint(op: WriteCheckpoint) -> bool:
     if op.repeated and last is not None and (last.n, last.hash) == (op.row.n, op.row.hash):
         return True
     end = (0, GENESIS) if last is None else (last.n, last.hash)
+    await MoveTime(op.row.at)
     return (op.row.n - 1, op.row.prev) == end and await AddCheckpoint(op.row)
 
 

@@ -23,7 +23,7 @@ from amends.ledger import (
     Tree,
 )
 from amends.lockrows import Wanted
-from amends.proofs import proof_of
+from amends.proofs import goal_said, proof_of
 from amends.rows import CallRow, FindCall, FindRun, ListCalls, ListTree, Now, RunRow, UpdateCall, UpdateRun
 from amends.states import RUN_FINAL, STANDING, UNSETTLED
 from amends.store.below import forks_are_gone, forks_of, mark_of, subtree
@@ -59,8 +59,11 @@ async def begin_rollback(op: BeginRollback) -> Rollback:
     overrules = bool(forks) and op.person and run.goal_by != "person"
     if run.goal != "rollback" or overrules:
         named = [fork.id for fork in forks]
-        await note(run, "goal", at=now, by=op.by, epoch=root.epoch, to="rollback", why=op.why, forks=named or None)
         changes = {"goal": "rollback", "goal_by": "person" if op.person else "self", "goal_why": op.why}
+        said = goal_said(run, changes)
+        await note(
+            run, "goal", at=now, by=op.by, epoch=root.epoch, to="rollback", why=op.why, forks=named or None, **said
+        )
     if changes and (op.epoch is None or run.pivot or forks or run.state != "open"):
         run, changes = await UpdateRun(run, changes), {}  # else it is written with its new state
     if op.epoch is None:
@@ -187,7 +190,8 @@ async def decide_commit(op: DecideCommit) -> Decision:
     if run.goal != "commit" or op.output is not None:
         proved = proof_of(op, op.output)
         if run.goal != "commit":
-            await note(run, "goal", at=now, by=op.owner, epoch=op.epoch, to="commit", output=proved)
+            aim = goal_said(run, {"goal": "commit", "goal_by": "self"})
+            await note(run, "goal", at=now, by=op.owner, epoch=op.epoch, to="commit", output=proved, **aim)
         elif op.output != run.output:
             await note(run, "output", at=now, by=op.owner, epoch=op.epoch, output=proved)
         output = run.output if op.output is None else op.output
@@ -298,6 +302,8 @@ async def close_run(op: CloseRun) -> RunRow:
     causes = json.dumps(op.causes, ensure_ascii=False)
     wake = now if await forks_are_gone(run) else None if op.wake_s is None else now + op.wake_s
     if run.state == "blocked":
+        if causes != run.causes:
+            await note(run, "causes", at=now, by=op.owner, epoch=root.epoch, causes=op.causes)
         run = await UpdateRun(run, {"causes": causes, "interrupted": int(op.interrupted)})
     else:
         run = await move_run(
@@ -355,9 +361,10 @@ async def abandon_run(op: AbandonRun) -> RunRow:
         await _leave_standing(call, op, epoch, now, forward=forward)
     for row in reversed(await ListTree(root.uid)):
         if row.state not in RUN_FINAL:
-            closed = await move_run(row, "abandoned", at=now, by=op.by, epoch=epoch, facts={"why": op.why})
+            aim = {"goal_by": "person", "goal_why": op.why} if row.uid == root.uid else {}
+            closed = await move_run(row, "abandoned", at=now, by=op.by, epoch=epoch, facts={"why": op.why}, **aim)
             root = closed if row.uid == root.uid else root
-    return await UpdateRun(root, {"epoch": epoch, "goal_by": "person", "goal_why": op.why})
+    return await UpdateRun(root, {"epoch": epoch})
 
 
 async def _leave_standing(call: CallRow, op: AbandonRun, epoch: int, now: float, *, forward: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import re
@@ -17,10 +16,11 @@ from typing import Final, TypeVar
 from amends.errors import LedgerCorrupt, LedgerError, LedgerMissing, LedgerUnavailable
 from amends.model import Schema
 from amends.store.migrations import check_usable, migrations, schema_of
+from amends.visible import visible_log
 
 T = TypeVar("T")
 
-log = logging.getLogger("amends")
+log = visible_log("amends")
 
 SQLITE_MIN: Final = (3, 37, 0)
 """Strict tables."""

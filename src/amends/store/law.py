@@ -10,7 +10,7 @@ from typing import Any
 from amends.approvalrows import Need, TermsOf
 from amends.budgetrows import Overrun
 from amends.ledger import Admission, AdmitCall
-from amends.proofs import call_bound, proof_of
+from amends.proofs import call_bound, goal_said, proof_of
 from amends.rows import CallRow, FindCall, InsertCall, ListCalls, ListTree, RunRow, UpdateRun
 from amends.states import RUN_FINAL, UNSETTLED
 from amends.store.change import find_run, move_call, note
@@ -34,14 +34,16 @@ async def takes_nothing(
     """
     late = root.deadline_at is not None and now > root.deadline_at
     if late and root.phase == "open" and not root.pivot and root.goal != "rollback":
-        await note(root, "goal", at=now, by="deadline", epoch=root.epoch, to="rollback")
-        root = await UpdateRun(root, {"goal": "rollback", "goal_by": "deadline", "goal_why": "the deadline passed"})
+        aim = {"goal": "rollback", "goal_by": "deadline", "goal_why": "the deadline passed"}
+        await note(root, "goal", at=now, by="deadline", epoch=root.epoch, to="rollback", **goal_said(root, aim))
+        root = await UpdateRun(root, aim)
         run = root if run.uid == root.uid else run
     gone = await taken_back(root) if root.phase == "open" and not root.pivot and root.goal != "rollback" else None
     if gone is not None:
         why = f"run {gone.id}, whose calls it shares, was taken back"
-        await note(root, "goal", at=now, by="fork", epoch=root.epoch, to="rollback", why=why)
-        root = await UpdateRun(root, {"goal": "rollback", "goal_by": "self", "goal_why": why})
+        aim = {"goal": "rollback", "goal_by": "self", "goal_why": why}
+        await note(root, "goal", at=now, by="fork", epoch=root.epoch, to="rollback", why=why, **goal_said(root, aim))
+        root = await UpdateRun(root, aim)
         run = root if run.uid == root.uid else run
     for one in (run, root):
         if one.state in RUN_FINAL or one.phase == "rolling_back" or (one.goal == "rollback" and one.phase == "open"):
@@ -232,7 +234,7 @@ async def write_call(
     seq = await note(
         run, "call", at=now, by=op.owner, epoch=root.epoch, call=op.call_id, frm="(new)", to=state,
         tool=op.tool, args=proof_of(op, op.args), row=call_bound(op, op.key, facts["generation"]),
-        reason=facts.get("reason"), violation=facts.get("violation"),
+        reason=facts.get("reason"), violation=facts.get("violation"), twin=facts.get("twin"),
         locks=op.locks.names, costs=costs, accepts=op.accepts,
     )  # fmt: skip
     if state == "started":

@@ -69,12 +69,10 @@ async def load_records(op: LoadRecords) -> list[str]:
     if op.repeated and await FindRun(op.uid, peek=True) is not None:
         heads = await _told_heads(op.uid)
         return [one.root.uid for one in coming_in if one.events[-1].hash in heads]
-    fresh = [one for one in coming_in if not await _is_here(one)]
+    coming = {run.uid for record in coming_in for run in record.runs}
+    fresh = [one for one in coming_in if not await _is_here(one) and await _is_free(one, coming)]
     if not fresh:
         return []
-    coming = {run.uid for record in fresh for run in record.runs}
-    for record in fresh:
-        await _check_free(record, coming)
     now = await Now()
     await AddMark(MarkRow(MARK, "", now))
     # Runs first, in one order: whoever loads the same at the same time waits here, and then finds them.
@@ -113,20 +111,35 @@ async def _is_here(record: Record) -> bool:
     )
 
 
-async def _check_free(record: Record, coming: set[str]) -> None:
+async def _is_free(record: Record, coming: set[str]) -> bool:
+    """Return whether this tree may be added; False where somebody has added it since we looked. Else raise ``RunTaken``.
+
+    On a server every statement sees what others have committed by then, the second one too. What is taken now may be
+    this very tree, loaded by who was faster: whole, since its transaction is.
+    """
+    taken = await _taken(record, coming)
+    if taken is None:
+        return True
+    if await _is_here(record):
+        return False
+    raise taken
+
+
+async def _taken(record: Record, coming: set[str]) -> RunTaken | None:
     for run in record.runs:
         if await FindRun(run.uid, peek=True) is not None:
-            raise RunTaken(f"the uid {run.uid} of run {run.id} is another run's here", run_id=run.id)
+            return RunTaken(f"the uid {run.uid} of run {run.id} is another run's here", run_id=run.id)
         for other in await RunsOf(run.tenant, run.id):
             if other.uid not in coming and (other.origin != run.origin or other.generation == run.generation):
                 whose = f"loaded from {other.origin}" if other.origin else "of this ledger"
-                raise RunTaken(f"the id {run.id} is taken by a run {whose}", run_id=run.id)
+                return RunTaken(f"the id {run.id} is taken by a run {whose}", run_id=run.id)
     for call in record.calls:
         if await FindCall(call.id) is not None:
-            raise RunTaken(f"call {call.id} of run {call.run_id} is another run's here", run_id=call.run_id)
+            return RunTaken(f"call {call.id} of run {call.run_id} is another run's here", run_id=call.run_id)
     for asked in record.approvals:
         if await FindApproval(asked.id) is not None:
-            raise RunTaken(f"approval {asked.id} of run {asked.run_id} is another run's here", run_id=asked.run_id)
+            return RunTaken(f"approval {asked.id} of run {asked.run_id} is another run's here", run_id=asked.run_id)
+    return None
 
 
 async def _add_events(records: Iterable[Record]) -> dict[int, int]:
@@ -147,8 +160,9 @@ async def _add_events(records: Iterable[Record]) -> dict[int, int]:
 def _at_rest(run: RunRow) -> RunRow:
     """Nobody's: no worker wakes for it, and no owner is waited for."""
     return replace(
-        _cleaned(run), owner="", opener="", lease_s=0.0, lease_until=0.0, wake_at=None, suspended=0, locked=0, charged=0
-    )
+        _cleaned(run), owner="", opener="", lease_s=0.0, lease_until=0.0, wake_at=None, suspended=0, locked=0, charged=0,
+        lease_boot="", lease_mono=None, silent_boot="", silent_mono=None, silent_at=None,
+    )  # fmt: skip
 
 
 def _kept_apart(call: CallRow, seqs: dict[int, int]) -> CallRow:

@@ -19,6 +19,7 @@ from amends.lockrows import (
     WaitsOf,
     Wanted,
 )
+from amends.proofs import goal_said
 from amends.rows import CallRow, FindRun, ListCalls, ListTree, RunRow, UpdateRun
 from amends.store.change import note
 
@@ -167,9 +168,11 @@ async def _sacrifice(victim: RunRow, circle: list[_Link], now: float) -> str:
     waits = [f"run {one.waiter.id} waited for {one.lock.name!r} of run {one.lock.run_id}" for one in circle]
     why = f"deadlock: {', '.join(waits)}"
     names = [one.lock.name for one in circle]
-    await note(victim, "goal", at=now, by="deadlock", epoch=victim.epoch, to="rollback", why=why, locks=names)
+    aim = {"goal": "rollback", "goal_by": "deadlock", "goal_why": why}
+    said = goal_said(victim, aim)
+    await note(victim, "goal", at=now, by="deadlock", epoch=victim.epoch, to="rollback", why=why, locks=names, **said)
     woken = {} if victim.owner else {"wake_at": now, "suspended": 0}
-    await UpdateRun(victim, {"goal": "rollback", "goal_by": "deadlock", "goal_why": why, **woken})
+    await UpdateRun(victim, {**aim, **woken})
     return why
 
 

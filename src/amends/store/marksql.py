@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from amends import markrows
 from amends.flow import Flow
-from amends.markrows import MARK_COLUMNS, MarkRow
+from amends.markrows import MARK_COLUMNS, TIME, MarkRow
 from amends.store.dialect import Dialect
 from amends.store.statement import Execute
 
@@ -24,6 +24,9 @@ class MarkStatements:
         self.add = dialect.if_absent.format(
             f"marks ({columns}) values ({', '.join([dialect.mark] * len(MARK_COLUMNS))})"
         )
+        # Whoever has it locked moves it to about the same moment: nobody waits for it.
+        self.time = f"select made_at from marks where name = '{TIME}'{dialect.skip}"
+        self.move = f"update marks set made_at = {dialect.mark} where name = '{TIME}'"
 
 
 class _Statements(Protocol):
@@ -46,7 +49,14 @@ async def _add_mark(desk: _Desk, op: markrows.AddMark) -> bool:
     return met == 1
 
 
+async def _move_time(desk: _Desk, op: markrows.MoveTime) -> None:
+    found, _, _ = await Execute(desk.statements.marks.time, ())
+    if found and found[0][0] < op.at:
+        await Execute(desk.statements.marks.move, (op.at,))
+
+
 MARK_ROWS: Final[dict[type[Any], Callable[[Any, Any], Flow[Any]]]] = {
     markrows.FindMark: _find_mark,
     markrows.AddMark: _add_mark,
+    markrows.MoveTime: _move_time,
 }

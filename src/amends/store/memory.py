@@ -30,7 +30,7 @@ from amends.lockrows import (
     WaitsFor,
     WaitsOf,
 )
-from amends.markrows import AddMark, FindMark, MarkRow
+from amends.markrows import TIME, AddMark, FindMark, MarkRow, MoveTime
 from amends.record import changed
 from amends.rows import (
     AddEvent,
@@ -121,7 +121,8 @@ class MemoryStore:
 
     def _now(self, op: Now) -> float:
         newest = self.events[-1].at if self.events else 0.0
-        return moment(max(self._clock(), newest))
+        mark = self.marks.get(TIME)
+        return moment(max(self._clock(), newest, 0.0 if mark is None else mark.made_at))
 
     def _find_run(self, op: FindRun) -> RunRow | None:
         return self.runs.get(op.uid)
@@ -299,6 +300,12 @@ class MemoryStore:
         gone = [key for key, row in self.waits.items() if row.root == op.root and (not names or row.name in names)]
         self._remove(self.waits, gone)
 
+    def _move_time(self, op: MoveTime) -> None:
+        old = self.marks.get(TIME)
+        if old is None or old.made_at < op.at:
+            self.marks[TIME] = MarkRow(TIME, "", op.at)
+            self._undo.append(lambda: self.marks.pop(TIME) if old is None else self.marks.__setitem__(TIME, old))
+
     def _add_mark(self, op: AddMark) -> bool:
         name = op.row.name
         if name in self.marks:
@@ -355,6 +362,7 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     DropWaits: MemoryStore._drop_waits,
     FindMark: lambda store, op: store.marks.get(op.name),
     AddMark: MemoryStore._add_mark,
+    MoveTime: MemoryStore._move_time,
     **BUDGET_ROWS,
     **CHECKPOINT_ROWS,
     **AUDIT_ROWS,

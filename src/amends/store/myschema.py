@@ -6,7 +6,6 @@ repeated, the version is written down last, and a lock of the server keeps two s
 
 from __future__ import annotations
 
-import logging
 import re
 import secrets
 from collections.abc import Callable
@@ -17,8 +16,9 @@ from amends.model import Schema
 from amends.store.dialect import MYSQL
 from amends.store.migrations import check_usable, migrations, schema_of
 from amends.store.myerrors import NO_TABLE, THERE, code_of
+from amends.visible import visible_log
 
-log = logging.getLogger("amends")
+log = visible_log("amends")
 
 MARIADB_MIN: Final = (10, 6, 0)
 """SKIP LOCKED."""

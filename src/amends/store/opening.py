@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from amends.chain import proof
 from amends.errors import RunEnded
 from amends.ledger import ClaimRun, DueRuns, LetGo, OpenChild, Opened, OpenRun, Renewed, RenewLeases
 from amends.lockrows import DropWaits
+from amends.markrows import MoveTime
 from amends.proofs import proof_of, run_bound
 from amends.rows import (
     CallRow,
@@ -49,12 +51,13 @@ async def open_run(op: OpenRun) -> Opened:
     if op.principal and row.principal and op.principal != row.principal:
         # Its calls would be asked for in the other's name, and who opens it could say yes to them.
         return Opened("foreign", row, now)
-    if row.owner and row.owner != op.dead_owner and row.lease_until > now:
-        return Opened("busy", row, now)
+    if not is_free(row, op, now):
+        return Opened("busy", await _watch(row, op, now), now)
     row = await _take_over(row, op, now, history=int(op.history))
     if row.state == "blocked" and row.interrupted:
         row = await move_run(row, row.came_from, at=now, by=op.owner, epoch=row.epoch, causes="[]", interrupted=0)
     if op.budgets and op.budgets != row.budgets:
+        await note(row, "budgets", at=now, by=op.owner, epoch=row.epoch, budgets=proof(op.budgets))
         row = await UpdateRun(row, {"budgets": op.budgets})
     return Opened("resumed", row, now)
 
@@ -84,11 +87,13 @@ async def _create(op: OpenRun, generation: int, now: float) -> RunRow:
         lease_until=now + op.lease_s,
         wake_at=now + op.lease_s,
         budgets=op.budgets,
+        lease_boot=op.boot,
+        lease_mono=op.mono + op.lease_s,
     )
     await InsertRun(row)
     await note(
         row, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=generation,
-        input=proof_of(op, op.input or None), row=run_bound(row),
+        input=proof_of(op, op.input or None), row=run_bound(row), budgets=proof(op.budgets) if op.budgets else None,
     )  # fmt: skip
     return row
 
@@ -158,12 +163,45 @@ async def claim_run(op: ClaimRun) -> RunRow | None:
         return None
     if op.repeated and root.opener == op.opener:
         return root
-    alive = bool(root.owner) and root.owner != op.dead_owner and root.lease_until > now
+    if not is_free(root, op, now):
+        await _watch(root, op, now)
+        return None
     due = root.wake_at is not None and root.wake_at <= now
-    dead = bool(op.dead_owner) and root.owner == op.dead_owner
-    if alive or not (due or dead or op.force):
+    if not (root.owner or due or op.force):
         return None
     return await _take_over(root, op, now, history=root.history)
+
+
+def is_free(root: RunRow, op: OpenRun | ClaimRun, now: float) -> bool:
+    """Return whether no living process can own this tree.
+
+    Any wall clock, that of a database server too, may be set forward or back at any moment. So it never decides alone:
+    the owner is proved dead, or its lease has also ended on its own monotonic clock, which processes of one boot share,
+    or nobody has renewed it for a whole lease since somebody first noticed that it seemed to have ended.
+    """
+    if root.owner in ("", op.dead_owner):
+        return True
+    if root.silent_mono is not None and root.silent_at is not None:
+        # A heartbeat would have removed the note. Clocks of two boots cannot be compared: ledger time passes for both.
+        same = root.silent_boot == op.boot
+        waited = op.mono - root.silent_mono if same else now - root.silent_at
+        if waited >= root.lease_s:
+            return True
+    ended = op.boot == root.lease_boot and root.lease_mono is not None and op.mono >= root.lease_mono
+    return ended and root.lease_until <= now
+
+
+async def _watch(root: RunRow, op: OpenRun | ClaimRun, now: float) -> RunRow:
+    """Write down that the lease seems to have ended, by one clock of two, if nobody has; the next heartbeat removes it.
+
+    ``wake_at`` is when a whole lease of silence will have passed.
+    """
+    same = op.boot == root.lease_boot and root.lease_mono is not None
+    seems_ended = op.mono >= root.lease_mono if same and root.lease_mono is not None else root.lease_until <= now
+    if not seems_ended or root.silent_mono is not None:
+        return root
+    seen = {"silent_boot": op.boot, "silent_mono": op.mono, "silent_at": now, "wake_at": now + root.lease_s}
+    return await UpdateRun(root, seen)
 
 
 async def _take_over(root: RunRow, op: OpenRun | ClaimRun, now: float, *, history: int) -> RunRow:
@@ -192,8 +230,14 @@ async def _take_over(root: RunRow, op: OpenRun | ClaimRun, now: float, *, histor
             "wake_at": now + op.lease_s,
             "suspended": 0,
             "history": history,
+            **_leased(op.boot, op.mono + op.lease_s),
         },
     )
+
+
+def _leased(boot: str, until: float) -> dict[str, Any]:
+    """The lease on the owner's own clock; whoever noticed silence before this was wrong."""
+    return {"lease_boot": boot, "lease_mono": until, "silent_boot": "", "silent_mono": None, "silent_at": None}
 
 
 async def _lose(run: RunRow, call: CallRow, op: OpenRun | ClaimRun, epoch: int, *, now: float, quiet: float) -> None:
@@ -239,8 +283,10 @@ async def renew_leases(op: RenewLeases) -> Renewed:
         if root is None or not holds(root, op.owner, epoch):
             continue
         until = now + op.lease_s
-        await UpdateRun(root, {"lease_until": until, "wake_at": until, "lease_s": op.lease_s})
+        clock = (op.boot, op.mono + op.lease_s) if op.boot else (root.lease_boot, root.lease_mono or 0.0)
+        await UpdateRun(root, {"lease_until": until, "wake_at": until, "lease_s": op.lease_s, **_leased(*clock)})
         goals[uid] = root.goal if root.goal_by in ("person", "deadline", "deadlock") else ""
+    await MoveTime(now)
     return Renewed(goals, frozenset(given_back), frozenset(busy))
 
 
@@ -262,14 +308,14 @@ async def let_go(op: LetGo) -> RunRow:
     return await UpdateRun(root, {**given_back, "wake_at": wake_at, "suspended": int(op.suspended)})
 
 
-async def due_runs(op: DueRuns) -> list[tuple[RunRow, tuple[str, ...]]]:
+async def due_runs(op: DueRuns) -> list[tuple[RunRow, tuple[str, ...], bool]]:
     """See ``DueRuns``."""
     now = await Now()
     due = await ListDue(now, op.tenant, op.limit)
     seen = {root.uid for root in due}
     others = [root for root in await ListOwned(op.tenant, op.limit) if root.uid not in seen]
-    found: list[tuple[RunRow, tuple[str, ...]]] = []
+    found: list[tuple[RunRow, tuple[str, ...], bool]] = []
     for root in [*due, *others]:
         calls = await ListCalls(root.uid)
-        found.append((root, tuple(sorted({call.tool for call in calls if needs_tool(root, call)}))))
+        found.append((root, tuple(sorted({call.tool for call in calls if needs_tool(root, call)})), root.uid in seen))
     return found

@@ -17,6 +17,7 @@ from amends.charges import PLANNED, RESERVED, Charge, overrun_in, planned, read_
 from amends.ledger import Admission, AdmitCall, SettleCall
 from amends.phrases import limit_words
 from amends.plain import digest
+from amends.proofs import goal_said
 from amends.rows import CallRow, ListCalls, PageEvents, RunRow, UpdateCall, UpdateRun
 from amends.store.budgets import reserve
 from amends.store.change import note
@@ -75,8 +76,9 @@ async def refused(
     if not (over.want.then == "rollback" or at_end) or run.phase != "open" or run.pivot or run.goal == "rollback":
         return run
     why = f"{over.tool} would have passed a budget{'' if at_end else ' that takes the run back'}"
-    await note(run, "goal", at=now, by="budget", epoch=root.epoch, to="rollback", why=why)
-    return await UpdateRun(run, {"goal": "rollback", "goal_by": "budget", "goal_why": why})
+    aim = {"goal": "rollback", "goal_by": "budget", "goal_why": why}
+    await note(run, "goal", at=now, by="budget", epoch=root.epoch, to="rollback", why=why, **goal_said(run, aim))
+    return await UpdateRun(run, aim)
 
 
 async def refused_before(run: RunRow, request: str) -> Overrun | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import selectors
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
@@ -20,6 +22,10 @@ from amends.store.sql import Execute, Result
 
 PG_MIN: Final = 13_00_00
 """The oldest that its makers still mended when this was written."""
+POOLER_LOOKS: Final = 3
+"""How often two connections are compared: others who use the pooler may take the session in between."""
+POOLER_WAIT_S: Final = 3.0
+SESSION: Final = b"select pg_backend_pid()"
 PREPARED_MAX: Final = 512
 """Statements kept prepared per connection: about 60 shapes, each in a few types of its numbers."""
 DEFAULTS: Final = {
@@ -165,6 +171,8 @@ def connect(place: Place, *, opened: bool) -> Link:
         raw.prepared_max = PREPARED_MAX
         link = Link(raw)
         if place.pooler == "session":
+            if not opened:
+                refuse_shared(raw, given, place.shown)
             link.say(settings_of(place, "set"))
         check_server(raw.info.server_version, raw.info.parameter_status("server_encoding"), place.shown)
         return link
@@ -194,6 +202,62 @@ async def connect_async(place: Place, *, opened: bool) -> AsyncLink:
         if isinstance(error, psycopg.Error):
             raise why_not_connected(error, place.shown, opened=opened) from error
         raise
+
+
+def refuse_shared(raw: psycopg.Connection[tuple[Any, ...]], given: dict[str, Any], shown: str) -> None:
+    """Raise when a pooler hands out sessions by the transaction and the URL does not say so; changes nothing there.
+
+    Settings and prepared statements would stay behind in sessions of others, and theirs would be met in ours. A pooler
+    tells its clients other process ids than the server's. Then a second connection, beside this one, is asked for its
+    session: in session mode it is another one than ours, and ours stays the same.
+    """
+    ours = _session_of(raw)
+    if ours == raw.info.backend_pid:
+        return
+    try:
+        other = psycopg.Connection.connect(**given)
+    except psycopg.Error:
+        return  # whoever lets us have one connection only cannot be asked
+    try:
+        for _ in range(POOLER_LOOKS):
+            theirs = _session_soon(other)
+            if theirs is None:  # all its sessions belong to others, as ours does to us
+                return
+            if theirs == ours or _session_of(raw) != ours:
+                raise BadConfig(
+                    f"{shown} is PgBouncer, or another pooler, in transaction mode: statements of one connection go to "
+                    "sessions that others use too; nothing was written",
+                    setting="url",
+                    hint="add ?pooler=transaction to the URL, connect to PostgreSQL itself, or use pool_mode = session",
+                )
+    finally:
+        other.pgconn.finish()
+
+
+def _session_of(raw: psycopg.Connection[tuple[Any, ...]]) -> int:
+    """The process id of the session that answers now."""
+    found = raw.execute(SESSION).fetchone()
+    assert found is not None, "a select without a table has one row"
+    return int(found[0])
+
+
+def _session_soon(raw: psycopg.Connection[tuple[Any, ...]]) -> int | None:
+    """The same; None when none answers in time, after which the connection is of no use."""
+    conn = raw.pgconn
+    conn.send_query(SESSION)
+    conn.flush()
+    until = time.monotonic() + POOLER_WAIT_S
+    with selectors.DefaultSelector() as waiter:
+        waiter.register(conn.socket, selectors.EVENT_READ)
+        while conn.is_busy():
+            if not waiter.select(max(until - time.monotonic(), 0)):
+                return None
+            conn.consume_input()
+    found = None
+    while (result := conn.get_result()) is not None:
+        text = result.get_value(0, 0) if result.ntuples else None
+        found = int(text) if text is not None else found
+    return found
 
 
 def check_server(version: int, encoding: str | None, shown: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Callable
 from typing import Final
@@ -17,8 +16,9 @@ from amends.store.pgflow import Preamble, quoted
 from amends.store.pglink import Link
 from amends.store.pgurl import Place
 from amends.store.sql import Execute
+from amends.visible import visible_log
 
-log = logging.getLogger("amends")
+log = visible_log("amends")
 
 LOCK: Final = 0x616D656E6473
 """The advisory lock of whoever migrates: the word amends, in bytes."""

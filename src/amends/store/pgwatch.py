@@ -6,7 +6,6 @@ looks again after a bounded time anyway.
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -14,8 +13,9 @@ from typing import Any, Final, Protocol
 
 from amends import approvalops, ledger
 from amends.ledger import StoreOp
+from amends.visible import visible_log
 
-log = logging.getLogger("amends")
+log = visible_log("amends")
 
 CHANNEL: Final = "'amends_' || md5(current_schema())"
 """SQL: ledgers in one database are kept apart by their schema; a channel's name has at most 63 bytes."""

@@ -21,6 +21,7 @@ from amends.approvalrows import (
     person,
 )
 from amends.canonical import digest
+from amends.markrows import MoveTime
 from amends.proofs import terms_bound
 from amends.rows import CallRow, FindCall, ListCalls, RunRow, UpdateCall
 from amends.store.change import move_approval, move_call, note
@@ -58,23 +59,39 @@ async def ask(
 ) -> ApprovalRow:
     """Write down that somebody is asked about this call, which names the request already."""
     assert call.approval == need.id, "a call names its newest request"
+    await MoveTime(at)
+    editors = await _editors(call, need)
     row = ApprovalRow(
         id=need.id, seq=0, call=call.id, run=call.run, root=call.root, run_id=call.run_id, tenant=call.tenant,
         tool=call.tool, version=call.version, principal=call.principal, agent=call.agent, digest="", nonce=need.nonce,
         state="pending", needed=need.needed, roles=json.dumps(need.roles, ensure_ascii=False),
         reasons=json.dumps(need.reasons, ensure_ascii=False), rule=need.why, policy=need.policy, given="[]",
         requested_at=at, expires_at=at + need.expires_s, use_key=use_of(run, call.tool), residue=need.residue,
-        follows=follows, tell_at=at,
+        follows=follows, tell_at=at, editors=json.dumps(editors, ensure_ascii=False) if editors else "",
     )  # fmt: skip
     bound = binding(row, call)
     seq = await note(
         run, "approval", at=at, by=by, epoch=epoch, call=call.id, frm="(new)", to="pending", approval=row.id,
         tool=call.tool, digest=bound, terms=terms_bound(row), rule=need.why, needed=need.needed, roles=need.roles,
-        follows=follows, **facts,
+        follows=follows, editors=editors, **facts,
     )  # fmt: skip
     row = replace(row, seq=seq, digest=bound)
     await InsertApproval(row)
     return row
+
+
+async def _editors(call: CallRow, need: Need) -> tuple[str, ...]:
+    """Who wrote what this call asks for: those of every request that was ever made under its key in this tree.
+
+    An edited request may be withdrawn, expire, or be replaced when a rule or the price changes; whoever asks for the
+    same again still asks for what the editor wrote.
+    """
+    found = list(need.editors)
+    for row in await ApprovalsOf(call.root):
+        asked = await FindCall(row.call) if row.editors else None
+        if asked is not None and asked.key == call.key:
+            found += row.edited_by
+    return tuple(dict.fromkeys(found))
 
 
 async def ask_anew(
@@ -103,6 +120,7 @@ def as_before(approval: ApprovalRow, id: str = "", nonce: str = "") -> Need:
         why=approval.rule,
         policy=approval.policy,
         residue=approval.residue,
+        editors=approval.edited_by,
     )
 
 
@@ -126,15 +144,15 @@ def why_not(approval: ApprovalRow, call: CallRow, terms: Terms | None, now: floa
         return "changed"
     if approval.state == "pending":
         return PENDING if terms is None or not _is_stricter(terms.need, approval) else "changed"
-    if any(is_requester(approval, said["by"]) for said in approval.yeses):
+    if any(is_requester(approval, str(said.get(word) or "")) for said in approval.yeses for word in ("by", "for")):
         return "self"
     return "" if terms is None or suffices(approval, terms.need) else "changed"
 
 
 def is_requester(approval: ApprovalRow, who: str) -> bool:
-    """Whether this is who asked: spelled with other capitals it is still the same."""
+    """Return whether this is who asked, or who wrote what is asked for; spelled with other capitals it is the same."""
     named = person(who)
-    return bool(named) and named in (person(approval.principal), person(approval.agent))
+    return bool(named) and named in map(person, (approval.principal, approval.agent, *approval.edited_by))
 
 
 def suffices(approval: ApprovalRow, need: Need | None) -> bool:
@@ -171,6 +189,8 @@ async def may_start(
     What has expired, or no longer suffices, is asked for anew where the rules are known.
     """
     approval = await FindApproval(call.approval) if call.approval else None
+    if approval is not None:
+        await MoveTime(at)
     if call.attempt or (call.is_staged and (approval is None or approval.state == "used")):
         return None  # a later attempt needs nothing more; what was staged was decided with the pivot or the commit
     need = None if terms is None else await really(terms.need, run, call.tool)

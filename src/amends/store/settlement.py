@@ -21,7 +21,7 @@ from amends.ledger import (
     WatchDoubt,
 )
 from amends.lockrows import Contention, Wanted
-from amends.proofs import proof_of, settlement_said
+from amends.proofs import goal_said, learned_said, proof_of, settlement_said
 from amends.rows import CallRow, FindCall, Now, RunRow, UpdateCall, UpdateRun
 from amends.store.change import find_run, holds, move_call, move_run, note, owned, unblock
 from amends.store.law import early, promote
@@ -140,10 +140,9 @@ async def _after_settling(run: RunRow, call: CallRow, now: float, by: str, epoch
             staged = "" if run.staged_pivot == call.id else run.staged_pivot
             run = await UpdateRun(run, {"pivot": "", "staged_pivot": staged})
     if doom and run.phase == "open" and run.goal != "rollback":
-        await note(run, "goal", at=now, by=by, epoch=epoch, to="rollback", call=call.id)
-        run = await UpdateRun(
-            run, {"goal": "rollback", "goal_by": "self", "goal_why": f"{call.tool} failed and says that the run fails"}
-        )
+        aim = {"goal": "rollback", "goal_by": "self", "goal_why": f"{call.tool} failed and says that the run fails"}
+        await note(run, "goal", at=now, by=by, epoch=epoch, to="rollback", call=call.id, **goal_said(run, aim))
+        run = await UpdateRun(run, aim)
     return run
 
 
@@ -172,16 +171,16 @@ async def _keep_evidence(
     text = json.dumps(kept if proved is None else kept | {"proof": proved})
     if repeated and call.evidence == text:
         return call
-    await note(
-        run, "evidence", at=now, by=source, epoch=root.epoch, call=call.id, attempt=attempt, happened=happened,
-        error=error, result=proved,
-    )  # fmt: skip
     word = "happened" if happened else "nothing happened" if certain else "returned"
     changes: dict[str, Any] = {
         "learned": learned(call, at=now, by=source, attempt=attempt, answer=word, why=told(error))
     }
     if happened or not call.evidence:
         changes["evidence"] = text
+    await note(
+        run, "evidence", at=now, by=source, epoch=root.epoch, call=call.id, attempt=attempt, happened=happened,
+        error=error, result=proved, **learned_said(changes),
+    )  # fmt: skip
     if call.state == "in_doubt" and call.attempt == attempt and call.quiet_mono is None and mono is not None:
         changes |= {"quiet_boot": boot, "quiet_mono": mono, "probe_at": None}  # the body has returned
     call = await UpdateCall(call, changes)
@@ -230,10 +229,12 @@ async def note_probe(op: NoteProbe) -> CallRow:
     now = await Now()
     run = await find_run(call.run)
     root = await find_run(call.root)
-    await note(run, "probed", at=now, by=op.by, epoch=root.epoch, call=call.id, answer=op.answer, why=op.why)
-    if not _is_about(call, op.about):
-        return call  # said by a worker that was too slow: the call has been started again, or is settled
     kept = {"learned": learned(call, at=now, by=op.by, attempt=op.about, answer=op.answer, why=op.why)}
+    counts = _is_about(call, op.about)
+    said = learned_said(kept) if counts else {}
+    await note(run, "probed", at=now, by=op.by, epoch=root.epoch, call=call.id, answer=op.answer, why=op.why, **said)
+    if not counts:
+        return call  # said by a worker that was too slow: the call has been started again, or is settled
     if not op.paced:
         return await UpdateCall(call, kept)
     at = None if op.next_s is None else now + op.next_s
@@ -372,13 +373,22 @@ async def retry_call(op: RetryCall) -> CallRow:
         )
     if op.repeated and call.tries_from == call.attempt and call.comp_from == call.comp_attempt:
         return call
+    if op.result is not None and call.state != "compensation_failed":
+        raise TransitionRefused(
+            f"call {call.id} ({call.tool}) is {call.state}: only a compensation that was not started is given a result",
+            frm=call.state,
+            to="compensating",
+        )
     now = await Now()
     run = await find_run(call.run)
     root = await find_run(call.root)
-    await note(run, "retry asked", at=now, by=op.by, epoch=root.epoch, call=call.id, why=op.why)
+    facts: dict[str, Any] = {} if op.result is None else {"result": proof_of(op, op.result)}
+    await note(run, "retry asked", at=now, by=op.by, epoch=root.epoch, call=call.id, why=op.why, **facts)
+    given = {} if op.result is None else {"result": op.result, "loss": ""}
     call = await UpdateCall(
         call,
-        {
+        given
+        | {
             "tries_from": call.attempt,
             "retry_at": now if call.state == "backing_off" else call.retry_at,
             "comp_from": call.comp_attempt,

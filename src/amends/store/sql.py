@@ -16,6 +16,7 @@ from amends import rows
 from amends.chain import moment
 from amends.errors import TransitionRefused
 from amends.flow import Flow
+from amends.markrows import TIME
 from amends.record import changed
 from amends.rows import CALL_COLUMNS, RUN_COLUMNS, CallRow, Changes, RunRow
 from amends.states import CALL_STATES, LIVE, NEW, RUN_STATES, STANDING, UNSETTLED, call_sources, run_sources
@@ -86,8 +87,9 @@ class Statements:
         # When a root ended that still has its payloads, and what the index of those is said with.
         some = ("parent = ''", "gone_at is null", "closed_at is not null")
         self.ended = (dialect.ended, ()) if dialect.ended else ("closed_at", some)
-        newest = "from events order by seq desc limit 1"
-        self.newest = f"select {dialect.clock}, (select at {newest})" if dialect.clock else f"select null, at {newest}"
+        newest = "(select at from events order by seq desc limit 1)"
+        mark_of_time = f"(select made_at from marks where name = '{TIME}')"
+        self.newest = f"select {dialect.clock or 'null'}, {newest}, {mark_of_time}"
         self.find_run = f"{runs} where uid = {mark}"
         self.claim_root = f"{runs} where uid = {mark}{dialect.skip}"
         # Whoever touches a tree has its root locked, and first: nobody can wait for another in a circle.
@@ -183,9 +185,9 @@ async def transaction(intent: Flow[T], desk: Desk) -> T:
 
 async def _now(desk: Desk, _op: rows.Now) -> float:
     found, _, _ = await Execute(desk.statements.newest, ())
-    server, newest = found[0] if found else (None, None)
+    server, newest, seen = found[0] if found else (None, None, None)
     clock: float = server if desk.clock is None else desk.clock()
-    return moment(clock if newest is None else max(clock, newest))
+    return moment(max(clock, newest or 0.0, seen or 0.0))
 
 
 async def _find_run(desk: Desk, op: rows.FindRun) -> RunRow | None:

@@ -46,6 +46,8 @@ def _badly_used(store: MemoryStore, event: EventRow, used: dict[str, EventRow], 
     people = {said["by"].casefold() for said in row.yeses}
     if people & {row.principal.casefold(), row.agent.casefold()} - {""}:
         yield f"approval {row.id} of {row.tool} was given by who had asked for it"
+    if people & {name.casefold() for name in row.edited_by}:
+        yield f"approval {row.id} of {row.tool} was given by who had edited it"
 
 
 def _one_breath(store: MemoryStore, used: EventRow, started: EventRow) -> bool:
@@ -92,8 +94,16 @@ def people_are_waited_for(store: MemoryStore, world: World) -> Iterator[str]:
                 yield f"run {event.run_id} was taken back while {row.tool} waited for a person ({state})"
 
 
+def repeats_are_offered(store: MemoryStore, world: World) -> Iterator[str]:
+    """No call is a deliberate repeat where none was offered: what a model makes up is refused."""
+    for call in store.calls.values():
+        if call.again and call.tool in world.unrepeated:
+            yield f"{call.tool} {call.id} was done once more ({call.again}), and no repeat was offered"
+
+
 APPROVAL_CHECKERS: Final[tuple[Callable[[MemoryStore, World], Iterator[str]], ...]] = (
     approvals_against_starts,
     approvals_recorded,
     people_are_waited_for,
+    repeats_are_offered,
 )

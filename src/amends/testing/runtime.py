@@ -17,7 +17,7 @@ from amends.runtime import Runtime
 from amends.store.memory import MemoryStore
 from amends.testing.clock import Clock
 from amends.testing.simulation import Crash
-from amends.tool import current_caller
+from amends.tool import caller_here
 
 
 class TestClock(Clock):
@@ -111,7 +111,13 @@ class TestRuntime(Runtime):
         self.clock = TestClock() if clock is None else clock
         memory = MemoryStore(clock=lambda: self.clock.wall) if store is None else store
         self._hub = Hub({"url": "memory:", **options}, tools, store=memory, alone=True, hook=on_approval_needed)
-        self._hub.keeper = Keeper(memory.perform, self._hub.lease_s, mono=lambda: self.clock.mono, beats=False)
+        self._hub.keeper = Keeper(
+            memory.perform,
+            self._hub.lease_s,
+            mono=lambda: self.clock.mono,
+            boot=lambda: self.clock.read("test").boot,
+            beats=False,
+        )
         self._hub.checkpointer.beats = False  # virtual time passes no thread
         self.clock._passing.append(self._renew)
         self._deaths: set[str] = set()
@@ -136,7 +142,7 @@ class TestRuntime(Runtime):
         for lease in self._hub.keeper.kept():
             self._hub.keeper.forget(lease)
         self._be_born()
-        if current_caller.get() is not None:
+        if caller_here() is not None:
             raise Crash
 
     def approve_all(self, by: str = "tester") -> list[Approval]:

@@ -166,7 +166,7 @@ DEEDS: dict[Deed, int] = {
     admitting: 30,
     on_run("open", "pivoted", "rolling_back")(
         lambda run, _owner, _epoch, luck: ops.ClaimRun(
-            run.root, luck.choice("bc"), f"opener {luck.random()}", LEASE_S, "boot", 9.0, force=seldom(luck)
+            run.root, luck.choice("bc"), f"opener {luck.random()}", LEASE_S, "boot", 1e6, force=seldom(luck)
         )
     ): 4,
     on_call("started")(

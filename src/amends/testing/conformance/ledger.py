@@ -90,6 +90,10 @@ class Ledger:
         self.made += 1
         return f"{what}-{self.made}"
 
+    def mono(self, then: float) -> float:
+        """The monotonic clock that read this when the ledger was made."""
+        return then + self.clock.now - Clock.now
+
     # ---- owning ---------------------------------------------------------------------------
 
     def open(self, id: str = "order", **given: Any) -> ops.Opened:
@@ -99,7 +103,8 @@ class Ledger:
     def open_op(self, id: str = "order", *, owner: str = "a", input: str = "", **given: Any) -> ops.OpenRun:
         return ops.OpenRun(
             uid=self.new("run"), id=id, tenant=given.pop("tenant", "acme"), owner=owner, opener=self.new("opener"),
-            lease_s=LEASE_S, input=input, input_digest=f"digest of {input}", boot="boot", mono=500.0, **given,
+            lease_s=LEASE_S, input=input, input_digest=f"digest of {input}", boot="boot", mono=given.pop("mono", self.mono(500.0)),
+            **given,
         )  # fmt: skip
 
     def run(self, id: str = "order", **given: Any) -> RunRow:
@@ -124,8 +129,9 @@ class Ledger:
 
     def claim_op(self, root: RunRow, *, owner: str = "b", **given: Any) -> ops.ClaimRun:
         return ops.ClaimRun(
-            root=root.uid, owner=owner, opener=self.new("opener"), lease_s=LEASE_S, boot="boot", mono=900.0, **given
-        )
+            root=root.uid, owner=owner, opener=self.new("opener"), lease_s=LEASE_S, boot=given.pop("boot", "boot"),
+            mono=given.pop("mono", self.mono(900.0)), **given,
+        )  # fmt: skip
 
     def take_over(self, root: RunRow, *, owner: str = "b") -> RunRow:
         """Let the lease run out and claim the tree."""

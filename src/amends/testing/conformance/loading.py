@@ -16,7 +16,7 @@ from amends.testing.conformance.loaded import ELSEWHERE, a_record, elsewhere, lo
 from amends.testing.conformance.racing import race
 from amends.testing.conformance.registry import check, check_each
 
-RESTING: Final = ("owner", "opener", "lease_s", "lease_until", "wake_at", "suspended")
+RESTING: Final = ("owner", "opener", "lease_s", "lease_until", "wake_at", "suspended", "lease_boot", "lease_mono")
 PLACES: Final = ("seq", "settled_seq", "used_seq", "key", "use_key")
 
 

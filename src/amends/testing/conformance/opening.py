@@ -240,7 +240,44 @@ def what_an_owner_with_a_lease_may_still_send_is_waited_for(ledger: Ledger) -> N
     ledger.claim(other, dead_owner="dead")
     ledger.take_over(one)
     assert ledger.look(dead).quiet_mono == 900.0
-    assert ledger.look(slow).quiet_mono == 900.0 + LEASE_S
+    assert ledger.look(slow).quiet_mono == ledger.mono(900.0) + LEASE_S
+
+
+@check
+def a_clock_that_jumps_forward_takes_no_run_from_a_living_owner(ledger: Ledger) -> None:
+    run, mono = ledger.run(), ledger.mono(500.0)
+    ledger.clock.now += 3_600
+    assert ledger.open(owner="b", mono=mono + 1).how == "busy"
+    assert ledger.claim(run, mono=mono + 1) is None
+    assert ledger.claim(run, boot="another host", mono=7.0) is None
+    # Its next heartbeat comes in time, whatever anybody has noticed meanwhile.
+    beat = ops.RenewLeases("a", {run.uid: 1}, LEASE_S, boot="boot", mono=mono + 10)
+    assert set(ledger(beat).goals) == {run.uid}
+    ledger.clock.now += 3_600
+    assert ledger.claim(run, mono=mono + 11) is None
+    assert ledger.claim(run, boot="another host", mono=7.0 + LEASE_S) is None
+    assert ledger.read(run).owner == "a"
+
+
+@check
+def an_owner_that_stays_silent_for_a_whole_lease_is_taken_over_from_another_host(ledger: Ledger) -> None:
+    run = ledger.run()
+    ledger.clock.now += LEASE_S + 1
+    assert ledger.claim(run, boot="another host", mono=7.0) is None
+    assert [(root.id, due) for root, _, due in ledger(ops.DueRuns(None, 10))] == [("order", False)]
+    assert ledger.claim(run, boot="another host", mono=7.0 + LEASE_S - 1) is None
+    ledger.clock.now += LEASE_S
+    assert [(root.id, due) for root, _, due in ledger(ops.DueRuns(None, 10))] == [("order", True)]
+    assert ledger.claim(run, boot="a third host", mono=0.0) is not None
+
+
+@check
+def a_clock_that_was_set_back_keeps_no_abandoned_run(ledger: Ledger) -> None:
+    run, mono = ledger.run(), ledger.mono(500.0)
+    ledger.clock.now -= 3_600
+    assert ledger.claim(run, mono=mono + LEASE_S + 1) is None
+    assert ledger.claim(run, mono=mono + LEASE_S * 2) is None
+    assert ledger.claim(run, mono=mono + LEASE_S * 2 + 1) is not None
 
 
 # ---- renewing and letting go --------------------------------------------------------------
@@ -307,10 +344,12 @@ def due_runs_come_first_with_the_tools_that_they_need(ledger: Ledger) -> None:
     ledger(ops.LetGo(waits.uid, "a", 1, None, suspended=True))
     ledger.commit(closed)
     found = ledger(ops.DueRuns("acme", 10))
-    assert [(root.id, tools) for root, tools in found] == [("late", ("charge",)), ("owned", ())]
+    assert [(root.id, tools, due) for root, tools, due in found] == [
+        ("late", ("charge",), True), ("owned", (), False)
+    ]  # fmt: skip
     assert found[1][0] == owned
     assert ledger(ops.DueRuns("umbrella", 10)) == []
-    assert [root.id for root, _ in ledger(ops.DueRuns(None, 1))] == ["late", "owned"]
+    assert [root.id for root, *_ in ledger(ops.DueRuns(None, 1))] == ["late", "owned"]
 
 
 @check
@@ -318,4 +357,4 @@ def the_run_that_waited_longest_is_due_first(ledger: Ledger) -> None:
     for id in ("first", "second", "third"):
         ledger(ops.LetGo(ledger.run(id).uid, "a", 1, {"first": 3.0, "second": 1.0, "third": 2.0}[id]))
     ledger.clock.now += 5
-    assert [root.id for root, _ in ledger(ops.DueRuns(None, 10))] == ["second", "third", "first"]
+    assert [root.id for root, *_ in ledger(ops.DueRuns(None, 10))] == ["second", "third", "first"]

@@ -1,0 +1,18 @@
+-- Leases on the owner's monotonic clock, and who noticed that an owner is silent. Who edited a request. The event that
+-- a delegation was made by. The latest moment that the ledger has seen, in made_at.
+
+alter table runs add column lease_boot text not null default '';
+
+alter table runs add column lease_mono double precision;
+
+alter table runs add column silent_boot text not null default '';
+
+alter table runs add column silent_mono double precision;
+
+alter table runs add column silent_at double precision;
+
+alter table approvals add column editors text not null default '';
+
+alter table delegations add column seq bigint not null default 0;
+
+insert into marks (name, value, made_at) values ('time', '', 0);
