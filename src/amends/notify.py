@@ -104,6 +104,9 @@ def _facts(approval: Approval) -> dict[str, str]:
         "Until": _time(approval.expires_at),
         "Tenant": visible(call.tenant) if call.tenant else "",
         "Why": visible(approval.rule, prose=True) if approval.rule else "",
+        "Classes": visible(", ".join(f"{place}: {name}" for place, name in call.classes.items()))
+        if call.classes
+        else "",
     }
     return {name: text for name, text in facts.items() if text}
 
