@@ -412,6 +412,10 @@ class _Block:
         self._entered: AsyncEntered | None = None
 
     async def __aenter__(self) -> AsyncRun:
+        if self._entered is not None:
+            raise UsageError(
+                f"the block of rt.run({self._id!r}) was entered twice at once", hint="call rt.run for each block"
+            )
         replayed = reopened(self._id, self._input, is_async=True, block=True)
         if replayed is not None:
             self._entered = AsyncEntered(replayed)
@@ -421,5 +425,6 @@ class _Block:
         return await self._entered.__aenter__()
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        assert self._entered is not None, "a block is left after it was entered"
-        await self._entered.__aexit__(kind, error, trace)
+        entered, self._entered = self._entered, None
+        if entered is not None:  # left before, it is not left again
+            await entered.__aexit__(kind, error, trace)

@@ -5,6 +5,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     BadDeclaration               .tool .where
     NoRun                        .tool
     WrongColour                  .tool
+    NotAwaited                   .tool .tools
     NotStorable                  .path
     TooLarge                     .path .size .limit
     RunEnded                     .state
@@ -118,6 +119,17 @@ class WrongColour(_OfTool):
     """A blocking tool called directly in an async run, or the reverse."""
 
     default_hint = "await the tool in an async run, call it plainly in a blocking one, or use run.call, which does both"
+
+
+class NotAwaited(_OfTool):
+    """A guarded call of an async run was made and never awaited: nothing of it was done."""
+
+    default_hint = "put `await` before the call, or give it to run.submit"
+
+    def __init__(self, message: str, *, tool: str, tools: Sequence[str] = (), run_id: str | None = None) -> None:
+        super().__init__(message, tool=tool)
+        self.tools = tuple(tools) or (tool,)
+        self.run_id = run_id
 
 
 class NotStorable(UsageError):

@@ -16,7 +16,7 @@ from typing import Any, Final, get_args
 
 from amends.approvalrows import APPROVAL_STATES, Requested
 from amends.budget import Per
-from amends.canonical import decode
+from amends.canonical import CLASS, Tagged, decode
 from amends.charges import read_charge
 from amends.errors import UsageError
 from amends.record import dataclass
@@ -293,12 +293,15 @@ def _fact(facts: Mapping[str, Any], field: str) -> Any:
     first, *below = field.split(".")
     value = facts[first]
     for name in below:
+        if isinstance(value, Tagged):  # the fields of an object whose class is named
+            value = value[CLASS][1]
         if isinstance(value, Mapping) and name in value:
             value = value[name]
         elif isinstance(value, list | tuple) and name.isdecimal() and int(name) < len(value):
             value = value[int(name)]
         else:
             return ""
+    value = value[CLASS][1] if isinstance(value, Tagged) else value
     return "null" if value is None and below else value
 
 

@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from amends import process
@@ -32,7 +33,7 @@ from amends.rows import RunRow
 from amends.rules import Rule, check_agents, check_rules_for
 from amends.settings import Setting, settle_settings
 from amends.store.locate import store_for
-from amends.tool import Declaration, Spec, current_caller, specs_of
+from amends.tool import Declaration, Spec, open_caller_here, specs_of
 from amends.twins import is_undoable_here
 from amends.visible import visible_log
 
@@ -306,7 +307,7 @@ class Hub:
             said_approval_s=self._set("wait_approval") if yes is None else yes,
             tell=self.notices.tell,
             veil=self.veil,
-            given=given,
+            given=deepcopy(given) if self.veil.is_wide else given,
             memory=self._memories.setdefault(row.root, Memory()),
             kin="" if (point := point_of(row)) is None else point.kin,
             phases=() if point is None or row.history else point.phases,
@@ -366,7 +367,7 @@ def _tags(tags: Sequence[str]) -> list[str]:
 
 def refuse_nested(what: str) -> None:
     """A run inside a run of the same context is a child, and says so."""
-    caller = current_caller.get()
+    caller = open_caller_here()
     if caller is not None:
         inner = getattr(caller, "id", "?")
         raise UsageError(

@@ -10,7 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from amends.errors import TransactionOpen
 from amends.flow import Flow
@@ -98,6 +98,10 @@ class Rides:
             self._rides = [one for one in self._rides if one.is_open()]
             return bool(self._rides)
 
+    def hold(self, root: str) -> bool:
+        """Whether a transaction keeps this tree, of whichever thread or task it is. May ask the database."""
+        return self.are_open() and any(one.is_open() and one.holds(root) for one in list(self._rides))
+
     def mine(self, *, but: object = None) -> Callable[[str], bool] | None:
         """How to ask whether this very thread or task would wait for itself; None when it would not.
 
@@ -131,6 +135,10 @@ def refuse_waiting(rides: Rides | None, root: str, run_id: str, *, but: object =
     holds = waits_for_itself(rides, but=but)
     if holds is not None and holds(root):
         raise still_open(run_id)
+
+
+LEAVE_POLL_S: Final = 0.05
+"""How often is looked whether another thread or task has ended the transaction that a run is kept by."""
 
 
 def note_left_open(error: BaseException, run_id: str) -> None:

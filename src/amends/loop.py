@@ -120,9 +120,33 @@ def _copy_end(ended: asyncio.Future[Any], done: Future[Any]) -> None:
         done.set_exception(error)
 
 
+_kept: Final[set[asyncio.Future[Any]]] = set()
+
+
+def is_on_loop() -> bool:
+    """Return whether an event loop runs in this thread, and so something can be awaited."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def on_own_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run ``work`` to its end in a loop of its own, where none runs in this thread."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
 async def shielded(work: Coroutine[Any, Any, T]) -> T:
     """Finish ``work`` although this task is cancelled meanwhile; the cancellation comes out afterwards."""
     running = asyncio.ensure_future(work)
+    _kept.add(running)  # a loop holds its tasks weakly, and whoever waits here may be dropped
+    running.add_done_callback(_kept.discard)
     cancelled: asyncio.CancelledError | None = None
     while not running.done():
         try:

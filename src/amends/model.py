@@ -162,6 +162,8 @@ class Call(Request):
     """What it costs by unit, as it stands: spent, or reserved for it while it has no result."""
     shared: str | None = None
     """In a fork: the call of the original run that it stands for, which alone had the effect, and keeps it."""
+    classes: Mapping[str, str] = field(default_factory=dict)
+    """The class of each argument, or part of one ("to", "items[0].owner"), where its annotation allows several."""
 
     @property
     def staged(self) -> bool:

@@ -19,7 +19,7 @@ from amends.engine.turn import End
 from amends.engine.veiling import result_loss, scrubbed, told_result
 from amends.errors import LedgerError, NoRun, RunEnded, RunIsRecord, TransitionRefused, UsageError
 from amends.flow import Flow
-from amends.hiding import input_said
+from amends.hiding import input_said, named_by
 from amends.hub import Hub, View
 from amends.ledger import (
     AbandonRun,
@@ -172,7 +172,7 @@ def child_of(hub: Hub, session: Session, id: str | None, input: object) -> Flow[
     """A run inside this one; without a name the input names it, so that the same request finds it again."""
     said = input_said(session.veil, session.tenant, input)
     session.known.update(said.known)
-    name = id or (f"child-{said.digest[:12]}" if said.digest else hub.new_id("child"))
+    name = id or (f"child-{named_by(said)[:12]}" if said.digest else hub.new_id("child"))
     return opening.open_child(
         session, id=f"{session.id}/{name}", input=said.text, input_digest=said.digest, given=input, shown=said.shown
     )

@@ -94,11 +94,16 @@ def shown(value: object) -> str:
         text = (
             value
             if isinstance(value, str)
-            else json.dumps(value, ensure_ascii=False, default=str, separators=(",", ":"))
+            else json.dumps(value, ensure_ascii=False, default=_named, separators=(",", ":"))
         )
     except (TypeError, ValueError):
         text = _read(value)
     return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
+
+
+def _named(value: object) -> str:
+    """An object with the name of its class: what pydantic writes for a model has none."""
+    return repr(value) if hasattr(type(value), "model_fields") else str(value)
 
 
 def plain(value: object) -> Any:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from types import GenericAlias
 from typing import Any
 
+from amends.canonical import canonical, shape_of_args, shape_of_given
 from amends.context import parent_call
 from amends.engine import policy
 from amends.engine.session import Ask, Session, ask_for
-from amends.errors import BadArguments, UsageError
+from amends.errors import BadArguments, Error, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, View
 from amends.model import Request, ToolCall
 from amends.rules import RuleTest
 from amends.secret import NOTHING, Hidden
-from amends.signature import REPEAT, no_repeat
-from amends.tool import Declaration, Options, Spec, being_done, declare, specs_of
+from amends.signature import REPEAT, hints_of, no_repeat
+from amends.tool import BareUse, Declaration, Options, Spec, declare, scope_here, specs_of
 
 
 def direct_ask(hub: Hub, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Ask:
@@ -49,10 +52,12 @@ def model_ask(
     because = _because(hub, spec, plain)
     bound = spec.bind_json(plain)
     is_async = None if handler is None else _is_async(handler)
-    fn = handler if handler is None or spec.signature is None else _doing(spec.declaration, handler, is_async=is_async)
+    fn = handler
+    if handler is not None and spec.signature is not None:
+        fn = _with_bare_use(spec, bound, handler, is_async=is_async)
     return ask_for(
         session, spec, bound, fn=fn, is_async=is_async, again=again or because, call_ref=tool_call_id,
-        parent=parent_call(), grp=grp,
+        parent=parent_call(), grp=grp, shape=shape_of_given(bound) if spec.signature is None else None,
     )  # fmt: skip
 
 
@@ -103,24 +108,51 @@ def turn_asks(hub: Hub, session: Session, calls: Sequence[ToolCall]) -> list[Ask
     return asks
 
 
-def _doing(declared: Declaration, handler: Callable[..., Any], *, is_async: bool | None) -> Callable[..., Any]:
-    """A handler in which the tool's own function is the body of this call: a framework was given it as it is."""
+def _with_bare_use(
+    spec: Spec, bound: Mapping[str, Any], handler: Callable[..., Any], *, is_async: bool | None
+) -> Callable[..., Any]:
+    """Return the handler with the right to call the tool's own function once: a framework was given it as it is."""
+    assert spec.signature is not None, "whoever may call the tool's own function knows its parameters"
+    shape = spec.signature.shape
+    asked = canonical(dict(bound), path="args", shape=shape)  # before the handler can change a value
+
+    def is_same(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        try:
+            return canonical(dict(spec.bind(args, kwargs)), path="args", shape=shape) == asked
+        except Error:
+            return False  # a guarded call says what is wrong with its arguments
+
+    def begin() -> BareUse:
+        scope = scope_here()
+        assert scope is not None, "a handler is a body, and a body has a scope"
+        scope.use = BareUse(spec.declaration, is_same)
+        return scope.use
 
     def do(**args: Any) -> Any:
-        token = being_done.set(declared)
+        use, goes_on = begin(), False
         try:
-            return handler(**args)
+            value = handler(**args)
+            goes_on = inspect.isawaitable(value)
+            return _until_end(use, value) if goes_on else value
         finally:
-            being_done.reset(token)
+            if not goes_on:
+                use.end()
 
     async def do_async(**args: Any) -> Any:
-        token = being_done.set(declared)
+        use = begin()
         try:
             return await handler(**args)
         finally:
-            being_done.reset(token)
+            use.end()
 
     return do_async if is_async else do
+
+
+async def _until_end(use: BareUse, value: Any) -> Any:
+    try:
+        return await value
+    finally:
+        use.end()
 
 
 def _because(hub: Hub, spec: Spec, plain: dict[str, Any]) -> str | None:
@@ -148,9 +180,10 @@ def _undeclared_ask(
     plain = dict(_json_object(tool, args))
     spec = adhoc_spec(tool, kind="pivot")
     because = _because(hub, spec, plain)
+    bound = spec.bind_json(plain)
     ask = ask_for(
-        session, spec, spec.bind_json(plain), fn=handler, is_async=_is_async(handler), again=again or because,
-        call_ref=tool_call_id, parent=parent_call(),
+        session, spec, bound, fn=handler, is_async=_is_async(handler), again=again or because,
+        call_ref=tool_call_id, parent=parent_call(), shape=shape_of_given(bound),
     )  # fmt: skip
     return replace(ask, undeclared=True)
 
@@ -174,30 +207,40 @@ def once_ask(
     session: Session, key: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Ask:
     """Undeclared code: the programmer's own word that it is a pivot, identified by ``key``."""
-    import inspect
-    from typing import get_type_hints
-
     name = getattr(fn, "__qualname__", type(fn).__name__)
     try:
-        bound = inspect.signature(fn).bind(*args, **kwargs)
+        signature = inspect.signature(fn)
+        bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
     except TypeError as error:
         raise BadArguments(name, problems=[f"{name}: {error}"]) from error
     except ValueError:  # a built-in without a signature
         flat: dict[str, Any] = {**{f"arg{i}": one for i, one in enumerate(args)}, **kwargs}
+        count = len(args)
+        hints: dict[str, Any] = {}
+
+        def body(**given: Any) -> Any:
+            placed = [given.pop(f"arg{i}") for i in range(count)]
+            return fn(*placed, **given)
+
     else:
         flat = dict(bound.arguments)
+        hints = hints_of(fn.__init__ if inspect.isclass(fn) else fn, {})
+
+        def body(**given: Any) -> Any:
+            placed = inspect.BoundArguments(signature, given)
+            return fn(*placed.args, **placed.kwargs)
+
+        for one in signature.parameters.values():
+            if one.kind is one.VAR_POSITIONAL and one.name in hints:
+                hints[one.name] = GenericAlias(tuple, (hints[one.name], ...))
+            if one.kind is one.VAR_KEYWORD and one.name in hints:
+                hints[one.name] = GenericAlias(dict, (str, hints[one.name]))
     spec = adhoc_spec(f"once:{name}", session.veil.hidden, kind="pivot", key=lambda _: key)
-    try:
-        result_type = get_type_hints(fn).get("return", Any)
-    except Exception:
-        result_type = Any
-    if inspect.isclass(fn):
-        result_type = fn
+    result_type = fn if inspect.isclass(fn) else hints.pop("return", Any)
     spec = replace(spec, result_type=result_type)
-    return ask_for(
-        session, spec, flat, fn=lambda **_: fn(*args, **kwargs), is_async=_is_async(fn), parent=parent_call()
-    )
+    shape = shape_of_args(hints, Any, words={})
+    return ask_for(session, spec, flat, fn=body, is_async=_is_async(fn), parent=parent_call(), shape=shape)
 
 
 def adhoc_spec(name: str, hidden: Hidden = NOTHING, **options: Any) -> Spec:
@@ -206,6 +249,4 @@ def adhoc_spec(name: str, hidden: Hidden = NOTHING, **options: Any) -> Spec:
 
 
 def _is_async(fn: Callable[..., Any]) -> bool:
-    import inspect
-
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)

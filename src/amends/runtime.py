@@ -388,6 +388,10 @@ class _Block:
         self._entered: Entered | None = None
 
     def __enter__(self) -> Run:
+        if self._entered is not None:
+            raise UsageError(
+                f"the block of rt.run({self._id!r}) was entered twice at once", hint="call rt.run for each block"
+            )
         replayed = reopened(self._id, self._input, is_async=False, block=True)
         if replayed is not None:
             self._entered = Entered(replayed)
@@ -397,5 +401,6 @@ class _Block:
         return self._entered.__enter__()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        assert self._entered is not None, "a block is left after it was entered"
-        self._entered.__exit__(kind, error, trace)
+        entered, self._entered = self._entered, None
+        if entered is not None:  # left before, it is not left again
+            entered.__exit__(kind, error, trace)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Required, TypeAlias, TypedDict
 
 from amends.budget import Costs
+from amends.canonical import ANY_ARGS, OPEN, Shape
 from amends.errors import BadArguments, BadDeclaration
 from amends.model import LOST, Call, Kind, Order, Request, Retry, Scope, Staged
 from amends.phrases import name_for_models
@@ -77,6 +78,8 @@ class ToolOptions(TypedDict, total=False):
     """"advise": this tool's violations of the ordering law are recorded, not refused."""
     probe: TwinLike
     """Asks the world whether a call took effect."""
+    class_names: Mapping[type, str]
+    """The names under which classes of arguments and results are written down. Default: ``__name__``."""
 
 
 class DeclareOptions(ToolOptions, total=False):
@@ -173,6 +176,7 @@ class Declaration:
     repeats: bool = True
     redact: Sequence[str] = ()
     order: Order | None = None
+    class_names: Mapping[type, str] = field(default_factory=dict[type, str])
     compensate: TwinSaid | None = None
     probe: TwinLike | None = None
     guard: Callable[..., object] | None = None
@@ -185,7 +189,7 @@ class Declaration:
     def signature(self) -> Signature | None:
         """The body's parameters; None where there is no body."""
         if self._signature is None and self.fn is not None:
-            self._signature = Signature(self.name, self.fn, self.local_names)
+            self._signature = Signature(self.name, self.fn, self.local_names, self.class_names)
         return self._signature
 
 
@@ -307,6 +311,16 @@ class Spec:
     def settle(self) -> float:
         """Seconds after the last possible send in which an effect may still land; at least the timeout."""
         return max(self.settle_declared, self.timeout or 0.0)
+
+    @property
+    def shape(self) -> Shape:
+        """Which classes the arguments may have."""
+        return ANY_ARGS if self.signature is None else self.signature.shape
+
+    @property
+    def anywhere(self) -> Shape:
+        """Which classes a value may have that is made from the arguments."""
+        return OPEN if self.signature is None else self.signature.anywhere
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments by name, validated, defaults filled in; raises BadArguments.

@@ -15,7 +15,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final, Protocol, TypeAlias
 from unicodedata import normalize
 
-from amends.canonical import DEPTH_MAX, Stored, canonical, decode, encode
+from amends.canonical import CLASS, DEPTH_MAX, Fields, Shape, Stored, canonical, decode, encode
 from amends.plain import digest_of, head
 from amends.secret import BOUNDED_CHARS_MAX, MARK, MASK, NOTHING, Hidden, Secret, encoded_spans
 
@@ -74,16 +74,21 @@ class Veil:
 
     # ---- values -----------------------------------------------------------------------------
 
-    def hide(self, value: Any, about: About, *, places: tuple[str, ...] = (), path: str) -> tuple[Any, Known]:
-        """The value with a ``Secret`` in each hidden place, and the spellings of what was there."""
-        walk = _Hiding(self, self.hidden.at(places) if places else self.hidden, about, path)
+    def hide(
+        self, value: Any, about: About, *, places: tuple[str, ...] = (), path: str, shape: Shape | None = None
+    ) -> tuple[Any, Known]:
+        """The value with a ``Secret`` in each hidden place, and the spellings of what was there.
+
+        ``shape``: which classes may be in it; a commitment holds the class where the annotation leaves that open.
+        """
+        walk = _Hiding(self, self.hidden.at(places) if places else self.hidden, about, path, shape)
         return walk.veiled(value, ()), walk.known
 
-    def secret(self, value: Any, about: About, *, path: str) -> Secret:
+    def secret(self, value: Any, about: About, *, path: str, shape: Shape | None = None) -> Secret:
         """What stands for this value."""
         value = _unwrapped(value)
-        commitment = self.commit(about, canonical(value, path=path))
-        sealed = "" if self.vault is None else self.vault.seal(encode(value, path=path), commitment)
+        commitment = self.commit(about, canonical(value, path=path, shape=shape))
+        sealed = "" if self.vault is None else self.vault.seal(encode(value, path=path, shape=shape), commitment)
         return Secret(commitment, sealed)
 
     def revealed(self, text: str) -> str:
@@ -162,8 +167,8 @@ class Veil:
 class _Hiding:
     """One walk through a value."""
 
-    def __init__(self, veil: Veil, hidden: Hidden, about: About, path: str) -> None:
-        self._veil, self._hidden, self._about, self._path = veil, hidden, about, path
+    def __init__(self, veil: Veil, hidden: Hidden, about: About, path: str, shape: Shape | None) -> None:
+        self._veil, self._hidden, self._about, self._path, self._shape = veil, hidden, about, path, shape
         self.known: dict[str, Secret] = {}
 
     def veiled(self, value: Any, path: tuple[object, ...]) -> Any:
@@ -193,11 +198,11 @@ class _Hiding:
             key = self._secret(name, path) if isinstance(name, str) and self._hidden.matches(name) else name
             made[key] = self.veiled(item, (*path, name))
             same = same and key is name and made[key] is item
-        return value if same else made
+        return value if same else made if isinstance(value, Mapping) else Fields(type(value), made)
 
     def _secret(self, value: Any, path: tuple[object, ...]) -> Secret:
         where = ".".join([self._path, *map(str, path)])
-        secret = self._veil.secret(value, self._about, path=where)
+        secret = self._veil.secret(value, self._about, path=where, shape=self._shape)
         for spelled in spellings(value):
             self.known.setdefault(spelled, secret)
         return secret
@@ -297,6 +302,9 @@ class _Masking:
                 return {tag: [[self.masked(key), self._field(key, item)] for key, item in data[tag]]}
             if tag in CONTAINERS:
                 return {tag: [self.masked(item) for item in data[tag]]}
+            if tag == CLASS:
+                name, inner = data[tag]
+                return {tag: [name, self.masked(inner)]}
             if tag.startswith("$"):
                 return data if tag == "$secret" or not self._holds(str(data[tag])) else self._hidden(data)
             return {self._veil.scrub(key, self._known): self._field(key, item) for key, item in data.items()}

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from amends import notices, planmark, planning, proofs, requesting
+from amends import canonical, notices, planmark, planning, proofs, requesting
 from amends.budgetrows import UpdateSlice
 from amends.chain import GENESIS
 from amends.engine import (
@@ -64,10 +64,12 @@ from amends.store import ending as store_ending
 from amends.store import notices as store_notices
 from amends.store.memory import _ROWS, MemoryStore
 from amends.testing.simulation import Process, Simulation
+from amends.tool import BareUse
 from tests.sim.scenarios import VARIANTS, Variant
 from tests.sim.schedule import LEDGER, Schedule, kinds_at
 from tests.sim.sweep import Tally, clean_trace, one, random_schedule, scenarios_of
 
+tool_module = sys.modules[BareUse.__module__]  # `amends.tool` is the decorator
 MODULES = (
     call,
     doubt,
@@ -107,6 +109,9 @@ MODULES = (
     kin,
     below,
     requesting,
+    canonical,
+    veiling,
+    tool_module,
 )
 SCHEDULES_MAX = 4_000
 
@@ -634,6 +639,15 @@ BUGS: tuple[Bug, ...] = (
     Bug("U2", "a repeat that was not offered is honoured",
         lambda: rewritten((requesting, "_because", "if not hub.may_repeat(spec):", "if False:")),
         ("repeats_are_offered",), ("F35",)),
+    Bug("H1", "a handler may call the tool's own function any number of times",
+        lambda: rewritten((tool_module, "BareUse", "if self._is_used:", "if False:")),
+        ("effects_once", "ledger_against_world"), ("H1", "H2")),
+    Bug("H2", "a handler may call the tool's own function with any arguments",
+        lambda: rewritten((requesting, "_with_bare_use", "== asked", "!= ''")),
+        ("effects_once", "ledger_against_world"), ("H1", "H2")),
+    Bug("H3", "what a handler leaves behind may still call the tool's own function",
+        lambda: rewritten((tool_module, "BareUse", "self._is_over = True", "pass")),
+        ("effects_once", "ledger_against_world"), ("H1", "H2")),
     Bug("V1", "the end of a chain is read before the tree is locked", head_of_before, ("record_is_whole",)),
     Bug("V2", "an event is linked to nothing", link_to_nothing, ("record_is_whole",)),
     Bug("V3", "an event is written beside the chain", beside_the_chain, ("record_is_whole",)),
@@ -688,6 +702,25 @@ BUGS: tuple[Bug, ...] = (
     Bug("V5", "an event does not say who refused a call, and why",
         lambda: rewritten((change, "move_approval", "said=words_bound(row, changes), ", "")),
         ("record_is_whole",), ("F20",)),
+    # ---- L: values ----
+    Bug("L11", "the class of a value is missing from the key",
+        lambda: rewritten((canonical, "_pack_member", "if shape.names(member) else packed", "if shape.names(member) and walk.packs is not _MEANINGS else packed")),
+        ("classes_are_told_apart",), ("F50",)),
+    Bug("L12", "a union is read back as its first member",
+        lambda: rewritten((canonical, "_revived", "member = shape.named(name)", "member = next(iter(shape.classes.values()), None) if exact else shape.named(name)")),
+        ("body_got_what_was_recorded",), ("F50", "F51")),
+    Bug("L13", "the body gets the caller's live objects",
+        lambda: rewritten((canonical, "write_args", "return Written(kept, text, canonical(kept, shape=shape), copy)", "return Written(args, text, canonical(kept, shape=shape), None)")),
+        ("body_got_what_was_recorded",), ("F52",)),
+    Bug("L14", "a retry gets what the first attempt has changed",
+        lambda: rewritten((call, "run_attempts", "kwargs=ask.fresh()", "kwargs=ask.args")),
+        ("body_got_what_was_recorded",), ("F52", "F50")),
+    Bug("L15", "a call that starts later gets its arguments as plain data",
+        lambda: rewritten((session, "args_of", "if spec is None or spec.signature is None:", "if True:")),
+        ("body_got_what_was_recorded",), ("F51",)),
+    Bug("L16", "a compensation gets its arguments through the validators of a union that takes the first that fits",
+        lambda: rewritten((session, "args_of", "found, unlike = revive_each(text, spec.signature.shape)", "found, unlike = dict(decode(text.replace('[\"Employee\",', '[\"Customer\",'))), {'to'}")),
+        ("body_got_what_was_recorded",), ("F50", "F52")),
 )  # fmt: skip
 
 

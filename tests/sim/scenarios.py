@@ -663,6 +663,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.approving import approving_scenarios
     from tests.sim.checkpointing import checkpoint_scenarios
     from tests.sim.clocks import clock_scenarios
+    from tests.sim.contexts import context_scenarios
     from tests.sim.desk import desk_scenarios
     from tests.sim.forking import fork_scenarios
     from tests.sim.locking import lock_scenarios
@@ -673,6 +674,7 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.spending import spending_scenarios
     from tests.sim.sweeping import sweeping_scenarios
     from tests.sim.telling import telling_scenarios
+    from tests.sim.values import value_scenarios
 
     return [
         *(f1_call(v, policy) for policy in ("rollback", "resume", "wait")),
@@ -720,4 +722,6 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *loss_scenarios(v),
         *rule_scenarios(v),
         *clock_scenarios(v),
+        *value_scenarios(v),
+        *context_scenarios(v),
     ]

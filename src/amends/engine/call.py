@@ -24,8 +24,8 @@ from amends.engine.session import (
     Ask,
     Session,
     asking_bill,
-    call_of,
     describe_error,
+    later_of,
     unforeseen,
 )
 from amends.engine.spending import exceeded
@@ -319,7 +319,7 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow, *, told: bool =
         try:
             ended = await Invoke(
                 fn=ask.fn,
-                kwargs=ask.args,
+                kwargs=ask.fresh(),
                 is_async=ask.is_async,
                 timeout=ask.timeout,
                 call=later,
@@ -356,7 +356,7 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow, *, told: bool =
 
 async def body_of(session: Session, ask: Ask, row: CallRow) -> Later:
     """The call as its body may ask for it, with the time that the body has."""
-    later = Later(row, partial(call_of, row, ask.spec, args=ask.args))
+    later = later_of(row, ask)
     around = body_around(session, ask)
     later.until = None if around is None else around.until
     if ask.timeout is not None:
@@ -389,8 +389,10 @@ async def as_approved(session: Session, ask: Ask, row: CallRow) -> Ask:
         return ask
     if lacking(session, row):
         raise held_for(session, row, await request_of_call(row))  # only in its own words does it bring what it hides
-    args, known = body_args(session, ask.spec, row), known_of(session, row)
-    return replace(ask, args=args, text=row.args, recorded_digest=row.digest, shown=None, known=known)
+    copy = partial(body_args, session, ask.spec, row)
+    return replace(
+        ask, args=copy(), text=row.args, recorded_digest=row.digest, shown=None, known=known_of(session, row), copy=copy
+    )
 
 
 async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:

@@ -289,7 +289,7 @@ async def is_repeatable(session: Session, spec: Spec, row: CallRow) -> bool:
 async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *, alone: bool) -> CallRow:
     assert spec.fn is not None, "only a tool with a body is repeated"
     known, args = known_of(session, row), body_args(session, spec, row)
-    later = Later(row, partial(call_of, row, spec, args=args))
+    later = Later(row, lambda: call_of(row, spec, args=body_args(session, spec, row)))
     flight.call, flight.sent, flight.doubted = row, False, True
     clocks = await ReadClocks()
     later.until = None if spec.timeout is None else clocks.mono + spec.timeout

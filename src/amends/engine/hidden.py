@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from amends.canonical import Shape
 from amends.check import lock_names
 from amends.errors import NotStorable
 from amends.model import Request
@@ -58,11 +59,11 @@ class Memory:
 
 
 def hide_args(
-    veil: Veil, memory: Memory, request: Request, spec: Spec, *, places: tuple[str, ...]
+    veil: Veil, memory: Memory, request: Request, spec: Spec, *, places: tuple[str, ...], shape: Shape
 ) -> tuple[Mapping[str, Any], Known]:
     """The arguments as they are written down, and what no text may spell; refuses what could not be started later."""
     given = dict(request.args)
-    shown, known = veil.hide(given, (request.tenant or "", spec.name), places=places, path="args")
+    shown, known = veil.hide(given, (request.tenant or "", spec.name), places=places, path="args", shape=shape)
     if shown is given:
         return request.args, NO_SECRETS
     memory.keep(known)
@@ -87,5 +88,6 @@ def hidden_effect(veil: Veil, tenant: str, spec: Spec, effect: Mapping[str, Any]
     """An effect of the world as the ledger would name it: its hidden arguments by what stands for them."""
     if spec.redact is None:
         return effect
-    shown: Mapping[str, Any] = veil.hide(dict(effect), (tenant, spec.name), places=spec.redact.places, path="effect")[0]
+    about, places = (tenant, spec.name), spec.redact.places
+    shown: Mapping[str, Any] = veil.hide(dict(effect), about, places=places, path="effect", shape=spec.anywhere)[0]
     return shown

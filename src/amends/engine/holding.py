@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NoReturn
 
 from amends.approvalrows import Unapproved
@@ -115,6 +116,7 @@ def recorded_ask(session: Session, row: CallRow) -> Ask:
     return Ask(
         spec=spec,
         args=body_args(session, spec, row),
+        copy=partial(body_args, session, spec, row),
         text=row.args,
         key=row.key,
         ident=row.ident,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from amends.approvalrows import Unapproved
 from amends.budgetrows import Overrun
@@ -21,14 +20,14 @@ from amends.engine.ending import stop_call
 from amends.engine.locking import locked
 from amends.engine.policy import terms_for
 from amends.engine.refusing import busy, failure, in_doubt, refuse, row_of
-from amends.engine.session import Ask, Session, call_of
+from amends.engine.session import Ask, Session, later_of
 from amends.engine.spending import exceeded
 from amends.engine.veiling import cause_of, first_result
 from amends.engine.waiting import Wait
 from amends.errors import Busy
 from amends.ledger import ReadCall, StartCall
 from amends.model import LOST, Retry
-from amends.ops import Flight, Invoke, Later, ReadClocks
+from amends.ops import Flight, Invoke, ReadClocks
 from amends.rows import CallRow
 from amends.tool import Spec
 
@@ -96,12 +95,12 @@ async def _restarted(session: Session, ask: Ask, row: CallRow) -> CallRow:
 
 async def _attempt(session: Session, ask: Ask, row: CallRow, is_undone: Callable[[Exception], bool]) -> Done:
     ask.flight.call, ask.flight.sent = row, False
-    later = Later(row, partial(call_of, row, ask.spec, args=ask.args))
+    later = later_of(row, ask)
     session.bodies[row.id] = later
     try:
         ended = await Invoke(
             fn=ask.fn,
-            kwargs=ask.args,
+            kwargs=ask.fresh(),
             is_async=ask.is_async,
             timeout=None,
             call=later,

@@ -211,7 +211,7 @@ def _is_once(session: Session, spec: Spec) -> bool:
 
 async def need_for(session: Session, ask: Ask) -> Need | None:
     """What the rules say of this request now."""
-    return await need_of(session, ask.spec, request_of(session, ask.spec, ask.args), undeclared=ask.undeclared)
+    return await need_of(session, ask.spec, request_of(session, ask.spec, ask.fresh()), undeclared=ask.undeclared)
 
 
 async def accepted_by(session: Session, ask: Ask) -> str:
@@ -219,7 +219,7 @@ async def accepted_by(session: Session, ask: Ask) -> str:
     if not ask.undeclared or not any(rule.residue for rule in session.rules):
         return ""
     at = moment((await ReadClocks()).wall)
-    found = _first(session.rules, request_of(session, ask.spec, ask.args), at, undeclared=True)
+    found = _first(session.rules, request_of(session, ask.spec, ask.fresh()), at, undeclared=True)
     return "" if found is None or found.residue != "accept" else found.why
 
 
@@ -231,7 +231,7 @@ async def terms_for(session: Session, row: CallRow, ask: Ask | None = None) -> T
     undeclared = ask is not None and ask.undeclared
     if not (row.approval or session.rules or spec.needs_approval or undeclared or spec.kind == "pivot"):
         return None
-    args = body_args(session, spec, row) if ask is None else ask.args
+    args = body_args(session, spec, row) if ask is None else ask.fresh()
     need = await need_of(session, spec, request_of(session, spec, args), undeclared=undeclared)
     return Terms(spec.version, need, spec.after, advise=session.advises(spec))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from amends.canonical import decode
+from amends.canonical import CLASS_MARK, decode
 from amends.engine.call import Done
 from amends.engine.leftover import leftovers, obstacles
 from amends.engine.session import Ask, Session, call_of, moment
@@ -171,7 +171,9 @@ def answer_done(session: Session, ask: Ask, done: Done) -> Answer:
         text = f"Accepted: {spec.name} will run once the task is committed. Do not call it again."
         return Answer("staged", text, call=call)
     value = call.result if done.value is None else done.value
-    told = _json(value)
+    recorded = done.row.result or ""
+    # Where the annotation leaves the class open, the model is told it as it must say it when it passes the value on.
+    told = _json(decode(recorded) if CLASS_MARK in recorded and not recorded.startswith(SEALED) else value)
     if spec.redact is not None:  # as it was written down, where it was: there its hidden fields are masked
         told = session.veil.scrub(told if call.result is None else _json(call.result), ask.known)
     if done.replayed and session.resumed and ask.call_ref and ask.call_ref == done.row.call_ref:

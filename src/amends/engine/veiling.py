@@ -34,7 +34,7 @@ def known_of(session: Session, row: CallRow) -> Known:
 def body_args(session: Session, spec: Spec, row: CallRow) -> Mapping[str, Any]:
     """What the body of a recorded call is given; see ``lacking`` first."""
     ask = session.live.get(row.id)
-    return _given(session, spec, row) if ask is None else ask.args
+    return _given(session, spec, row) if ask is None else ask.fresh()
 
 
 def lacking(session: Session, row: CallRow, params: Iterable[str] | None = None) -> tuple[str, ...]:

@@ -372,6 +372,16 @@ def no_orphans(store: MemoryStore, world: World) -> Iterator[str]:
     yield from world.orphans
 
 
+def body_got_what_was_recorded(store: MemoryStore, world: World) -> Iterator[str]:
+    """Every attempt's body, and every compensation, gets what was written down when it was asked for."""
+    yield from world.mistaken
+
+
+def classes_are_told_apart(store: MemoryStore, world: World) -> Iterator[str]:
+    """Two requests that differ only in the class of a value are two calls."""
+    yield from world.mixed
+
+
 def no_stale_body(store: MemoryStore, world: World) -> Iterator[str]:
     """No body starts in a process whose lease has run out."""
     yield from world.stale
@@ -412,6 +422,8 @@ CHECKERS: Final[dict[str, Checker]] = {
         answers_true,
         no_orphans,
         no_stale_body,
+        body_got_what_was_recorded,
+        classes_are_told_apart,
         *TOPIC_CHECKERS,
     )
 }

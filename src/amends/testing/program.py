@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from amends import people
 from amends.engine import ending, landing, leaving, opening, plan, recovery
-from amends.engine.call import guarded_call
+from amends.engine.call import Done, guarded_call
 from amends.engine.giving import give_back
 from amends.engine.session import Ask, Session
 from amends.errors import LedgerError
@@ -107,10 +107,14 @@ def _owned_by(wanted: opening.Opening, owner: str) -> opening.Opening:
     return replace(wanted, owner=owner)
 
 
+class NoNestedCalls(Exception):
+    """A body of the simulation asked for a guarded call, which its world does not have."""
+
+
 class SimulatedRun:
     """One opened run: the same flows as ``Run`` and ``AsyncRun``."""
 
-    is_async = False
+    is_async = _is_nowhere = _is_replay = False
 
     def __init__(self, inside: Inside, session: Session, *, over: bool) -> None:
         self.inside, self.session, self.over = inside, session, over
@@ -120,18 +124,21 @@ class SimulatedRun:
     async def call(self, tool: Any, *, again: str | None = None, **args: Any) -> Any:
         """Do a tool in this run; a cancellation turns what was started into doubt."""
         declared, _ = people.declared_as(tool)
-        return await self._do(direct_ask(self.inside.hub, self.session, declared, Options(again=again), (), args))
+        done = await self.do(direct_ask(self.inside.hub, self.session, declared, Options(again=again), (), args))
+        return done.value
 
     async def ask(self, tool: str, args: Mapping[str, Any]) -> Any:
         """The same, as a model asks for it: a name and plain data."""
         hub = self.inside.hub
-        return await self._do(model_ask(hub, self.session, tool, args, handler=None, tool_call_id=None, again=None))
+        asked = model_ask(hub, self.session, tool, args, handler=None, tool_call_id=None, again=None)
+        return (await self.do(asked)).value
 
-    async def _do(self, ask: Ask) -> Any:
+    async def do(self, ask: Ask) -> Done:
+        """Do what was asked for in this run."""
         live, lineage = self.inside.process.live, self.session.lineage
         live.update(lineage)
         try:
-            done = await guarded_call(self.session, ask)
+            return await guarded_call(self.session, ask)
         except Exception:
             raise
         except GeneratorExit:  # the process died
@@ -141,7 +148,6 @@ class SimulatedRun:
             raise
         finally:
             live.subtract(lineage)
-        return done.value
 
     async def execute(self, calls: Sequence[object]) -> list[Answer]:
         """A plan; a cancellation turns what its members had started into doubt."""
@@ -188,7 +194,7 @@ class SimulatedRun:
 
     def direct(self, declared: Any, options: Any, args: Any, kwargs: Any) -> Any:
         """Bodies of the simulation call no tools by themselves."""
-        raise AssertionError("a simulated body called a tool")
+        raise NoNestedCalls("a simulated body called a tool")
 
 
 class SimulatedBlock:

@@ -96,6 +96,11 @@ class World:
     replay_bodies: list[str] = field(default_factory=list)
     """What was started by one of them."""
 
+    mistaken: list[str] = field(default_factory=list)
+    """Bodies and compensations that were given something else than was recorded."""
+    mixed: list[str] = field(default_factory=list)
+    """Two requests, different in class only, that were taken for one."""
+
     def __post_init__(self) -> None:
         self.sim.before_body.append(self._watch)
 
@@ -123,6 +128,11 @@ class World:
             return Unknown("no answer")
         self.settle_late()
         return Happened(result_of(op.call.key)) if self._in_place(op.call.key) else Absent()
+
+    def given(self, name: str, says: str, value: object) -> None:
+        """A body or a compensation was given this; ``says``: how its caller spelled it when it asked."""
+        if repr(value) != says:
+            self.mistaken.append(f"{name} was asked for with {says} and given {value!r}")
 
     def probe_undo(self) -> Probed[None]:
         """What the world says of a compensation, by its own key."""
