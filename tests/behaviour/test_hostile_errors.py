@@ -399,3 +399,27 @@ def test_no_effect_and_a_rollback_in_strange_words(url: str) -> None:
 
     assert type(raised_by(program)).__name__ == "RolledBack"
     rt.close()
+
+
+@pytest.mark.parametrize("server", ["postgres_url", "mysql_url"])
+def test_strange_words_on_servers(server: str, request: Any) -> None:
+    """PostgreSQL takes no NUL, and neither of them half a surrogate pair."""
+    where = request.getfixturevalue(server)
+    for make in (Mute, lambda: ValueError("\ud800 and \x00"), lambda: ValueError("x" * 1_000_000)):
+        log: list[str] = []
+        thrown = make()
+
+        def raises(thrown: Exception = thrown) -> Exception:
+            return thrown
+
+        reserve, pay = shop(log, raises)
+        rt = Runtime(where, tools=[reserve, pay])
+
+        def program(rt: Any = rt, reserve: Any = reserve, pay: Any = pay) -> None:
+            with rt.run():
+                reserve()
+                pay()
+
+        assert raised_by(program) is thrown
+        assert log == ["reserve", "release"]
+        rt.close()
