@@ -10,6 +10,7 @@ Links between pages are checked too: a page that is not there fails both ways.
 
 from __future__ import annotations
 
+import errno
 import inspect
 import re
 import sys
@@ -103,6 +104,8 @@ def _refusals() -> Iterator[tuple[str, errors.Error]]:
     )
     diff = {"cents": (4200, 4900)}
     yield "`KeyConflict`", errors.KeyConflict("", tool="charge", call=_CHARGE, diff=diff)
+    again = errors.KeyConflict("", tool="charge", call=_CHARGE, diff=diff, may_repeat=True)
+    yield "`KeyConflict`, `repeats=True`", again
     yield "`GenerationsSpent`", errors.GenerationsSpent("charge", limit=100)
     since = datetime(2024, 1, 1, tzinfo=UTC)
     yield (
@@ -133,6 +136,8 @@ def _outcomes() -> Iterator[tuple[str, errors.Error | Exception]]:
     )
     yield "`InDoubt`", errors.InDoubt("", call=_CHARGE, why="timeout")
     yield "`Held` `duplicate`", errors.Held("", call=_CHARGE, reason="duplicate", twin=_CHARGE)
+    other = errors.Held("", call=_CHARGE, reason="duplicate", twin=_CHARGE, may_repeat=True)
+    yield "`Held` `duplicate`, `repeats=True`", other
     yes = SimpleNamespace(id="apr_7K2", rule="")
     yield "`Held` `approval`", errors.Held("", call=_CHARGE, reason="approval", approval=yes)
     asked = SimpleNamespace(id="apr_7K2", rule=limit_words([(Decimal(50), "usd", "run", None)]))
@@ -243,6 +248,10 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "error tree": _error_tree,
     "never sent": lambda: _kinds_of_exceptions(judge.NEVER_SENT),
     "perhaps": lambda: _kinds_of_exceptions(judge.PERHAPS),
+    "numbers of the network": lambda: (
+        ", ".join(f"`{errno.errorcode[number]}`" for number in sorted(judge.ERRNOS)) + "\n"
+    ),
+    "answers of grpc": lambda: ", ".join(f"`{code}`" for code in sorted(judge.GRPC_NO)) + "\n",
     "answers": _answers,
     "names": _names,
     "records": _records,

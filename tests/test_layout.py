@@ -149,6 +149,7 @@ THIRD_PARTY: dict[str, frozenset[str]] = {
     "tool": frozenset({"pydantic", "pydantic_core"}),
     "signature": frozenset({"pydantic", "pydantic_core"}),
     "declare": frozenset({"pydantic", "pydantic_core"}),
+    "rules": frozenset({"pydantic"}),
     "store.postgres": frozenset({"psycopg"}),
     "store.pglink": frozenset({"psycopg"}),
     "store.pglasting": frozenset({"psycopg"}),

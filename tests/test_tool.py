@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from amends.errors import BadDeclaration, NoRun, WrongColour
-from amends.tool import Declaration, Options, current_caller, declare, specs_of, tool
+from amends.tool import Declaration, Options, declare, enter_scope, leave_scope, specs_of, tool
 
 
 @dataclass
@@ -22,6 +22,8 @@ class Notebook:
     """A caller that writes down what it was asked for."""
 
     is_async: bool = False
+    _is_nowhere: bool = False
+    _is_replay: bool = False
     asked: list[tuple[Declaration, Options, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
 
     def direct(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -34,11 +36,11 @@ class Notebook:
 
 @contextmanager
 def inside(caller: Notebook) -> Iterator[Notebook]:
-    token = current_caller.set(caller)
+    scope = enter_scope(caller)
     try:
         yield caller
     finally:
-        current_caller.reset(token)
+        leave_scope(scope)
 
 
 def plain_charge(order_id: str, cents: int = 1) -> str:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from amends.reconciled import Mismatch, Reconciliation
     from amends.replayed import Replayed
     from amends.report import Report
-    from amends.rules import Rule
+    from amends.rules import Rule, RuleTest, RuleVerdict
     from amends.run import Run
     from amends.runtime import Runtime
     from amends.secret import Secret
@@ -103,6 +103,8 @@ __all__ = [
     "RollbackPlan",
     "RolledBack",
     "Rule",
+    "RuleTest",
+    "RuleVerdict",
     "Run",
     "RunBlocked",
     "RunInfo",
@@ -171,7 +173,7 @@ _WHERE: Final = {
     "reconciled": ("Mismatch", "Reconciliation"),
     "replayed": ("Replayed",),
     "report": ("Report",),
-    "rules": ("Rule",),
+    "rules": ("Rule", "RuleTest", "RuleVerdict"),
     "run": ("Run",),
     "runtime": ("Runtime",),
     "secret": ("Secret",),

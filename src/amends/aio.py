@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
@@ -35,9 +35,9 @@ from amends.model import Approval, Call, Collected, Event, Lock, Order, Policy, 
 from amends.noticedesk import AsyncNoticeDesk
 from amends.replaydesk import AsyncReplayDesk, reopened, reported
 from amends.report import Report
-from amends.requesting import once_ask
+from amends.requesting import once_ask, tested
 from amends.rows import RunRow
-from amends.rules import Rule
+from amends.rules import Rule, RuleTest
 from amends.settings import DEFAULTS, Setting
 from amends.tool import schemas
 from amends.visible import visible, visible_log
@@ -84,6 +84,7 @@ class AsyncRuntime(
         audit_key: str | None = None,
         on_checkpoint: Callable[[Checkpoint], object] | None = None,
         create: bool | None = None,
+        repeats: bool | None = None,
         tenant: str | None = None,
         agent: str | None = None,
         principal: str | None = None,
@@ -94,12 +95,13 @@ class AsyncRuntime(
         store: Store | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
-        given |= {"rules": None if rules is None else tuple(rules), "tools": None}  # those here are beside a file's
+        given["tools"] = None  # those here are beside a file's
         self._hub = Hub(given, tools, store=store, hook=on_approval_needed, on_checkpoint=on_checkpoint)
         self._driver: AsyncDriver = AsyncDriver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s)
         value = self._hub.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
         self._agents: dict[str, Callable[[AsyncRun], object]] = dict(agents or {})
+        self._hub.check_agents(self._agents)
 
     @property
     def settings(self) -> Mapping[str, Setting]:
@@ -166,7 +168,7 @@ class AsyncRuntime(
                 return AsyncRun(self._hub, self._driver, over, opened.run, over=True)
             session = self._hub.session(
                 opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s,
-                wait_approval_s=wanted.wait_approval_s, given=input,
+                wait_approval_s=wanted.wait_approval_s, said=wanted.said, given=input,
             )  # fmt: skip
             session.known.update(wanted.known)
             self._hub.keeper.keep(lease, partial(self._driver.lose, lease.root))
@@ -179,9 +181,9 @@ class AsyncRuntime(
             return AsyncRun(self._hub, self._driver, session, row, over=is_settled(row))
 
     async def _owing(self, session: Session, row: RunRow) -> RunRow:
-        AsyncRun(self._hub, self._driver, session, row, over=False)  # what is done on the way knows its run
+        run = AsyncRun(self._hub, self._driver, session, row, over=False)  # what is done on the way knows its run
         try:
-            return await self._driver.run(opening.go_on(session, row))
+            return await run._ending(opening.go_on(session, row))
         except BaseException:
             self._hub.keeper.forget(session.lease)
             raise
@@ -232,9 +234,30 @@ class AsyncRuntime(
         """Every violation in a plan, and a lawful order if there is one."""
         return plan.check_plan(plan_, self._hub.specs)
 
-    def schemas(self, style: Style = "openai", *, repeats: bool = False) -> list[dict[str, Any]]:
-        """The tools as a model is told about them."""
-        return schemas(self._hub.specs.values(), style, repeats=repeats)
+    def schemas(self, style: Style = "openai", *, repeats: bool | None = None) -> list[dict[str, Any]]:
+        """The tools as a model is told about them; ``again_because`` is among the arguments where it is honoured.
+
+        ``repeats=False`` leaves it out. ``repeats=True`` raises where the runtime does not honour it.
+        """
+        return schemas(self._hub.specs.values(), style, repeats=self._hub.offers(repeats))
+
+    def may_repeat(self, tool: str) -> bool:
+        """Whether a model may ask for a deliberate repeat of this tool (``again_because``)."""
+        return self._hub.may_repeat(self._hub.find(tool))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is odd about rules, budgets and tools and may yet be meant: each was logged when the runtime was built."""
+        return self._hub.warnings
+
+    async def test_rules(
+        self, tool: str, args: Mapping[str, Any] | str = "", *, agent: str | None = None, at: datetime | None = None
+    ) -> RuleTest:
+        """What the rules would make of this call, rule by rule, and which one decides; starts and records nothing.
+
+        ``args``: as a model sends them. ``at``: when it is asked for; now where that is left out.
+        """
+        return await self._driver.run(tested(self._hub, self._view, tool, args, agent=agent, at=at))
 
     # ---- recovering -----------------------------------------------------------------------
 
@@ -251,11 +274,12 @@ class AsyncRuntime(
         if claimed is None:
             return await self._report(uid=found.root.uid)
         row, lease = claimed
-        session = self._hub.session(row, lease, resumed=True, wait_s=people.patience(self._hub))
+        patience = people.patience(self._hub)  # for people inside a body too: other runs wait for this worker
+        session = self._hub.session(row, lease, resumed=True, wait_s=patience, said=(patience, patience))
         run = AsyncRun(self._hub, self._driver, session, row, over=False)
         self._hub.keeper.keep(lease, partial(self._driver.lose, lease.root))
         try:
-            done = await self._driver.run(people.recover_tree(session, row, has_agent=row.agent in self._agents))
+            done = await run._ending(people.recover_tree(session, row, has_agent=row.agent in self._agents))
             if done.how == "resume":
                 await self._resume(run)
         except LedgerError as error:
@@ -388,6 +412,10 @@ class _Block:
         self._entered: AsyncEntered | None = None
 
     async def __aenter__(self) -> AsyncRun:
+        if self._entered is not None:
+            raise UsageError(
+                f"the block of rt.run({self._id!r}) was entered twice at once", hint="call rt.run for each block"
+            )
         replayed = reopened(self._id, self._input, is_async=True, block=True)
         if replayed is not None:
             self._entered = AsyncEntered(replayed)
@@ -397,5 +425,6 @@ class _Block:
         return await self._entered.__aenter__()
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        assert self._entered is not None, "a block is left after it was entered"
-        await self._entered.__aexit__(kind, error, trace)
+        entered, self._entered = self._entered, None
+        if entered is not None:  # left before, it is not left again
+            await entered.__aexit__(kind, error, trace)

@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 
 from amends import process
 from amends.context import inside
-from amends.drive import WORLD, Driver, Live, Patience
+from amends.drive import WORLD, Driver, Live, Patience, warn_of
 from amends.errors import LeaseLost, LedgerUnavailable
 from amends.flow import Flow, Op
 from amends.ledger import Store, StoreOp
 from amends.loop import awaited
 from amends.model import NoEffect
 from amends.ops import Await, Ended, Invoke, Sleep, Together
+from amends.phrases import type_name
 from amends.record import dataclass
 
 T = TypeVar("T")
@@ -60,6 +61,8 @@ class AsyncDriver:
                         raise pending
                     elif isinstance(op, Invoke):
                         answer = await self._invoke(op)
+                        if op.probes:
+                            warn_of(op, answer)
                     else:
                         answer = await self._world(op)
                 except Exception as error:
@@ -234,4 +237,4 @@ def _returned(running: asyncio.Future[Ended]) -> Ended:
     error = running.exception()
     if isinstance(error, LeaseLost):
         return Ended(error=NoEffect(str(error)))  # it had waited for a thread, and was not begun
-    return running.result() if error is None else Ended(error=TimeoutError(f"stopped: {type(error).__name__}"))
+    return running.result() if error is None else Ended(error=TimeoutError(f"stopped: {type_name(error)}"))

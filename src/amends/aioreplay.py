@@ -23,7 +23,7 @@ from amends.report import Report
 from amends.requesting import direct_ask
 from amends.rows import RunRow
 from amends.states import RunState
-from amends.tool import Declaration, Options, current_caller
+from amends.tool import Declaration, Options, enter_block, leave_scope
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ async def opened(hub: Hub, replay: Replay) -> AsyncIterator[AsyncRun]:
     session = replaying.session_of(hub, replay)
     run = AsyncReplayRun(hub, replay, session, replay.record.run)
     replay.alone = lambda: len(asyncio.all_tasks()) == 1
-    token = current_caller.set(run)
+    scope = enter_block(run)
     try:
         with denied(replay):
             yield run
@@ -44,12 +44,14 @@ async def opened(hub: Hub, replay: Replay) -> AsyncIterator[AsyncRun]:
         replay.end_by(error)
         raise
     finally:
-        current_caller.reset(token)
+        leave_scope(scope)
     replay.end()
 
 
 class AsyncReplayRun(AsyncRun):
     """A run whose ledger is its record. The same names as ``AsyncRun``; whoever has one need not know."""
+
+    _is_replay = True
 
     def __init__(self, hub: Hub, replay: Replay, session: Session, row: RunRow) -> None:
         super().__init__(hub, None, session, row, over=False)  # type: ignore[arg-type]  # it drives its flows itself
@@ -176,9 +178,15 @@ class AsyncReplayRun(AsyncRun):
         """No transaction of the caller's is open: nothing rides in one here."""
 
     async def _leave(self, error: BaseException | None) -> None:
-        replaying.left(self._replay, self._session, error)
+        mistake = await self._not_awaited() if error is None and self._pending else None
+        replaying.left(self._replay, self._session, mistake or error)
+        if mistake is not None:
+            raise mistake
 
-    async def _given_up(self) -> None:
+    async def _let_others_end(self) -> None:
+        """Nothing is under way: what is asked for is answered at once."""
+
+    async def _given_up(self, *, is_quiet: bool | None = None) -> None:
         self._replay.over = True
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from amends.error import LedgerError, Refused, Waiting
-from amends.phrases import shown
+from amends.phrases import is_a, shown
 from amends.visible import visible
 
 
@@ -33,7 +33,9 @@ class Rejected(Refused):
     def __init__(
         self, tool: str, *, by: str, reason: str, approval: Any = None, call: Any = None, run_id: str | None = None
     ) -> None:
-        super().__init__(f"{visible(by)} rejected {visible(tool)}: {visible(reason, prose=True)}", run_id=run_id)
+        hint = f"ask for something else, or settle it with {visible(by)}; the same request is answered with the same no"
+        message = f"{visible(by)} rejected {visible(tool)}: {visible(reason, prose=True)}"
+        super().__init__(message, run_id=run_id, hint=hint)
         self.tool, self.by, self.reason = tool, by, reason
         self.approval, self.call = approval, call
 
@@ -106,19 +108,24 @@ class Held(Waiting):
         reason: str,
         twin: Any = None,
         approval: Any = None,
+        may_repeat: bool = False,
         run_id: str | None = None,
     ) -> None:
         verb = "rt.decide(call.id, ...)" if approval is None else f"rt.approve({approval.id!r}, digest=..., by=...)"
         super().__init__(message, run_id=run_id, hint=f"decide with {verb}, then open the run again")
         self.call, self.reason, self.twin, self.approval = call, reason, twin, approval
+        self.may_repeat = may_repeat
 
     def for_model(self) -> str:
         tool = getattr(self.call, "tool", "the call")
         if self.reason == "duplicate" and self.twin is not None:
+            is_lost = self.twin.result is None and bool(getattr(self.twin, "loss", None))
+            use = "it was done, and its result is not kept" if is_lost else f"use its result: {shown(self.twin.result)}"
+            other = 'call again with "again_because"' if self.may_repeat else "go on with other work: a person decides"
             return (
                 f"Not run: this looks like the {tool} from before the restart, {shown(dict(self.twin.args))}. "
-                f"If it is the same, use its result: {shown(self.twin.result)}. "
-                'If it is another one, call again with "again_because".'
+                f"If it is the same, {use}. "
+                f"If it is another one, {other}."
             )
         if self.reason == "budget" and self.approval is not None:
             return f"Not run yet: {self.approval.rule}; a person was asked. Go on with other work, or stop."
@@ -131,7 +138,7 @@ class Held(Waiting):
 
 def only_waits(error: BaseException) -> bool:
     """Whether a run that it comes out of waits: for what a ``Waiting`` says, or for a person who was asked anew."""
-    return isinstance(error, Waiting) or (isinstance(error, ApprovalVoid) and error.asked)
+    return is_a(error, Waiting) or (is_a(error, ApprovalVoid) and error.asked)
 
 
 class LedgerBehind(LedgerError):

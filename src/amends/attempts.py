@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
 from amends import people
-from amends.budget import Number, billionths
+from amends.budget import Number, billionths, unit_of
 from amends.engine import leaving
 from amends.engine.call import Done
 from amends.engine.session import Ask, call_of
 from amends.errors import LedgerError, UsageError
 from amends.model import Call
 from amends.ops import Ended
+from amends.phrases import is_a, log_error
 from amends.visible import visible, visible_log
 
 log = visible_log("amends")
@@ -30,6 +33,8 @@ class Attempt:
         self._value = done.value
         self._open = not done.replayed
         self._spent: dict[str, int] = {}
+        self._around = sys.exception()
+        """What the caller was handling when it began: no part of what then goes wrong."""
         if self._open:
             run._attempts.add(self)
 
@@ -74,9 +79,11 @@ class Attempt:
         self._open = False
         self._run._attempts.discard(self)
         session = self._run._session
-        if isinstance(error, Exception):
+        if is_a(error, Exception):
             self._row = self._run._flow(
-                leaving.end_by_hand(session, self._ask, self._row, Ended(error=error), said=self._spent)
+                leaving.end_by_hand(
+                    session, self._ask, self._row, Ended(error=error, around=self._around), said=self._spent
+                )
             )
         else:
             self._row = self._run._flow(leaving.doubt_by_hand(session, self._ask, self._row, said=self._spent))
@@ -94,6 +101,8 @@ class AsyncAttempt:
         self._value = done.value
         self._open = not done.replayed
         self._spent: dict[str, int] = {}
+        self._around = sys.exception()
+        """What the caller was handling when it began: no part of what then goes wrong."""
         if self._open:
             run._attempts.add(self)
 
@@ -138,9 +147,11 @@ class AsyncAttempt:
         self._open = False
         self._run._attempts.discard(self)
         session = self._run._session
-        if isinstance(error, Exception):
+        if is_a(error, Exception):
             self._row = await self._run._flow(
-                leaving.end_by_hand(session, self._ask, self._row, Ended(error=error), said=self._spent)
+                leaving.end_by_hand(
+                    session, self._ask, self._row, Ended(error=error, around=self._around), said=self._spent
+                )
             )
         else:
             self._row = await self._run._flow(leaving.doubt_by_hand(session, self._ask, self._row, said=self._spent))
@@ -148,6 +159,7 @@ class AsyncAttempt:
 
 def _add(spent: dict[str, int], tool: str, amount: Number, unit: str) -> None:
     try:
+        unit = unit_of(unit)
         spent[unit] = spent.get(unit, 0) + billionths(amount)
     except ValueError as error:
         raise UsageError(f"spent() of {tool}: {error}") from error
@@ -157,31 +169,31 @@ def end_open(run: Any, error: BaseException | None = None) -> None:
     """Before a run is left: attempts that know how end themselves. The rest is doubt, or a read that failed."""
     if not _is_to_be_ended(run, error):
         return
-    if error is None or isinstance(error, Exception):
+    if error is None or is_a(error, Exception):
         run._flow(leaving.let_others_end(run._session))
     for attempt in list(run._attempts):
         try:
             if attempt.at_leave is not None:
                 attempt.at_leave()
-        except Exception:
-            log.exception("%s was not ended before its run was left", visible(attempt.call.tool))
+        except Exception as broken:
+            log_error(log, logging.ERROR, f"{visible(attempt.call.tool)} was not ended before its run was left", broken)
 
 
 async def end_open_async(run: Any, error: BaseException | None = None) -> None:
     """The same, awaited."""
     if not _is_to_be_ended(run, error):
         return
-    if error is None or isinstance(error, Exception):
+    if error is None or is_a(error, Exception):
         await run._flow(leaving.let_others_end(run._session))
     for attempt in list(run._attempts):
         try:
             if attempt.at_leave is not None:
                 await attempt.at_leave()
-        except Exception:
-            log.exception("%s was not ended before its run was left", visible(attempt.call.tool))
+        except Exception as broken:
+            log_error(log, logging.ERROR, f"{visible(attempt.call.tool)} was not ended before its run was left", broken)
 
 
 def _is_to_be_ended(run: Any, error: BaseException | None) -> bool:
     """Not over a broken ledger: it would only be asked in vain, for as long as a lease is."""
     attempts = list(run._attempts)  # a copy: other threads may begin and end theirs meanwhile
-    return not isinstance(error, LedgerError) and any(attempt.at_leave is not None for attempt in attempts)
+    return not is_a(error, LedgerError) and any(attempt.at_leave is not None for attempt in attempts)

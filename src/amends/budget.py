@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
+from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, TypeAlias, get_args
+from unicodedata import normalize
 
 from amends.errors import BadConfig
-from amends.phrases import amount_words
+from amends.phrases import amount_words, close_to, folded, is_slip
 from amends.record import dataclass
 
 Per: TypeAlias = Literal["call", "run", "agent", "tenant", "tool", "ledger"]
@@ -76,6 +79,14 @@ class Cost:
 
 Costs: TypeAlias = Number | Cost | Mapping[str, Number | Cost] | Sequence[Cost]
 """What ``cost=`` may say of a call, or give for one."""
+
+
+def unit_of(name: Any) -> str:
+    """The name of a unit in one spelling: ``USD`` and ``usd`` are one; raises ValueError for what is no name."""
+    text = normalize("NFKC", name).strip().casefold() if isinstance(name, str) else ""
+    if not 0 < len(text) <= UNIT_CHARS_MAX or not text.isprintable():
+        raise ValueError(f"a unit is a text of 1 to {UNIT_CHARS_MAX} characters, not {str(name)[:40]!r}")
+    return normalize("NFKC", text)
 
 
 # ---- amounts ------------------------------------------------------------------------------
@@ -142,7 +153,7 @@ def checked_budgets(given: Iterable[object], origin: str) -> tuple[Budget, ...]:
 
 def budget_from(table: Mapping[str, Any]) -> Budget:
     """What ``Budget.to_dict`` wrote."""
-    return Budget(**{**table, "cap": Decimal(str(table["cap"]))})
+    return Budget(**{**table, "cap": Decimal(str(table["cap"])), "unit": unit_of(table["unit"])})
 
 
 def _checked(given: object, origin: str) -> Budget:
@@ -165,11 +176,49 @@ def _checked(given: object, origin: str) -> Budget:
         raise _bad(f"every is {given.every!r}; it is one of {', '.join(get_args(Every))}, or left out", origin)
     if given.every is not None and given.per == "call":
         raise _bad("a budget per call has no every=: it looks at one call alone", origin)
-    for name in ("unit", "tool"):
-        text: Any = getattr(given, name)
-        if not isinstance(text, str) or not 0 < len(text) <= UNIT_CHARS_MAX or not text.isprintable():
-            raise _bad(f"{name} is {text!r}; it is a text of 1 to {UNIT_CHARS_MAX} characters", origin)
-    return given
+    tool: Any = given.tool
+    if (
+        not isinstance(tool, str)
+        or not 0 < len(tool) <= UNIT_CHARS_MAX
+        or not tool.isprintable()
+        or tool != tool.strip()
+    ):
+        raise _bad(f"tool is {tool!r}; it is a text of 1 to {UNIT_CHARS_MAX} characters", origin)
+    try:
+        return replace(given, unit=unit_of(given.unit))
+    except ValueError as error:
+        raise _bad(f"unit is {given.unit!r}: {error}", origin) from error
+
+
+def check_budgets_for(budgets: Iterable[Budget], costs: Mapping[str, object], *, origin: str) -> list[str]:
+    """Raise ``BadConfig`` for a budget whose tool or unit is probably mistyped; return what no call may ever reach.
+
+    ``costs``: what ``cost=`` says, by the name of the tool; None: nothing, but its body may still say ``spent``.
+    """
+    warnings: list[str] = []
+    for budget in budgets if costs else ():
+        pattern = normalize("NFC", budget.tool)
+        mine = {name: said for name, said in costs.items() if fnmatchcase(normalize("NFC", name), pattern)}
+        if not mine:
+            alike = [one for one in costs if is_slip(pattern, one) or fnmatchcase(folded(one), folded(pattern))]
+            if alike:
+                raise _bad(f"{budget} is for {budget.tool!r}, which is no tool; did you mean {alike[0]!r}?", origin)
+            close = close_to(budget.tool, costs)
+            meant = f"; did you mean {close[0]!r}?" if close else ""
+            warnings.append(f"budgets: {budget} is for {budget.tool!r}, which is no tool here{meant} ({origin})")
+            continue
+        if budget.unit == CALLS or any(callable(said) for said in mine.values()):
+            continue
+        known = {unit for said in mine.values() if said is not None for unit, _, _ in costs_in(said)}
+        if budget.unit in known:
+            continue
+        if alike := [CALLS] if budget.unit == "call" else [one for one in sorted(known) if is_slip(budget.unit, one)]:
+            raise _bad(f"{budget}: no call costs {budget.unit!r}; did you mean {alike[0]!r}?", origin)
+        warnings.append(
+            f"budgets: {budget} stops nothing: no tool that it is for says cost= in {budget.unit}; "
+            f"it counts only what a body says with spent(..., {budget.unit!r}) ({origin})"
+        )
+    return warnings
 
 
 def _bad(problem: str, origin: str) -> BadConfig:
@@ -192,13 +241,11 @@ def costs_in(said: object) -> tuple[tuple[str, int, int], ...]:
         raise ValueError(f"a cost is a number, a mapping of units to numbers, or a Cost, not {str(said)[:40]!r}")
     found: dict[str, tuple[int, int]] = {}
     for cost in parts:
-        unit: Any = cost.unit
-        if not isinstance(unit, str) or not 0 < len(unit) <= UNIT_CHARS_MAX or not unit.isprintable():
-            raise ValueError(f"a unit is a text of 1 to {UNIT_CHARS_MAX} characters, not {unit!r}")
+        unit = unit_of(cost.unit)
         amount, back = billionths(cost.amount), share_of(cost.refundable)
-        before, share = found.get(cost.unit, (0, back))
+        before, share = found.get(unit, (0, back))
         total = before + amount
-        found[cost.unit] = total, (before * share + amount * back) // total if total else back
+        found[unit] = total, (before * share + amount * back) // total if total else back
     return tuple((unit, amount, back) for unit, (amount, back) in found.items())
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, Final, Literal, NoReturn, get_args
 
 from amends.budget import costs_in
+from amends.canonical import classes_below, problem_of, shape_of_args
 from amends.errors import BadDeclaration
 from amends.model import Kind, Order, Request, Retry, Scope
 from amends.phrases import close_to
@@ -77,6 +78,8 @@ def check_rules(declared: Declaration) -> None:
     approval: Any = declared.needs_approval
     if not callable(approval) and not isinstance(approval, bool):
         bad(declared, f"{declared.name}: needs_approval must be True, False or a function of the call")
+    if not isinstance(declared.repeats, bool):
+        bad(declared, f"{declared.name}: repeats must be True or False, not {declared.repeats!r}")
     if declared.locks is not None and not callable(declared.locks):
         bad(declared, f"{declared.name}: locks must be a function of the call that gives names")
     if declared.locks is None and declared.on_lock != "wait":
@@ -292,6 +295,31 @@ def checked_signature(declared: Declaration) -> Signature | None:
             f'{declared.name}: "{REPEAT}" is how a model asks amends for a repeat; give the argument another name',
         )
     return signature
+
+
+def check_classes(declared: Declaration, signature: Signature | None) -> None:
+    """Refuse unions whose members could not be told apart, and names for classes that no annotation has."""
+    names: Any = declared.class_names
+    if not isinstance(names, Mapping) or not all(
+        isinstance(cls, type) and isinstance(name, str) and name for cls, name in names.items()
+    ):
+        bad(declared, f'{declared.name}: class_names maps classes to names, as in {{Client: "Customer"}}')
+    if signature is None:
+        return
+    shape = signature.shape
+    result = shape_of_args(
+        {"return": signature.hints.get("return", Any)}, words=signature.local_names, names=declared.class_names
+    )
+    rest = [(f"**{signature.rest.name}", shape.value(None))] if signature.rest else []
+    for where, place in (*((name, shape.value(name)) for name in signature.names), *rest, ("its result", result)):
+        if problem := problem_of(place):
+            said = where if place is result else f"{declared.name}.{where}"
+            bad(declared, f"{declared.name}: {said}: {problem}")
+    known = {member.cls for place in (shape, result) for _, member in classes_below(place)}
+    if unknown := [cls for cls in names if cls not in known]:
+        close = close_to(unknown[0].__name__, [cls.__name__ for cls in known])
+        guess = f"; did you mean {close[0]}?" if close else ""
+        bad(declared, f"{declared.name}: class_names has {unknown[0].__name__}, which no annotation names{guess}")
 
 
 def has_argument(signature: Signature | None, name: str) -> bool:

@@ -107,7 +107,7 @@ async def edit(
     if lost_at(call.args) is not None:
         raise UsageError(f"gc has removed the arguments of {spec.name}")
     ask = ask_for(session, spec, bound, fn=spec.fn or _nobody, again=call.again or None, parent=call.parent)
-    need = await _need_instead(session, spec, bound, row)
+    need = await _need_instead(session, spec, ask.fresh(), row)
     instead = AdmitCall(
         call_id=hub.new_id("call"), run=call.run, root=call.root, owner=by, epoch=root.epoch, tool=spec.name,
         version=spec.version, kind=spec.kind, key=ask.key, ident=ask.ident, digest=ask.digest, args=ask.text,

@@ -9,11 +9,13 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import FrameType, FunctionType, ModuleType
-from typing import Any, Final, Unpack
+from typing import Annotated, Any, Final, Unpack
 
+from amends.canonical import ClassNames
 from amends.check import (
     bad,
     check_after,
+    check_classes,
     check_listing,
     check_repeatable,
     check_rules,
@@ -31,7 +33,7 @@ from amends.errors import BadDeclaration
 from amends.model import Order, Retry
 from amends.phrases import close_to
 from amends.secret import NOTHING, Hidden
-from amends.signature import is_async_function, plain_function
+from amends.signature import Signature, is_async_function, plain_function
 from amends.spec import Declaration, DeclareOptions, Spec, declaration_of, place
 from amends.twins import NO_BODIES, Bodies, Known, twin_said, with_methods
 
@@ -183,7 +185,7 @@ def _takes_self(plain: Any) -> bool:
 
 _AS_SAID: Final = (
     "name", "version", "scope", "on_conflict", "on_failure", "at", "needs_approval", "timeout", "cost", "locks",
-    "on_lock", "order", "list_effects", "where",
+    "on_lock", "order", "repeats", "list_effects", "where",
 )  # fmt: skip
 
 
@@ -194,6 +196,7 @@ def _spec(original: Declaration, found: Known, *, order: Order, redact: Hidden) 
     check_rules(declared)
     check_listing(declared)
     signature = checked_signature(declared)
+    check_classes(declared, signature)
     kind = checked_kind(declared, declared.order or order)
     key = checked_key(declared, signature)
     idempotent, window = idempotence(declared)
@@ -220,13 +223,18 @@ def _spec(original: Declaration, found: Known, *, order: Order, redact: Hidden) 
         guard=found.asked(declared, declared.guard, "guard") if declared.guard else None,
         fn=fn,
         is_async=fn is not None and is_async_function(fn),
-        result_type=signature.hints.get("return", Any) if signature else Any,
+        result_type=_result_type(declared, signature),
         description=_description(declared),
         declaration=original,
         settle_declared=declared.settle,
         signature=signature,
         **{name: getattr(declared, name) for name in _AS_SAID},
     )
+
+
+def _result_type(declared: Declaration, signature: Signature | None) -> Any:
+    hint = signature.hints.get("return", Any) if signature else Any
+    return Annotated[hint, ClassNames(declared.class_names)] if declared.class_names else hint
 
 
 def _description(declared: Declaration) -> str:

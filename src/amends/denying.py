@@ -1,17 +1,25 @@
 """Inside a replay nothing leaves the process: sockets, name look-ups and new processes are refused.
 
 Python tells an audit hook of each of them before it happens. A hook stays for as long as the process lives, so it is
-added with the first replay, and looks only at code that runs inside one: by its context, or in a thread that was born
-there. What a C extension does without Python's own modules it is not told of.
+added with the first replay, and looks only at code that runs inside one. Code is inside a replay if one of these is:
+its context, its thread, its task, or the callback of an event loop that it runs in.
+
+A replayed program may also hand work to threads and tasks that are older than the replay, and do live work besides.
+So the places where work is handed over are watched: pools, queues, and the callbacks and tasks of event loops. Whoever
+takes an item that the replay put into a queue is inside the replay until it takes the next one. What is handed over by
+other means, such as a list that another task looks into, is not seen; nor is what a C extension does without Python's
+modules.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import queue
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,6 +29,7 @@ from typing import Any, Final
 from amends.context import guards
 from amends.engine.replay import Replay
 from amends.errors import ReplayDenied
+from amends.loop import is_on_loop
 
 REFUSED: Final = {
     **dict.fromkeys(("socket.connect", "socket.sendto", "socket.sendmsg", "socket.bind"), "the network"),
@@ -36,8 +45,30 @@ JOINABLE: Final = "_thread.start_joinable_thread"
 _replay: ContextVar[Replay | None] = ContextVar("amends.replay", default=None)
 _born: Final[weakref.WeakKeyDictionary[threading.Thread, Replay]] = weakref.WeakKeyDictionary()
 """Threads that code inside a replay has started: they do not have its context."""
-_adding: Final = threading.Lock()
+_tasks: Final[weakref.WeakKeyDictionary[asyncio.Future[Any], Replay]] = weakref.WeakKeyDictionary()
+"""Tasks that a replay runs in, or has started: with another context, too."""
+_takers: Final[weakref.WeakKeyDictionary[Any, Replay]] = weakref.WeakKeyDictionary()
+"""Threads and tasks that have taken an item of a replay from a queue, until they take the next one."""
+_items: Final[weakref.WeakKeyDictionary[Any, list[tuple[object, Replay]]]] = weakref.WeakKeyDictionary()
+"""What replays have put into queues."""
+
+
+class _Now(threading.local):
+    """What this thread does at this moment."""
+
+    replay: Replay | None = None
+    """The replay on whose behalf it runs a callback or a piece of work."""
+    passes: Replay | None = None
+    """The replay whose item it passes on to the task that waits for it."""
+
+
+_now: Final = _Now()
+_adding: Final = threading.RLock()
 _added = False
+_active = 0
+"""How many replays are under way in this process."""
+_watched: Final[set[type]] = set()
+"""Classes of event loops and executors that tell what is handed to them."""
 
 
 @contextmanager
@@ -46,35 +77,49 @@ def denied(replay: Replay) -> Iterator[None]:
 
     This thread does nothing else meanwhile, whatever context its code runs in; unless it is that of an event loop.
     """
+    global _active
     _add_hook()
-    whole_thread = not _is_on_loop()
-    token = _replay.set(replay)
-    here = threading.current_thread()
-    if whole_thread:
+    _watch_processes()
+    _replay.set(replay)
+    here: Any = current_task()
+    if here is not None:
+        _watch_loops(type(here.get_loop()))
+        _tasks[here] = replay
+    elif not is_on_loop():
+        here = threading.current_thread()
         _born[here] = replay
+    with _adding:
+        _active += 1
     try:
         yield
     finally:
-        if whole_thread:
-            _born.pop(here, None)
-        _replay.reset(token)
-        replay.finished = True  # a thread that outlives it belongs to whoever uses it next
+        with _adding:
+            _active -= 1
+        # Contexts that still have it, this one or another, see that it is over: the block may be left anywhere.
+        replay.finished = True
+        places: Any = _born if isinstance(here, threading.Thread) else _tasks
+        if here is not None and places.get(here) is replay:
+            del places[here]
+        if _replay.get() is replay:
+            _replay.set(None)
 
 
-def _is_on_loop() -> bool:
+def current_task() -> asyncio.Task[Any] | None:
     try:
-        asyncio.get_running_loop()
+        return asyncio.current_task()
     except RuntimeError:
-        return False
-    return True
+        return None
 
 
 def replay_here() -> Replay | None:
     """The replay that this code runs inside of, if any."""
-    found = _replay.get()
-    if found is None and _born:
-        found = _born.get(threading.current_thread())
-    return None if found is None or found.finished else found
+    if not _active:
+        return None
+    thread, task = threading.current_thread(), current_task()
+    found = [_replay.get(), _now.replay, _born.get(thread), _takers.get(thread)]
+    if task is not None:
+        found += [_tasks.get(task), _takers.get(task)]
+    return next((one for one in found if one is not None and not one.finished), None)
 
 
 def born_in(replay: Replay) -> bool:
@@ -101,6 +146,8 @@ def _add_hook() -> None:
             if sys.version_info < (3, 12):
                 _watch_threads()
             _watch_pools()
+            _watch_loops(asyncio.BaseEventLoop)
+            _watch_queues()
             _added = True
 
 
@@ -135,11 +182,154 @@ def _watch_pools() -> None:
 
 
 def _inside(replay: Replay, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-    token = _replay.set(replay)
+    """Run ``fn`` on behalf of a replay, whatever context and thread it has."""
+    before, _now.replay = _now.replay, replay
     try:
         return fn(*args, **kwargs)
     finally:
-        _replay.reset(token)
+        _now.replay = before
+
+
+def _patched(owner: Any, name: str, told: Callable[..., Any]) -> None:
+    """Let ``told`` stand for a method of a class; its first argument is the method itself."""
+    method = getattr(owner, name)
+
+    @wraps(method)
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return told(method, *args, **kwargs) if _active else method(*args, **kwargs)
+
+    setattr(owner, name, replaced)
+
+
+def _watch_processes() -> None:
+    """A pool of processes that is older than the replay starts none, and would be seen by no hook."""
+    module = sys.modules.get("concurrent.futures.process")
+    pool: Any = getattr(module, "ProcessPoolExecutor", None)
+    if pool is None or pool in _watched:
+        return
+
+    def submit(method: Any, self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        replay = replay_here()
+        if replay is not None:
+            replay.stop(_denial(replay, "ProcessPoolExecutor.submit", "another process"))
+        return method(self, fn, *args, **kwargs)
+
+    _watched.add(pool)
+    _patched(pool, "submit", submit)
+
+
+def _watch_loops(loop: Any) -> None:
+    """Tasks that a replay starts, and callbacks that it asks for, belong to it in any context and on any loop."""
+    if any(one in _watched for one in loop.__mro__):
+        return
+
+    def soon(method: Any, self: Any, callback: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(self, _owned(callback, args), *args, **kwargs)
+
+    def at(method: Any, self: Any, when: float, callback: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(self, when, _owned(callback, args), *args, **kwargs)
+
+    def create_task(method: Any, self: Any, coroutine: Any, **kwargs: Any) -> Any:
+        replay = replay_here()
+        if replay is None:
+            return method(self, coroutine, **kwargs)
+        task = _inside(replay, method, self, coroutine, **kwargs)  # an eager task has begun by then
+        _tasks[task] = replay
+        return task
+
+    _watched.add(loop)
+    _patched(loop, "call_soon", soon)
+    _patched(loop, "call_soon_threadsafe", soon)
+    _patched(loop, "call_at", at)
+    if not issubclass(loop, asyncio.BaseEventLoop):
+        _patched(loop, "call_later", at)  # elsewhere it asks call_at
+    _patched(loop, "create_task", create_task)
+
+
+def _owned(callback: Any, args: tuple[Any, ...]) -> Any:
+    """Return a callback that the replay asks for here so that it runs on its behalf.
+
+    A task or a future that the replay only wakes goes on as it was: others wait for them, too.
+    """
+    replay = replay_here()
+    task = getattr(callback, "__self__", None)
+    if len(args) == 1 and isinstance(args[0], asyncio.Future):
+        passed = _now.passes or _passed_on(args[0])
+        if passed is None:
+            return callback
+        if not isinstance(task, asyncio.Task):
+            return partial(_pass, passed, callback)
+        _takers[task] = passed
+        return callback
+    if replay is None:
+        return callback
+    if not isinstance(task, asyncio.Task):
+        return partial(_inside, replay, callback)
+    coroutine = task.get_coro()
+    if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        _tasks[task] = replay  # it begins, and whoever made it did not ask the loop
+    return callback
+
+
+def _passed_on(ended: asyncio.Future[Any]) -> Replay | None:
+    """The replay whose item this task has taken from a queue, if it did nothing else: ``wait_for(queue.get(), 1)``."""
+    replay = _takers.get(ended)
+    if replay is None or replay.finished or not isinstance(ended, asyncio.Task):
+        return None
+    return replay if getattr(ended.get_coro(), "__qualname__", "") == asyncio.Queue.get.__qualname__ else None
+
+
+def _pass(replay: Replay, callback: Any, /, *args: Any) -> Any:
+    before, _now.passes = _now.passes, replay
+    try:
+        return callback(*args)
+    finally:
+        _now.passes = before
+
+
+def _watch_queues() -> None:
+    """Whoever takes what a replay has put into a queue works for the replay; what others have put there stays live."""
+
+    def put(method: Any, self: Any, item: Any, *args: Any, **kwargs: Any) -> Any:
+        replay = replay_here()
+        if replay is None:
+            return method(self, item, *args, **kwargs)
+        with _adding:
+            _items.setdefault(self, []).append((item, replay))
+        try:
+            return method(self, item, *args, **kwargs)
+        except BaseException:  # the queue is full
+            _of_replay(self, item)
+            raise
+
+    def get(method: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        item = method(self, *args, **kwargs)
+        taker: Any = threading.current_thread() if isinstance(self, queue.Queue) else current_task()
+        replay = _of_replay(self, item)
+        if taker is None or (replay is None and taker not in _takers):
+            return item
+        if replay is None:
+            del _takers[taker]
+        else:
+            _takers[taker] = replay
+        return item
+
+    _patched(asyncio.Queue, "put_nowait", put)
+    _patched(asyncio.Queue, "get_nowait", get)
+    _patched(queue.Queue, "put", put)
+    for kind in (queue.Queue, queue.LifoQueue, queue.PriorityQueue):
+        _patched(kind, "_get", get)  # not get: threads may be waiting inside of it
+
+
+def _of_replay(source: Any, item: object) -> Replay | None:
+    """The replay that has put this item into this queue, which is not asked again; None: somebody else has."""
+    with _adding:
+        known = _items.get(source, [])
+        for place, (one, replay) in enumerate(known):
+            if one is item:
+                del known[place]
+                return None if replay.finished else replay
+    return None
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:

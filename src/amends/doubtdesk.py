@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from amends import doubting, people, planning, reconciling
 from amends.doubted import Doubt
-from amends.model import Probed
+from amends.model import LOST, Probed
 from amends.planned import Preview, RollbackPlan
 from amends.reconciled import Reconciliation
 from amends.report import Report
@@ -54,9 +54,12 @@ class DoubtDesk:
         row = self._drive(doubting.accept(self._view, call_id, by=by, why=why))
         return self._go_on(row.root)
 
-    def retry(self, call_id: str, *, by: str, why: str) -> Report:
-        """Try a compensation or a retriable that gave up once more."""
-        row = self._drive(people.retry(self._view, call_id, by=by, why=why))
+    def retry(self, call_id: str, *, by: str, why: str, result: object = LOST) -> Report:
+        """Try a compensation or a retriable that gave up once more.
+
+        ``result``: what the call gave back, for a compensation that was not started because nobody had it.
+        """
+        row = self._drive(people.retry(self._hub, self._view, call_id, by=by, why=why, result=result))
         return self._go_on(row.root)
 
     def plan_rollback(self, run_id: str) -> RollbackPlan:
@@ -129,9 +132,12 @@ class AsyncDoubtDesk:
         row = await self._drive(doubting.accept(self._view, call_id, by=by, why=why))
         return await self._go_on(row.root)
 
-    async def retry(self, call_id: str, *, by: str, why: str) -> Report:
-        """Try a compensation or a retriable that gave up once more."""
-        row = await self._drive(people.retry(self._view, call_id, by=by, why=why))
+    async def retry(self, call_id: str, *, by: str, why: str, result: object = LOST) -> Report:
+        """Try a compensation or a retriable that gave up once more.
+
+        ``result``: what the call gave back, for a compensation that was not started because nobody had it.
+        """
+        row = await self._drive(people.retry(self._hub, self._view, call_id, by=by, why=why, result=result))
         return await self._go_on(row.root)
 
     async def plan_rollback(self, run_id: str) -> RollbackPlan:

@@ -13,15 +13,15 @@ from amends.deskops import AcceptCall
 from amends.doubted import Doubt, Evidence
 from amends.engine.doubt import ask_probe
 from amends.engine.session import call_of, moment
-from amends.engine.veiling import kept_result, known_of
+from amends.engine.veiling import known_of, told_result
 from amends.errors import LedgerError, UsageError, shown
 from amends.filter import CALL_FIELDS, parse_filter
 from amends.hub import Hub, View
 from amends.ledger import HeldLock, ListLocks, NoteProbe, ReadRun, ResolveCall, RetryCall, SearchCalls, StoreOp, Tree
 from amends.listing import PAGE, Pages, narrowing
-from amends.model import Absent, Call, Happened, Probed, Unknown
+from amends.model import LOST, Absent, Call, Happened, Probed, Unknown
 from amends.ops import Lease, ReadClocks
-from amends.people import call_row, claim, one, patience, recover_tree, said, said_to_ledger
+from amends.people import claim, one, own_call, patience, recover_tree, said, said_to_ledger
 from amends.planned import Next, Preview
 from amends.rehearsal import WHO, Around, Rehearsal, kin_of, named
 from amends.requesting import adhoc_spec
@@ -66,7 +66,8 @@ def doubt_of(row: CallRow, spec: Spec | None) -> Doubt:
     twin = None if spec is None else spec.compensate
     sent = call.args
     if undoing and twin is not None:
-        given = twin_kwargs(twin.params, args=call.args, result=call.result, call=call)
+        result = LOST if row.result is None else call.result
+        given = twin_kwargs(twin.params, args=call.args, result=result, call=call)
         sent = {name: value for name, value in given.items() if name != "call"}
     mine = {one.name: getattr(call, one.name) for one in fields(Call)}
     return Doubt(
@@ -105,7 +106,7 @@ def _probe_of(spec: Spec | None, row: CallRow) -> ProbeSpec | None:
 
 async def probe(hub: Hub, view: View, call_id: str) -> Probed[Any]:
     """Ask the world about a call; decides nothing, and is kept as evidence of its doubt."""
-    row = await call_row(view, call_id)
+    row = await own_call(view, call_id)
     spec = hub.specs.get(row.tool)
     asked = _probe_of(spec, row)
     if spec is None or asked is None:
@@ -126,14 +127,14 @@ async def probe(hub: Hub, view: View, call_id: str) -> Probed[Any]:
 async def resolve(hub: Hub, view: View, call_id: str, answer: Probed[Any], *, by: str, why: str) -> CallRow:
     """A person's word on a doubt."""
     said(by, why)
-    row = await call_row(view, call_id)
+    row = await own_call(view, call_id)
     undoing = row.state in ("compensation_in_doubt", "compensation_failed")
     text, loss = None, ""
     match answer:
         case Happened():
             to = "compensated" if undoing else "succeeded"
             spec = hub.specs.get(row.tool) or adhoc_spec(row.tool, hub.veil.hidden, kind="pivot")
-            text, loss = kept_result(hub.reader(root=row.root), spec, row, answer.result)
+            text, loss = told_result(hub.reader(root=row.root), spec, row, answer.result)
         case Absent():
             to = "compensation_failed" if undoing else "failed"
             if row.kind == "retriable" and not undoing:
@@ -159,7 +160,7 @@ async def resolve(hub: Hub, view: View, call_id: str, answer: Probed[Any], *, by
 async def accept(view: View, call_id: str, *, by: str, why: str) -> CallRow:
     """A person's word that an effect stays."""
     said(by, why)
-    await call_row(view, call_id)
+    await own_call(view, call_id)
     return await said_to_ledger(AcceptCall(call_id, by, why))
 
 
@@ -168,7 +169,7 @@ async def accept(view: View, call_id: str, *, by: str, why: str) -> CallRow:
 
 async def preview(hub: Hub, view: View, call_id: str, agents: Collection[str]) -> Preview:
     """What the run would do next for each answer, by rehearsing it."""
-    row = await call_row(view, call_id)
+    row = await own_call(view, call_id)
     if row.state not in (*DOUBTFUL, "compensation_failed"):
         raise UsageError(
             f"call {row.id} ({row.tool}) is {row.state}: there is no doubt to resolve",
@@ -219,7 +220,9 @@ def _rehearsed(
     claimed = play.play(claim(hub, found, force=True))
     assert claimed is not None, "a run that nobody owns can be claimed"
     root, lease = claimed
-    session = hub.session(root, lease, resumed=True, wait_s=patience(hub))
+    session = play.played(root, lease, wait_s=patience(hub))
+    if isinstance(answer, Happened):
+        session.memory.keep_result(row.id, answer.result)  # whoever says that it happened also says its result
     who = "here"
     try:
         done = play.play(recover_tree(session, root, has_agent=root.agent in agents))

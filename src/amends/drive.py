@@ -7,6 +7,8 @@ ends where it stands, and the run's facade turns what it had started into doubt.
 from __future__ import annotations
 
 import inspect
+import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +23,7 @@ from amends.context import inside
 from amends.errors import LedgerUnavailable
 from amends.flow import Flow, Op, run_flow
 from amends.ledger import NoteEvidence, SettleCall, SettleCompensation, Store, StoreOp
+from amends.model import Absent, Happened, Unknown
 from amends.ops import (
     Await,
     Ended,
@@ -37,9 +40,12 @@ from amends.ops import (
     Together,
     Watch,
 )
+from amends.phrases import type_name
 
 if TYPE_CHECKING:
     from amends.loop import LoopThread
+
+log = logging.getLogger("amends")
 
 T = TypeVar("T")
 
@@ -105,6 +111,17 @@ class Patience:
         return self._pause
 
 
+def warn_of(op: Invoke, ended: Ended) -> None:
+    """Log that a probe gave none of the three answers: the call stays in doubt, whatever was meant."""
+    value = ended.value
+    if ended.error is None and not ended.in_flight and not isinstance(value, Happened | Absent | Unknown | type):
+        log.warning(
+            "the probe of %s returned %s, which says nothing: it returns Happened(result), Absent() or Unknown()",
+            op.call.tool,
+            type(value).__name__,  # not the value: it may be one that is hidden
+        )
+
+
 class Driver:
     """Carries out operations, blocking the calling thread."""
 
@@ -128,7 +145,10 @@ class Driver:
                 answer = self._ask_again(op)
             self.live.bell.heard(op, answer)
             return answer
-        return WORLD[type(op)](self, op)
+        answer = WORLD[type(op)](self, op)
+        if isinstance(op, Invoke) and op.probes:
+            warn_of(op, answer)
+        return answer
 
     def _ask_again(self, op: StoreOp[T]) -> T:
         """Inside the handler of the first answer's loss, which is what is told when patience ends."""
@@ -161,11 +181,12 @@ class Driver:
         return self._directly(op)
 
     def _directly(self, op: Invoke) -> Ended:
+        around = sys.exception()
         try:
             with inside(op.run, op.call, op.phase, is_async=False):
                 value = op.fn(**op.kwargs)
         except Exception as error:
-            return Ended(error=error)
+            return Ended(error=error, around=around)
         if type(value) not in PLAIN and inspect.isawaitable(
             value
         ):  # a plain function that gave back a coroutine: nothing has run yet
@@ -183,7 +204,7 @@ class Driver:
             except (
                 BaseException
             ) as error:  # sys.exit() and the like end this thread, not the program; perhaps it was sent
-                ended = Ended(error=TimeoutError(f"stopped: {type(error).__name__}"))
+                ended = Ended(error=TimeoutError(f"stopped: {type_name(error)}"))
             late = box.put(ended)
             if late is not None and op.late is not None:
                 self.run(op.late(late))
@@ -201,7 +222,10 @@ class Driver:
                 self._loop = LoopThread()
         flight = op.flight or Flight()
         flight.goes_on = True  # an interrupt stops us here, not the coroutine there
-        ended: Ended = self._loop.run(awaited(op, start, late=self._late))
+        try:
+            ended: Ended = self._loop.run(awaited(op, start, late=self._late))
+        except Exception as error:  # the coroutine was cancelled from inside
+            ended = Ended(error=error)
         flight.goes_on = ended.in_flight
         return ended
 

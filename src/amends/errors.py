@@ -5,11 +5,13 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     BadDeclaration               .tool .where
     NoRun                        .tool
     WrongColour                  .tool
+    NotAwaited                   .tool .tools
     NotStorable                  .path
     TooLarge                     .path .size .limit
     RunEnded                     .state
     RunConflict                  .recorded .given
     BadConfig                    .setting .origin
+      BadRule                    .rule .tool .argument .meant
     CannotJoin                   .tool
     BadCost                      .tool .why
     TransactionOpen
@@ -22,7 +24,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     UnknownTool                  .tool .known
     BadArguments                 .tool .problems
     OutOfOrder                   .tool .law .missing .unsettled .allowed .pivot
-    KeyConflict                  .tool .call .given .diff
+    KeyConflict                  .tool .call .given .diff .may_repeat
     GenerationsSpent             .tool .limit
     Locked                       .tool .lock .holder .since .held_s .waited
     Deadlocked                   .tool .why
@@ -30,7 +32,8 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     RuleRefused                  .tool .why
     Rejected                     .tool .by .reason .approval .call
     ApprovalVoid                 .tool .why .approval .call .diff .expired_at .asked .deciding
-    ResultGone                   .what .call .gone_at
+    ResultLost                   .what .why .call
+      ResultGone                 .gone_at
     StalePlan                    .plan .now
     LinkVoid                     .why
   ToolError                      a tool failed
@@ -40,7 +43,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     NotDelivered                 .status .passing
   RolledBack                     .report
   Waiting                        not an error, not yet; never rolls back
-    Held                         .call .reason .twin .approval
+    Held                         .call .reason .twin .approval .may_repeat
     Busy                         .owner .retry_after
   LedgerError                    the record could not be kept
     LedgerUnavailable
@@ -81,7 +84,7 @@ from amends.noticeerrors import LinkVoid as LinkVoid
 from amends.noticeerrors import NotDelivered as NotDelivered
 from amends.overspent import BadCost as BadCost
 from amends.overspent import BudgetExceeded as BudgetExceeded
-from amends.phrases import close_to, listed, out_of_order
+from amends.phrases import close_to, listed, out_of_order, what_to_call
 from amends.phrases import shown as shown
 from amends.replayerrors import Diverged as Diverged
 from amends.replayerrors import ReplayDenied as ReplayDenied
@@ -91,6 +94,8 @@ from amends.replayerrors import ReplayDenied as ReplayDenied
 
 class BadDeclaration(UsageError):
     """A tool was declared in a way that makes no sense."""
+
+    default_hint = "correct the declaration of this tool; its place is in the message"
 
     def __init__(self, message: str, *, tool: str, where: str = "", hint: str | None = None) -> None:
         super().__init__(f"{message} ({where})" if where else message, hint=hint)
@@ -113,9 +118,24 @@ class NoRun(_OfTool):
 class WrongColour(_OfTool):
     """A blocking tool called directly in an async run, or the reverse."""
 
+    default_hint = "await the tool in an async run, call it plainly in a blocking one, or use run.call, which does both"
+
+
+class NotAwaited(_OfTool):
+    """A guarded call of an async run was made and never awaited: nothing of it was done."""
+
+    default_hint = "put `await` before the call, or give it to run.submit"
+
+    def __init__(self, message: str, *, tool: str, tools: Sequence[str] = (), run_id: str | None = None) -> None:
+        super().__init__(message, tool=tool)
+        self.tools = tuple(tools) or (tool,)
+        self.run_id = run_id
+
 
 class NotStorable(UsageError):
     """A value that cannot be written down."""
+
+    default_hint = "pass an id or plain data instead"
 
     def __init__(self, message: str, *, path: str, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -132,6 +152,8 @@ class TooLarge(UsageError):
 
 class RunEnded(UsageError):
     """The run is closed: committed, taken back, or being taken back."""
+
+    default_hint = "open a new run for more work; rt.report(run_id) shows how this one ended"
 
     def __init__(self, message: str, *, state: str, run_id: str | None = None, hint: str | None = None) -> None:
         super().__init__(message, run_id=run_id, hint=hint)
@@ -156,13 +178,37 @@ class RunConflict(UsageError):
 class BadConfig(UsageError):
     """A setting that cannot be used."""
 
+    default_hint = "correct the setting where the message says it comes from; amends doctor shows all of them"
+
     def __init__(self, message: str, *, setting: str, origin: str = "", hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.setting, self.origin = setting, origin
 
 
+class BadRule(BadConfig):
+    """A rule that cannot be read, or that could never match the tool it names as it is meant."""
+
+    default_hint = "amends rules test TOOL ARGS says what each rule makes of a call"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rule: int,
+        tool: str = "",
+        argument: str = "",
+        meant: str = "",
+        origin: str = "",
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, setting="rules", origin=origin, hint=hint)
+        self.rule, self.tool, self.argument, self.meant = rule, tool, argument, meant
+
+
 class CannotJoin(_OfTool):
     """The record of this call cannot be part of the transaction that ``connection=`` brings."""
+
+    default_hint = "call the tool without connection=, or give the runtime the database that the connection belongs to"
 
 
 class TransactionOpen(UsageError):
@@ -216,7 +262,7 @@ class OutOfOrder(Refused):
     ) -> None:
         self.tool, self.law, self.pivot = tool, law, pivot
         self.missing, self.unsettled, self.allowed = tuple(missing), tuple(unsettled), tuple(allowed)
-        super().__init__(out_of_order(self), run_id=run_id)
+        super().__init__(out_of_order(self), run_id=run_id, hint=what_to_call(self))
 
 
 class KeyConflict(Refused):
@@ -230,21 +276,24 @@ class KeyConflict(Refused):
         call: Any = None,
         given: Mapping[str, Any] | None = None,
         diff: Mapping[str, tuple[Any, Any]] | None = None,
+        may_repeat: bool = False,
         run_id: str | None = None,
     ) -> None:
         hint = 'repeat on purpose with tool.with_options(again="why"), or use the recorded result'
         super().__init__(message, run_id=run_id, hint=hint)
         self.tool, self.call = tool, call
         self.given, self.diff = dict(given or {}), dict(diff or {})
+        self.may_repeat = may_repeat
 
     def for_model(self) -> str:
         was = ", ".join(f"{k}={shown(a)}" for k, (a, _) in self.diff.items())
         now = ", ".join(f"{k}={shown(b)}" for k, (_, b) in self.diff.items())
         result = getattr(self.call, "result", None)
         use = f" Use that result: {shown(result)}." if result is not None else ""
+        second = 'call again with "again_because"' if self.may_repeat else "stop and tell the user"
         return (
             f"Not run: {self.tool} was already done with {was or 'other arguments'}; you asked for {now or 'these'}.{use} "
-            'Only if a second one is meant, call again with "again_because".'
+            f"Only if a second one is meant, {second}."
         )
 
 
@@ -299,12 +348,36 @@ class Deadlocked(Refused):
         )
 
 
-class ResultGone(Refused):
+class ResultLost(Refused):
+    """It was done, and nobody has what it gave back: that could not be kept, or was never told. It is not done again."""
+
+    default_hint = (
+        "do not do it again; let the tool return an id or plain data that the ledger can keep, "
+        "and look the rest up where it is"
+    )
+
+    def __init__(
+        self, what: str, *, why: str, call: Any = None, run_id: str | None = None, message: str | None = None
+    ) -> None:
+        super().__init__(message or f"{what} was done, and nobody has its result: {why}", run_id=run_id)
+        self.what, self.why, self.call = what, why, call
+
+    def for_model(self) -> str:
+        return f"Already done: {self.what}. Its result is not kept. Do not do it again."
+
+
+class ResultGone(ResultLost):
     """It was done, and gc has removed what it gave back; it is not done again."""
 
+    default_hint = (
+        "do not do it again; run gc with a longer older_than= to keep results for as long as they are asked for"
+    )
+
     def __init__(self, what: str, *, gone_at: datetime, call: Any = None, run_id: str | None = None) -> None:
-        super().__init__(f"{what} was done; gc removed its result on {gone_at:%Y-%m-%d %H:%M} UTC", run_id=run_id)
-        self.what, self.gone_at, self.call = what, gone_at, call
+        when = f"{gone_at:%Y-%m-%d %H:%M} UTC"
+        message = f"{what} was done; gc removed its result on {when}"
+        super().__init__(what, why=f"gc removed it on {when}", call=call, run_id=run_id, message=message)
+        self.gone_at = gone_at
 
     def for_model(self) -> str:
         return f"Already done: {self.what}. Its result is no longer kept. Do not do it again."
@@ -325,6 +398,8 @@ class StalePlan(Refused):
 class ToolFailed(ToolError):
     """A recorded failure whose original exception is not at hand."""
 
+    default_hint = "nothing was changed; correct the cause and call it again"
+
     def __init__(self, message: str, *, call: Any, type_name: str, run_id: str | None = None) -> None:
         super().__init__(f"{type_name}: {message}" if type_name else message, run_id=run_id)
         self.call, self.type_name, self.message = call, type_name, message
@@ -339,8 +414,10 @@ class InDoubt(ToolError):
 
     default_hint = "do not call it again; give the tool a probe, or decide with rt.resolve(call.id, ...)"
 
-    def __init__(self, message: str, *, call: Any, why: str, run_id: str | None = None) -> None:
-        super().__init__(message, run_id=run_id)
+    def __init__(
+        self, message: str, *, call: Any, why: str, run_id: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, run_id=run_id, hint=hint)
         self.call, self.why = call, why
 
     def for_model(self) -> str:
@@ -352,6 +429,8 @@ class InDoubt(ToolError):
 
 class RunBlocked(ToolError):
     """amends can do nothing more alone; each cause names the verb that removes it."""
+
+    default_hint = "look at rt.report(run_id): each of its causes names the verb that removes it"
 
     def __init__(
         self,
@@ -375,6 +454,8 @@ class RunBlocked(ToolError):
 
 class RolledBack(Error):
     """The run was taken back on request."""
+
+    default_hint = "look at error.report; open a new run to try again"
 
     def __init__(self, message: str, *, report: Any, run_id: str) -> None:
         super().__init__(message, run_id=run_id)
@@ -406,17 +487,27 @@ class Busy(Waiting):
 class LedgerUnavailable(LedgerError):
     """The ledger does not answer, is read-only, full, or locked for too long."""
 
+    default_hint = (
+        "check that the database runs, can be reached and has room, then try again; what was recorded is kept"
+    )
+
 
 class LedgerMissing(LedgerError):
     """There is no ledger there, and none may be created."""
+
+    default_hint = "make it with amends migrate, or correct the url of the ledger"
 
 
 class LedgerTooNew(LedgerError):
     """The ledger was written by a newer amends."""
 
+    default_hint = "install the amends that wrote this ledger, or a newer one"
+
 
 class LedgerCorrupt(LedgerError):
     """The file is no ledger, or it is damaged."""
+
+    default_hint = "restore the ledger from a backup, or correct its url; amends doctor says what is wrong"
 
 
 class LedgerSealed(LedgerError):
@@ -430,9 +521,13 @@ class LedgerSealed(LedgerError):
 class LeaseLost(LedgerError):
     """This process no longer owns the run; what it did after is kept as evidence."""
 
+    default_hint = "another process goes on with the run; open it again to see its state"
+
 
 class TransitionRefused(LedgerError):
     """A move that the table of states does not have: a bug of ours, or a race that was lost."""
+
+    default_hint = "look at it again with rt.report or rt.call: somebody else was faster"
 
     def __init__(self, message: str, *, frm: str, to: str) -> None:
         super().__init__(message)

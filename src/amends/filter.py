@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from operator import ge, gt, le, lt
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from amends.approvalrows import APPROVAL_STATES, Requested
-from amends.canonical import decode
+from amends.budget import Per
+from amends.canonical import CLASS, Tagged, decode
 from amends.charges import read_charge
 from amends.errors import UsageError
 from amends.record import dataclass
@@ -42,6 +43,8 @@ APPROVAL_FIELDS: Final = (
 EVENT_FIELDS: Final = ("status", "run", "call", "tool", "kind", "agent", "principal", "what", "by", "at", "age")
 EVENT_STATES: Final = tuple(dict.fromkeys((*RUN_STATES, *CALL_STATES, *APPROVAL_STATES)))
 BUDGET_FIELDS: Final = ("unit", "per", "tool", "who", "period")
+CHOICES: Final = {"per": get_args(Per)}
+"""Fields of budgets that have only these values."""
 OTHER_NAMES: Final = {"state": "status", "cost": "cost.usd"}
 BELOW: Final = ("args", "cost")
 """Fields of which a part is named: an argument, a unit."""
@@ -216,11 +219,19 @@ def parse_filter(text: str, fields: tuple[str, ...], states: tuple[str, ...] = (
                 f"the filter {word!r} is not understood",
                 hint=f"write field:value; fields are {', '.join(_shown_field(one) for one in fields)}",
             )
+        if field == "unit" or field == "cost":  # units have one spelling
+            name, value = (name, value.casefold()) if field == "unit" else (f"cost.{below.casefold()}", value)
         condition = _condition(word, field, value)
         if field == "status":
             unknown = [one for one in condition.values if one not in known]
             if unknown:
                 raise UsageError(f"there is no state {unknown[0]!r}", hint=f"states are {', '.join(known)}")
+        if field in CHOICES and fields is BUDGET_FIELDS:
+            unknown = [one for one in condition.values if "*" not in one and one not in CHOICES[field]]
+            if unknown:
+                raise UsageError(
+                    f"there is no {field} {unknown[0]!r}", hint=f"it is one of {', '.join(CHOICES[field])}"
+                )
         words[name] = (*words.get(name, ()), condition)
     return Filter(words)
 
@@ -282,12 +293,15 @@ def _fact(facts: Mapping[str, Any], field: str) -> Any:
     first, *below = field.split(".")
     value = facts[first]
     for name in below:
+        if isinstance(value, Tagged):  # the fields of an object whose class is named
+            value = value[CLASS][1]
         if isinstance(value, Mapping) and name in value:
             value = value[name]
         elif isinstance(value, list | tuple) and name.isdecimal() and int(name) < len(value):
             value = value[int(name)]
         else:
             return ""
+    value = value[CLASS][1] if isinstance(value, Tagged) else value
     return "null" if value is None and below else value
 
 

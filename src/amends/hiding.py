@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from amends.canonical import Stored, canonical, decode, digest, encode
+from amends.canonical import Stored, canonical, decode, digest, encode, shape_of_given
 from amends.check import check_recoverable
 from amends.engine.session import Session
-from amends.errors import BadConfig
+from amends.errors import BadConfig, NotStorable
 from amends.ledger import Store
 from amends.record import dataclass
 from amends.rows import RunRow, lost_at
@@ -102,6 +102,15 @@ def input_said(veil: Veil, tenant: str, value: object) -> Said:
     return Said(encode(shown, path="input"), digest("input", canonical(shown, path="input")), shown, known)
 
 
+def named_by(said: Said) -> str:
+    """What names a child run that has no name: its input, with the classes of what is in it."""
+    try:
+        meaning = canonical(said.shown, path="input", shape=shape_of_given(said.shown))
+    except NotStorable:  # as plain data, as it is written down
+        return said.digest
+    return digest("input", meaning)
+
+
 def given_to(session: Session, row: RunRow) -> Any:
     """A run's input as its program gets it: the values where they are at hand or were kept, else a ``Secret`` each."""
     if not row.input or lost_at(row.input) is not None:
@@ -118,6 +127,14 @@ def output_said(session: Session, value: object) -> str:
     if not session.known and not session.veil.is_wide:
         return text
     return session.veil.kept(Stored(text, None), session.known, (session.tenant, "output")).text or text
+
+
+def output_seen(session: Session, text: str, value: object) -> Any:
+    """A run's output as every later reader gets it: plain data, and nobody's live object.
+
+    Where something is hidden the program keeps what it has: the text may lack it.
+    """
+    return value if session.known or session.veil.is_wide else decode(text)
 
 
 def output_of(session: Session, row: RunRow) -> Any:

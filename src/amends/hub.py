@@ -8,11 +8,12 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from amends import process
 from amends.anchor import anchor_of
-from amends.budget import Budget, budget_from, checked_budgets
+from amends.budget import Budget, budget_from, check_budgets_for, checked_budgets
 from amends.checkpointer import Checkpointer, Told
 from amends.drive import Live
 from amends.elsewhere import declared_in
@@ -29,10 +30,10 @@ from amends.notices import Hook, Notices
 from amends.ops import Lease
 from amends.phrases import name_for_models
 from amends.rows import RunRow
-from amends.rules import Rule
+from amends.rules import Rule, check_agents, check_rules_for
 from amends.settings import Setting, settle_settings
 from amends.store.locate import store_for
-from amends.tool import Declaration, Spec, current_caller, specs_of
+from amends.tool import Declaration, Spec, open_caller_here, specs_of
 from amends.twins import is_undoable_here
 from amends.visible import visible_log
 
@@ -54,6 +55,7 @@ class Hub:
         self.order: Order = self.value("order")
         self.lease_s: float = self.value("lease")
         self.wait_s: float = self.value("wait")
+        self.repeats: bool = self.value("repeats")
         self.hiding = Hiding(self.store, self.settings)
         self.veil = self.hiding.veil
         self._memories: weakref.WeakValueDictionary[str, Memory] = weakref.WeakValueDictionary()
@@ -63,6 +65,8 @@ class Hub:
         self.approvers: Mapping[str, tuple[str, ...]] = self.value("approvers")
         self.anchor = anchor_of(self.store.url, self.value("anchor"))
         self.checkpointer = Checkpointer(self.store, self.settings, anchor=self.anchor, hook=on_checkpoint)
+        self.warnings: tuple[str, ...] = ()
+        """What is odd about rules, budgets and tools, and may yet be meant: each was logged."""
         self.tools: list[object] = [*tools, *self._tables()]
         self.bodies: dict[str, Callable[..., Any]] = {}
         """How this process reaches tools that live elsewhere."""
@@ -80,6 +84,11 @@ class Hub:
     def value(self, name: str) -> Any:
         """One setting's value."""
         return self.settings[name].value
+
+    def _set(self, name: str) -> float | None:
+        """A number of seconds, where somebody has set it."""
+        setting = self.settings[name]
+        return None if setting.origin == "default" else float(setting.value)
 
     def _tables(self) -> list[Declaration]:
         said = self.settings["tools"]
@@ -109,7 +118,27 @@ class Hub:
     def _checked(self, tools: list[object]) -> dict[str, Spec]:
         specs = specs_of(tools, order=self.order, redact=self.veil.hidden, bodies=self.bodies)
         self.hiding.check(specs.values())
+        said = self.settings["rules"]
+        costs = {name: spec.cost for name, spec in specs.items()}
+        self._warn(
+            [
+                *check_rules_for(self.rules, specs, origin=said.origin, approvers=self.approvers),
+                *check_budgets_for(self.budgets, costs, origin=self.settings["budgets"].origin),
+            ]
+        )
         return specs
+
+    def check_agents(self, agents: Iterable[str]) -> None:
+        """Raise ``BadRule`` for a rule about an agent that is mistyped."""
+        known = [*agents, *([str(self.value("agent"))] if self.value("agent") else [])]
+        check_agents(self.rules, known, origin=self.settings["rules"].origin)
+
+    def _warn(self, found: Sequence[str]) -> None:
+        """Keep what is odd about rules and budgets for ``doctor``, and log what was not logged before."""
+        for text in found:
+            if text not in self.warnings:
+                log.warning("%s", text)
+        self.warnings = tuple(found)
 
     @property
     def doable(self) -> frozenset[str]:
@@ -188,6 +217,19 @@ class Hub:
             found = next((spec for name, spec in self.specs.items() if name_for_models(name) == tool), None)
         return found
 
+    def may_repeat(self, spec: Spec | None) -> bool:
+        """Whether a model's ``again_because`` is honoured for this tool; None: one that nobody declared."""
+        return self.repeats and (spec is None or spec.may_repeat)
+
+    def offers(self, wanted: bool | None) -> bool:
+        """Whether ``again_because`` is offered where this was asked for; raises where it would not be honoured."""
+        if wanted and not self.repeats:
+            raise UsageError(
+                "repeats=True offers again_because to a model, and this runtime does not honour it",
+                hint="say Runtime(repeats=True), AMENDS_REPEATS=true, or repeats = true in amends.toml",
+            )
+        return self.repeats if wanted is None else wanted
+
     def opening(self, view: View, id: str | None, input: object, options: Mapping[str, Any]) -> Opening:
         """What the caller said about a run, written down."""
         tenant = view.within(options.get("tenant")) or ""
@@ -201,6 +243,7 @@ class Hub:
             lease_s=self.lease_s,
             wait_s=self.wait_s if wait is None else float(wait),
             wait_approval_s=self.wait_approval_s if yes is None else float(yes),
+            said=(None if wait is None else float(wait), None if yes is None else float(yes)),
             anchor=self.anchor,
             input=said.text,
             input_digest=said.digest,
@@ -214,9 +257,15 @@ class Hub:
             deadline_s=options.get("deadline"),
             if_rolled_back=options.get("if_rolled_back", "again"),
             history=bool(options.get("history", False)),
-            budgets=_written_budgets(options.get("budgets", ())),
+            budgets=self._written_budgets(options.get("budgets", ())),
             new_id=self.new_id,
         )
+
+    def _written_budgets(self, given: Iterable[object]) -> str:
+        budgets = checked_budgets(given, "run")
+        for text in check_budgets_for(budgets, {name: spec.cost for name, spec in self.specs.items()}, origin="run"):
+            log.warning("%s", text)
+        return json.dumps([budget.to_dict() for budget in budgets], ensure_ascii=False) if budgets else ""
 
     def session(
         self,
@@ -226,9 +275,14 @@ class Hub:
         resumed: bool,
         wait_s: float | None = None,
         wait_approval_s: float = 0.0,
+        said: tuple[float | None, float | None] = (None, None),
         given: object = None,
     ) -> Session:
-        """An opened root run as the engine sees it; ``given``: the input that its caller has in hand."""
+        """An opened root run as the engine sees it; ``given``: the input that its caller has in hand.
+
+        ``said``: ``wait`` and ``wait_approval`` of this run, where its caller has set them.
+        """
+        wait, yes = said
         return Session(
             uid=row.uid,
             id=row.id,
@@ -246,11 +300,14 @@ class Hub:
             state=row.state,
             budgets=(*self.budgets, *map(budget_from, json.loads(row.budgets))) if row.budgets else self.budgets,
             rules=self.rules,
+            repeats=self.repeats,
             anchor=self.anchor,
             wait_approval_s=wait_approval_s,
+            said_wait_s=self._set("wait") if wait is None else wait,
+            said_approval_s=self._set("wait_approval") if yes is None else yes,
             tell=self.notices.tell,
             veil=self.veil,
-            given=given,
+            given=deepcopy(given) if self.veil.is_wide else given,
             memory=self._memories.setdefault(row.root, Memory()),
             kin="" if (point := point_of(row)) is None else point.kin,
             phases=() if point is None or row.history else point.phases,
@@ -302,11 +359,6 @@ def run_id_of(id: Any) -> str:
     return id
 
 
-def _written_budgets(given: Iterable[object]) -> str:
-    budgets = checked_budgets(given, "run")
-    return json.dumps([budget.to_dict() for budget in budgets], ensure_ascii=False) if budgets else ""
-
-
 def _tags(tags: Sequence[str]) -> list[str]:
     if isinstance(tags, str):
         return [tags]
@@ -315,7 +367,7 @@ def _tags(tags: Sequence[str]) -> list[str]:
 
 def refuse_nested(what: str) -> None:
     """A run inside a run of the same context is a child, and says so."""
-    caller = current_caller.get()
+    caller = open_caller_here()
     if caller is not None:
         inner = getattr(caller, "id", "?")
         raise UsageError(

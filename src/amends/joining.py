@@ -10,11 +10,12 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from amends.errors import TransactionOpen
 from amends.flow import Flow
 from amends.ledger import StoreOp
+from amends.phrases import note_on
 from amends.visible import visible
 
 T = TypeVar("T")
@@ -97,6 +98,10 @@ class Rides:
             self._rides = [one for one in self._rides if one.is_open()]
             return bool(self._rides)
 
+    def hold(self, root: str) -> bool:
+        """Whether a transaction keeps this tree, of whichever thread or task it is. May ask the database."""
+        return self.are_open() and any(one.is_open() and one.holds(root) for one in list(self._rides))
+
     def mine(self, *, but: object = None) -> Callable[[str], bool] | None:
         """How to ask whether this very thread or task would wait for itself; None when it would not.
 
@@ -132,11 +137,16 @@ def refuse_waiting(rides: Rides | None, root: str, run_id: str, *, but: object =
         raise still_open(run_id)
 
 
+LEAVE_POLL_S: Final = 0.05
+"""How often is looked whether another thread or task has ended the transaction that a run is kept by."""
+
+
 def note_left_open(error: BaseException, run_id: str) -> None:
     """The block raised while the caller's transaction was open: its run cannot be taken back here."""
-    error.add_note(
+    note_on(
+        error,
         f"amends: run {visible(run_id)} could not be left in order: a call of it rides in a transaction that is still open; "
-        "a worker follows the run's policy when that has ended"
+        "a worker follows the run's policy when that has ended",
     )
 
 

@@ -283,11 +283,15 @@ class DecideCall(StoreOp[CallRow]):
 
 @dataclass(slots=True)
 class RetryCall(StoreOp[CallRow]):
-    """A person's word that a call or compensation that gave up is tried again."""
+    """A person's word that a call or compensation that gave up is tried again.
+
+    ``result``: what the call gave back, for a compensation that lacked it.
+    """
 
     call_id: str
     by: str
     why: str
+    result: str | None = None
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
@@ -12,6 +13,7 @@ from typing import Any, Final, TypeVar
 from amends.context import inside
 from amends.flow import Flow
 from amends.ops import Ended, Flight, Invoke
+from amends.phrases import type_name
 
 T = TypeVar("T")
 
@@ -22,11 +24,12 @@ GRACE_S: Final = 1.0
 async def awaited(op: Invoke, start: Callable[[], Any], *, late: Callable[[Flow[None]], None]) -> Ended:
     """Await a coroutine in its context, up to its timeout; a cancelled one that ends is over, not in flight."""
     if op.timeout is None:
+        around = sys.exception()
         try:
             with inside(op.run, op.call, op.phase, is_async=True):
                 return Ended(await start())
         except Exception as error:
-            return Ended(error=error)
+            return Ended(error=error, around=around)
 
     async def body() -> Any:
         with inside(op.run, op.call, op.phase, is_async=True):
@@ -63,7 +66,7 @@ def _ended(running: asyncio.Future[Any], *, timeout: float | None = None) -> End
     if error is None:
         return Ended(running.result())
     if not isinstance(error, Exception):
-        return Ended(error=TimeoutError(f"stopped: {type(error).__name__}"))
+        return Ended(error=TimeoutError(f"stopped: {type_name(error)}"))
     return Ended(error=error)
 
 
@@ -117,9 +120,33 @@ def _copy_end(ended: asyncio.Future[Any], done: Future[Any]) -> None:
         done.set_exception(error)
 
 
+_kept: Final[set[asyncio.Future[Any]]] = set()
+
+
+def is_on_loop() -> bool:
+    """Return whether an event loop runs in this thread, and so something can be awaited."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def on_own_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run ``work`` to its end in a loop of its own, where none runs in this thread."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
 async def shielded(work: Coroutine[Any, Any, T]) -> T:
     """Finish ``work`` although this task is cancelled meanwhile; the cancellation comes out afterwards."""
     running = asyncio.ensure_future(work)
+    _kept.add(running)  # a loop holds its tasks weakly, and whoever waits here may be dropped
+    running.add_done_callback(_kept.discard)
     cancelled: asyncio.CancelledError | None = None
     while not running.done():
         try:

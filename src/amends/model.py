@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
-from amends.errors import ApprovalVoid, Held, ResultGone
+from amends.errors import ApprovalVoid, Held, ResultGone, ResultLost
 from amends.record import dataclass, field
 from amends.states import CallState, HoldReason, RunState
 
@@ -42,11 +43,24 @@ class Schema:
     """The ledger's own name, made when it was made."""
 
 
+class _Lost:
+    """Stands for a result that nobody has."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "(not said)"
+
+
+LOST: Final = _Lost()
+"""Stands for a result that nobody has, or that nobody said."""
+
+
 @dataclass(frozen=True, slots=True)
 class Happened(Generic[R_co]):
-    """The call took effect, with this result."""
+    """The call took effect, with this result; without one: nobody knows what it gave back."""
 
-    result: R_co
+    result: R_co = LOST  # type: ignore[assignment]  # of no type: whoever reads it asks for LOST first
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +162,8 @@ class Call(Request):
     """What it costs by unit, as it stands: spent, or reserved for it while it has no result."""
     shared: str | None = None
     """In a fork: the call of the original run that it stands for, which alone had the effect, and keeps it."""
+    classes: Mapping[str, str] = field(default_factory=dict)
+    """The class of each argument, or part of one ("to", "items[0].owner"), where its annotation allows several."""
 
     @property
     def staged(self) -> bool:
@@ -161,6 +177,31 @@ class Call(Request):
         if self.started_at is None or self.settled_at is None or lost:
             return None
         return (self.settled_at - self.started_at).total_seconds()
+
+
+class _WithoutResult(Call):
+    """A call whose result nobody has: asking for it raises, where None would be taken for the result."""
+
+    __slots__ = ("_lost",)
+    _lost: Exception
+
+    @property
+    def result(self) -> Any:
+        """Raise ``ResultLost``."""
+        raise self._lost
+
+    def __repr__(self) -> str:
+        return f"Call(id={self.id!r}, tool={self.tool!r}, state={self.state!r}, loss={str(self._lost)!r})"
+
+
+def without_result(call: Call, lost: Exception) -> Call:
+    """Return the same call, whose ``result`` raises this error."""
+    made = object.__new__(_WithoutResult)
+    for one in fields(Call):
+        if one.name != "result":
+            object.__setattr__(made, one.name, getattr(call, one.name))
+    object.__setattr__(made, "_lost", lost)
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +327,8 @@ class Staged(Generic[R_co]):
         call = self.call
         if call.gone_at is not None and call.loss is not None:
             raise ResultGone(f"{call.tool} ({call.id})", gone_at=call.gone_at, call=call, run_id=call.run_id)
+        if call.result is None and call.loss is not None:
+            raise ResultLost(f"{call.tool} ({call.id})", why=call.loss, call=call, run_id=call.run_id)
         value: R_co = self.call.result
         return value
 

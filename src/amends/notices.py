@@ -7,6 +7,7 @@ asked, and what is asked stays asked.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,7 @@ from amends.links import Links
 from amends.model import Approval
 from amends.noticeops import TELLS_MAX, ClaimNotice, DueNotices, NoteTold
 from amends.ops import Ended, Invoke, Later
+from amends.phrases import log_error, type_name
 from amends.settings import Setting
 from amends.tool import Spec
 from amends.veil import Veil
@@ -74,7 +76,7 @@ class Notices:
         """The log says how the hook failed, without what the runtime's patterns hide."""
         words = f"on_approval_needed failed for {asked.approval.id} ({visible(asked.call.tool)}); {then}"
         if not self._veil.is_wide:
-            log.warning("%s", words, exc_info=error)
+            log_error(log, logging.WARNING, words, error)
             return
         import traceback
 
@@ -124,7 +126,7 @@ async def tell(notices: Notices, approval_id: str) -> bool:
     then = "it is not called again" if retry_s is None else f"it is called again in {retry_s:.0f} s"
     notices.log_failed(asked, failed, then)
     # Its type only: what a hook's error says may hold the address of a service, which is a secret for many of them.
-    await NoteTold(approval_id, teller, error=type(failed).__qualname__, retry_s=retry_s)
+    await NoteTold(approval_id, teller, error=type_name(failed), retry_s=retry_s)
     return False
 
 

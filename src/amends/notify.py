@@ -74,6 +74,7 @@ def payload(approval: Approval) -> dict[str, Any]:
                 "tool": call.tool,
                 "version": call.version,
                 "args": exact(dict(call.args)),
+                "classes": dict(call.classes),
                 "tenant": call.tenant,
                 "agent": call.agent,
                 "principal": call.principal,
@@ -84,7 +85,7 @@ def payload(approval: Approval) -> dict[str, Any]:
 
 def card(approval: Approval) -> list[str]:
     """The approval as lines for people: all of it, each part of it visible, and every line begun by a word of ours."""
-    args = [f"argument {line}" for line in visible_args(approval.call.args)]
+    args = [f"argument {line}" for line in _argument_lines(approval)]
     facts = [f"{name.lower()}: {text}" for name, text in _facts(approval).items()]
     return [_title(approval), *facts, *args, f"approval: {visible(approval.id)}", f"digest: {visible(approval.digest)}"]
 
@@ -105,6 +106,13 @@ def _facts(approval: Approval) -> dict[str, str]:
         "Why": visible(approval.rule, prose=True) if approval.rule else "",
     }
     return {name: text for name, text in facts.items() if text}
+
+
+def _argument_lines(approval: Approval) -> list[str]:
+    """Return the arguments whole, with the class of a value where its annotation leaves that open."""
+    call = approval.call
+    classes = [f"{visible(place)} is of class {visible(name)}" for place, name in call.classes.items()]
+    return [*visible_args(call.args), *classes]
 
 
 def exact(value: Any) -> Any:
@@ -142,7 +150,7 @@ def slack_payload(approval: Approval) -> dict[str, Any]:
     if len(_inert(title)) > SLACK_HEADER_CHARS_MAX:
         long.insert(0, f"Tool: {visible(call.tool)}")
         title = title.replace(visible(call.tool), "a tool with a long name", 1)
-    args = visible_args(call.args) or ["no arguments"]
+    args = _argument_lines(approval) or ["no arguments"]
     whole = "\n".join([*long, *args])
     shown = whole[: _fitting(whole, SLACK_TEXT_CHARS_MAX)]
     blocks: list[dict[str, Any]] = [

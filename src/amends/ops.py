@@ -9,7 +9,7 @@ from amends.errors import LeaseLost
 from amends.flow import Flow, Op
 from amends.joining import Rides
 from amends.model import Call, Phase
-from amends.record import dataclass
+from amends.record import dataclass, field
 from amends.rows import CallRow
 
 T = TypeVar("T")
@@ -147,6 +147,8 @@ class Ended:
     value: Any = None
     error: Exception | None = None
     in_flight: bool = False
+    around: BaseException | None = None
+    """What the caller was handling when the body began: Python chains it to the error, and it is no part of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -158,6 +160,16 @@ class Later:
     made: Call | None = None
     spent: dict[str, int] | None = None
     """What the body said that it cost, by unit, in billionths; None: it said nothing."""
+    until: float | None = None
+    """When its timeout is over, on this process's monotonic clock; None: it has none."""
+    touched: bool = False
+    """A call inside the body had its effect, or may have."""
+    passed: list[Exception] = field(default_factory=list)
+    """What calls inside the body have raised: their word about themselves, not about it."""
+    waits: int = 0
+    """Calls inside the body that wait in place now: for a person, a lock or a twin."""
+    is_stuck: bool = False
+    """One of those had not ended when it was given up."""
 
     def whole(self) -> Call:
         """The call itself; always the same one."""
@@ -207,6 +219,8 @@ class Invoke(Op[Ended]):
     late: Callable[[Ended], Flow[None]] | None = None
     """What to do when a body that outlived its timeout returns after all."""
     flight: Flight | None = None
+    probes: bool = False
+    """It asks whether a call took effect: any other answer than the three is a mistake of its author."""
 
 
 @dataclass(frozen=True, slots=True)

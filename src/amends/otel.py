@@ -15,6 +15,7 @@ from functools import wraps
 from inspect import isawaitable
 from typing import Any, Final, Protocol, TypeVar
 
+from opentelemetry import context as otel_context
 from opentelemetry import metrics, trace
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 
@@ -345,9 +346,18 @@ class _Open:
 
 @contextmanager
 def _current(span: Span, *, ends: bool = False) -> Iterator[None]:
-    # What was raised may say anything in its message: neither it nor its traceback is told.
-    with trace.use_span(span, end_on_exit=ends, record_exception=False, set_status_on_exception=False):
+    # Not trace.use_span: it puts its token back, which only the context that made it may do. And what was raised may
+    # say anything in its message: neither it nor its traceback is told.
+    before = otel_context.get_current()
+    mine = trace.set_span_in_context(span, before)
+    otel_context.attach(mine)
+    try:
         yield
+    finally:
+        if otel_context.get_current() is mine:
+            otel_context.attach(before)
+        if ends:
+            span.end()
 
 
 def _within(fn: Callable[..., Any], begin: Callable[[], Span], *, ends: bool) -> Callable[..., Any]:

@@ -12,6 +12,8 @@ from amends.phrases import over_budget
 class BadCost(UsageError):
     """What ``cost=`` says of this call is no cost, or its function raised; the call was not started."""
 
+    default_hint = "let cost= give a number, a Cost, or a table of units and numbers for every call"
+
     def __init__(self, tool: str, *, why: str, run_id: str | None = None) -> None:
         super().__init__(f"{tool} was not started: its cost= says nothing that can be reserved ({why})", run_id=run_id)
         self.tool, self.why = tool, why

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal, TypeVar
 
+from amends.canonical import misfits
 from amends.context import calling_run, parent_call
 from amends.engine import opening, recovery
 from amends.engine.call import Done
@@ -14,10 +16,10 @@ from amends.engine.recovery import Found, recover_tree
 from amends.engine.session import Ask, Session, ask_for, call_of
 from amends.engine.telling import answer_done, answer_error
 from amends.engine.turn import End
-from amends.engine.veiling import scrubbed
-from amends.errors import LedgerError, NoRun, RunEnded, TransitionRefused, UsageError
+from amends.engine.veiling import result_loss, scrubbed, told_result
+from amends.errors import LedgerError, NoRun, RunEnded, RunIsRecord, TransitionRefused, UsageError
 from amends.flow import Flow
-from amends.hiding import input_said
+from amends.hiding import input_said, named_by
 from amends.hub import Hub, View
 from amends.ledger import (
     AbandonRun,
@@ -31,12 +33,14 @@ from amends.ledger import (
     StoreOp,
     Tree,
 )
-from amends.model import Answer, Call, NoEffect, Staged, ToolCall
+from amends.model import LOST, Answer, Call, NoEffect, Staged, ToolCall
 from amends.ops import IsDead, Lease
+from amends.phrases import clean, described, is_a, log_error
 from amends.requesting import adhoc_spec
 from amends.rows import CallRow, RunRow, needs_tool
 from amends.spec import declaration_of
 from amends.tool import Declaration, Options
+from amends.veil import REDACTED
 from amends.visible import story, visible, visible_log
 
 __all__ = ["Found", "recover_tree"]
@@ -90,8 +94,8 @@ def refuse_forked(pid: int, run_id: str) -> None:
 
 def log_for(session: Session, error: Exception, tool: str) -> None:
     """A model is not told what is wrong with the program around it: the log is."""
-    if isinstance(error, UsageError | LedgerError) and not isinstance(error, RunEnded):
-        words = f"{tool}: {type(error).__name__}: {error} ({error.hint})"
+    if is_a(error, UsageError, LedgerError) and not is_a(error, RunEnded):
+        words = f"{tool}: {described(error)} ({error.hint})"
         log.error("%s", scrubbed(session, words))
 
 
@@ -113,7 +117,7 @@ def told_turn(
 def log_lost(hub: Hub, found: Found, error: Exception) -> None:
     """A run could not be recovered: how that came, without what its runtime hides."""
     if not hub.veil.key:
-        log.error("run %s could not be recovered here", visible(found.root.id), exc_info=error)
+        log_error(log, logging.ERROR, f"run {visible(found.root.id)} could not be recovered here", error)
         return
     import traceback
 
@@ -125,8 +129,7 @@ def log_lost(hub: Hub, found: Found, error: Exception) -> None:
 def agent_ended(session: Session, error: Exception) -> str:
     """What the log says of an agent that a worker had started again."""
     return scrubbed(
-        session,
-        f"agent {visible(session.agent)} of run {visible(session.id)} ended with {type(error).__name__}: {error}",
+        session, f"agent {visible(session.agent)} of run {visible(session.id)} ended with {described(error)}"
     )
 
 
@@ -159,8 +162,8 @@ def _by_hand(**_: Any) -> None:
 
 def certain(error: BaseException | str) -> Exception:
     """``attempt.fail(...)`` is the caller's word that nothing happened."""
-    why = NoEffect(str(error))
-    if isinstance(error, BaseException):
+    why = NoEffect(clean(error))
+    if is_a(error, BaseException):
         why.__cause__ = error
     return why
 
@@ -169,7 +172,7 @@ def child_of(hub: Hub, session: Session, id: str | None, input: object) -> Flow[
     """A run inside this one; without a name the input names it, so that the same request finds it again."""
     said = input_said(session.veil, session.tenant, input)
     session.known.update(said.known)
-    name = id or (f"child-{said.digest[:12]}" if said.digest else hub.new_id("child"))
+    name = id or (f"child-{named_by(said)[:12]}" if said.digest else hub.new_id("child"))
     return opening.open_child(
         session, id=f"{session.id}/{name}", input=said.text, input_digest=said.digest, given=input, shown=said.shown
     )
@@ -268,6 +271,22 @@ async def call_row(view: View, call_id: str) -> CallRow:
     return row
 
 
+async def own_call(view: View, call_id: str) -> CallRow:
+    """Return the call of this id for a verb that changes it; raise ``RunIsRecord`` for one that was loaded."""
+    row = await call_row(view, call_id)
+    if row.is_loaded:
+        tree = await ReadRun(row.tenant, uid=row.run)
+        raise RunIsRecord(row.run_id, origin="" if tree is None else tree.run.origin)
+    return row
+
+
+def own_run(tree: Tree) -> Tree:
+    """Return the tree for a verb that changes it; raise ``RunIsRecord`` for one that was loaded."""
+    if tree.run.origin:
+        raise RunIsRecord(tree.run.id, origin=tree.run.origin)
+    return tree
+
+
 async def said_to_ledger(word: StoreOp[T]) -> T:
     """A verb that does not fit the state is the person's mistake, not the ledger's failure."""
     try:
@@ -289,21 +308,43 @@ async def decide(
     said(by, why)
     if decision not in ("run", "replay", "refuse"):
         raise UsageError(f"a decision is run, replay or refuse, not {decision!r}")
-    await call_row(view, call_id)
+    await own_call(view, call_id)
     return await said_to_ledger(DecideCall(call_id, decision, by, why))
 
 
-async def retry(view: View, call_id: str, *, by: str, why: str) -> CallRow:
-    """A person's word to try again."""
+async def retry(hub: Hub, view: View, call_id: str, *, by: str, why: str, result: object = LOST) -> CallRow:
+    """A person's word to try again; ``result``: what the call gave back, for a compensation that lacked it."""
     said(by, why)
-    await call_row(view, call_id)
-    return await said_to_ledger(RetryCall(call_id, by, why))
+    row = await own_call(view, call_id)
+    text = None if result is LOST else _given_result(hub, row, result)
+    return await said_to_ledger(RetryCall(call_id, by, why, result=text))
+
+
+def _given_result(hub: Hub, row: CallRow, result: object) -> str:
+    """Return a result that a person gives, as it is written down; refuse one that could not be used."""
+    spec = hub.specs.get(row.tool)
+    if spec is None:
+        raise UsageError(f"this process does not know {row.tool}", hint="give the result where its tool is declared")
+    reader = hub.reader(root=row.root)
+    if row.state == "compensation_failed" and not result_loss(reader, spec, row):
+        raise UsageError(
+            f"call {row.id} ({row.tool}) has its result in the ledger: it cannot be given another one",
+            hint="rt.retry without result= tries its compensation again with the recorded one",
+        )
+    text, loss = told_result(reader, spec, row, result)
+    if text is None or loss.startswith(REDACTED) or misfits(text, spec.result_type):
+        why = loss or f"it cannot be read as {spec.result_type}"
+        raise UsageError(
+            f"this result of {row.tool} cannot be kept for its compensation: {why}",
+            hint="take the call back by hand, then rt.resolve(call_id, Happened(None), by=..., why=...)",
+        )
+    return text
 
 
 async def ask_rollback(view: View, run_id: str, *, by: str, why: str) -> str:
     """Make rollback the run's goal; returns its root."""
     said(by, why)
-    tree = found(await ReadRun(view.tenant or "", run_id), run_id)
+    tree = own_run(found(await ReadRun(view.tenant or "", run_id), run_id))
     asked = await BeginRollback(tree.run.uid, by, why, person=True)
     if asked.how in ("refused", "ended"):
         passed = (
@@ -316,7 +357,7 @@ async def ask_rollback(view: View, run_id: str, *, by: str, why: str) -> str:
 async def abandon(view: View, run_id: str, *, by: str, why: str) -> RunRow:
     """Close a run over what stands."""
     said(by, why)
-    tree = found(await ReadRun(view.tenant or "", run_id), run_id)
+    tree = own_run(found(await ReadRun(view.tenant or "", run_id), run_id))
     if tree.run.parent:
         raise UsageError(f"run {run_id} is a child: abandon its root")
     return await said_to_ledger(AbandonRun(tree.run.uid, by, why))
@@ -325,5 +366,5 @@ async def abandon(view: View, run_id: str, *, by: str, why: str) -> RunRow:
 async def finish(view: View, run_id: str, *, by: str, why: str) -> RunRow:
     """Close an interrupted run as committed."""
     said(by, why)
-    tree = found(await ReadRun(view.tenant or "", run_id), run_id)
+    tree = own_run(found(await ReadRun(view.tenant or "", run_id), run_id))
     return await said_to_ledger(FinishRun(tree.run.uid, by, why))

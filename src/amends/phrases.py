@@ -3,13 +3,89 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeGuard, TypeVar
+from unicodedata import normalize
+
+_log = logging.getLogger("amends")
+T = TypeVar("T")
 
 SHOWN_CHARS_MAX: Final = 200
 """No value is shown to a model longer than this."""
+
+
+ERROR_CHARS_MAX: Final = 100_000
+"""No more of an error's own text is ever looked at."""
+NO_WORDS: Final = "(its message could not be read)"
+
+
+def clean(text: object) -> str:
+    """Return a text that every ledger, log and terminal can take: no lone surrogate, no NUL."""
+    if not issubclass(type(text), str):
+        return _read(text)
+    exact = str.__str__(text)  # a subclass may do anything with its own text
+    if exact.isascii() and "\0" not in exact:
+        return exact
+    return exact.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+
+
+def words_of(error: BaseException) -> str:
+    """Return what an exception says, whatever its class does when it is asked: never raises, and has a limit."""
+    return _read(error)
+
+
+def _read(value: object) -> str:
+    try:
+        text = str.__getitem__(str(value), slice(0, ERROR_CHARS_MAX))
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException:
+        return NO_WORDS
+    return clean(text)
+
+
+def class_name(cls: type) -> str:
+    """Return ``module.Class``, past any metaclass that says something else or raises."""
+    try:
+        module = type.__dict__["__module__"].__get__(cls)
+    except Exception:
+        module = ""
+    name = type.__dict__["__qualname__"].__get__(cls)
+    return clean(f"{module}.{name}") if module and isinstance(module, str) else clean(name)
+
+
+def type_name(error: BaseException) -> str:
+    """Return the short name of an exception's class, past its metaclass."""
+    return clean(type.__dict__["__name__"].__get__(type(error)))
+
+
+def described(error: BaseException) -> str:
+    """Return the class and the words of an exception in one line."""
+    return f"{type_name(error)}: {words_of(error)}"
+
+
+def note_on(error: BaseException, note: str) -> None:
+    """Add a note to an exception; one that takes none (a frozen dataclass, a strange ``__notes__``) goes without."""
+    try:
+        error.add_note(note)
+    except Exception:
+        _log.info("%s", note)
+
+
+def log_error(log: logging.Logger, level: int, words: str, error: BaseException) -> None:
+    """Log an exception with its traceback, or with less where it cannot be shown."""
+    try:
+        log.log(level, "%s", words, exc_info=error)
+    except Exception:
+        log.log(level, "%s (%s)", words, described(error))
+
+
+def is_a(error: object, *kinds: type[T]) -> TypeGuard[T]:
+    """Return whether this is an instance of one of these classes by its real class, whatever it says of itself."""
+    return issubclass(type(error), kinds)
 
 
 def shown(value: object) -> str:
@@ -18,11 +94,16 @@ def shown(value: object) -> str:
         text = (
             value
             if isinstance(value, str)
-            else json.dumps(value, ensure_ascii=False, default=str, separators=(",", ":"))
+            else json.dumps(value, ensure_ascii=False, default=_named, separators=(",", ":"))
         )
     except (TypeError, ValueError):
-        text = str(value)
+        text = _read(value)
     return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
+
+
+def _named(value: object) -> str:
+    """An object with the name of its class: what pydantic writes for a model has none."""
+    return repr(value) if hasattr(type(value), "model_fields") else str(value)
 
 
 def plain(value: object) -> Any:
@@ -93,6 +174,21 @@ def out_of_order(no: OutOfOrder) -> str:
             )
 
 
+def what_to_call(no: OutOfOrder) -> str:
+    """What a program does about a call that the ordering law refused."""
+    match no.law:
+        case "pivot_early" if no.missing:
+            return f"call {listed(no.missing)} first, then {no.tool} again"
+        case "pivot_early":
+            return f"wait until {listed(no.unsettled)} is settled (rt.report shows why it is not), then call {no.tool} again"
+        case "pivot_in_flight":
+            return (
+                f"wait until {no.pivot or 'the pivot'} is settled, then call {no.tool} again; reads may start meanwhile"
+            )
+        case _:
+            return f"do {no.tool} in a run of its own, or in a child: with run.child(): ..."
+
+
 NAME_CHARS_MAX: Final = 64
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -159,4 +255,48 @@ def close_to(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
     """The known name that was probably meant, if any."""
     from difflib import get_close_matches  # only who has mistyped needs it
 
-    return get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    names = list(known)
+    same = [one for one in names if folded(one) == folded(name)]  # but for case, Unicode form or separators
+    return same[:1] or get_close_matches(name, names, n=1, cutoff=cutoff)
+
+
+_SEPARATORS: Final = re.compile(r"[\s._:/\-\u2010-\u2015]+")
+SLIP_CHARS_MIN: Final = 4
+"""Shorter names differ by a letter because they are different names."""
+TWO_SLIPS_CHARS_MIN: Final = 12
+NAME_COMPARED_MAX: Final = 128
+
+
+def folded(name: str) -> str:
+    """A name without what people get wrong about names: case, Unicode form, separators."""
+    return _SEPARATORS.sub("", normalize("NFKC", normalize("NFKC", name).casefold()))
+
+
+def is_slip(name: str, known: str) -> bool:
+    """Return whether a name is most likely a known one, mistyped: the same when folded, or a letter or two away.
+
+    Names that differ in a number only (``tool1``, ``tool2``) are different names.
+    """
+    a, b = folded(name), folded(known)
+    if a == b:
+        return True
+    if min(len(a), len(b)) < SLIP_CHARS_MIN or max(len(a), len(b)) > NAME_COMPARED_MAX:
+        return False
+    if re.sub(r"\d+", "", a) == re.sub(r"\d+", "", b):
+        return False
+    return _edits(a, b) <= (2 if min(len(a), len(b)) >= TWO_SLIPS_CHARS_MIN else 1)
+
+
+def _edits(a: str, b: str) -> int:
+    """How many letters must be added, removed, changed or swapped with their neighbour."""
+    before: list[int] = []
+    last = list(range(len(b) + 1))
+    for i, left in enumerate(a, 1):
+        row = [i]
+        for j, right in enumerate(b, 1):
+            cost = min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (left != right))
+            if i > 1 and j > 1 and left == b[j - 2] and a[i - 2] == right:
+                cost = min(cost, before[j - 2] + 1)
+            row.append(cost)
+        before, last = last, row
+    return last[-1]

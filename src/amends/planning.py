@@ -14,7 +14,7 @@ from amends.hub import Hub, View
 from amends.ledger import BeginRollback, ClaimRun, ReadRun, Tree
 from amends.model import Absent, Call, Residue
 from amends.ops import Clocks, ReadClocks
-from amends.people import found, said
+from amends.people import found, own_run, said
 from amends.plain import digest
 from amends.planmark import tree_mark
 from amends.planned import Planned, RollbackPlan
@@ -57,7 +57,7 @@ async def rollback_planned(hub: Hub, view: View, run_id: str, *, plan: str, by: 
 async def _root_tree(view: View, run_id: Any) -> Tree:
     if not isinstance(run_id, str):
         raise UsageError(f"a run id is a text, not {run_id!r}")
-    tree = found(await ReadRun(view.tenant or "", run_id), run_id)
+    tree = own_run(found(await ReadRun(view.tenant or "", run_id), run_id))
     if tree.run.parent:
         raise UsageError(f"run {run_id} is a child: plan the rollback of its root")
     return tree

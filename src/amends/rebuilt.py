@@ -11,6 +11,7 @@ from typing import Any, Final
 from amends.engine.session import error_parts
 from amends.error import Error
 from amends.errors import ToolFailed
+from amends.phrases import note_on
 from amends.rows import CallRow
 
 GROUP_MAX: Final = 10_000
@@ -29,7 +30,7 @@ def error_of(row: CallRow, known: ToolFailed) -> Exception:
     made = None if found is None else _made(found, message, known)
     if made is None:
         return known
-    made.add_note(NOTE)
+    note_on(made, NOTE)
     return made
 
 

@@ -201,7 +201,11 @@ def _identity(spec: Spec, args: Mapping[str, Any]) -> str:
     if identity is None and not any(isinstance(value, Secret) for value in args.values()):
         names = tuple(args) if spec.signature is None else spec.signature.names
         identity = spec.bind((), {name: args[name] for name in names if name in args})
-    return canonical(dict(args) if identity is None else identity, path="identity")
+    named = dict(args) if identity is None else identity
+    try:
+        return canonical(named, path="identity", shape=spec.anywhere if callable(spec.key) else spec.shape)
+    except NotStorable:  # a listing may tell of an effect in plain data
+        return canonical(named, path="identity")
 
 
 def _grouped(spec: Spec, rows: list[CallRow]) -> dict[str, list[CallRow]]:

@@ -147,8 +147,12 @@ class Rehearsal:
 
     def session(self, root: RunRow, *, wait_s: float) -> Session:
         """The tree as its owner's flows see it."""
-        lease = Lease(root.uid, WHO, root.epoch, self._hub.lease_s, float("inf"))
-        return self._hub.session(root, lease, resumed=True, wait_s=wait_s)
+        return self.played(root, Lease(root.uid, WHO, root.epoch, self._hub.lease_s, float("inf")), wait_s=wait_s)
+
+    def played(self, root: RunRow, lease: Lease, *, wait_s: float) -> Session:
+        """Return a session of the rehearsal: what it learns, the live run does not."""
+        session = self._hub.session(root, lease, resumed=True, wait_s=wait_s)
+        return replace(session, memory=session.memory.copy())
 
     def play(self, flow: Flow[T]) -> T:
         """Run the flow to its end."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from amends.errors import Error, UsageError
 from amends.hub import refuse_nested
-from amends.tool import current_caller
+from amends.tool import caller_here
 
 if TYPE_CHECKING:
     from amends.aiorun import AsyncRun
@@ -31,7 +31,7 @@ def reopened(id: str | None, input: object, *, is_async: bool, block: bool = Fal
 
     ``block``: by a block, which is around what it asks for then.
     """
-    caller: Any = current_caller.get()
+    caller: Any = caller_here()
     again = getattr(caller, "opened_again", None)
     found = None if again is None else again(id, input, block=block)
     if found is not None and caller.is_async != is_async:
@@ -45,7 +45,7 @@ def reopened(id: str | None, input: object, *, is_async: bool, block: bool = Fal
 
 def reported(run_id: str) -> Report | None:
     """What is told of the run that is replayed here; None: this is no replay, or of another run."""
-    tell = getattr(current_caller.get(), "report_named", None)
+    tell = getattr(caller_here(), "report_named", None)
     found: Report | None = None if tell is None else tell(run_id)
     return found
 

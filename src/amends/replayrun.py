@@ -24,7 +24,7 @@ from amends.requesting import direct_ask
 from amends.rows import RunRow
 from amends.run import Run
 from amends.states import RunState
-from amends.tool import Declaration, Options, current_caller
+from amends.tool import Declaration, Options, enter_block, leave_scope
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ def opened(hub: Hub, replay: Replay) -> Iterator[Run]:
     run = ReplayRun(hub, replay, session, replay.record.run)
     home = threading.current_thread()
     replay.alone = lambda: threading.current_thread() is home and not born_in(replay)
-    token = current_caller.set(run)
+    scope = enter_block(run)
     try:
         with denied(replay):
             yield run
@@ -46,13 +46,15 @@ def opened(hub: Hub, replay: Replay) -> Iterator[Run]:
         replay.end_by(error)
         raise
     finally:
-        current_caller.reset(token)
+        leave_scope(scope)
         run._shut()
     replay.end()
 
 
 class ReplayRun(Run):
     """A run whose ledger is its record. The same names as ``Run``; whoever has one need not know."""
+
+    _is_replay = True
 
     def __init__(self, hub: Hub, replay: Replay, session: Session, row: RunRow) -> None:
         super().__init__(hub, None, session, row, over=False)  # type: ignore[arg-type]  # it drives its flows itself

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
+from types import GenericAlias
 from typing import Any
 
+from amends.canonical import canonical, shape_of_args, shape_of_given
 from amends.context import parent_call
+from amends.engine import policy
 from amends.engine.session import Ask, Session, ask_for
-from amends.errors import BadArguments, UsageError
-from amends.hub import Hub
-from amends.model import ToolCall
+from amends.errors import BadArguments, Error, UsageError
+from amends.flow import Flow
+from amends.hub import Hub, View
+from amends.model import Request, ToolCall
+from amends.rules import RuleTest
 from amends.secret import NOTHING, Hidden
-from amends.tool import Declaration, Options, Spec, being_done, declare, specs_of
+from amends.signature import REPEAT, hints_of, no_repeat
+from amends.tool import BareUse, Declaration, Options, Spec, declare, scope_here, specs_of
 
 
 def direct_ask(hub: Hub, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Ask:
@@ -36,18 +44,20 @@ def model_ask(
 ) -> Ask:
     """A tool asked for by a model: a name and JSON. ``again_because`` is the model's word for a deliberate repeat."""
     if handler is not None and hub.find(tool) is None:
-        return _undeclared_ask(session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
+        return _undeclared_ask(hub, session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
     spec = hub.named(tool)
     if handler is None and spec.fn is None:
         raise UsageError(f"{tool} is declared and has no body here", hint="pass handler= with the function to call")
     plain = dict(_json_object(tool, args))
-    because = plain.pop("again_because", None)
+    because = _because(hub, spec, plain)
     bound = spec.bind_json(plain)
     is_async = None if handler is None else _is_async(handler)
-    fn = handler if handler is None or spec.signature is None else _doing(spec.declaration, handler, is_async=is_async)
+    fn = handler
+    if handler is not None and spec.signature is not None:
+        fn = _with_bare_use(spec, bound, handler, is_async=is_async)
     return ask_for(
         session, spec, bound, fn=fn, is_async=is_async, again=again or because, call_ref=tool_call_id,
-        parent=parent_call(), grp=grp,
+        parent=parent_call(), grp=grp, shape=shape_of_given(bound) if spec.signature is None else None,
     )  # fmt: skip
 
 
@@ -60,6 +70,25 @@ def foreseen_ask(
         raise AssertionError("what is only asked about has no body")
 
     return model_ask(hub, session, tool, args, handler=nobody, tool_call_id=tool_call_id, again=None)
+
+
+def tested(
+    hub: Hub, view: View, tool: str, args: Mapping[str, Any] | str, *, agent: str | None, at: datetime | None
+) -> Flow[RuleTest]:
+    """What would become of a call of this tool: see ``rt.test_rules``."""
+    spec = hub.find(tool)
+    undeclared = spec is None
+    if spec is None:
+        spec = adhoc_spec(tool, hub.veil.hidden, kind="pivot")
+    plain = dict(_json_object(tool, args))
+    _because(hub, spec, plain)
+    request = Request(
+        "", spec.name, spec.version, spec.bind_json(plain), tenant=view.tenant, agent=agent or view.agent,
+        principal=view.principal,
+    )  # fmt: skip
+    if at is not None and at.tzinfo is None:
+        raise UsageError(f"at={at} has no time zone", hint="say datetime(..., tzinfo=UTC)")
+    return policy.tested(hub.rules, hub.budgets, spec, request, at=at, undeclared=undeclared)
 
 
 def turn_asks(hub: Hub, session: Session, calls: Sequence[ToolCall]) -> list[Ask | Exception]:
@@ -79,37 +108,82 @@ def turn_asks(hub: Hub, session: Session, calls: Sequence[ToolCall]) -> list[Ask
     return asks
 
 
-def _doing(declared: Declaration, handler: Callable[..., Any], *, is_async: bool | None) -> Callable[..., Any]:
-    """A handler in which the tool's own function is the body of this call: a framework was given it as it is."""
+def _with_bare_use(
+    spec: Spec, bound: Mapping[str, Any], handler: Callable[..., Any], *, is_async: bool | None
+) -> Callable[..., Any]:
+    """Return the handler with the right to call the tool's own function once: a framework was given it as it is."""
+    assert spec.signature is not None, "whoever may call the tool's own function knows its parameters"
+    shape = spec.signature.shape
+    asked = canonical(dict(bound), path="args", shape=shape)  # before the handler can change a value
+
+    def is_same(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        try:
+            return canonical(dict(spec.bind(args, kwargs)), path="args", shape=shape) == asked
+        except Error:
+            return False  # a guarded call says what is wrong with its arguments
+
+    def begin() -> BareUse:
+        scope = scope_here()
+        assert scope is not None, "a handler is a body, and a body has a scope"
+        scope.use = BareUse(spec.declaration, is_same)
+        return scope.use
 
     def do(**args: Any) -> Any:
-        token = being_done.set(declared)
+        use, goes_on = begin(), False
         try:
-            return handler(**args)
+            value = handler(**args)
+            goes_on = inspect.isawaitable(value)
+            return _until_end(use, value) if goes_on else value
         finally:
-            being_done.reset(token)
+            if not goes_on:
+                use.end()
 
     async def do_async(**args: Any) -> Any:
-        token = being_done.set(declared)
+        use = begin()
         try:
             return await handler(**args)
         finally:
-            being_done.reset(token)
+            use.end()
 
     return do_async if is_async else do
 
 
+async def _until_end(use: BareUse, value: Any) -> Any:
+    try:
+        return await value
+    finally:
+        use.end()
+
+
+def _because(hub: Hub, spec: Spec, plain: dict[str, Any]) -> str | None:
+    """Take a model's word for a deliberate repeat out of its arguments; raises BadArguments where none is offered.
+
+    Refused, not dropped: the model would take the recorded result for that of a second call.
+    """
+    because = plain.pop(REPEAT, None)
+    if because is None or because == "":
+        return None  # where a schema is strict, a model must say that it says nothing
+    if hub.repeats and spec.kind == "read":
+        return None  # a read is done again anyway
+    if not hub.may_repeat(spec):
+        raise BadArguments(spec.name, problems=[no_repeat(spec.name)])
+    if not isinstance(because, str):
+        raise BadArguments(spec.name, problems=[f"{spec.name}.{REPEAT} must be a string"])
+    return because
+
+
 def _undeclared_ask(
-    session: Session, tool: str, args: Mapping[str, Any] | str, *, handler: Callable[..., Any],
+    hub: Hub, session: Session, tool: str, args: Mapping[str, Any] | str, *, handler: Callable[..., Any],
     tool_call_id: str | None, again: str | None,
 ) -> Ask:  # fmt: skip
     """A tool that nobody declared: a pivot in a run of its own, which a person must allow unless a rule does."""
     plain = dict(_json_object(tool, args))
-    because = plain.pop("again_because", None)
     spec = adhoc_spec(tool, kind="pivot")
+    because = _because(hub, spec, plain)
+    bound = spec.bind_json(plain)
     ask = ask_for(
-        session, spec, spec.bind_json(plain), fn=handler, is_async=_is_async(handler), again=again or because,
-        call_ref=tool_call_id, parent=parent_call(),
+        session, spec, bound, fn=handler, is_async=_is_async(handler), again=again or because,
+        call_ref=tool_call_id, parent=parent_call(), shape=shape_of_given(bound),
     )  # fmt: skip
     return replace(ask, undeclared=True)
 
@@ -133,30 +207,40 @@ def once_ask(
     session: Session, key: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Ask:
     """Undeclared code: the programmer's own word that it is a pivot, identified by ``key``."""
-    import inspect
-    from typing import get_type_hints
-
     name = getattr(fn, "__qualname__", type(fn).__name__)
     try:
-        bound = inspect.signature(fn).bind(*args, **kwargs)
+        signature = inspect.signature(fn)
+        bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
     except TypeError as error:
         raise BadArguments(name, problems=[f"{name}: {error}"]) from error
     except ValueError:  # a built-in without a signature
         flat: dict[str, Any] = {**{f"arg{i}": one for i, one in enumerate(args)}, **kwargs}
+        count = len(args)
+        hints: dict[str, Any] = {}
+
+        def body(**given: Any) -> Any:
+            placed = [given.pop(f"arg{i}") for i in range(count)]
+            return fn(*placed, **given)
+
     else:
         flat = dict(bound.arguments)
+        hints = hints_of(fn.__init__ if inspect.isclass(fn) else fn, {})
+
+        def body(**given: Any) -> Any:
+            placed = inspect.BoundArguments(signature, given)
+            return fn(*placed.args, **placed.kwargs)
+
+        for one in signature.parameters.values():
+            if one.kind is one.VAR_POSITIONAL and one.name in hints:
+                hints[one.name] = GenericAlias(tuple, (hints[one.name], ...))
+            if one.kind is one.VAR_KEYWORD and one.name in hints:
+                hints[one.name] = GenericAlias(dict, (str, hints[one.name]))
     spec = adhoc_spec(f"once:{name}", session.veil.hidden, kind="pivot", key=lambda _: key)
-    try:
-        result_type = get_type_hints(fn).get("return", Any)
-    except Exception:
-        result_type = Any
-    if inspect.isclass(fn):
-        result_type = fn
+    result_type = fn if inspect.isclass(fn) else hints.pop("return", Any)
     spec = replace(spec, result_type=result_type)
-    return ask_for(
-        session, spec, flat, fn=lambda **_: fn(*args, **kwargs), is_async=_is_async(fn), parent=parent_call()
-    )
+    shape = shape_of_args(hints, Any, words={})
+    return ask_for(session, spec, flat, fn=body, is_async=_is_async(fn), parent=parent_call(), shape=shape)
 
 
 def adhoc_spec(name: str, hidden: Hidden = NOTHING, **options: Any) -> Spec:
@@ -165,6 +249,4 @@ def adhoc_spec(name: str, hidden: Hidden = NOTHING, **options: Any) -> Spec:
 
 
 def _is_async(fn: Callable[..., Any]) -> bool:
-    import inspect
-
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from dataclasses import replace
 from itertools import count
 from typing import Any, Final, TypeVar
@@ -24,6 +25,7 @@ from amends.hub import Hub
 from amends.joining import Joined, Joining, Rides
 from amends.ledger import StoreOp
 from amends.ops import Ended, Invoke, ReadClocks
+from amends.phrases import note_on, words_of
 from amends.tool import Declaration, Options, Spec
 
 T = TypeVar("T")
@@ -143,11 +145,12 @@ class Ride:
 
     def _invoked(self, op: Invoke) -> Ended:
         self._ask.flight.sent = True
+        around = sys.exception()
         try:
             with inside(op.run, op.call, op.phase, is_async=False):
                 return Ended(op.fn(**op.kwargs))
         except Exception as error:
-            return Ended(error=error)
+            return Ended(error=error, around=around)
 
     # ---- awaited --------------------------------------------------------------------------
 
@@ -197,11 +200,12 @@ class Ride:
         assert isinstance(op, Invoke), f"a rider asked for {op!r}"
         await _whole(joined.run_async(joined.mark(self._body)))
         self._ask.flight.sent = True
+        around = sys.exception()
         try:
             with inside(op.run, op.call, op.phase, is_async=True):
                 ended = Ended(await op.fn(**op.kwargs))
         except Exception as error:
-            ended = Ended(error=error)
+            ended = Ended(error=error, around=around)
         try:
             ending = joined.forget(self._body) if ended.error is None else joined.back(self._body)
             await _whole(joined.run_async(ending))
@@ -219,12 +223,12 @@ class Ride:
     def _lost(self, ended: Ended, error: Exception) -> Exception:
         """The savepoint is gone: the server has undone the transaction, or the body has ended it."""
         if ended.error is not None and self._joined.is_own(ended.error):
-            ended.error.add_note("amends: the whole transaction is gone with this; the call never was")
+            note_on(ended.error, "amends: the whole transaction is gone with this; the call never was")
             return ended.error
         self.is_over = True
         tool = self._ask.spec.name
         return CannotJoin(
-            f"the body of {tool} ended the caller's transaction, in which its own record is kept ({error})",
+            f"the body of {tool} ended the caller's transaction, in which its own record is kept ({words_of(error)})",
             tool=tool,
             hint="leave commit and rollback to the caller; sqlite3's executescript commits too",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, overload
 
 from amends import people, turns
 from amends.attempts import Attempt, end_open
+from amends.blocks import Entered
 from amends.budget import Costs
-from amends.context import parent_call, reader, refuse_nowhere
+from amends.context import body_here, parent_call, reader, refuse_nowhere, refuse_own, refuse_reaching, within
 from amends.drawn import dice, new_name
 from amends.drive import Driver
-from amends.engine import ending, leaving, plan
+from amends.engine import ending, landing, leaving, plan
 from amends.engine.call import Done, guarded_call
 from amends.engine.joining import doubt_left
 from amends.engine.session import Ask, Session
@@ -24,17 +26,18 @@ from amends.engine.telling import answer_done, answer_error, info_of, output_gon
 from amends.engine.values import read_clock
 from amends.errors import LedgerError, TransactionOpen, UsageError
 from amends.flow import Flow
-from amends.hiding import given_to, output_of, output_said
+from amends.hiding import given_to, output_of, output_said, output_seen
 from amends.hub import Hub, is_over
-from amends.joining import note_left_open, refuse_waiting
+from amends.joining import LEAVE_POLL_S, note_left_open, refuse_waiting, still_open
 from amends.ledger import Tree
 from amends.model import Answer, Approval, ToolCall
 from amends.ops import Flight
+from amends.phrases import is_a, note_on
 from amends.report import Report
 from amends.requesting import direct_ask, model_ask, once_ask, stranger_name
 from amends.rows import RunRow
 from amends.states import RunState
-from amends.tool import Declaration, Options, Tool, current_caller
+from amends.tool import Declaration, Options, Tool
 from amends.visible import printable
 
 if TYPE_CHECKING:
@@ -51,6 +54,8 @@ class Run:
     """One task of an agent: one saga. Received from ``rt.run``; threads inside one block share it."""
 
     is_async = False
+    _is_nowhere = False
+    _is_replay = False
 
     def __init__(self, hub: Hub, driver: Driver, session: Session, row: RunRow, *, over: bool) -> None:
         self._hub, self._driver, self._session, self._over = hub, driver, session, over
@@ -167,17 +172,8 @@ class Run:
     @contextmanager
     def child(self, id: str | None = None, *, input: object = None) -> Iterator[Run]:
         """A run inside this one, taken back with it."""
-        inner = self._open_child(id, input)
-        token = current_caller.set(inner)
-        with self._hub.live.block(inner._session.uid):
-            try:
-                yield inner
-            except BaseException as error:
-                current_caller.reset(token)
-                inner._leave(error)
-                raise
-            current_caller.reset(token)
-            inner._leave(None)
+        with Entered(self._open_child(id, input)) as inner:
+            yield inner
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Run ``fn`` in a thread that has this run; leaving the block waits for it."""
@@ -195,19 +191,18 @@ class Run:
 
     def bind(self, fn: Callable[P, R], /) -> Callable[P, R]:
         """The same function, carrying this run into whatever thread calls it."""
+        body = body_here()
 
         def bound(*args: P.args, **kwargs: P.kwargs) -> R:
-            token = current_caller.set(self)
-            try:
+            with within(self, body):
                 return fn(*args, **kwargs)
-            finally:
-                current_caller.reset(token)
 
         return bound
 
     def commit(self) -> None:
         """End the run: everything it did stands."""
         people.refuse_in_body(self.id, "committed")
+        refuse_reaching(f"the commit of run {self.id}")
         self._refuse_waiting()  # before it is given up: it may be committed after the transaction
         try:
             self._leave(None)
@@ -224,7 +219,7 @@ class Run:
         self._check_here()
         end_open(self)
         try:
-            self._flow(leaving.take_back(self._session, why=why))
+            self._ending(leaving.take_back(self._session, why=why))
         finally:
             self._release()
         raise AssertionError("taking back always raises")
@@ -248,6 +243,8 @@ class Run:
         For runs from ``rt.open`` that end elsewhere than they began; the error itself is not raised here.
         """
         people.refuse_in_body(self.id, "left")
+        if not self._is_replay:
+            refuse_reaching(f"the end of run {self.id}")
         try:
             self._leave(error)
         finally:
@@ -267,6 +264,7 @@ class Run:
 
     def _check_here(self) -> None:
         people.refuse_forked(self._pid, self.id)
+        refuse_reaching(f"a call in run {self.id}")
         self._refuse_waiting()
 
     def _refuse_waiting(self, *, but: object = None) -> None:
@@ -274,8 +272,22 @@ class Run:
         if rides is not None:
             refuse_waiting(rides, self._session.root, self.id, but=but)
 
+    def _refuse_leaving(self) -> None:
+        """Raise where leaving would wait for a transaction that a call rides in: in whatever thread, it may never end.
+
+        One of another thread is waited for as long as the run waits for others; one of this thread not at all.
+        """
+        self._refuse_waiting()
+        rides = self._session.lease.rides
+        until = time.monotonic() + self._session.wait_s
+        while rides is not None and rides.hold(self._session.root):
+            if time.monotonic() >= until:
+                raise still_open(self.id)
+            time.sleep(LEAVE_POLL_S)
+
     def _do(self, ask: Ask) -> Done:
         refuse_nowhere(ask.spec.name)
+        refuse_own(ask.key, ask.ident, ask.spec.name)
         self._check_here()
         if not ask.undeclared:
             return self._watched(guarded_call(self._session, ask), [ask.flight])
@@ -287,6 +299,7 @@ class Run:
         from amends.riding import Ride, joined_ask  # few ride, and it needs asyncio
 
         refuse_nowhere(declared.name)
+        refuse_reaching(f"a call in run {self.id}")
         people.refuse_forked(self._pid, self.id)
         ask, joined = joined_ask(self._hub, self._session, declared, options, args, kwargs, is_async=False)
         self._refuse_waiting(but=options.connection)
@@ -314,6 +327,17 @@ class Run:
         finally:
             live.leave(lineage)
 
+    def _ending(self, flow: Flow[T]) -> T:
+        """Drive a flow that ends the run; stopped, it leaves doubt behind and a run that recovery can take at once."""
+        try:
+            return self._flow(flow)
+        except Exception:
+            raise
+        except BaseException:
+            with contextlib.suppress(LedgerError):  # the lease runs out and recovery finds it
+                self._flow(landing.stop_here(self._session))
+            raise
+
     def _value(self, done: Done) -> Any:
         return people.value_of(self._hub, self._session, done)
 
@@ -324,12 +348,12 @@ class Run:
 
     def _leave(self, error: BaseException | None) -> None:
         if self._pool is not None:
-            self._pool.shutdown(wait=error is None or isinstance(error, Exception))
+            self._pool.shutdown(wait=error is None or is_a(error, Exception))
         if self._over or (error is not None and self._pid != os.getpid()):
             return  # in a forked child it is not ours to leave
         people.refuse_forked(self._pid, self.id)
         try:
-            self._refuse_waiting()
+            self._refuse_leaving()
         except TransactionOpen:
             if error is None:
                 raise
@@ -346,9 +370,10 @@ class Run:
             except UsageError as unstorable:  # the caller's mistake, and so the run's failure
                 self._leave_by(unstorable)
                 raise
-        note = self._flow(leaving.leave(self._session, error, output))
+            self._output = output_seen(self._session, output, self._output)
+        note = self._ending(leaving.leave(self._session, error, output))
         if error is not None and note:
-            error.add_note(printable(note))
+            note_on(error, printable(note))
 
     def _release(self) -> None:
         self._over = True

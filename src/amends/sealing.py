@@ -26,6 +26,7 @@ from amends.ledger import (
     OpenChild,
     OpenRun,
     ResolveCall,
+    RetryCall,
     SettleCall,
     SettleCompensation,
     Store,
@@ -47,6 +48,7 @@ SAID: Final[dict[type[StoreOp[Any]], tuple[str, tuple[str, ...]]]] = {
     SettleCompensation: ("call_id", ("error",)),
     NoteEvidence: ("call_id", ("result", "error")),
     ResolveCall: ("call_id", ("result",)),
+    RetryCall: ("call_id", ("result",)),
     DecideCommit: ("run", ("output",)),
     NoteProbe: ("call_id", ("why",)),
     BeginRollback: ("", ("why",)),
@@ -61,6 +63,7 @@ PROVED: Final[dict[type[StoreOp[Any]], tuple[str, ...]]] = {
     SettleCall: ("result", "error"),
     NoteEvidence: ("result",),
     ResolveCall: ("result",),
+    RetryCall: ("result",),
     DecideCommit: ("output",),
 }
 """What of it an event proves: the first of these that it has."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +24,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "wait": 30.0,
     "wait_approval": 0.0,
     "create": True,
+    "repeats": False,
     "tenant": None,
     "agent": None,
     "principal": None,
@@ -52,6 +54,8 @@ TABLES: Final[dict[str, Callable[[Any, str], Any]]] = {
     "tools": checked_tools,
 }
 """Settings that are tables in a file, and so have no variable; with what checks them."""
+CONFIG: Final = "AMENDS_CONFIG"
+"""The variable that names the one file to read: whoever sets it trusts that file, whoever owns it."""
 SWITCHED: Final = ("checkpoint",)
 """Settings that are a number, or ``off``."""
 CHOICES: Final = {"order": ("strict", "advise")}
@@ -75,7 +79,7 @@ def settle_settings(
     env = {} if alone else os.environ if environ is None else environ
     unknown = sorted(set(given) - set(DEFAULTS))
     assert not unknown, f"settings that do not exist: {unknown}"
-    files = [] if alone else _files()
+    files = [] if alone else _files(env.get(CONFIG, ""))
     for path, table in files:
         _refuse_strange(path, table)
     settled = {name: _one(name, given.get(name), env, files) for name in DEFAULTS}
@@ -138,22 +142,82 @@ def _checked(name: str, value: Any, origin: str) -> Any:
     return value
 
 
-def _files() -> list[tuple[Path, Mapping[str, Any]]]:
-    """The nearest ``amends.toml`` upwards, then the nearest ``pyproject.toml`` that has ``[tool.amends]``."""
-    found: list[tuple[Path, Mapping[str, Any]]] = []
+def _files(named: str) -> list[tuple[Path, Mapping[str, Any]]]:
+    """The nearest ``amends.toml`` upwards, then the nearest ``pyproject.toml`` that has ``[tool.amends]``.
+
+    ``named``: only this file, which is trusted. One that was merely found must be ours, or root's: it sets approvers,
+    and names code that is run.
+    """
     here = Path.cwd()
+    if named:
+        path = here / named
+        table = _table(path)
+        return [(path, _own_table(table) or {} if path.name == "pyproject.toml" else table)]
+    found: list[tuple[Path, Mapping[str, Any]]] = []
     for folder in (here, *here.parents):
         path = folder / "amends.toml"
-        if path.is_file():
+        if path.is_file() or path.is_symlink():
+            _check_trusted(path, above=folder != here)
             found.append((path, _table(path)))
             break
     for folder in (here, *here.parents):
         path = folder / "pyproject.toml"
         if path.is_file():
-            table = _table(path).get("tool", {}).get("amends")
-            found += [(path, table)] if isinstance(table, dict) else [(path, {})]
+            own = _own_table(_table(path))
+            if own is not None:
+                _check_trusted(path, above=folder != here)
+            found.append((path, own or {}))
             break
     return found
+
+
+def _own_table(table: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    tools = table.get("tool", {})
+    own = tools.get("amends") if isinstance(tools, dict) else None
+    return own if isinstance(own, dict) else None
+
+
+def _check_trusted(path: Path, *, above: bool) -> None:
+    """Raise ``BadConfig`` for a file that somebody else wrote, could write, or could put another one in place of.
+
+    ``above``: it was found above the working directory; there a group counts as somebody else, too.
+    """
+    if not hasattr(os, "geteuid"):
+        return  # Windows: who owns a file is not said in its status
+    for place in dict.fromkeys((path, path.resolve())):
+        try:
+            link, file, folder = place.lstat(), place.stat(), place.parent.stat()
+        except OSError as error:
+            raise BadConfig(f"{path} cannot be read: {error}", setting="", origin=str(path)) from error
+        others = stat.S_IWOTH | (stat.S_IWGRP if above else 0)
+        for status in (link, file):
+            if status.st_uid not in (os.geteuid(), 0):
+                raise _untrusted(path, f"belongs to {_owner(status.st_uid)}, not to you or root")
+        if file.st_mode & others:
+            raise _untrusted(path, f"belongs to {_owner(file.st_uid)}, and others may write it", cure="chmod go-w")
+        if folder.st_uid not in (os.geteuid(), 0) and above:
+            raise _untrusted(path, f"is in a folder of {_owner(folder.st_uid)}, who may put another file in its place")
+        if folder.st_mode & others and not folder.st_mode & stat.S_ISVTX:
+            raise _untrusted(path, f"is in {place.parent}, where others may put another file in its place")
+
+
+def _untrusted(path: Path, why: str, *, cure: str = "") -> BadConfig:
+    mend = f"{cure} {path}, or name" if cure else "name"
+    return BadConfig(
+        f"{path} {why}: it could set approvers and run code as you, so it is not read",
+        setting="",
+        origin=str(path),
+        hint=f"{mend} a file that you trust: --config FILE, or {CONFIG}",
+    )
+
+
+def _owner(uid: int) -> str:
+    import pwd
+
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
 
 
 def _refuse_strange(path: Path, table: Mapping[str, Any]) -> None:

@@ -16,8 +16,21 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from decimal import Decimal
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NoReturn,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
+from amends.canonical import CLASS, Member, Shape, adapter, anywhere, places_below, shape_of_args
 from amends.errors import BadArguments
 from amends.model import Staged
 from amends.phrases import SHOWN_CHARS_MAX, close_to, shown
@@ -91,6 +104,7 @@ class Signature:
     tool: str
     fn: Callable[..., Any]
     local_names: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    class_names: Mapping[type, str] = field(default_factory=dict[type, str])
 
     @functools.cached_property
     def parameters(self) -> tuple[inspect.Parameter, ...]:
@@ -111,6 +125,26 @@ class Signature:
         return next((p for p in self.parameters if p.kind is p.VAR_KEYWORD), None)
 
     @functools.cached_property
+    def shape(self) -> Shape:
+        """Which classes its arguments may have, and so what is written down of them."""
+        defaults = {one.name: type(one.default) for one in self.parameters if one.default is not one.empty}
+        # A default of a class of its own says that the class is meant, beside plain data.
+        hints = {name: self.hints.get(name, Union[defaults.get(name, Any), Any]) for name in self.names}  # noqa: UP007
+        rest = self.hints.get(self.rest.name, Any) if self.rest else None
+        return shape_of_args(hints, rest, words=self.local_names, names=self.class_names)
+
+    @functools.cached_property
+    def anywhere(self) -> Shape:
+        """The same for what a function of the arguments returns: a key, a hidden part."""
+        return anywhere(self.shape)
+
+    @functools.cached_property
+    def _open(self) -> frozenset[str]:
+        """The arguments in which an annotation leaves a class open."""
+        places = {name: self.shape.value(name) for name in self.names}
+        return frozenset(name for name, place in places.items() if any(one.tagged for one in places_below(place)))
+
+    @functools.cached_property
     def positional(self) -> tuple[str, ...]:
         return tuple(p.name for p in self.parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
 
@@ -120,6 +154,13 @@ class Signature:
         for name, value in given.items():
             if isinstance(value, Staged):
                 refuse(self.tool, [staged_problem(self.tool, name)])
+        if self._open:
+            given = {
+                name: _chosen(value, self.shape.value(name), f"{self.tool}.{name}", self.tool)
+                if name in self._open
+                else value
+                for name, value in given.items()
+            }
         model = self._model
         try:
             bound = model.validate(given)
@@ -194,6 +235,70 @@ def _field(make: Callable[..., Any], name: str, *, hint: Any, default: Any) -> t
     return hint, make(alias=name, default=default)
 
 
+def _chosen(value: Any, shape: Shape, place: str, tool: str) -> Any:
+    """Plain data with a value of the class in each place that names one; refuses what two classes would take.
+
+    pydantic takes the first member of a union that fits: what could be either must be said, as it is written down.
+    """
+    kind = type(value)
+    if isinstance(value, dict) and len(value) == 1 and CLASS in value and shape.classes:
+        return _named(value[CLASS], shape, place, tool)
+    if kind is list or kind is tuple:
+        return kind(_chosen(item, shape.at(index), f"{place}[{index}]", tool) for index, item in enumerate(value))
+    if kind is dict:
+        inside: Shape | None = shape
+        if dict not in shape.types and not shape.is_open:
+            member = _only(value, [one for one in shape.classes.values() if "dict" in one.forms], shape, place, tool)
+            inside = None if member is None else member.inner
+        if inside is None:
+            return value
+        return {key: _chosen(item, inside.value(key), f"{place}.{key}", tool) for key, item in value.items()}
+    if kind not in shape.types and not shape.is_open and kind in (str, int, float, bool):
+        enums = [one for one in shape.classes.values() if one.kind == "enum"]
+        _only(value, enums, shape, place, tool)
+    return value
+
+
+def _named(pair: Any, shape: Shape, place: str, tool: str) -> Any:
+    """A value whose class is said: ``{"$class": [name, data]}``."""
+    is_pair = isinstance(pair, list | tuple) and len(pair) == 2
+    member = next((one for one in shape.classes.values() if is_pair and one.name == pair[0]), None)
+    if member is None:
+        names = " or ".join(one.name for one in shape.classes.values())
+        refuse(tool, [f'{place} must be {{"{CLASS}": [name, data]}} with the name {names}'])
+    data = pair[1] if member.inner is None else _chosen(pair[1], member.inner, place, tool)
+    try:
+        made = adapter(member.hint).validate_python(data, by_alias=True, by_name=True)
+    except Exception as error:
+        problem = f"{place} is no {member.name} ({type(error).__name__})"
+    else:
+        return made
+    return refuse(tool, [problem])  # outside the handler, whose error holds the values
+
+
+def _only(value: Any, members: Sequence[Member], shape: Shape, place: str, tool: str) -> Member | None:
+    """The one class that takes this plain value best; None: none does, or it is left to pydantic to choose."""
+    if len(members) < 2:
+        return members[0] if members else None
+    if shape.is_decided:
+        return None
+    fits: dict[str, tuple[int, Member]] = {}
+    for member in members:
+        try:
+            adapter(member.hint).validate_python(value)
+        except Exception:  # it does not fit, or its validators say no
+            continue
+        named = value.keys() & member.field_names if isinstance(value, dict) else ()
+        fits[member.name] = (len(named), member)
+    best = max((count for count, _ in fits.values()), default=0)
+    found = [member for count, member in fits.values() if count == best]
+    if len(found) > 1:
+        names = " and ".join(one.name for one in found)
+        example = f'{{"{CLASS}": ["{found[0].name}", …]}}'
+        refuse(tool, [f"{place} could be {names}: say which, as in {example}"])
+    return found[0] if found else None
+
+
 def parsed(tool: str, arguments: Mapping[str, Any] | str) -> Mapping[str, Any]:
     """A model's arguments as a mapping; raises BadArguments."""
     value: Any = arguments
@@ -231,10 +336,17 @@ def exact(hint: Any) -> Any:
     if origin is Annotated:
         return Annotated[(exact(args[0]), *args[1:])]
     if origin in (Union, UnionType):
+        # Enums before Literals: pydantic takes a member of a str Enum for the equal Literal, if that comes first.
+        args = tuple(sorted(args, key=_is_literal))
         return Union[tuple(exact(arg) for arg in args)]  # noqa: UP007 (known at run time only)
     if origin in _REBUILT:
         return origin[tuple(arg if arg is ... else exact(arg) for arg in args)]
     return Any if _is_closed_protocol(hint) else hint
+
+
+def _is_literal(hint: Any) -> bool:
+    origin: Any = get_origin(hint)
+    return origin is Literal
 
 
 def _is_number(hint: Any) -> bool:
@@ -279,6 +391,21 @@ def _generator() -> type[GenerateJsonSchema]:
     return Plain
 
 
+def admits_none(hint: Any) -> bool:
+    """Return whether a value of this annotation may be None; also where the annotation does not say."""
+    if isinstance(hint, str | TypeVar) or hint in (Any, object, None, type(None), inspect.Signature.empty):
+        return True
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return admits_none(args[0])
+    if origin in (Union, UnionType):
+        return any(admits_none(arg) for arg in args)
+    if origin is Literal:
+        return None in args
+    meant = getattr(hint, "__value__", hint)  # type X = str | None
+    return meant is not hint and admits_none(meant)
+
+
 # ---- problems, in words -------------------------------------------------------------------
 
 _WANTED: Final = {
@@ -309,6 +436,10 @@ _WHY: Final = re.compile(r"_(parsing|type|from_float|parsing_size|required)$")
 
 def refuse(tool: str, problems: Sequence[str]) -> NoReturn:
     raise BadArguments(tool, problems=problems)
+
+
+def no_repeat(tool: str) -> str:
+    return f'{tool} has no argument "{REPEAT}": a call that was made before cannot be repeated here; leave it out'
 
 
 def staged_problem(tool: str, name: str) -> str:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, Final, Literal, Required, TypeAlias, TypedDict
 
 from amends.budget import Costs
+from amends.canonical import ANY_ARGS, OPEN, Shape
 from amends.errors import BadArguments, BadDeclaration
-from amends.model import Call, Kind, Order, Request, Retry, Scope, Staged
+from amends.model import LOST, Call, Kind, Order, Request, Retry, Scope, Staged
 from amends.phrases import name_for_models
 from amends.record import dataclass, field
 from amends.secret import Hidden
-from amends.signature import REPEAT, Signature, parsed, refuse, staged_problem
+from amends.signature import REPEAT, Signature, no_repeat, parsed, refuse, staged_problem
 
 OnConflict: TypeAlias = Literal["raise", "hold"]
 OnFailure: TypeAlias = Literal["raise", "rollback", "continue"]
@@ -69,12 +70,16 @@ class ToolOptions(TypedDict, total=False):
     """The names of what only one run may work on at a time; held until the run has ended."""
     on_lock: OnLock
     """Another run has one: "wait" (default; as long as the run's ``wait``), or "raise" at once."""
+    repeats: bool
+    """False: no model may repeat it on purpose (``again_because``), whatever the runtime says. Default: True."""
     redact: Sequence[str]
     """Arguments never written down nor shown, or paths into them: "card", "customer.iban"."""
     order: Order
     """"advise": this tool's violations of the ordering law are recorded, not refused."""
     probe: TwinLike
     """Asks the world whether a call took effect."""
+    class_names: Mapping[type, str]
+    """The names under which classes of arguments and results are written down. Default: ``__name__``."""
 
 
 class DeclareOptions(ToolOptions, total=False):
@@ -168,8 +173,10 @@ class Declaration:
     cost: CostRule | None = None
     locks: LockRule | None = None
     on_lock: OnLock = "wait"
+    repeats: bool = True
     redact: Sequence[str] = ()
     order: Order | None = None
+    class_names: Mapping[type, str] = field(default_factory=dict[type, str])
     compensate: TwinSaid | None = None
     probe: TwinLike | None = None
     guard: Callable[..., object] | None = None
@@ -182,7 +189,7 @@ class Declaration:
     def signature(self) -> Signature | None:
         """The body's parameters; None where there is no body."""
         if self._signature is None and self.fn is not None:
-            self._signature = Signature(self.name, self.fn, self.local_names)
+            self._signature = Signature(self.name, self.fn, self.local_names, self.class_names)
         return self._signature
 
 
@@ -217,6 +224,10 @@ class ProbeSpec:
     is_async: bool
     settle: float = 0.0
     tool: str | None = None  # the tool that it is, where it is one
+    needs: tuple[str, ...] = ()
+    """Those of ``params`` without which it is not started: they have no default."""
+    takes_none: bool = False
+    """Its ``result`` may be None where the tool's own result never is: None then stands for a call in doubt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +246,15 @@ class Twin:
     probe: ProbeSpec | None = None
     tool: str | None = None
     """The tool that it is, where it is one."""
+    needs: tuple[str, ...] = ()
+    """As in ProbeSpec."""
+    takes_none: bool = False
+    """As in ProbeSpec."""
+
+    @property
+    def needs_result(self) -> bool:
+        """Whether it cannot be started in doubt, since nobody has the result then."""
+        return "result" in self.needs and not self.takes_none
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -263,6 +283,7 @@ class Spec:
     cost: CostRule | None
     locks: LockRule | None
     on_lock: OnLock
+    repeats: bool
     redact: Hidden | None
     order: Order | None
     compensate: Twin | None
@@ -291,8 +312,23 @@ class Spec:
         """Seconds after the last possible send in which an effect may still land; at least the timeout."""
         return max(self.settle_declared, self.timeout or 0.0)
 
+    @property
+    def shape(self) -> Shape:
+        """Which classes the arguments may have."""
+        return ANY_ARGS if self.signature is None else self.signature.shape
+
+    @property
+    def anywhere(self) -> Shape:
+        """Which classes a value may have that is made from the arguments."""
+        return OPEN if self.signature is None else self.signature.anywhere
+
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments by name, validated, defaults filled in; raises BadArguments."""
+        """The arguments by name, validated, defaults filled in; raises BadArguments.
+
+        ``again_because`` is never one: a tool that takes any name would be asked for under another identity by it.
+        """
+        if REPEAT in kwargs:
+            refuse(self.name, [no_repeat(self.name)])
         if self.signature is not None:
             return self.signature.bind(args, kwargs, redact=self.redact)
         if args:
@@ -330,10 +366,15 @@ class Spec:
             return {name: args[name] for name in kept if name in args}
         return {name: value for name, value in args.items() if name not in self.ignore}
 
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a deliberate repeat means anything here, and the tool allows one."""
+        return self.repeats and self.kind != "read"
+
     def schema(self, *, repeats: bool = False) -> dict[str, Any]:
         """The JSON schema of the arguments, with ``again_because`` where a repeat may be asked for."""
         made: dict[str, Any] = self.signature.schema() if self.signature else {"type": "object", "properties": {}}
-        if repeats and self.kind != "read":
+        if repeats and self.may_repeat:
             made["properties"][REPEAT] = {
                 "type": "string",
                 "description": "Only if this very call was made before and is meant a second time: why.",
@@ -342,14 +383,15 @@ class Spec:
 
 
 def twin_kwargs(params: Sequence[str], *, args: Mapping[str, Any], result: object, call: Call) -> dict[str, Any]:
-    """What a twin is called with: the names it asks for.
+    """Return what a twin is called with: the names it asks for.
 
     ``result`` and ``call`` are those of the call, whatever the tool's own arguments are called. A name that an
-    older record does not have is left out: the twin's default, or its own error, decides.
+    older record does not have, and a result that is ``LOST``, are left out: the twin's default decides.
     """
     named: dict[str, Any] = dict(args) if EVERYTHING in params else {n: args[n] for n in params if n in args}
     ours = {"result": result, "call": call}
-    return named | {name: value for name, value in ours.items() if name in params}
+    made = named | {name: value for name, value in ours.items() if name in params}
+    return {name: value for name, value in made.items() if value is not LOST}
 
 
 def schemas(specs: Iterable[Spec], style: Style, *, repeats: bool = False) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from amends.check import bad, check_seconds, checked_retry, has_argument
 from amends.errors import BadDeclaration
 from amends.model import Absent, Happened, Probed, Retry, Unknown
 from amends.record import dataclass
-from amends.signature import is_async_function
+from amends.signature import admits_none, hints_of, is_async_function
 from amends.spec import (
     EVERYTHING,
     TWIN_RETRY,
@@ -129,6 +129,8 @@ class Known:
             timeout=twin.timeout,
             probe=probe,
             tool=asked.tool,
+            needs=asked.needs,
+            takes_none=asked.takes_none,
         )
 
     def asked(self, declared: Declaration, twin: TwinLike, role: str, *, settle: float = 0.0) -> ProbeSpec:
@@ -141,19 +143,38 @@ class Known:
         fn = self.body(own) if own is not None else self._function(declared, twin, role)
         is_elsewhere = own is not None and self.grounded(own).fn is None
         params: tuple[str, ...]
+        needs: tuple[str, ...] = ()
+        takes_none = False
+        table = twin.get("args") if isinstance(twin, Mapping) else None
+        if table is not None:
+            needs = _named_in(table)
         if fn is None:
             assert own is not None, "what is no tool has a function"
             # Whoever calls it there is given all there is, and picks.
             fn, params = Elsewhere(own.name), (EVERYTHING, "result", "call")
-        elif isinstance(twin, Mapping) and "args" in twin:
-            fn, params = _with_args(declared, fn, twin["args"], role), (EVERYTHING, "result", "call")
+        elif table is not None:
+            fn, params = _with_args(declared, fn, table, role), (EVERYTHING, "result", "call")
         else:
-            params = _params(declared, fn, role)
+            takes_none = _takes_none(declared, fn)
+            params, needs = _params(declared, fn, role)
+            if role in PROBES and own is None and hints_of(fn, declared.local_names).get("return") is bool:
+                bad(
+                    declared,
+                    f"{declared.name}: its {role} returns a bool; it returns Happened(result), Absent() or Unknown()",
+                )
         if isinstance(fn, Elsewhere):
-            return ProbeSpec(fn, params, False, settle=settle, tool=fn.name)
+            return ProbeSpec(fn, params, False, settle=settle, tool=fn.name, needs=needs)
         if role in PROBES and (is_elsewhere or isinstance(twin, Mapping)):
             fn = _answering(fn, str(twin.get("result", "$result")) if isinstance(twin, Mapping) else "$result")
-        return ProbeSpec(fn, params, is_async_function(fn), settle=settle, tool=own.name if own is not None else None)
+        return ProbeSpec(
+            fn,
+            params,
+            is_async_function(fn),
+            settle=settle,
+            tool=own.name if own is not None else None,
+            needs=needs,
+            takes_none=takes_none,
+        )
 
     def _function(self, declared: Declaration, twin: TwinLike, role: str) -> Callable[..., Any]:
         named = twin.get("tool") if isinstance(twin, Mapping) else twin
@@ -190,13 +211,15 @@ def found_at(path: str, refuse: Callable[[str], object]) -> Any:
 # ---- the names it asks for ----------------------------------------------------------------
 
 
-def _params(declared: Declaration, fn: Callable[..., Any], role: str) -> tuple[str, ...]:
+def _params(declared: Declaration, fn: Callable[..., Any], role: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names it asks for, and those of them that have no default: without these it is not started."""
     name = getattr(fn, "__name__", None) or repr(fn)
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (ValueError, TypeError):
         bad(declared, f"{declared.name}: the parameters of its {role} {name} cannot be read; wrap it in a def")
     asked: list[str] = []
+    needs: list[str] = []
     for parameter in parameters:
         if parameter.kind is parameter.VAR_KEYWORD:
             asked.append(EVERYTHING)
@@ -204,7 +227,31 @@ def _params(declared: Declaration, fn: Callable[..., Any], role: str) -> tuple[s
             bad(declared, f"{declared.name}: its {role} {name} is asked by name; remove the / after {parameter.name}")
         elif parameter.kind is not parameter.VAR_POSITIONAL and _is_askable(declared, parameter, role, name):
             asked.append(parameter.name)
-    return tuple(asked)
+            if parameter.default is parameter.empty and parameter.name != "call":
+                needs.append(parameter.name)
+    return tuple(asked), tuple(needs)
+
+
+def _takes_none(declared: Declaration, fn: Callable[..., Any]) -> bool:
+    """Return whether ``result`` is annotated as None or something else, and the tool's own result is never None.
+
+    Only then does the annotation say anything about a result that nobody has.
+    """
+    if declared.signature is None or admits_none(declared.signature.hints.get("return", Any)):
+        return False
+    hint = hints_of(fn, declared.local_names).get("result", Any)
+    return hint is not Any and hint is not object and admits_none(hint)
+
+
+def _named_in(table: Any) -> tuple[str, ...]:
+    """Return what a table of arguments cannot do without: the result, and arguments of the call."""
+    paths = [value.split(".") for value in table.values() if isinstance(value, str)]
+    named = ["result" if path[0] == "$result" else path[1] for path in paths if _is_needed(path)]
+    return tuple(dict.fromkeys(named))
+
+
+def _is_needed(path: list[str]) -> bool:
+    return path[0] == "$result" or (path[0] == "$args" and len(path) > 1)
 
 
 def _is_askable(declared: Declaration, parameter: inspect.Parameter, role: str, name: str) -> bool:

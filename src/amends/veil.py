@@ -13,20 +13,21 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, Protocol, TypeAlias
+from unicodedata import normalize
 
-from amends.canonical import DEPTH_MAX, Stored, canonical, decode, encode
+from amends.canonical import CLASS, DEPTH_MAX, Fields, Shape, Stored, canonical, decode, encode
 from amends.plain import digest_of, head
-from amends.secret import MARK, MASK, NOTHING, Hidden, Secret
+from amends.secret import BOUNDED_CHARS_MAX, MARK, MASK, NOTHING, Hidden, Secret, encoded_spans
 
 COMMITMENT_CHARS: Final = 32
 SPELLED_CHARS_MIN: Final = 3
 """What is shorter is not searched for in texts: it would be found everywhere."""
-BOUNDED_CHARS_MAX: Final = 5
-"""What is this short is masked only where it stands alone, and not inside a longer word or number."""
 LINE_CHARS_MIN: Final = 16
 """Of a hidden text of many lines (a private key) each line this long is searched for by itself."""
 LEAVES_MAX: Final = 1_000
 """Parts of one hidden value that are searched for in texts."""
+REDACTED: Final = "a part of it is redacted"
+"""How the stated loss of a result begins in which values were masked for good."""
 CONTAINERS: Final = ("$tuple", "$set", "$frozenset")
 
 About: TypeAlias = tuple[str, ...]
@@ -73,16 +74,21 @@ class Veil:
 
     # ---- values -----------------------------------------------------------------------------
 
-    def hide(self, value: Any, about: About, *, places: tuple[str, ...] = (), path: str) -> tuple[Any, Known]:
-        """The value with a ``Secret`` in each hidden place, and the spellings of what was there."""
-        walk = _Hiding(self, self.hidden.at(places) if places else self.hidden, about, path)
+    def hide(
+        self, value: Any, about: About, *, places: tuple[str, ...] = (), path: str, shape: Shape | None = None
+    ) -> tuple[Any, Known]:
+        """The value with a ``Secret`` in each hidden place, and the spellings of what was there.
+
+        ``shape``: which classes may be in it; a commitment holds the class where the annotation leaves that open.
+        """
+        walk = _Hiding(self, self.hidden.at(places) if places else self.hidden, about, path, shape)
         return walk.veiled(value, ()), walk.known
 
-    def secret(self, value: Any, about: About, *, path: str) -> Secret:
+    def secret(self, value: Any, about: About, *, path: str, shape: Shape | None = None) -> Secret:
         """What stands for this value."""
         value = _unwrapped(value)
-        commitment = self.commit(about, canonical(value, path=path))
-        sealed = "" if self.vault is None else self.vault.seal(encode(value, path=path), commitment)
+        commitment = self.commit(about, canonical(value, path=path, shape=shape))
+        sealed = "" if self.vault is None else self.vault.seal(encode(value, path=path, shape=shape), commitment)
         return Secret(commitment, sealed)
 
     def revealed(self, text: str) -> str:
@@ -125,7 +131,9 @@ class Veil:
 
     def holds(self, text: str, known: Known) -> bool:
         """Whether something hidden is spelled in the text."""
-        return any(spelled in text for spelled in known) or self.hidden.matches(text)
+        if any(spelled in text for spelled in known) or self.hidden.matches(text):
+            return True
+        return bool(known) and bool(encoded_spans(text, known, ()))
 
     def name(self, text: str, known: Known, about: About) -> str:
         """A name in which each hidden value is a commitment of its own kind: equal for equal values, and readable."""
@@ -134,6 +142,8 @@ class Veil:
                 text = text.replace(spelled, f"secret-{self.commit(about, spelled)}")
         for value in self.hidden.values:
             text = value.sub(lambda found: f"secret-{self.commit(about, found[0])}", text)
+        for start, end, spelled in reversed(encoded_spans(text, known, self.hidden.values)):
+            text = f"{text[:start]}secret-{self.commit(about, spelled or text[start:end])}{text[end:]}"
         return text
 
     # ---- results ------------------------------------------------------------------------------
@@ -146,8 +156,9 @@ class Veil:
         masked = _Masking(self, known, about).masked(data)
         if masked == data:
             return stored
-        lost = "" if self.vault is not None else f"a part of it is redacted: a replay gets {MASK} there"
-        return Stored(_dump(masked), stored.loss or lost or None)
+        lost = "" if self.vault is not None else f"{REDACTED}: a replay gets {MASK} there"
+        said = stored.loss and self.scrub(stored.loss, known)
+        return Stored(_dump(masked), "; ".join(word for word in (lost, said) if word) or None)
 
 
 # ---- hiding values ------------------------------------------------------------------------
@@ -156,8 +167,8 @@ class Veil:
 class _Hiding:
     """One walk through a value."""
 
-    def __init__(self, veil: Veil, hidden: Hidden, about: About, path: str) -> None:
-        self._veil, self._hidden, self._about, self._path = veil, hidden, about, path
+    def __init__(self, veil: Veil, hidden: Hidden, about: About, path: str, shape: Shape | None) -> None:
+        self._veil, self._hidden, self._about, self._path, self._shape = veil, hidden, about, path, shape
         self.known: dict[str, Secret] = {}
 
     def veiled(self, value: Any, path: tuple[object, ...]) -> Any:
@@ -187,11 +198,11 @@ class _Hiding:
             key = self._secret(name, path) if isinstance(name, str) and self._hidden.matches(name) else name
             made[key] = self.veiled(item, (*path, name))
             same = same and key is name and made[key] is item
-        return value if same else made
+        return value if same else made if isinstance(value, Mapping) else Fields(type(value), made)
 
     def _secret(self, value: Any, path: tuple[object, ...]) -> Secret:
         where = ".".join([self._path, *map(str, path)])
-        secret = self._veil.secret(value, self._about, path=where)
+        secret = self._veil.secret(value, self._about, path=where, shape=self._shape)
         for spelled in spellings(value):
             self.known.setdefault(spelled, secret)
         return secret
@@ -223,7 +234,8 @@ def spellings(value: Any) -> Iterator[str]:
         if count >= LEAVES_MAX:
             return
         lines = [line.strip() for line in leaf.splitlines()] if "\n" in leaf else []
-        for text in (leaf, leaf.strip(), *(line for line in lines if len(line) >= LINE_CHARS_MIN)):
+        forms = () if leaf.isascii() else (normalize("NFC", leaf), normalize("NFD", leaf))
+        for text in (leaf, leaf.strip(), *forms, *(line for line in lines if len(line) >= LINE_CHARS_MIN)):
             for spelled in (text, repr(text)[1:-1], json.dumps(text)[1:-1], _plain_dump(text)[1:-1], _in_url(text)):
                 if len(spelled) >= SPELLED_CHARS_MIN and spelled not in seen:
                     seen.add(spelled)
@@ -269,6 +281,8 @@ def _masked(text: str, known: Known, mask: Callable[[Secret], str]) -> str:
             text = text.replace(spelled, said)
         else:
             text = re.sub(rf"(?<!\w){re.escape(spelled)}(?!\w)", said, text)
+    for start, end, spelled in reversed(encoded_spans(text, known, ())) if known else ():
+        text = f"{text[:start]}{mask(known[spelled])}{text[end:]}"
     return text
 
 
@@ -288,6 +302,9 @@ class _Masking:
                 return {tag: [[self.masked(key), self._field(key, item)] for key, item in data[tag]]}
             if tag in CONTAINERS:
                 return {tag: [self.masked(item) for item in data[tag]]}
+            if tag == CLASS:
+                name, inner = data[tag]
+                return {tag: [name, self.masked(inner)]}
             if tag.startswith("$"):
                 return data if tag == "$secret" or not self._holds(str(data[tag])) else self._hidden(data)
             return {self._veil.scrub(key, self._known): self._field(key, item) for key, item in data.items()}

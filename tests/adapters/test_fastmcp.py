@@ -191,7 +191,7 @@ async def test_a_lost_answer_in_a_tool_is_doubt_although_the_server_wraps_it(sho
 async def test_a_model_may_say_that_it_means_a_call_once_more(shop: Shop) -> None:
     args: dict[str, Any] = {"order": "A1", "cents": 500}
     meta: Any = {RUN_META: "r"}
-    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared(), repeats=True) as rt:
         async with Client(serving(rt, shop, repeats=True)) as client:
             shown = {tool.name: tool.input_schema["properties"] for tool in await client.list_tools()}
             assert "again_because" in shown["charge"]

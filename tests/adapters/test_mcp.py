@@ -261,7 +261,7 @@ async def test_there_is_nothing_to_end_without_a_name(shop: Shop) -> None:
 async def test_a_model_may_say_that_it_means_a_call_once_more(shop: Shop) -> None:
     args: dict[str, Any] = {"order": "A1", "cents": 500}
     meta: Any = {RUN_META: "r"}
-    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared(), repeats=True) as rt:
         async with Client(serving(guarded(rt, repeats=True), shop)) as client:
             shown = {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
             assert "again_because" in shown["charge"]["properties"]

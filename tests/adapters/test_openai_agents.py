@@ -332,7 +332,7 @@ async def test_a_model_may_say_that_it_means_a_call_once_more(shop: Shop, strict
     turns: list[Turn] = [[("charge", args)], [("charge", {**args, "again_because": "a second box"})], "charged"]
     if strict:
         turns[0] = [("charge", {**args, "again_because": None})]
-    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared(), repeats=True) as rt:
         model = model_saying(turns)
         await AmendsRunner(rt).run(Agent(name="clerk", model=model, tools=tools), "please", run_id="r")
         assert [call.again for call in (await rt.report("r")).calls] == [None, "a second box"]

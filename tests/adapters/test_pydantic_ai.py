@@ -286,7 +286,7 @@ def amends_is_outside() -> bool:
 @on_a_loop
 async def test_a_model_may_say_that_it_means_a_call_once_more(shop: Shop) -> None:
     again = ("charge", {"order": "A1", "cents": 500, "again_because": "a second box"})
-    async with amends.AsyncRuntime(shop.url, tools=shop.declared()) as rt:
+    async with amends.AsyncRuntime(shop.url, tools=shop.declared(), repeats=True) as rt:
         agent = Agent(
             model_saying([CHARGED[0], [again], "charged"]),
             tools=shop.functions(),

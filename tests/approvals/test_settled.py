@@ -15,7 +15,7 @@ from tests.approvals.conftest import Shop, yes
 
 
 def test_a_no_is_not_got_around_by_calling_it_another_one(shop: Shop) -> None:
-    rt = shop.runtime(asks={"charge": True})
+    rt = shop.runtime(asks={"charge": True}, repeats=True)
     run = rt.open("r", recover="wait")
     run.answer("reserve", {"item": "a"})
     run.answer("charge", {"order": "1"})

@@ -115,7 +115,7 @@ def _resumed(store: MemoryStore) -> Runtime:
     Runtime(tools=[reserve], store=store).open("r").call(reserve, n=1)
     row = next(iter(store.runs.values()))
     store.runs[row.uid] = _let_go(row)  # type: ignore[assignment]
-    return Runtime(tools=[reserve], store=store)
+    return Runtime(tools=[reserve], store=store, repeats=True)
 
 
 def test_a_call_that_was_held_when_its_block_ended_is_done_once_a_person_lets_it() -> None:

@@ -47,7 +47,7 @@ def test_held_as_a_suspected_duplicate() -> None:
         return {"id": "ch_1"}
 
     charge.compensate(lambda: None)
-    rt = runtime(charge)
+    rt = runtime(charge, repeats=True)
     with pytest.raises(KeyboardInterrupt), rt.run("r", recover="wait"):
         charge(order="1042", cents=4200)
         raise KeyboardInterrupt
@@ -146,7 +146,7 @@ def test_out_of_order_twice_and_after_the_pivot() -> None:
 
 def test_key_conflict_shows_both_and_the_result() -> None:
     charge = _shop()
-    with runtime(charge).run("r") as run:
+    with runtime(charge, repeats=True).run("r") as run:
         run.answer("charge", {"order": "1042", "cents": 4200})
         answer = run.answer("charge", {"order": "1042", "cents": 4900})
         again = run.answer("charge", {"order": "1042", "cents": 4900, "again_because": "a second box"})
@@ -303,7 +303,7 @@ def test_schemas_come_in_four_styles() -> None:
     assert responses["parameters"] == anthropic["input_schema"] == mcp["inputSchema"] == schema
     assert {openai["function"]["name"], responses["name"], anthropic["name"], mcp["name"]} == {"charge"}
     assert mcp["annotations"] == {"readOnlyHint": False, "idempotentHint": False}
-    (repeats,) = rt.schemas("anthropic", repeats=True)
+    (repeats,) = runtime(charge, repeats=True).schemas("anthropic")
     assert "again_because" in repeats["input_schema"]["properties"]
 
 

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from amends import UsageError, tool
-from amends.errors import BadArguments, NotStorable, TooLarge
+from amends.errors import BadArguments, NotStorable, ResultLost, TooLarge
 from tests.behaviour.world import World, runtime, states
 
 
@@ -109,7 +109,8 @@ def test_a_result_that_cannot_be_written_down_is_a_success_with_a_stated_loss(va
     rt = runtime(make)
     with rt.run("r"):
         assert make() is value
-        assert make() is None
+        with pytest.raises(ResultLost):
+            make()
     (call,) = rt.calls()
     assert call.state == "succeeded"
     assert call.loss

@@ -9,7 +9,7 @@ from amends import __version__
 from tests.cli.command import environment, run
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference" / "cli.md"
-GROUPS = ("runs", "call", "approvals", "doubts", "audit", "config", "db")
+GROUPS = ("runs", "call", "approvals", "doubts", "rules", "audit", "config", "db")
 HELP_CPU_S_MAX = 0.25
 
 

@@ -201,9 +201,16 @@ def test_two_names_that_are_one_for_a_model_are_a_mistake() -> None:
         agent_of(rt)("Hello.")
 
 
-def test_a_model_may_repeat_a_call_on_purpose_where_it_is_let(agent: Agent, world: World) -> None:
+def test_a_model_may_repeat_a_call_on_purpose_where_it_is_let(agent: Agent, world: World, kind: str) -> None:
     again = ("charge", {"order": "7", "cents": 4200, "again_because": "a second box"})
-    done = agent(CHARGE, again, "Done.", repeats=True)
+    assert agent(CHARGE, again, "Done.").report.calls
+    assert effects(world) == ["charge 7"], "it was not offered"
+    with pytest.raises(UsageError, match="honour"):
+        agent(CHARGE, again, "Done.", repeats=True)
+    world = World(world.folder / "other")
+    world.folder.mkdir()
+    with Runtime("memory:", tools=tools_of(world), repeats=True) as rt:
+        done = agent_of(rt, kind)(CHARGE, again, "Done.")
     assert effects(world) == ["charge 7", "charge 7"]
     assert [call.again for call in done.report.calls if call.tool == "charge"] == [None, "a second box"]
 

@@ -77,7 +77,7 @@ def test_three_identical_calls_are_possible_by_saying_so(ledger: Ledger) -> None
     """AgentRelay 3.4 e: three intended identical calls in a run, one effect: no way to say "again, on purpose"."""
     log: list[Any] = []
     pay = _pay(log)
-    rt = ledger(pay)
+    rt = ledger(pay, repeats=True)
     asked: dict[str, Any] = {"order": "7", "amount": Decimal(5)}
     with rt.run("r") as run:
         ids = [pay(**asked), pay.with_options(again="second box")(**asked)]

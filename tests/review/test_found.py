@@ -522,7 +522,7 @@ def test_a_repeated_start_that_is_cancelled_is_in_flight_until_its_thread_return
 def resumed(store: MemoryStore, *tools: Any) -> Runtime:
     row = next(iter(store.runs.values()))
     store.runs[row.uid] = replace(store.runs[row.uid], owner="", lease_until=0.0)
-    return Runtime(tools=tools, store=store)
+    return Runtime(tools=tools, store=store, repeats=True)
 
 
 def test_a_decided_retriable_still_waits_for_the_pivot() -> None:

@@ -56,7 +56,7 @@ def build(world: World, variant: str) -> Runtime:
     def claw_back(result: str) -> None:
         world.undo("refund", result)
 
-    return Runtime(world.url, tools=[refund])
+    return Runtime(world.url, tools=[refund], repeats=True)
 
 
 def _ask(run: Run, asked: dict[str, Any]) -> str:

@@ -16,10 +16,25 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from amends import notices, planmark, planning, proofs, requesting
+from amends import canonical, notices, planmark, planning, proofs, requesting
 from amends.budgetrows import UpdateSlice
 from amends.chain import GENESIS
-from amends.engine import call, checkpointing, doubt, ending, judge, landing, recovery, replay, rollback, session
+from amends.engine import (
+    call,
+    checkpointing,
+    doubt,
+    ending,
+    holding,
+    judge,
+    landing,
+    leaving,
+    policy,
+    recovery,
+    replay,
+    rollback,
+    session,
+    veiling,
+)
 from amends.engine import values as engine_values
 from amends.ledger import AdmitCall
 from amends.lockrows import TakeLock, Wanted
@@ -49,21 +64,27 @@ from amends.store import ending as store_ending
 from amends.store import notices as store_notices
 from amends.store.memory import _ROWS, MemoryStore
 from amends.testing.simulation import Process, Simulation
+from amends.tool import BareUse
 from tests.sim.scenarios import VARIANTS, Variant
 from tests.sim.schedule import LEDGER, Schedule, kinds_at
 from tests.sim.sweep import Tally, clean_trace, one, random_schedule, scenarios_of
 
+tool_module = sys.modules[BareUse.__module__]  # `amends.tool` is the decorator
 MODULES = (
     call,
     doubt,
     ending,
+    holding,
     judge,
     landing,
+    leaving,
+    policy,
     recovery,
     replay,
     engine_values,
     rollback,
     session,
+    veiling,
     admission,
     law,
     change,
@@ -88,6 +109,9 @@ MODULES = (
     kin,
     below,
     requesting,
+    canonical,
+    veiling,
+    tool_module,
 )
 SCHEDULES_MAX = 4_000
 
@@ -419,7 +443,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((doubt, "settle_left", "return quiet + spec.settle - clocks.mono", "return (row.started_at or 0.0) + spec.settle - clocks.wall")),
         ("ledger_against_world", "effects_once"), ("F1", "F6", "F17")),
     Bug("9", "timeout recorded as failed",
-        lambda: rewritten((judge, "judge", 'return "doubt" if names & PERHAPS', 'return "certain" if names & PERHAPS')),
+        lambda: rewritten((judge, "_by_name", 'if name in PERHAPS:\n            return "doubt"', 'if name in PERHAPS:\n            return "certain"')),
         ("ledger_against_world",), ("F3", "F1")),
     Bug("10", "non-idempotent call restarted from in_doubt",
         lambda: rewritten((doubt, "is_repeatable", "if not spec.idempotent or", "if")), ("effects_once",), ("F1", "F3")),
@@ -609,12 +633,63 @@ BUGS: tuple[Bug, ...] = (
     Bug("C4", "a checkpoint names the first event of a tree instead of the newest",
         lambda: rewritten((checkpoints, "draft_checkpoint", "heads[one.root].n < one.n", "heads[one.root].n > one.n")),
         ("checkpoints_cover",), ("F33",)),
+    Bug("U1", "a rule that cannot be compared lets the call pass",
+        lambda: rewritten((policy, "_first", 'if judged.verdict == "no":', 'if judged.verdict != "matches":')),
+        ("approvals_against_starts",), ("F35",)),
+    Bug("U2", "a repeat that was not offered is honoured",
+        lambda: rewritten((requesting, "_because", "if not hub.may_repeat(spec):", "if False:")),
+        ("repeats_are_offered",), ("F35",)),
+    Bug("H1", "a handler may call the tool's own function any number of times",
+        lambda: rewritten((tool_module, "BareUse", "if self._is_used:", "if False:")),
+        ("effects_once", "ledger_against_world"), ("H1", "H2")),
+    Bug("H2", "a handler may call the tool's own function with any arguments",
+        lambda: rewritten((requesting, "_with_bare_use", "== asked", "!= ''")),
+        ("effects_once", "ledger_against_world"), ("H1", "H2")),
+    Bug("H3", "what a handler leaves behind may still call the tool's own function",
+        lambda: rewritten((tool_module, "BareUse", "self._is_over = True", "pass")),
+        ("effects_once", "ledger_against_world"), ("H1", "H2")),
     Bug("V1", "the end of a chain is read before the tree is locked", head_of_before, ("record_is_whole",)),
     Bug("V2", "an event is linked to nothing", link_to_nothing, ("record_is_whole",)),
     Bug("V3", "an event is written beside the chain", beside_the_chain, ("record_is_whole",)),
+    Bug("N6", "a group of errors is judged without its leaves",
+        lambda: rewritten((judge, "_links", "if is_a(link, BaseExceptionGroup):", "if False:")),
+        ("ledger_against_world", "effects_once"), ("F40",)),
+    Bug("N7", "an error is judged without what it was raised from",
+        lambda: rewritten((judge, "_links", "if cause is not None:", "if False:")),
+        ("ledger_against_world", "effects_once"), ("F40",)),
+    Bug("N8", "an error is judged without what was handled when it was raised",
+        lambda: rewritten((judge, "_links", "if context is not None and", "if False and")),
+        ("ledger_against_world", "effects_once"), ("F40",)),
+    Bug("N9", "Held that passes through a body is a failure of the outer call",
+        lambda: rewritten((judge, "_of_amends", "is_a(error, Waiting, InDoubt, RunBlocked, LedgerError, Locked)", "is_a(error, InDoubt)")),
+        ("ledger_against_world", "effects_once"), ("F41",)),
+    Bug("N10", "a child left inside a body lets the lease of its tree go",
+        lambda: rewritten((holding, "let_go_held", "if session.uid == session.root or not (session.bodies or await LiveCalls(session.root)):", "if True:")),
+        ("lease_kept",), ("F41",)),
+    Bug("N11", "a refusal after a call inside had its effect is a failure",
+        lambda: rewritten((judge, "_of_amends", 'return "doubt" if nested and', 'return "doubt" if False and')),
+        ("ledger_against_world", "effects_once"), ("F41",)),
+    Bug("N12", "a call inside a body does not wait for its person",
+        lambda: rewritten((call, "_patience", "if body is None:", "if True:")),
+        ("waited_in_place", "ledger_against_world"), ("F41",)),
+    Bug("N13", "a doubtful error of a compensation is read without its group",
+        lambda: rewritten((rollback, "_settle", 'judge(spec, ended.error, around=ended.around).verdict == "doubt"', "isinstance(ended.error, TimeoutError)")),
+        ("compensated_once", "ledger_against_world"), ("F40",)),
     Bug("V4", "a settlement does not prove its result",
         lambda: rewritten((proofs, "settlement_said", '"result": proof_of(op, op.result), ', "")),
         ("record_is_whole",)),
+    Bug("G2", "a lost result is handed to its compensation as None",
+        lambda: rewritten((veiling, "missing", 'if "result" not in asked.needs or (', "if True or ("), (veiling, "twin_given", "result = None if asked.takes_none and row.comp_blind else LOST", "result = None")),
+        ("ledger_against_world",), ("G1", "G3")),
+    Bug("G3", "a compensation that tolerates absence is started in doubt without the result that it needs",
+        lambda: rewritten((doubt, "may_compensate_in_doubt", " and not twin.needs_result", ""), (veiling, "missing", 'if "result" not in asked.needs or (', 'if "result" not in asked.needs or row.comp_blind or ('), (veiling, "twin_given", "result = None if asked.takes_none and row.comp_blind else LOST", "result = None")),
+        ("ledger_against_world",), ("G2",)),
+    Bug("G4", "asked again, a lost result is None",
+        lambda: rewritten((veiling, "recorded_result", "if row.result is None:", "if False:")),
+        ("answers_true",), ("G1",)),
+    Bug("G5", "a compensation that was stopped in a living process stays as it is",
+        lambda: rewritten((landing, "stop_here", "if await LiveCalls(session.uid):", "if True:")),
+        ("no_orphans",), ("G4", "F6")),
     Bug("T1", "the wall clock alone says that a lease has ended",
         lambda: rewritten((opening, "is_free", "return ended and root.lease_until <= now", "return root.lease_until <= now")),
         ("owner_undisturbed",), ("T1",)),
@@ -627,6 +702,25 @@ BUGS: tuple[Bug, ...] = (
     Bug("V5", "an event does not say who refused a call, and why",
         lambda: rewritten((change, "move_approval", "said=words_bound(row, changes), ", "")),
         ("record_is_whole",), ("F20",)),
+    # ---- L: values ----
+    Bug("L11", "the class of a value is missing from the key",
+        lambda: rewritten((canonical, "_pack_member", "if shape.names(member) else packed", "if shape.names(member) and walk.packs is not _MEANINGS else packed")),
+        ("classes_are_told_apart",), ("F50",)),
+    Bug("L12", "a union is read back as its first member",
+        lambda: rewritten((canonical, "_revived", "member = shape.named(name)", "member = next(iter(shape.classes.values()), None) if exact else shape.named(name)")),
+        ("body_got_what_was_recorded",), ("F50", "F51")),
+    Bug("L13", "the body gets the caller's live objects",
+        lambda: rewritten((canonical, "write_args", "return Written(kept, text, canonical(kept, shape=shape), copy)", "return Written(args, text, canonical(kept, shape=shape), None)")),
+        ("body_got_what_was_recorded",), ("F52",)),
+    Bug("L14", "a retry gets what the first attempt has changed",
+        lambda: rewritten((call, "run_attempts", "kwargs=ask.fresh()", "kwargs=ask.args")),
+        ("body_got_what_was_recorded",), ("F52", "F50")),
+    Bug("L15", "a call that starts later gets its arguments as plain data",
+        lambda: rewritten((session, "args_of", "if spec is None or spec.signature is None:", "if True:")),
+        ("body_got_what_was_recorded",), ("F51",)),
+    Bug("L16", "a compensation gets its arguments through the validators of a union that takes the first that fits",
+        lambda: rewritten((session, "args_of", "found, unlike = revive_each(text, spec.signature.shape)", "found, unlike = dict(decode(text.replace('[\"Employee\",', '[\"Customer\",'))), {'to'}")),
+        ("body_got_what_was_recorded",), ("F50", "F52")),
 )  # fmt: skip
 
 

@@ -57,11 +57,19 @@ EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 def make(
-    name: str, kind: str = "compensatable", variant: Variant = PLAIN, *, twin: Mapping[str, Any] = EMPTY, **options: Any
+    name: str,
+    kind: str = "compensatable",
+    variant: Variant = PLAIN,
+    *,
+    twin: Mapping[str, Any] = EMPTY,
+    flow: Callable[[], Coroutine[Any, Any, str]] | None = None,
+    **options: Any,
 ) -> Any:
-    """A tool of the simulation; ``twin``: other options of its compensation."""
+    """A tool of the simulation; ``twin``: other options of its compensation, ``flow``: a body that asks for calls."""
 
-    def body(n: int = 0, word: str = "") -> str:
+    def body(n: int = 0, word: str = "") -> Any:
+        if flow is not None:
+            return flow()
         return "seen" if kind == "read" else Here.world.act()
 
     def undo() -> None:
@@ -70,6 +78,7 @@ def make(
     def ask() -> Probed[str]:
         return Here.world.probe()
 
+    body.is_flow = flow is not None  # type: ignore[attr-defined]
     body.__name__, undo.__name__, ask.__name__ = name, f"undo_{name}", f"probe_{name}"
     repeats: dict[str, bool | str] = {"": False, "idempotent": True, "window": "24h"}
     idempotent = repeats[variant.repeat]
@@ -114,6 +123,7 @@ class Scenario:
     sweeper: Callable[[Inside], Coroutine[Any, Any, Any]] | None = None
     """Comes by whenever the ledger is at rest: before a zombie wakes, before a person speaks."""
     asks: tuple[str, ...] = ()
+    unrepeated: tuple[str, ...] = ()
     """Tools that never start without somebody's yes."""
     budgets: tuple[Budget, ...] = ()
     hub: Hub | None = None
@@ -653,13 +663,18 @@ def all_scenarios(v: Variant) -> list[Scenario]:
     from tests.sim.approving import approving_scenarios
     from tests.sim.checkpointing import checkpoint_scenarios
     from tests.sim.clocks import clock_scenarios
+    from tests.sim.contexts import context_scenarios
     from tests.sim.desk import desk_scenarios
     from tests.sim.forking import fork_scenarios
     from tests.sim.locking import lock_scenarios
+    from tests.sim.losses import loss_scenarios
+    from tests.sim.nested import nested_scenarios
     from tests.sim.replaying import replay_scenarios
+    from tests.sim.rules import rule_scenarios
     from tests.sim.spending import spending_scenarios
     from tests.sim.sweeping import sweeping_scenarios
     from tests.sim.telling import telling_scenarios
+    from tests.sim.values import value_scenarios
 
     return [
         *(f1_call(v, policy) for policy in ("rollback", "resume", "wait")),
@@ -703,5 +718,10 @@ def all_scenarios(v: Variant) -> list[Scenario]:
         *telling_scenarios(v),
         *checkpoint_scenarios(v),
         *replay_scenarios(v),
+        *nested_scenarios(v),
+        *loss_scenarios(v),
+        *rule_scenarios(v),
         *clock_scenarios(v),
+        *value_scenarios(v),
+        *context_scenarios(v),
     ]

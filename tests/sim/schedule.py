@@ -60,7 +60,13 @@ class Outcome:
 def play(scenario: Scenario, schedule: Schedule) -> Outcome:
     """Run one schedule to its very end."""
     sim = Simulation(seed=schedule.seed)
-    world = World(sim, scenario.traits, unknown_probes=scenario.unknown_probes, asks=frozenset(scenario.asks))
+    world = World(
+        sim,
+        scenario.traits,
+        unknown_probes=scenario.unknown_probes,
+        asks=frozenset(scenario.asks),
+        unrepeated=frozenset(scenario.unrepeated),
+    )
     Here.world = world
     hub = scenario.prepared()
     hub.store, hub.new_id = sim.store, sim.new_id
@@ -108,6 +114,8 @@ class _Stage:
             sim.run(agent)
             if second is not None:
                 sim.run(second)
+        if agent.done and second is None:
+            self.world.left(agent)
         if isinstance(agent.ended, Busy) and second is None:
             self.world.alone.append("the agent waited for itself")
         self._until_quiet(schedule.recovery)
@@ -223,7 +231,9 @@ async def _decide_all(world: World, hub: Any, uid: str, round_: int, process: Pr
             undone = Absent() if world.stands(row.id) else Happened(None)
             await doubting.resolve(hub, NOBODY, row.id, undone, by="anna", why="looked")
         elif row.state == "compensation_failed" or (row.state == "backing_off" and row.retry_at is None):
-            await people.retry(NOBODY, row.id, by="anna", why="mended")
+            lacks = row.state == "compensation_failed" and row.result is None and bool(world.stands(row.id))
+            given = {"result": result_of(_provider(row))} if lacks and _needs_result(hub, row) else {}
+            await people.retry(hub, NOBODY, row.id, by="anna", why="mended", **given)
         elif row.state == "held" and row.reason in ("duplicate", "conflict"):
             await people.decide(NOBODY, row.id, ("replay", "refuse")[round_ % 2], by="anna", why="looked")
         elif row.state in ("held", "ready") and row.approval and round_ == 0:
@@ -249,6 +259,11 @@ async def _decide_request(hub: Any, id: str) -> None:
         if asked.state == "pending":
             for by in ("anna", "bob")[: asked.needed]:
                 await deciding.decide(hub, NOBODY, asked.id, "approve", by=by, why="", digest=asked.digest)
+
+
+def _needs_result(hub: Any, row: Any) -> bool:
+    twin = hub.specs[row.tool].compensate
+    return twin is not None and twin.needs_result
 
 
 def _provider(row: Any) -> str:

@@ -55,3 +55,5 @@ run_agent(AsyncRuntime(), "x", client=ScriptedModel("x"), model="m")  # E the ot
 run_agent(Runtime(), "x", client=ScriptedModel("x"), model="m", api="graphql")  # E no such API
 run_agent(Runtime(), "x", client=ScriptedModel("x"), model="m", recover="never")  # E no such policy
 run_agent(Runtime(), "x", model="m")  # E nobody to ask
+tool(mail, kind="read", repeats="no")  # E not a bool
+Runtime("memory:", repeats="yes")  # E not a bool

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, assert_type
 from uuid import UUID
 from amends import (
-    Absent, Answer, Approval, AsyncRun, AsyncRuntime, Budget, BudgetState, Call, Comparison, Cost, CostLine, Happened, Probed, Replayed, Retry, Run, Runtime, Staged, Tool, ToolCall, Unknown, current_call, declare, spent, tool,
+    Absent, Answer, Approval, AsyncRun, AsyncRuntime, Budget, BudgetState, Call, Comparison, Cost, CostLine, Happened, Probed, Replayed, Retry, Rule, RuleTest, RuleVerdict, Run, Runtime, Staged, Tool, ToolCall, Unknown, current_call, declare, spent, tool,
 )
 from amends.links import Verb, sign, verify
 from amends.llm import Finished, Heard, ModelServer, Reply, ScriptedModel, run_agent, run_agent_async
@@ -232,3 +232,17 @@ def forks(rt: Runtime) -> None:
 async def async_forks(art: AsyncRuntime) -> None:
     assert_type(await art.fork("r", at="call"), str)
     assert_type(await art.compare("r", "f"), Comparison)
+
+def rules(rt: Runtime) -> None:
+    Runtime("memory:", rules=[Rule("charge", args={"cents": ">100", "payee": {"iban": "DE*"}})], repeats=True)
+    tested = rt.test_rules("charge", {"cents": 5}, agent="planner")
+    assert_type(tested, RuleTest)
+    assert_type(tested.rules, tuple[RuleVerdict, ...])
+    assert_type(rt.warnings, tuple[str, ...])
+    assert_type(rt.may_repeat("charge"), bool)
+    @tool(kind="pivot", repeats=False)
+    def once() -> None: ...
+
+async def async_rules(art: AsyncRuntime) -> None:
+    assert_type(await art.test_rules("charge", '{"cents": 5}'), RuleTest)
+    assert_type(art.warnings, tuple[str, ...])

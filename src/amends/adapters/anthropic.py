@@ -106,11 +106,13 @@ def until_done(runner: BetaToolRunner[Any]) -> BetaMessage:
     for message in runner:
         last = message
         held: list[Exception] = []
-        token = _held.set(held)
+        before = _held.get()
+        _held.set(held)
         try:
             runner.generate_tool_call_response()  # which the runner keeps, so that no call runs twice
         finally:
-            _held.reset(token)
+            if _held.get() is held:
+                _held.set(before)
         if held:
             raise held[0]
     assert last is not None, "a runner gives one message at least"
@@ -123,11 +125,13 @@ async def until_done_async(runner: BetaAsyncToolRunner[Any]) -> BetaMessage:
     async for message in runner:
         last = message
         held: list[Exception] = []
-        token = _held.set(held)
+        before = _held.get()
+        _held.set(held)
         try:
             await runner.generate_tool_call_response()
         finally:
-            _held.reset(token)
+            if _held.get() is held:
+                _held.set(before)
         if held:
             raise held[0]
     assert last is not None, "a runner gives one message at least"

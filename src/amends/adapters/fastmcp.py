@@ -45,8 +45,8 @@ class AmendsMiddleware(Middleware):
 
     ``run_id``: the run of a request, or what makes it of the tool's name and the arguments. ``notice``: a client that
     can ask its user is told that a call waits for approval; its answer decides nothing, the ledger is looked at again.
-    ``repeats``: a model may say that it means a call once more, in an argument of its own. ``options``: those of
-    ``rt.run``. A tool that says ``readOnlyHint`` and is not declared is a read.
+    ``repeats``: a model may say that it means a call once more, in an argument of its own; default: as the runtime says.
+    ``options``: those of ``rt.run``. A tool that says ``readOnlyHint`` and is not declared is a read.
     """
 
     def __init__(
@@ -55,11 +55,12 @@ class AmendsMiddleware(Middleware):
         *,
         run_id: RunId | None = None,
         notice: bool = False,
-        repeats: bool = False,
+        repeats: bool | None = None,
         **options: Any,
     ) -> None:
         self._rt, self._run_id, self._notice, self._repeats, self._options = rt, run_id, notice, repeats, options
         self._hinted: set[str] = set()
+        _ = rt.schemas(repeats=repeats)  # raises where the runtime would not honour it
 
     async def on_call_tool(self, context: MiddlewareContext[CallToolRequestParams], call_next: Next) -> ToolResult:
         """The call, done at most once."""
@@ -88,7 +89,10 @@ class AmendsMiddleware(Middleware):
     ) -> Sequence[Tool]:
         """The tools as a model sees them: with a word for a repeat, where it may ask for one."""
         tools = await call_next(context)
-        return [one if one.name == END else _repeatable(one) for one in tools] if self._repeats else tools
+        return [_repeatable(one) if one.name != END and self._offers(one.name) else one for one in tools]
+
+    def _offers(self, tool: str) -> bool:
+        return self._repeats is not False and self._rt.may_repeat(tool)
 
     async def end_run(self, ctx: Context, how: Literal["commit", "rollback"], why: str = "") -> str:
         """End the task that the earlier calls belong to: commit it, or take everything back."""

@@ -52,26 +52,30 @@ def guarded(
     *,
     run_id: RunId | None = None,
     notice: bool = False,
-    repeats: bool = False,
+    repeats: bool | None = None,
     **options: Any,
 ) -> Guard:
     """A decorator for the tools of one server: each call is written down first and done at most once.
 
     ``run_id``: the run of a request, or what makes it of the arguments. ``notice``: a client that can ask its user is
     told that a call waits for approval; its answer decides nothing, the ledger is looked at again. ``repeats``: a model
-    may say that it means a call once more, in an argument of its own. ``options``: those of ``rt.run``.
+    may say that it means a call once more, in an argument of its own; default: as the runtime says.
+    ``options``: those of ``rt.run``.
 
     With an ``AsyncRuntime`` every tool becomes async, with a ``Runtime`` only ``def`` tools can be guarded.
     """
     if notice and not isinstance(rt, amends.AsyncRuntime):
         raise amends.UsageError("notice=True needs an AsyncRuntime: a blocking tool cannot ask the client")
+    _ = rt.schemas(repeats=repeats)  # raises where the runtime would not honour it
     return Guard(rt, run_id, notice, repeats, options)
 
 
 class Guard:
     """What ``guarded`` returns: the decorator, and the tool with which a client ends a run that it named."""
 
-    def __init__(self, rt: Any, run_id: RunId | None, notice: bool, repeats: bool, options: dict[str, Any]) -> None:
+    def __init__(
+        self, rt: Any, run_id: RunId | None, notice: bool, repeats: bool | None, options: dict[str, Any]
+    ) -> None:
         self._rt, self._run_id, self._notice, self._repeats, self._options = rt, run_id, notice, repeats, options
         self._made: dict[str, Callable[[dict[str, Any]], _Request]] = {}
 
@@ -93,7 +97,7 @@ class Guard:
             async def call_async(**kwargs: Any) -> Any:
                 return await self._do_async(asked(kwargs))
 
-            made = _with_context(call_async, fn, context, repeats=self._repeats)
+            made = _with_context(call_async, fn, context, repeats=self.offers(name))
             shape = func_metadata(made, skip_names=[context or _REQUEST])
             return made
         if inspect.iscoroutinefunction(fn):
@@ -103,9 +107,13 @@ class Guard:
         def call(**kwargs: Any) -> Any:
             return self._do(asked(kwargs))
 
-        made = _with_context(call, fn, context, repeats=self._repeats)
+        made = _with_context(call, fn, context, repeats=self.offers(name))
         shape = func_metadata(made, skip_names=[context or _REQUEST])  # as the server will see it
         return made
+
+    def offers(self, tool: str) -> bool:
+        """Whether a model is offered a deliberate repeat of this tool."""
+        return self._repeats is not False and bool(self._rt.may_repeat(tool))
 
     @property
     def end_run(self) -> Callable[..., Any]:
@@ -207,7 +215,7 @@ class _Request:
         asked_by = kwargs.pop(_REQUEST, None)
         self.context: Context[Any, Any] | None = kwargs.pop(own_context or _REQUEST, asked_by)
         self._given = {} if own_context is None else {own_context: self.context}
-        self.again: str | None = kwargs.pop(REPEAT, None) if guard._repeats else None
+        self.again: str | None = kwargs.pop(REPEAT, None) if guard.offers(tool) else None
         self.args = kwargs
         named, thread = _run_named(self.context), _meta(self.context, THREAD_META)
         self._stays = named is not None

@@ -45,8 +45,11 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
     """The run, whatever the agent run is called."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of ``rt.run``: ``tags``, ``budgets``, ``recover``, ``principal``, …"""
-    repeats: bool = False
-    """Whether a model may say that it means a call once more: every tool has one more argument, ``again_because``."""
+    repeats: bool | None = None
+    """Whether a model is offered ``again_because``, to say that it means a call once more; default: as the runtime says."""
+
+    def __post_init__(self) -> None:
+        _ = self.rt.schemas(repeats=self.repeats)  # raises where the runtime would not honour it
 
     async def wrap_run(
         self, ctx: RunContext[AgentDepsT], *, handler: Callable[[], Awaitable[AgentRunResult[Any]]]
@@ -81,12 +84,15 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         handler: Execute,
     ) -> Any:
         """The call, done at most once."""
-        again = call.args_as_dict().get(REPEAT) if self.repeats else None
+        again = call.args_as_dict().get(REPEAT) if self._offers(tool_def.name) else None
         return await _guarded(tool_def.name, args, ctx.tool_call_id, handler, again=again)
 
     async def prepare_tools(self, ctx: RunContext[AgentDepsT], tool_defs: list[ToolDefinition]) -> list[ToolDefinition]:
         """The tools as the model sees them."""
-        return [_repeatable(one) for one in tool_defs] if self.repeats else tool_defs
+        return [_repeatable(one) if self._offers(one.name) else one for one in tool_defs]
+
+    def _offers(self, tool: str) -> bool:
+        return self.repeats is not False and self.rt.may_repeat(tool)
 
     async def before_tool_validate(
         self,
@@ -97,7 +103,7 @@ class AmendsCapability(AbstractCapability[AgentDepsT], Generic[AgentDepsT]):
         args: str | dict[str, Any],
     ) -> str | dict[str, Any]:
         """The arguments as the tool knows them."""
-        if not self.repeats or REPEAT not in (said := call.args_as_dict()):
+        if not self._offers(tool_def.name) or REPEAT not in (said := call.args_as_dict()):
             return args
         return {name: value for name, value in said.items() if name != REPEAT}
 

@@ -40,9 +40,12 @@ def run(args: Sequence[str] | None) -> int:
         if hasattr(stream, "reconfigure"):
             # A terminal without ✓ gets \u2713: no error, and no ? that could stand for anything.
             stream.reconfigure(errors="backslashreplace")
-    words = sys.argv[1:] if args is None else list(args)
+    words, config = _without_config(sys.argv[1:] if args is None else list(args))
     as_json = "--json" in words
+    known = os.environ.get("AMENDS_CONFIG")
     try:
+        if config:
+            os.environ["AMENDS_CONFIG"] = config
         code = app(args=words, prog_name="amends", standalone_mode=False)
         sys.stdout.flush()
     except Error as error:
@@ -61,7 +64,30 @@ def run(args: Sequence[str] | None) -> int:
             error.format_message(), hint=_help_for(error), code="wrong_use", docs=_docs_for(error), as_json=as_json
         )
         return WRONG
+    finally:
+        if config and known is None:
+            os.environ.pop("AMENDS_CONFIG", None)
+        elif config and known is not None:
+            os.environ["AMENDS_CONFIG"] = known
     return code if isinstance(code, int) else DONE
+
+
+def _without_config(words: list[str]) -> tuple[list[str], str]:
+    """The words without ``--config FILE``, and the file. It may stand anywhere: every verb reads the settings."""
+    left: list[str] = []
+    config = ""
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if name != "--config" or "--" in left:
+            left.append(word)
+            continue
+        file = value if equals else next(rest, "")
+        if not file:
+            left.append(word)  # without its file: typer says what is missing
+        else:
+            config = file
+    return left, config
 
 
 def _wrong_usage() -> Any:
@@ -94,6 +120,14 @@ def top(
     _version: Annotated[
         bool, typer.Option("--version", help="Say the version and leave.", callback=_version, is_eager=True)
     ] = False,
+    _config: Annotated[
+        str | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="The settings file, which is trusted; else AMENDS_CONFIG, or what is found.",
+        ),
+    ] = None,
 ) -> None:
     """Show the help where no verb was said."""
     if context.invoked_subcommand is None:

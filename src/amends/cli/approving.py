@@ -149,6 +149,8 @@ def put_card(approval: Approval, before: Call | None, *, words: bool = False) ->
     put("arguments", stream=stream)
     for line in args_lines(call.args):
         put(line, stream=stream)
+    for place, name in call.classes.items():
+        put(f"   {visible(place)} is of class {visible(name)}", stream=stream)
     for name, (was, now) in _changes(before, call).items():
         changed = f"{visible(name)} was {visible_value(was)}, is {visible_value(now)}"
         put(f"   not as the last time: {changed}", style=STYLES["pending"], stream=stream)
@@ -168,6 +170,7 @@ def approval_facts(approval: Approval) -> dict[str, Any]:
         "tool": call.tool,
         "version": call.version,
         "args": exact(dict(call.args)),
+        "classes": dict(call.classes),
         "agent": call.agent,
         "principal": call.principal,
         "rule": approval.rule,

@@ -8,16 +8,17 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
-from amends import Runtime, __version__
+from amends import AsyncRuntime, Runtime, __version__
 from amends.cli.access import app_setting, loaded
 from amends.cli.codes import DONE, NEEDS_A_PERSON
+from amends.cli.load import load_runtime
 from amends.cli.show import RED, put, put_json, put_table, say
 from amends.cli.watching import newest
 from amends.errors import Error, LedgerMissing, LedgerTooNew
@@ -28,6 +29,8 @@ WRITE_S_MAX: Final = 0.05
 """A durable write that takes longer than this is most of what a call costs."""
 AHEAD_S_MAX: Final = 5.0
 COUNT_MAX: Final = 100
+RETURNED: Final = "the probe returned"
+"""How the record says that a probe gave none of the three answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ def _findings(app: str | None, url: str | None) -> Iterator[Finding]:
     except Error as error:
         yield Finding("settings", "failed", str(error), error.hint)
         return
+    yield from _file_rules(rt)
     setting = rt.settings["url"]
     set_here = [name for name, one in rt.settings.items() if one.origin not in ("default", "argument")]
     yield Finding("settings", "ok", f"set: {', '.join(set_here) or 'none'}; amends config show --origin says where")
@@ -148,6 +152,7 @@ def _ledger(rt: Runtime, place: str) -> Iterator[Finding]:
         with rt:
             yield _clock(rt)
             yield _waiting(rt)
+            yield from _probes(rt)
     except LedgerTooNew as error:
         yield Finding("ledger", "failed", str(error), error.hint)
 
@@ -180,6 +185,18 @@ def _waiting(rt: Runtime) -> Finding:
     return Finding("waiting", "warning" if blocked or doubts else "ok", words, where)
 
 
+def _probes(rt: Runtime) -> Iterator[Finding]:
+    """Probes that gave none of the three answers: their calls stay in doubt whatever they find."""
+    told: set[str] = set()
+    for doubt in islice(rt.doubts(), COUNT_MAX):
+        said = [one.why for one in doubt.evidence if one.why.startswith(RETURNED)]
+        if said and doubt.tool not in told:
+            told.add(doubt.tool)
+            yield Finding(
+                "probes", "warning", f"{doubt.tool}: {said[-1]}", "mend the probe; the call is asked about again"
+            )
+
+
 def _counted(count: int, what: str) -> str:
     return f"{count}{' or more' if count == COUNT_MAX else ''} {what}{'' if count == 1 else 's'}"
 
@@ -189,11 +206,38 @@ def _tools(app: str | None) -> Iterator[Finding]:
     if place is None:
         return
     try:
+        program = load_runtime(place, folder=folder)  # checks rules and budgets with its tools; opens no ledger
+    except Error as error:
+        yield Finding("rules" if error.code == "bad_rule" else "app", "failed", f"{place}: {error}", error.hint)
+        return
+    rules, budgets, warnings = len(_said(program, "rules")), len(_said(program, "budgets")), program.warnings
+    yield _app(place, folder)
+    for warning in warnings:
+        check = "budgets" if warning.startswith("budgets:") else "rules"
+        yield Finding(check, "warning", warning, "mend its name, or leave it where another program has it")
+    if not warnings:
+        words = f"{_counted(rules, 'rule')} and {_counted(budgets, 'budget')} fit the tools of {place}"
+        yield Finding("rules", "ok", words)
+
+
+def _app(place: str, folder: Path | None) -> Finding:
+    try:
         with loaded(place, folder=folder) as rt:
             tools = len(rt.schemas())
     except LedgerMissing:
-        yield Finding("app", "ok", f"{place} can be loaded; its ledger is not there yet")
+        return Finding("app", "ok", f"{place} can be loaded; its ledger is not there yet")
     except Error as error:
-        yield Finding("app", "failed", f"{place}: {error}", error.hint)
-    else:
-        yield Finding("app", "ok", f"{place} has {tools} tool{'' if tools == 1 else 's'}")
+        return Finding("app", "failed", f"{place}: {error}", error.hint)
+    return Finding("app", "ok", f"{place} has {tools} tool{'' if tools == 1 else 's'}")
+
+
+def _said(rt: Runtime | AsyncRuntime, name: str) -> Sequence[object]:
+    found: Sequence[object] = rt.settings[name].value
+    return found
+
+
+def _file_rules(rt: Runtime) -> Iterator[Finding]:
+    """What can be said of rules without the tools of a program."""
+    if rules := len(_said(rt, "rules")):
+        words = f"{_counted(rules, 'rule')} of {rt.settings['rules'].origin} can be read"
+        yield Finding("rules", "ok", f"{words}; amends rules test TOOL ARGS tries them on a call")

@@ -69,13 +69,22 @@ def resolve(
 
 
 def retry(
-    call_id: str, *, by: str | None, why: str, app: str | None, url: str | None, tenant: str | None, as_json: bool
+    call_id: str,
+    *,
+    result: str | None,
+    by: str | None,
+    why: str,
+    app: str | None,
+    url: str | None,
+    tenant: str | None,
+    as_json: bool,
 ) -> int:
     """See ``amends call retry``."""
     with working(app, url=url, tenant=tenant) as rt:
         call = call_named(rt, call_id)
+        given = {} if result is None else {"result": _value(result)}
         with progress("trying again"):
-            report = rt.retry(call, by=who(by, rt), why=why)
+            report = rt.retry(call, by=who(by, rt), why=why, **given)
     return _put(report, as_json)
 
 
@@ -148,7 +157,7 @@ def _answer(answer: str, result: str | None) -> Happened[Any] | Absent | Unknown
         raise UsageError(f"--result says what a call gave back, and {answer} says that nothing is known of it")
     match answer:
         case "happened":
-            return Happened(None if result is None else _value(result))
+            return Happened() if result is None else Happened(_value(result))
         case "absent":
             return Absent()
         case _:

@@ -24,6 +24,7 @@ from amends.cli.options import (
 )
 
 approvals = group("Calls that wait for a person's yes: look, approve exactly what is shown, or say no.")
+rules = group("Which calls a person must allow: try the rules on a call.")
 doubts = group("Calls of which nobody can say whether they happened: look, ask the world, decide.")
 
 
@@ -31,8 +32,31 @@ def add_to(app: typer.Typer) -> None:
     """Put these verbs into the program."""
     app.add_typer(approvals, name="approvals")
     app.add_typer(doubts, name="doubts")
+    app.add_typer(rules, name="rules")
     for verb in (budget, cost, reconcile, locks):
         app.command()(verb)
+
+
+@rules.command("test")
+def rules_test(
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="The tool's name.")],
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ARGS]...", help="A JSON object, or words like cents=5; as a model would send them."),
+    ] = None,
+    agent: Annotated[str | None, typer.Option("--agent", help="Who asks; else AMENDS_AGENT or the files.")] = None,
+    at: Annotated[str | None, typer.Option("--at", help="When, like 2026-03-06T19:30Z; else now.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit code 12 where it would wait for a person, 19 where it is refused.")
+    ] = False,
+    app: App = None,
+    tenant: Tenant = None,
+    as_json: Json = False,
+) -> int:
+    """Say which rule decides about a call, and why; nothing is started or recorded."""
+    from amends.cli.ruling import test_rules
+
+    return test_rules(tool, args or (), agent=agent, at=at, check=check, app=app, tenant=tenant, as_json=as_json)
 
 
 @approvals.command("list")

@@ -226,6 +226,12 @@ def call_decide(
 def call_retry(
     call_id: CallId,
     why: Why,
+    result: Annotated[
+        str | None,
+        typer.Option(
+            "--result", help="What the call gave back, as JSON or plain text; for a compensation that lacks it."
+        ),
+    ] = None,
     by: By = None,
     app: App = None,
     url: Url = None,
@@ -235,7 +241,7 @@ def call_retry(
     """Try a compensation, or a retriable, that gave up once more."""
     from amends.cli.deciding import retry
 
-    return retry(call_id, by=by, why=why, app=app, url=url, tenant=tenant, as_json=as_json)
+    return retry(call_id, result=result, by=by, why=why, app=app, url=url, tenant=tenant, as_json=as_json)
 
 
 @call.command("accept")

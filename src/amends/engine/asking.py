@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from amends.approvalops import ReadApproval
 from amends.approvalrows import ApprovalRow, Unapproved
@@ -12,7 +12,7 @@ from amends.engine.session import Ask, Session, call_of, decode_args, error_part
 from amends.errors import ApprovalVoid, Held, Rejected, RuleRefused
 from amends.ledger import Admission, ReadCall
 from amends.model import Approval, ApprovalState, Yes
-from amends.ops import Await, ReadClocks, Watch
+from amends.ops import Await, Later, ReadClocks, Watch
 from amends.record import dataclass
 from amends.rows import CallRow, lost_at
 from amends.tool import Spec
@@ -20,19 +20,43 @@ from amends.tool import Spec
 LOOK_S_MIN: Final = 0.02
 LOOK_S_MAX: Final = 1.0
 """How often who waits looks, where nobody tells it of what other processes decide."""
+LEFT_S_MIN: Final = 0.001
+"""Less than this is no time any more: added to a clock it may not even move it."""
 TOLD_S_MAX: Final = 15.0
 """The same where the store rings: only a ring that was lost costs so long."""
 
 
+PAUSES: Final = "what must pause belongs in a child run or an agent of its own, not in the body of a tool"
+"""What is said where a call inside a body waited in vain."""
+
+
 @dataclass(slots=True)
 class Patience:
-    """How long one request waits for people in place."""
+    """How long one request waits for people in place.
+
+    ``body``: the request comes from this body, which is running. It cannot be left and gone on with later, so the
+    request waits where it stands, under the lease of its run, whoever it is that has to decide.
+    """
 
     limit_s: float
     since: float | None = None
+    body: Later | None = None
+    watcher: Any = None
+    pause: float = LOOK_S_MIN
+    waits: bool = False
+
+    def seen(self, verdict: str) -> None:
+        """Remember whether the body waits for this request now."""
+        waits = verdict in ("held", "void", "wait", "locked")
+        if self.body is not None and waits != self.waits:
+            self.waits = waits
+            self.body.waits += 1 if waits else -1
+            self.body.is_stuck = verdict == "over"
 
     async def decided(self, answer: Admission) -> bool:
         """Let time pass until the request is decided; False when there was none, or the limit is reached."""
+        if self.body is not None:
+            return await self._in_place(answer)
         asked = answer.approval
         if asked is None or self.limit_s <= 0:
             return False
@@ -50,6 +74,20 @@ class Patience:
                 return False
             await Await(watcher, min(pause, left))
             pause = min(pause * 2, longest)
+
+    async def _in_place(self, answer: Admission) -> bool:
+        """Let some time pass; the ledger then says again what is to become of the request, or that the run ends."""
+        assert answer.call is not None, "what waits for a person is a call"
+        now = (await ReadClocks()).mono
+        self.since = now if self.since is None else self.since
+        left = self.limit_s - (now - self.since)
+        if left < LEFT_S_MIN:
+            return False
+        if self.watcher is None:
+            self.watcher = await Watch(answer.call.root)
+        await Await(self.watcher, min(self.pause, left))
+        self.pause = min(self.pause * 2, LOOK_S_MAX)
+        return True
 
 
 async def tell_of(session: Session, asked: ApprovalRow | None) -> None:
@@ -116,6 +154,7 @@ def held_for(session: Session, row: CallRow, approval: ApprovalRow | None, twin:
         reason=reason,
         twin=None if twin is None else call_of(twin, session.spec(twin.tool)),
         approval=None if approval is None else approval_of(approval, row, session.spec(row.tool)),
+        may_repeat=session.may_repeat(row.tool),
         run_id=session.id,
     )
 

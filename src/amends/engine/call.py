@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from amends.approvalerrors import only_waits
 from amends.approvalrows import TermsOf, Unapproved
 from amends.budgetrows import Overrun
 from amends.canonical import faithful
 from amends.engine.anchoring import anchor_use
-from amends.engine.asking import Patience, held_for, raise_unapproved, raise_void, request_of_call, tell_of
+from amends.engine.asking import PAUSES, Patience, held_for, raise_unapproved, raise_void, request_of_call, tell_of
 from amends.engine.doubt import LOST_STARTS_MAX, note_late, settle_doubt, stays_in_doubt
-from amends.engine.judge import judge, why_doubtful
+from amends.engine.judge import NESTED, Judgement, judge, matches
 from amends.engine.locking import deadlocked, lock_wait_s, locked, start_waiting, wanted_by
 from amends.engine.policy import accepted_by, need_for, outbox_terms, terms_for
 from amends.engine.refusing import busy, failure, in_doubt, refuse, row_of
@@ -21,21 +24,21 @@ from amends.engine.session import (
     Ask,
     Session,
     asking_bill,
-    call_of,
     describe_error,
-    moment,
+    later_of,
     unforeseen,
 )
 from amends.engine.spending import exceeded
-from amends.engine.veiling import body_args, bring, cause_of, known_of, lacking, result_of
+from amends.engine.veiling import body_args, bring, cause_of, first_result, known_of, lacking, recorded_result, remember
 from amends.engine.waiting import Wait
-from amends.errors import LeaseLost, LedgerError, ResultGone, UsageError
+from amends.errors import Error, LeaseLost, LedgerError, Locked, UsageError
 from amends.ledger import Admission, AdmitCall, ReadCall, SettleCall
 from amends.lockrows import Contention
-from amends.model import NoEffect, Retry
+from amends.model import LOST, NoEffect, Retry
 from amends.ops import Ended, Invoke, Later, Luck, ReadClocks, Sleep
+from amends.phrases import is_a, words_of
 from amends.record import dataclass
-from amends.rows import CallRow, lost_at
+from amends.rows import CallRow
 from amends.tool import Spec
 
 NO_TERMS: Final[TermsOf] = {}
@@ -57,10 +60,25 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
     """Do it once in this run and give its result; raises the tool's own error, or says why not."""
     answered = await _from_memory(session, ask)
     if answered is not None:
+        _touch(body_around(session, ask), ask, answered)
         return answered
-    wait, people = Wait(session.wait_s), Patience(session.wait_approval_s)
+    wait, people = await _patience(session, ask)
+    done: Done | None = None
+    try:
+        done = await _answered(session, ask, wait, people)
+        return done
+    except Exception as error:
+        _passes_out(error, people)
+        raise
+    finally:
+        people.seen("over")
+        _touch(people.body, ask, done)
+
+
+async def _answered(session: Session, ask: Ask, wait: Wait, people: Patience) -> Done:
     while True:
         answer = await admit(session, ask, wait)
+        people.seen(answer.verdict)
         match answer.verdict:
             case "start":
                 return await run_attempts(session, ask, row_of(answer))
@@ -79,12 +97,15 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
             case "retry":
                 return await resume_attempts(session, ask, row_of(answer))
             case "wait":
+                _refuse_itself(session, ask, row_of(answer))
                 if not await wait.again(row_of(answer).root):
                     raise busy(session, answer, wait.waited)
             case "locked":
                 await _wait_for_lock(session, ask, answer, wait)
             case "held" if await people.decided(answer):
                 continue
+            case "void" if people.body is not None and await people.decided(answer):
+                continue  # who was asked before is asked anew, and the body waits for that
             case "void":
                 _remember_held(session, ask, answer)
                 await raise_void(session, ask, answer)
@@ -108,9 +129,23 @@ def _remember_held(session: Session, ask: Ask, answer: Admission, *, by_hand: bo
 
 async def guarded_admission(session: Session, ask: Ask) -> Done:
     """Start a call by hand: its row is ``started`` when the caller is to do it, else it was answered."""
-    wait, people = Wait(session.wait_s), Patience(session.wait_approval_s)
+    wait, people = await _patience(session, ask)
+    done: Done | None = None
+    try:
+        done = await _begun(session, ask, wait, people)
+        return done
+    except Exception as error:
+        _passes_out(error, people)
+        raise
+    finally:
+        people.seen("over")
+        _touch(people.body, ask, done)
+
+
+async def _begun(session: Session, ask: Ask, wait: Wait, people: Patience) -> Done:
     while True:
         answer = await admit(session, ask, wait)
+        people.seen(answer.verdict)
         match answer.verdict:
             case "start":
                 return Done(row_of(answer))
@@ -127,6 +162,7 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
                     await _anchored(session, ask, restarted)
                     return Done(restarted)
             case "wait":
+                _refuse_itself(session, ask, row_of(answer))
                 if not await wait.again(row_of(answer).root):
                     raise busy(session, answer, wait.waited)
             case "locked":
@@ -135,12 +171,72 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
                 raise UsageError(f"{ask.spec.name} is staged: what starts at commit cannot be done by hand")
             case "held" if await people.decided(answer):
                 continue
+            case "void" if people.body is not None and await people.decided(answer):
+                continue  # who was asked before is asked anew, and the body waits for that
             case "void":
                 _remember_held(session, ask, answer, by_hand=True)
                 await raise_void(session, ask, answer)
             case _:
                 _remember_held(session, ask, answer, by_hand=True)
                 refuse(session, ask, answer)
+
+
+# ---- inside a body ------------------------------------------------------------------------
+
+ALMOST: Final = 0.95
+"""How much of its body's time a call inside it may wait: what is left is for the body to end in."""
+
+
+def body_around(session: Session, ask: Ask) -> Later | None:
+    """The body that makes this request, while it runs in this process."""
+    return session.bodies.get(ask.parent) if ask.parent else None
+
+
+async def _patience(session: Session, ask: Ask) -> tuple[Wait, Patience]:
+    """How long this request may wait: for other runs and twins, and for people.
+
+    Inside a body it is as long as the body has, or as somebody has said: nothing can be given back while it runs.
+    """
+    body = body_around(session, ask)
+    if body is None:
+        return Wait(session.wait_s), Patience(session.wait_approval_s)
+    left = math.inf
+    if body.until is not None:
+        left = ALMOST * max(0.0, body.until - (await ReadClocks()).mono)
+    wait = (session.wait_s if body.until is None else math.inf) if session.said_wait_s is None else session.said_wait_s
+    people = math.inf if session.said_approval_s is None else session.said_approval_s
+    return Wait(min(wait, left)), Patience(min(people, left), body=body)
+
+
+def _refuse_itself(session: Session, ask: Ask, row: CallRow) -> None:
+    """Raise where a body asks for the very call that it is the body of: that would wait for itself."""
+    around = ask.parent
+    while around:
+        if around == row.id:
+            raise UsageError(
+                f"the body of {row.tool} asks for {row.tool} with the same identity: it would wait for itself",
+                hint="call tool.fn, the bare function, or give the call inside other arguments",
+                run_id=session.id,
+            )
+        body = session.bodies.get(around)
+        around = "" if body is None else body.row.parent
+
+
+def _passes_out(error: Exception, people: Patience) -> None:
+    """What a call inside a body raises goes to that body, which may let it out as its own."""
+    if people.body is None:
+        return
+    people.body.passed.append(error)
+    if is_a(error, Error) and (only_waits(error) or is_a(error, Locked)) and PAUSES not in error.hint:
+        error.hint = f"{error.hint}; inside the body of {people.body.tool} it waited in place: {PAUSES}"
+
+
+def _touch(body: Later | None, ask: Ask, done: Done | None) -> None:
+    """Remember that a call inside this body had its effect, or may have: a no that comes after is no "nothing"."""
+    if body is None or ask.spec.kind == "read":
+        return
+    if ask.flight.call is not None or (done is not None and done.row.state == "succeeded"):
+        body.touched = True
 
 
 async def _from_memory(session: Session, ask: Ask) -> Done | None:
@@ -174,7 +270,7 @@ async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False) -
         again=ask.again, call_ref=ask.call_ref, parent=ask.parent, grp=ask.grp, at_commit=spec.at == "commit",
         after=spec.after, undoable=spec.compensate is not None, on_conflict=spec.on_conflict,
         advise=session.advises(spec),
-        locks=wanted_by(session, ask, wait),
+        locks=wanted_by(ask, wait),
         costs=asking_bill(session, ask, wide=wide) if session.budgets else ask.costs,
         need=need,
         accepts=await accepted_by(session, ask) if ask.undeclared else "",
@@ -197,45 +293,52 @@ def _replayed(session: Session, spec: Spec, row: CallRow) -> Done:
 
 
 def recorded_done(session: Session, spec: Spec, row: CallRow) -> Done:
-    """The answer that the record holds; raises ``ResultGone`` when gc has removed it."""
-    gone_at = moment(lost_at(row.result))
-    if gone_at is not None:
-        raise ResultGone(f"{row.tool} ({row.id})", gone_at=gone_at, call=call_of(row, spec), run_id=session.id)
-    return Done(row, result_of(session, spec, row), replayed=True, staged=spec.is_staging)
+    """Return the answer that the record holds; raise ``ResultLost`` where it has none, also in the same process.
+
+    A repeat must not depend on which process answers it: what a replay cannot be given is not given here either.
+    """
+    return Done(row, recorded_result(session, spec, row), replayed=True, staged=spec.is_staging)
 
 
 # ---- attempts -----------------------------------------------------------------------------
 
 
-async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
-    """Run a started call to its end: retries, doubts and probes included."""
+async def run_attempts(session: Session, ask: Ask, row: CallRow, *, told: bool = True) -> Done:
+    """Run a started call to its end: retries, doubts and probes included.
+
+    ``told``: somebody waits for its result; False: only for its end, and a result that nobody has is no error.
+    """
     bring(session, ask, row)
     while True:
         assert row.state == "started", "an attempt runs only after its start is durable"
         ask.flight.call, ask.flight.sent, ask.flight.doubted = row, False, False
         if row.approval:
             await _anchored(session, ask, row)
-        later = Later(row, partial(call_of, row, ask.spec, args=ask.args))
-        ended = await Invoke(
-            fn=ask.fn,
-            kwargs=ask.args,
-            is_async=ask.is_async,
-            timeout=ask.timeout,
-            call=later,
-            lease=session.lease,
-            phase="execute",
-            run=session.run,
-            late=partial(note_late, session, ask.known, ask.spec, row),
-            flight=ask.flight,
-        )
-        value, row = await conclude(session, ask, row, ended, said=later.spent)
+        later = await body_of(session, ask, row)
+        session.bodies[row.id] = later
+        try:
+            ended = await Invoke(
+                fn=ask.fn,
+                kwargs=ask.fresh(),
+                is_async=ask.is_async,
+                timeout=ask.timeout,
+                call=later,
+                lease=session.lease,
+                phase="execute",
+                run=session.run,
+                late=partial(note_late, session, ask.known, ask.spec, row, body=later),
+                flight=ask.flight,
+            )
+        finally:
+            session.bodies.pop(row.id, None)
+        value, row = await conclude(session, ask, row, ended, body=later)
         if row.state == "succeeded":
             session.recall.keep(row)
-            return Done(row, value)
+            return Done(row, first_result(session, ask.spec, row) if value is LOST and told else value)
         if row.state == "in_doubt":
             row = await settle_doubt(session, ask.spec, row, flight=ask.flight)
         if row.state == "succeeded":
-            return Done(row, result_of(session, ask.spec, row))
+            return Done(row, first_result(session, ask.spec, row) if told else None)
         if stays_in_doubt(row):
             raise in_doubt(session, row) from cause_of(session, ended.error, ask.known)
         if row.state == "started":
@@ -251,12 +354,23 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
         row = restarted
 
 
+async def body_of(session: Session, ask: Ask, row: CallRow) -> Later:
+    """The call as its body may ask for it, with the time that the body has."""
+    later = later_of(row, ask)
+    around = body_around(session, ask)
+    later.until = None if around is None else around.until
+    if ask.timeout is not None:
+        until = (await ReadClocks()).mono + ask.timeout
+        later.until = until if later.until is None else min(later.until, until)
+    return later
+
+
 async def _anchored(session: Session, ask: Ask, row: CallRow) -> None:
     """What was used up is known outside the ledger; where that cannot be written the call was certainly never sent."""
     try:
         await anchor_use(session, row)
     except LedgerError as broken:
-        await conclude(session, ask, row, Ended(error=NoEffect(str(broken))))
+        await conclude(session, ask, row, Ended(error=NoEffect(words_of(broken))))
         raise
 
 
@@ -275,8 +389,10 @@ async def as_approved(session: Session, ask: Ask, row: CallRow) -> Ask:
         return ask
     if lacking(session, row):
         raise held_for(session, row, await request_of_call(row))  # only in its own words does it bring what it hides
-    args, known = body_args(session, ask.spec, row), known_of(session, row)
-    return replace(ask, args=args, text=row.args, recorded_digest=row.digest, shown=None, known=known)
+    copy = partial(body_args, session, ask.spec, row)
+    return replace(
+        ask, args=copy(), text=row.args, recorded_digest=row.digest, shown=None, known=known_of(session, row), copy=copy
+    )
 
 
 async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
@@ -301,26 +417,45 @@ async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
 
 
 async def conclude(
-    session: Session, ask: Ask, row: CallRow, ended: Ended, *, said: dict[str, int] | None = None
+    session: Session,
+    ask: Ask,
+    row: CallRow,
+    ended: Ended,
+    *,
+    said: dict[str, int] | None = None,
+    body: Later | None = None,
+    is_undone: Callable[[Exception], bool] | None = None,
 ) -> tuple[Any, CallRow]:
-    """Settle what the body did, and said that it spent. Told to the caller only after it is durable."""
+    """Settle what the body did, and said that it spent. Told to the caller only after it is durable.
+
+    The value is ``LOST`` where the call succeeded although this attempt of its body gave nothing back.
+    """
     clocks = await ReadClocks()
+    said = said if body is None else body.spent
     settle = SettleCall(
         row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded",
         boot=clocks.boot, mono=clocks.mono, seen=row,
     )  # fmt: skip
     value = ended.value
     if ended.in_flight:
-        settle.to, settle.why, settle.mono = "in_doubt", "timeout", None
+        settle.to, settle.why, settle.mono = "in_doubt", _late_because(body), None
         settle.error = describe_error(TimeoutError(f"no answer within {ask.timeout} s"))
     elif ended.error is None:
         value, stored = faithful(ended.value, ask.spec.result_type)
         if ask.spec.redact is not None:
             stored = session.veil.kept(stored, ask.known, (session.tenant, row.tool))
+        remember(session, ask.spec, row, value, stored)
         settle.result, settle.loss = stored.text, stored.loss or ""
     else:
         settle.error = describe_error(ended.error, session.veil, ask.known)
-        settle.to, settle.why = _outcome_of(ask.spec, ended.error)
+        found = judge(
+            ask.spec, ended.error, around=ended.around, nested=body is not None and body.touched, is_undone=is_undone
+        )
+        if found.verdict == "certain" and body is not None and any(ended.error is one for one in body.passed):
+            found = Judgement("ordinary")  # of a call inside: certain of itself, not of this one
+        settle.to, settle.why = _outcome_of(ask.spec, ended.error, found)
+        if settle.why == "timeout":
+            settle.why = _late_because(body)
         if settle.to == "failed" and _tries_again(ask.spec, row, ended.error):
             settle.to, settle.retry_s = "backing_off", await _pause(ask.spec, row)
         elif settle.to == "failed" and ask.spec.kind == "retriable":
@@ -333,6 +468,9 @@ async def conclude(
         settle.spent, settle.wants = tuple(said.items()), unforeseen(session, ask, said)
     settled = await settle
     ask.flight.call = None
+    around = body_around(session, ask)
+    if around is not None and row.kind != "read" and settled.call.state in ("succeeded", "in_doubt"):
+        around.touched = True
     if ask.shown is not None and settled.call.state in ("succeeded", "failed"):
         session.live.pop(row.id, None)
     if settled.fenced:
@@ -341,7 +479,7 @@ async def conclude(
             run_id=row.run_id,
         )
     if settled.call.state == "succeeded" and settle.to != "succeeded":  # an earlier attempt had its effect after all
-        value = result_of(session, ask.spec, settled.call)
+        value = LOST
     return value, settled.call
 
 
@@ -350,12 +488,16 @@ def _perhaps_spent(ask: Ask, said: dict[str, int] | None) -> dict[str, int]:
     return {unit: amount for unit, amount, _ in ask.costs.costs} | (said or {})
 
 
-def _outcome_of(spec: Spec, error: Exception) -> tuple[str, str]:
-    match judge(spec, error):
+def _late_because(body: Later | None) -> str:
+    return NESTED if body is not None and (body.waits or body.is_stuck) else "timeout"
+
+
+def _outcome_of(spec: Spec, error: Exception, found: Judgement) -> tuple[str, str]:
+    match found.verdict:
         case "certain":
             return "failed", ""
         case "doubt":
-            return "in_doubt", why_doubtful(error)
+            return "in_doubt", found.why
         case _:
             # Where there is a probe every error is probed; without one it is the tool's word.
             if spec.probe is None or spec.kind == "read":
@@ -365,13 +507,13 @@ def _outcome_of(spec: Spec, error: Exception) -> tuple[str, str]:
 
 
 def _may_retry(spec: Spec, error: Exception) -> bool:
-    return not spec.retry.on or isinstance(error, spec.retry.on)
+    return not spec.retry.on or matches(error, spec.retry.on)
 
 
 def _tries_again(spec: Spec, row: CallRow, error: Exception) -> bool:
     started = row.attempt - row.tries_from
     if spec.kind == "retriable" and not spec.retry_declared:
-        return not isinstance(error, _PERMANENT) or started < LOST_STARTS_MAX
+        return not is_a(error, *_PERMANENT) or started < LOST_STARTS_MAX
     return started < spec.retry.attempts and _may_retry(spec, error)
 
 
@@ -387,6 +529,6 @@ async def _pause(spec: Spec, row: CallRow) -> float:
 async def _wait_for_lock(session: Session, ask: Ask, answer: Admission, wait: Wait) -> None:
     """Let time pass until the run that has the lock may have ended; raises when that was long enough."""
     assert answer.lock is not None, "a request that is locked out is told by whom"
-    if wait.waited >= lock_wait_s(session, ask):
+    if wait.waited >= lock_wait_s(ask, wait):
         raise locked(session, ask.spec.name, answer.lock, waited=wait.waited)
     await wait.again(answer.lock.root or session.root)  # False: the next request is the last, and says so

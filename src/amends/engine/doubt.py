@@ -8,20 +8,33 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from amends.canonical import store_result
-from amends.engine.judge import judge, why_doubtful
+from amends.canonical import faithful
+from amends.engine.judge import NESTED, judge
 from amends.engine.session import Session, call_of, compensation_key, describe_error
-from amends.engine.veiling import body_args, call_given, kept_result, known_of, lacking, said_of, twin_given
+from amends.engine.veiling import (
+    body_args,
+    call_given,
+    kept_result,
+    known_of,
+    lacking,
+    missing,
+    remember,
+    said_of,
+    told_result,
+    twin_given,
+)
 from amends.errors import LeaseLost
 from amends.ledger import NoteEvidence, NoteProbe, ReadCall, ResolveCall, SettleCall, StartCall, WatchDoubt
-from amends.model import Absent, Call, Happened, Retry, Unknown
+from amends.model import LOST, Absent, Call, Happened, Retry, Unknown
 from amends.ops import Ended, Flight, Invoke, Later, Luck, ReadClocks, Sleep
+from amends.phrases import clean
 from amends.rows import CallRow
 from amends.tool import ProbeSpec, Spec
 from amends.veil import Known
 
 PROBE_PACE: Final = Retry(attempts=8, delay=0.2, factor=2.0, max_delay=30.0, jitter=0.3)
 PROBE_TIMEOUT_S: Final = 30.0
+LATE_LOSS: Final = "the late result could not be kept"
 LOST_STARTS_MAX: Final = 3
 """How often a call is started, at most, when its starts are lost and nothing (or no harm) came of them."""
 
@@ -46,7 +59,7 @@ async def settle_doubt(
     if row.state == "in_doubt" and spec is not None and spec.probe is not None:
         row = await _by_probe(session, spec, row, back)
     if row.state == "in_doubt" and spec is not None and not (back and may_compensate_in_doubt(spec)):
-        row = await _by_repeating(session, spec, row, flight or Flight())
+        row = await _by_repeating(session, spec, row, flight or session.memory.flight(row))
     return row
 
 
@@ -57,8 +70,12 @@ async def _refreshed(row: CallRow) -> CallRow:
 
 
 def may_compensate_in_doubt(spec: Spec) -> bool:
-    """Whether its compensation tolerates that there is nothing to take back."""
-    return spec.compensate is not None and (spec.compensate.absent_ok or spec.compensate.wins)
+    """Return whether its compensation tolerates that there is nothing to take back.
+
+    Not where it needs the result: of a call in doubt nobody has that.
+    """
+    twin = spec.compensate
+    return twin is not None and (twin.absent_ok or twin.wins) and not twin.needs_result
 
 
 # ---- evidence -----------------------------------------------------------------------------
@@ -69,7 +86,8 @@ async def _by_evidence(session: Session, spec: Spec | None, row: CallRow, back: 
         return row
     kept: dict[str, Any] = json.loads(row.evidence)
     if kept["happened"]:
-        return await _resolve(session, row, "succeeded", by="evidence", result=kept["result"])
+        loss = "" if kept["result"] is not None else LATE_LOSS
+        return await _resolve(session, row, "succeeded", by="evidence", result=kept["result"], loss=loss)
     unprobed = spec is None or spec.probe is None
     if kept["certain"] and unprobed and kept["attempt"] == row.attempt and row.attempt == 1 and not kept["result"]:
         return await _resolve_absent(session, spec, row, back, by="evidence")
@@ -86,7 +104,9 @@ async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> C
         answer = await ask_probe(session, spec, spec.probe, row)
         asked += 1
         if isinstance(answer, Happened):
-            text, loss = kept_result(session, spec, row, answer.result)
+            text, loss = told_result(session, spec, row, answer.result)
+            if loss and answer.result is not LOST and answer.result is not None:
+                session.memory.keep_result(row.id, answer.result)
             return await _resolve(session, row, "succeeded", by="probe", result=text, loss=loss)
         moved = isinstance(answer, Absent) and not await _same_host(row)
         left = await settle_left(session, spec, row) if isinstance(answer, Absent) else None
@@ -119,25 +139,31 @@ async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> C
             return row
 
 
+RETURNED: Final = "the probe returned"
+RETURNED_CHARS_MAX: Final = 100
+
+
 async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow) -> Happened[Any] | Absent | Unknown:
     """What the world says of a call. Anything that is not one of the three answers is ``Unknown``."""
     if row.lost_at is not None:
         return Unknown("gc removed what it would be asked with")
-    if gone := lacking(session, row, probe.params):
-        return Unknown(f"it asks for {', '.join(gone)}, which is redacted and not kept")
+    if why := missing(session, spec, row, probe):
+        return Unknown(why)
     call = call_given(session, spec, row, phase="probe")
     if spec.compensate is not None and probe is spec.compensate.probe:
         # A compensation is asked for by its own key: that is the one its destination was given.
         call = replace(call, key=compensation_key(row), attempt=row.comp_attempt)
+    kwargs, call = twin_given(session, spec, probe, row, call=call)
     ended = await Invoke(
         fn=probe.fn,
-        kwargs=twin_given(session, spec, probe.params, row, call=call),
+        kwargs=kwargs,
         is_async=probe.is_async,
         timeout=PROBE_TIMEOUT_S,
         call=call,
         lease=session.lease,
         phase="probe",
         run=session.run,
+        probes=True,
     )
     answer = _understood(ended, said=lambda error: said_of(session, row, error))
     return Unknown(session.veil.scrub(answer.why, known_of(session, row))) if isinstance(answer, Unknown) else answer
@@ -150,11 +176,20 @@ def _understood(ended: Ended, *, said: Callable[[BaseException], str]) -> Happen
         return Unknown(said(ended.error))
     if ended.value is Absent or isinstance(ended.value, Absent):
         return Absent()
-    if isinstance(ended.value, Happened | Unknown):
+    if isinstance(ended.value, Happened):
         return ended.value
+    if isinstance(ended.value, Unknown):
+        return Unknown(clean(ended.value.why))
     if ended.value is Unknown:
         return Unknown()
-    return Unknown(f"the probe answered {type(ended.value).__name__}, which is none of the three answers")
+    return Unknown(f"{RETURNED} {_shown(ended.value)}; a probe returns Happened(result), Absent() or Unknown()")
+
+
+def _shown(value: object) -> str:
+    try:
+        return f"{value!r}"[:RETURNED_CHARS_MAX]
+    except Exception:  # its own __repr__ raises
+        return f"a {type(value).__name__}"
 
 
 async def settle_left(session: Session, spec: Spec, row: CallRow) -> float:
@@ -254,20 +289,26 @@ async def is_repeatable(session: Session, spec: Spec, row: CallRow) -> bool:
 async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *, alone: bool) -> CallRow:
     assert spec.fn is not None, "only a tool with a body is repeated"
     known, args = known_of(session, row), body_args(session, spec, row)
-    later = Later(row, partial(call_of, row, spec, args=args))
+    later = Later(row, lambda: call_of(row, spec, args=body_args(session, spec, row)))
     flight.call, flight.sent, flight.doubted = row, False, True
-    ended = await Invoke(
-        fn=spec.fn,
-        kwargs=args,
-        is_async=spec.is_async,
-        timeout=spec.timeout,
-        call=later,
-        lease=session.lease,
-        phase="execute",
-        run=session.run,
-        late=partial(note_late, session, known, spec, row),
-        flight=flight,
-    )
+    clocks = await ReadClocks()
+    later.until = None if spec.timeout is None else clocks.mono + spec.timeout
+    session.bodies[row.id] = later
+    try:
+        ended = await Invoke(
+            fn=spec.fn,
+            kwargs=args,
+            is_async=spec.is_async,
+            timeout=spec.timeout,
+            call=later,
+            lease=session.lease,
+            phase="execute",
+            run=session.run,
+            late=partial(note_late, session, known, spec, row, body=later),
+            flight=flight,
+        )
+    finally:
+        session.bodies.pop(row.id, None)
     clocks = await ReadClocks()
     settle = SettleCall(
         row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded", boot=clocks.boot, mono=clocks.mono
@@ -275,12 +316,13 @@ async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *,
     if not alone:
         settle.mono = None  # the start before this one is still in flight
     if ended.in_flight:
-        settle.to, settle.why, settle.mono = "in_doubt", "timeout", None
+        settle.to, settle.why, settle.mono = "in_doubt", NESTED if later.waits else "timeout", None
     elif ended.error is not None:
         # The first start may have had its effect: an error of the second says nothing about the first.
         settle.to, settle.why, settle.error = "in_doubt", "error", describe_error(ended.error, session.veil, known)
-        if judge(spec, ended.error) == "doubt":
-            settle.why = why_doubtful(ended.error)
+        found = judge(spec, ended.error, around=ended.around, nested=later.touched)
+        if found.verdict == "doubt":
+            settle.why = found.why
     else:
         settle.result, settle.loss = kept_result(session, spec, row, ended.value)
     settle.spent = tuple((later.spent or {}).items())
@@ -294,15 +336,22 @@ async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *,
     return settled.call
 
 
-async def note_late(session: Session, known: Known, spec: Spec, row: CallRow, late: Ended) -> None:
+async def note_late(
+    session: Session, known: Known, spec: Spec, row: CallRow, late: Ended, *, body: Later | None = None
+) -> None:
     """A body that outlived its timeout has returned: evidence, never a settlement."""
     clocks = await ReadClocks()
     text = None
     happened = late.error is None
     if happened:
-        stored = store_result(late.value, spec.result_type)
-        text = (session.veil.kept(stored, known, (row.tenant, row.tool)) if spec.redact else stored).text
-    certain = late.error is not None and judge(spec, late.error) != "doubt" and spec.probe is None
+        seen, stored = faithful(late.value, spec.result_type)
+        stored = session.veil.kept(stored, known, (row.tenant, row.tool)) if spec.redact else stored
+        remember(session, spec, row, seen, stored)
+        text = stored.text
+    certain = False
+    if late.error is not None and spec.probe is None:
+        nested = body is not None and body.touched
+        certain = judge(spec, late.error, around=late.around, nested=nested).verdict != "doubt"
     await NoteEvidence(
         row.id,
         row.attempt,

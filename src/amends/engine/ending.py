@@ -130,7 +130,7 @@ async def _need_body(session: Session) -> None:
 async def _run_pivot(session: Session, row: CallRow) -> None:
     """The pivot that waited for the commit; if it fails the run goes back, and its error comes out."""
     try:
-        await run_attempts(session, recorded_ask(session, row), row)
+        await run_attempts(session, recorded_ask(session, row), row, told=False)
     except InDoubt:
         return  # the next round finds it unsettled
     except (Waiting, LedgerError):
@@ -170,7 +170,7 @@ async def drive_forward(session: Session, row: CallRow) -> None:
     if not isinstance(started, CallRow):
         return  # not now: another run has its lock, and it stays staged
     try:
-        await run_attempts(session, recorded_ask(session, started), started)
+        await run_attempts(session, recorded_ask(session, started), started, told=False)
     except InDoubt:
         return  # stays visible; the next round probes it again
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NoReturn
 
 from amends.approvalrows import Unapproved
@@ -17,7 +18,7 @@ from amends.engine.veiling import body_args, known_of, lacking
 from amends.errors import Held, LedgerError, RunBlocked, Waiting
 from amends.ledger import CloseRun, ReadCall, Tree
 from amends.lockrows import Contention
-from amends.ops import Flight
+from amends.ops import LiveCalls
 from amends.rows import CallRow
 
 
@@ -41,9 +42,13 @@ def is_pending(tree: Tree) -> bool:
 
 
 async def let_go_held(session: Session, row: CallRow, *, again_s: float | None = None) -> Held:
-    """Suspend the run for a person, in one transaction; returns what to raise."""
+    """Suspend the run for a person, in one transaction; returns what to raise.
+
+    Not while a call of the tree runs in this process, in the body of which a child may be left: its run is still needed.
+    """
     twin = await ReadCall(row.twin) if row.twin else None
-    await give_back(session, again_s, suspended=True)
+    if session.uid == session.root or not (session.bodies or await LiveCalls(session.root)):
+        await give_back(session, again_s, suspended=True)
     held = held_for(session, row, await request_of_call(row), twin)
     held.args = (f"run {session.id} waits for a person: {row.tool} is held ({held.reason})",)
     return held
@@ -85,7 +90,7 @@ async def start_decided(session: Session, row: CallRow) -> None:
     if not isinstance(started, CallRow):
         return
     try:
-        await run_attempts(session, recorded_ask(session, started), started)
+        await run_attempts(session, recorded_ask(session, started), started, told=False)
     except (Waiting, LedgerError):
         raise
     except Exception:  # settled as failed, or in doubt for the next round; a tool's error is not its run's
@@ -111,6 +116,7 @@ def recorded_ask(session: Session, row: CallRow) -> Ask:
     return Ask(
         spec=spec,
         args=body_args(session, spec, row),
+        copy=partial(body_args, session, spec, row),
         text=row.args,
         key=row.key,
         ident=row.ident,
@@ -118,7 +124,7 @@ def recorded_ask(session: Session, row: CallRow) -> Ask:
         fn=body[0],
         is_async=body[1],
         timeout=spec.timeout,
-        flight=Flight(),
+        flight=session.memory.flight(row),
         recorded_digest=row.digest,
         known=known_of(session, row),
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from amends.approvalrows import Unapproved
 from amends.budgetrows import Overrun
@@ -21,14 +20,14 @@ from amends.engine.ending import stop_call
 from amends.engine.locking import locked
 from amends.engine.policy import terms_for
 from amends.engine.refusing import busy, failure, in_doubt, refuse, row_of
-from amends.engine.session import Ask, Session, call_of
+from amends.engine.session import Ask, Session, later_of
 from amends.engine.spending import exceeded
-from amends.engine.veiling import cause_of
+from amends.engine.veiling import cause_of, first_result
 from amends.engine.waiting import Wait
 from amends.errors import Busy
 from amends.ledger import ReadCall, StartCall
-from amends.model import Retry
-from amends.ops import Flight, Invoke, Later, ReadClocks
+from amends.model import LOST, Retry
+from amends.ops import Flight, Invoke, ReadClocks
 from amends.rows import CallRow
 from amends.tool import Spec
 
@@ -96,23 +95,25 @@ async def _restarted(session: Session, ask: Ask, row: CallRow) -> CallRow:
 
 async def _attempt(session: Session, ask: Ask, row: CallRow, is_undone: Callable[[Exception], bool]) -> Done:
     ask.flight.call, ask.flight.sent = row, False
-    later = Later(row, partial(call_of, row, ask.spec, args=ask.args))
-    ended = await Invoke(
-        fn=ask.fn,
-        kwargs=ask.args,
-        is_async=ask.is_async,
-        timeout=None,
-        call=later,
-        lease=None,  # the admission has locked the tree in this very transaction: it is ours until that ends
-        phase="execute",
-        run=session.run,
-        flight=ask.flight,
-    )
-    if ended.error is not None and is_undone(ended.error):
-        ask = replace(ask, spec=replace(ask.spec, doubt=()))
-    value, row = await conclude(session, ask, row, ended, said=later.spent)
+    later = later_of(row, ask)
+    session.bodies[row.id] = later
+    try:
+        ended = await Invoke(
+            fn=ask.fn,
+            kwargs=ask.fresh(),
+            is_async=ask.is_async,
+            timeout=None,
+            call=later,
+            lease=None,  # the admission has locked the tree in this very transaction: it is ours until that ends
+            phase="execute",
+            run=session.run,
+            flight=ask.flight,
+        )
+    finally:
+        session.bodies.pop(row.id, None)
+    value, row = await conclude(session, ask, row, ended, body=later, is_undone=is_undone)
     if row.state == "succeeded":
-        return Done(row, value)
+        return Done(row, first_result(session, ask.spec, row) if value is LOST else value)
     if stays_in_doubt(row):
         raise in_doubt(session, row) from cause_of(session, ended.error, ask.known)
     raise ended.error or failure(ask.spec, row)

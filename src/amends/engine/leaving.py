@@ -17,6 +17,7 @@ from amends.engine.waiting import POLL_S_MAX, POLL_S_MIN
 from amends.errors import LedgerError, RolledBack, RunEnded
 from amends.ledger import ReadCall
 from amends.ops import Ended, LiveCalls, Sleep
+from amends.phrases import clean, described, is_a
 from amends.rows import CallRow, RunRow
 
 
@@ -25,20 +26,20 @@ async def leave(session: Session, error: BaseException | None, output: str | Non
     if error is None:
         await leave_clean(session, output)
         return ""
-    if isinstance(error, LedgerError) or (isinstance(error, RolledBack) and error.run_id == session.id):
+    if is_a(error, LedgerError) or (is_a(error, RolledBack) and error.run_id == session.id):
         return ""  # nothing can be written down here; or nothing is left to do
     try:
         if only_waits(error):
             if session.uid == session.root:
                 await leave_waiting(session)
             return ""
-        phase = "" if isinstance(error, Exception) else await _let_go_as_it_is(session)
+        phase = "" if is_a(error, Exception) else await _let_go_as_it_is(session)
         if phase:
             return f"amends: run {session.id} was let go as it is ({phase}); open it again, or a worker goes on"
         back = await leave_raised(session, error)
     except LedgerError as broken:
         return f"amends: run {session.id} could not be left in order here ({broken}); a worker will see to it"
-    if back.run.state == "blocked" and back.run.phase != "pivoted" and isinstance(error, Exception):
+    if back.run.state == "blocked" and back.run.phase != "pivoted" and is_a(error, Exception):
         # Only over an ordinary error: an interrupt or a cancellation that comes out as another one is swallowed.
         raise_blocked(session, back.tree, error)
     return note_of(session, back)
@@ -87,6 +88,7 @@ async def _take_back_undecided(session: Session, run: RunRow) -> None:
 
 async def take_back(session: Session, *, why: str) -> None:
     """Go back on request; always raises, ``RolledBack`` when nothing is left standing."""
+    why = clean(why)
     back = await go_back(session, by=session.principal or session.lease.owner, why=why)
     raise_blocked(session, back.tree, None)
     report = report_of(session, back.tree)
@@ -101,9 +103,7 @@ async def take_back(session: Session, *, why: str) -> None:
 
 async def leave_raised(session: Session, error: BaseException) -> Back:
     """The block raised: go back before the pivot, forward after it."""
-    return await go_back(
-        session, by=session.lease.owner, why=scrubbed(session, f"{type(error).__name__}: {error}")[:500]
-    )
+    return await go_back(session, by=session.lease.owner, why=scrubbed(session, described(error))[:500])
 
 
 async def leave_waiting(session: Session) -> RunRow:

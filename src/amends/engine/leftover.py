@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Final
 
 from amends.engine.doubt import unclear
-from amends.engine.session import Session, call_of, error_text
+from amends.engine.session import Session, call_of, error_parts, error_text
 from amends.engine.veiling import lacking, lacks
 from amends.ledger import Tree
 from amends.record import dataclass
-from amends.rows import CallRow, RunRow
+from amends.rows import CallRow, RunRow, lost_at
 from amends.states import UNSETTLED
+
+NOT_STARTED: Final = "NotStarted"
+"""The name of the recorded error of a compensation that was not started, because something it needs is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +71,7 @@ def _leftover(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> L
             verb = f"rt.resolve({row.id!r}, Happened(None) | Absent(), by=..., why=...)"
             return Leftover(row, why, f"{row.tool} ({row.id}): {why}: look, then {verb}", doubtful=True)
         case "compensation_failed":
-            why = f"its compensation failed: {error_text(row.comp_error) or 'no reason kept'}"
-            return Leftover(row, why, f"{row.tool} ({row.id}): {why}: rt.retry({row.id!r}, by=..., why=...)")
+            return _not_taken_back(row)
         case "succeeded":
             why = _why_standing(session, row)
             what = f"{row.tool}: {why}"
@@ -81,6 +84,23 @@ def _leftover(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> L
             why = row.why or "a person said that it stays"
             return Leftover(row, why, _accept(row, f"{row.tool} stays ({why})", closing))
     return None
+
+
+def _not_taken_back(row: CallRow) -> Leftover:
+    """A compensation that gave up, or that was not started because something it needs is missing."""
+    name, words = error_parts(row.comp_error)
+    retry = f"rt.retry({row.id!r}, by=..., why=...)"
+    if name != NOT_STARTED:
+        why = f"its compensation failed: {error_text(row.comp_error) or 'no reason kept'}"
+        return Leftover(row, why, f"{row.tool} ({row.id}): {why}: {retry}")
+    why = f"its compensation was not started: {words}"
+    verbs = [f"take it back by hand, then rt.resolve({row.id!r}, Happened(None), by=..., why=...)"]
+    if row.result is None or lost_at(row.result) is not None or row.loss:
+        verbs.append(f"give the result with rt.retry({row.id!r}, result=..., by=..., why=...)")
+    else:
+        verbs.append(f"{retry} where nothing is missing")
+    verbs.append(f"or let it stand with rt.accept({row.id!r}, by=..., why=...)")
+    return Leftover(row, why, f"{row.tool} ({row.id}): {why}: {', '.join(verbs)}")
 
 
 def _why_standing(session: Session, row: CallRow) -> str:

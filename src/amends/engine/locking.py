@@ -12,16 +12,16 @@ from amends.lockrows import NOTHING, Contention, Wanted
 from amends.rows import CallRow
 
 
-def lock_wait_s(session: Session, ask: Ask) -> float:
+def lock_wait_s(ask: Ask, wait: Wait) -> float:
     """How long this request may wait for another run."""
-    return 0.0 if ask.spec.on_lock == "raise" else session.wait_s
+    return 0.0 if ask.spec.on_lock == "raise" else wait.limit_s
 
 
-def wanted_by(session: Session, ask: Ask, wait: Wait) -> Wanted:
+def wanted_by(ask: Ask, wait: Wait) -> Wanted:
     """The names that the request needs. A pivot may need those of its outbox too, which only the ledger knows."""
     if not ask.locks and ask.spec.kind != "pivot":
         return NOTHING
-    return Wanted(ask.locks, waits=wait.waited < lock_wait_s(session, ask), waited=bool(wait.root))
+    return Wanted(ask.locks, waits=wait.waited < lock_wait_s(ask, wait), waited=bool(wait.root))
 
 
 async def start_waiting(

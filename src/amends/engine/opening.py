@@ -32,6 +32,8 @@ class Opening:
     lease_s: float
     wait_s: float
     wait_approval_s: float = 0.0
+    said: tuple[float | None, float | None] = (None, None)
+    """``wait`` and ``wait_approval``, where the caller has set them for this run."""
     anchor: Any = None
     input: str = ""
     input_digest: str = ""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
+from typing import Literal
 
 from amends.approvalrows import Need, Terms
+from amends.budget import Budget, text_of
 from amends.canonical import digest
 from amends.engine.session import Ask, Session, describe_error, error_text, moment, request_of
+from amends.engine.spending import bill_for
 from amends.engine.veiling import body_args
 from amends.ledger import ReadRun
 from amends.model import Request
 from amends.ops import ReadClocks
 from amends.record import dataclass
 from amends.rows import CallRow
-from amends.rules import EXPIRES_S, Rule
+from amends.rules import EXPIRES_S, Judged, Rule, RuleTest, RuleVerdict, yes_or_no
 from amends.tool import Spec
 
 ONCE = "once:"
@@ -33,6 +37,8 @@ class Ruling:
     expires_s: float = EXPIRES_S
     first_use: bool = False
     residue: str = ""
+    by: str = ""
+    """Who says so: ``rule 2``, ``tool``, ``undeclared``."""
 
 
 def rule_on(
@@ -45,38 +51,65 @@ def rule_on(
     own = _own(spec, request)
     if undeclared and (ruled is None or ruled.decision == "allow"):
         lifted = ruled is not None and ruled.decision == "allow"
-        own = None if lifted else Ruling("approve", "nobody has declared this tool")
+        own = None if lifted else Ruling("approve", "nobody has declared this tool", by="undeclared")
     if ruled is None or ruled.decision == "allow":
         return own
     if own is None:
         return ruled
     return Ruling(
         "approve", ruled.why, max(own.needed, ruled.needed), ruled.roles, ruled.reasons,
-        min(own.expires_s, ruled.expires_s), residue=ruled.residue,
+        min(own.expires_s, ruled.expires_s), residue=ruled.residue, by=ruled.by,
     )  # fmt: skip
 
 
 def _first(rules: Sequence[Rule], request: Request, at: datetime | None, *, undeclared: bool) -> Ruling | None:
-    """The first rule that matches. One about the first use only adds to what the rules after it say of every use."""
+    """The first rule that matches. One about the first use only adds to what the rules after it say of every use.
+
+    A rule of which it is unclear whether it matches holds the call, or refuses it. The rules after it are looked at
+    too, since it may not match: of what both say, the stricter counts.
+    """
     first_use: Ruling | None = None
-    for rule in rules:
-        why = rule.name
-        decision: str = rule.decision
-        try:
-            matches = rule.matches(request, at, undeclared=undeclared)
-        except Exception as error:  # whatever it is: it must not let the call pass
-            matches, why = True, f"{why}: the rule raised {error_text(describe_error(error))}"
-            decision = "approve" if decision == "allow" else decision
-        if not matches or (decision == "allow" and undeclared and not rule.undeclared):
+    unclear: Ruling | None = None
+    for number, rule in enumerate(rules, 1):
+        judged = rule.judge(request, at, undeclared=undeclared)
+        if judged.verdict == "no":
             continue
-        found = Ruling(
-            decision, why, rule.approvers, tuple(rule.roles), tuple(rule.reasons), float(rule.expires),
-            rule.first_use, rule.residue,
-        )  # fmt: skip
-        if not found.first_use:
-            return found if first_use is None or found.decision == "refuse" else _with_first_use(first_use, found)
-        first_use = first_use or found
+        found = _ruling(rule, judged, number)
+        if judged.verdict == "unclear" and found.decision != "refuse":
+            unclear = found if unclear is None else _stricter(unclear, found)
+        elif found.decision == "allow" and undeclared and not rule.undeclared:
+            continue
+        elif not found.first_use:
+            every = found if first_use is None or found.decision == "refuse" else _with_first_use(first_use, found)
+            return every if unclear is None else _stricter(unclear, every)
+        else:
+            first_use = first_use or found
+    if unclear is not None:
+        return unclear if first_use is None else _stricter(unclear, first_use)
     return first_use
+
+
+def _ruling(rule: Rule, judged: Judged, number: int) -> Ruling:
+    """What a rule decides; one that may not match lifts nothing and accepts nothing."""
+    sure = judged.verdict == "matches"
+    decision = "approve" if rule.decision == "allow" and not sure else rule.decision
+    return Ruling(
+        decision, rule.name if sure else f"{rule.name}: {judged.why}", rule.approvers, tuple(rule.roles),
+        tuple(rule.reasons), float(rule.expires), rule.first_use and sure, rule.residue if sure else "",
+        f"rule {number}",
+    )  # fmt: skip
+
+
+def _stricter(held: Ruling, other: Ruling) -> Ruling:
+    """What holds a call and what another rule decides of it, as one."""
+    if other.decision == "refuse":
+        return other
+    if other.decision == "allow":
+        return held
+    return Ruling(
+        "approve", held.why, max(held.needed, other.needed), held.roles or other.roles, held.reasons or other.reasons,
+        min(held.expires_s, other.expires_s), by=held.by,
+    )  # fmt: skip
 
 
 def _with_first_use(first_use: Ruling, every_use: Ruling) -> Ruling:
@@ -88,12 +121,61 @@ def _own(spec: Spec, request: Request) -> Ruling | None:
     """What the tool says of itself."""
     said = spec.needs_approval
     if not callable(said):
-        return Ruling("approve", f"{spec.name} always needs approval") if said else None
+        return Ruling("approve", f"{spec.name} always needs approval", by="tool") if said else None
     try:
-        needs = bool(said(request))
+        needs = yes_or_no(said(request))
     except Exception as error:
-        return Ruling("approve", f"needs_approval of {spec.name} raised {error_text(describe_error(error))}")
-    return Ruling("approve", f"{spec.name} says that this call needs approval") if needs else None
+        return Ruling("approve", f"needs_approval of {spec.name} raised {error_text(describe_error(error))}", by="tool")
+    if needs is None:
+        return Ruling("approve", f"needs_approval of {spec.name} returned neither True nor False", by="tool")
+    return Ruling("approve", f"{spec.name} says that this call needs approval", by="tool") if needs else None
+
+
+async def tested(
+    rules: Sequence[Rule], budgets: Sequence[Budget], spec: Spec, request: Request, *, at: datetime | None,
+    undeclared: bool,
+) -> RuleTest:  # fmt: skip
+    """What would become of this request; reads no ledger, so only budgets of one call are looked at."""
+    if at is None and any(rule.tells_time for rule in rules):
+        at = moment((await ReadClocks()).wall)
+    found = rule_on(rules, spec, request, at, undeclared=undeclared)
+    if found is None or found.decision != "refuse":
+        found = _over_call(spec, request, budgets, found)
+    judged = [(rule, rule.judge(request, at, undeclared=undeclared)) for rule in rules]
+    verdicts = [
+        RuleVerdict(
+            number, rule.name, rule.decision, one.verdict, one.why, found is not None and found.by == f"rule {number}"
+        )
+        for number, (rule, one) in enumerate(judged, 1)
+    ]
+    allowed = next((one for one in verdicts if found is None and one.verdict == "matches"), None)
+    if allowed is not None:
+        verdicts[allowed.number - 1] = replace(allowed, decides=True)
+    decision: Literal["run", "approve", "refuse"] = "run"
+    if found is not None:
+        decision = "refuse" if found.decision == "refuse" else "approve"
+    return RuleTest(
+        tool=spec.name,
+        declared=not undeclared,
+        decision=decision,
+        by=found.by if found is not None else f"rule {allowed.number}" if allowed is not None else "",
+        why=found.why if found is not None else allowed.name if allowed is not None else "",
+        needed=found.needed if found is not None and decision == "approve" else 0,
+        roles=() if found is None else found.roles,
+        first_use=found is not None and found.first_use,
+        rules=tuple(verdicts),
+    )
+
+
+def _over_call(spec: Spec, request: Request, budgets: Sequence[Budget], found: Ruling | None) -> Ruling | None:
+    """What budgets of a single call add to what the rules say."""
+    for want in bill_for(spec, request, budgets, "").wants:
+        if want.per == "call" and want.amount > want.cap:
+            words = f"it would pass {text_of(want.cap)} {want.unit} for one call"
+            if want.then != "hold":
+                return Ruling("refuse", words, by="budget")
+            found = Ruling("approve", words, by="budget") if found is None else found
+    return found
 
 
 async def need_of(session: Session, spec: Spec, request: Request, *, undeclared: bool = False) -> Need | None:
@@ -129,7 +211,7 @@ def _is_once(session: Session, spec: Spec) -> bool:
 
 async def need_for(session: Session, ask: Ask) -> Need | None:
     """What the rules say of this request now."""
-    return await need_of(session, ask.spec, request_of(session, ask.spec, ask.args), undeclared=ask.undeclared)
+    return await need_of(session, ask.spec, request_of(session, ask.spec, ask.fresh()), undeclared=ask.undeclared)
 
 
 async def accepted_by(session: Session, ask: Ask) -> str:
@@ -137,7 +219,7 @@ async def accepted_by(session: Session, ask: Ask) -> str:
     if not ask.undeclared or not any(rule.residue for rule in session.rules):
         return ""
     at = moment((await ReadClocks()).wall)
-    found = _first(session.rules, request_of(session, ask.spec, ask.args), at, undeclared=True)
+    found = _first(session.rules, request_of(session, ask.spec, ask.fresh()), at, undeclared=True)
     return "" if found is None or found.residue != "accept" else found.why
 
 
@@ -149,7 +231,7 @@ async def terms_for(session: Session, row: CallRow, ask: Ask | None = None) -> T
     undeclared = ask is not None and ask.undeclared
     if not (row.approval or session.rules or spec.needs_approval or undeclared or spec.kind == "pivot"):
         return None
-    args = body_args(session, spec, row) if ask is None else ask.args
+    args = body_args(session, spec, row) if ask is None else ask.fresh()
     need = await need_of(session, spec, request_of(session, spec, args), undeclared=undeclared)
     return Terms(spec.version, need, spec.after, advise=session.advises(spec))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import NoReturn
 
 from amends.canonical import diff
-from amends.engine.asking import held_for, rejected
+from amends.engine.asking import PAUSES, held_for, rejected
+from amends.engine.judge import NESTED
 from amends.engine.locking import deadlocked
 from amends.engine.session import (
     Ask,
@@ -13,6 +15,7 @@ from amends.engine.session import (
     call_of,
     decode_args,
     error_parts,
+    error_text,
 )
 from amends.engine.spending import exceeded
 from amends.errors import (
@@ -39,11 +42,20 @@ def row_of(answer: Admission) -> CallRow:
 
 def in_doubt(session: Session, row: CallRow) -> InDoubt:
     """The typed error for a call that may have happened."""
+    words = f"{row.tool} was sent and its answer was lost ({row.why or row.state}); it may have happened"
+    if row.why == NESTED:
+        words = (
+            f"{row.tool} may have happened: its body was stopped by a call inside it "
+            f"({error_text(row.error)}); {PAUSES}"
+        )
+    said = str(json.loads(row.learned)[-1][-1]) if row.learned else ""
+    said = "" if said.startswith(SEALED) else said
     return InDoubt(
-        f"{row.tool} was sent and its answer was lost ({row.why or row.state}); it may have happened",
+        words,
         call=call_of(row, session.spec(row.tool)),
         why=row.why,
         run_id=row.run_id,
+        hint=f"{said}; mend it, or decide with rt.resolve({row.id!r}, ...)" if said else None,
     )
 
 
@@ -123,5 +135,6 @@ def conflict(session: Session, ask: Ask, row: CallRow) -> KeyConflict:
         call=call_of(row, session.spec(row.tool)),
         given=dict(given),
         diff=changed,
+        may_repeat=session.may_repeat(row.tool),
         run_id=session.id,
     )

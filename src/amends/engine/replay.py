@@ -385,7 +385,9 @@ def told(replay: Replay, session: Session, ask: Ask, entry: Entry, sight: Sight,
             return Done(done.row, done.value, replayed=repeated or sight == "recorded", staged=done.staged)
         case "staged":
             landed = replay.reached >= entry.landed_at
-            return Done(_as_done(row) if landed and row.result is not None else as_staged(row), staged=True)
+            return Done(
+                _as_done(row) if landed and (row.result is not None or row.loss) else as_staged(row), staged=True
+            )
         case "held":
             raise held_for(session, as_held(row), replay.record.approvals.get(row.approval), _twin(replay, row))
         case "rejected":

@@ -19,11 +19,11 @@ from amends.engine.doubt import (
 from amends.engine.giving import give_back, read_tree
 from amends.engine.judge import judge
 from amends.engine.landing import let_land, wait_for_live
-from amends.engine.leftover import leftovers, taken_by_rule, under
+from amends.engine.leftover import NOT_STARTED, leftovers, taken_by_rule, under
 from amends.engine.session import Session, call_of, describe_error
-from amends.engine.veiling import call_given, lacking, said_of, twin_given
+from amends.engine.veiling import call_given, missing, said_of, twin_given
 from amends.engine.waiting import POLL_S_MAX, POLL_S_MIN
-from amends.errors import TransitionRefused
+from amends.errors import ResultLost, TransitionRefused
 from amends.flow import Flow
 from amends.ledger import (
     AbandonRun,
@@ -40,6 +40,7 @@ from amends.model import Absent, Happened, Unknown
 from amends.ops import Ended, Invoke, Luck, ReadClocks, Sleep, Together
 from amends.record import dataclass
 from amends.rows import CallRow, RunRow
+from amends.rules import yes_or_no
 from amends.states import LIVE
 from amends.tool import Spec, Twin
 
@@ -192,7 +193,8 @@ def _is_open(session: Session, row: CallRow) -> bool:
             return not row.comp_gave_up
         case "compensation_in_doubt":
             tried = row.comp_attempt - row.comp_from
-            return (twin.idempotent and tried < twin.retry.attempts) or twin.probe is not None
+            again = twin.idempotent and tried < twin.retry.attempts and not _without(session, spec, twin, row)
+            return again or twin.probe is not None
     return False
 
 
@@ -208,7 +210,8 @@ async def compensate(session: Session, row: CallRow, done: dict[str, CallRow]) -
         wait = await _not_before(session, spec, twin, row)
         if wait > 0:
             return wait
-        if row.state == "compensation_in_doubt" and not twin.idempotent:
+        if row.state == "compensation_in_doubt" and not (twin.idempotent and not _without(session, spec, twin, row)):
+            # Not started again without what it needs: that would call an attempt failed that may have happened.
             row, wait = await _probe_compensation(session, spec, twin, row)
             if wait > 0:
                 return wait
@@ -222,7 +225,9 @@ async def compensate(session: Session, row: CallRow, done: dict[str, CallRow]) -
             await Sleep(POLL_S_MIN)
             await wait_for_live(session)
             return LOOK_AGAIN
+        session.memory.flight(started)
         row = done[row.id] = await _attempt(session, spec, twin, started)
+        session.memory.flights.pop(row.id, None)
     return 0.0
 
 
@@ -241,36 +246,43 @@ async def _not_before(session: Session, spec: Spec, twin: Twin, row: CallRow) ->
 
 
 async def _attempt(session: Session, spec: Spec, twin: Twin, row: CallRow) -> CallRow:
-    guard = () if spec.guard is None else spec.guard.params
-    if gone := lacking(session, row, (*twin.params, *guard)):
+    if without := _without(session, spec, twin, row):
         # Passed over and named, so that what was done before it is still taken back.
-        why = json.dumps(["Redacted", f"it asks for {', '.join(gone)}, which is redacted and not kept"])
-        return await _settle(session, row, Ended(), spec, twin, refused=why)
+        return await _settle(session, row, Ended(), spec, twin, refused=json.dumps([NOT_STARTED, without]))
     if spec.guard is not None:
         held = await _guard(session, spec, row)
         if held is not None:
             return await _settle(session, row, held, spec, twin, refused=GUARDED)
-    call = call_given(session, spec, row)
+    given = call_given(session, spec, row)
+    kwargs, _ = twin_given(session, spec, twin, row, call=given)
+    _, call = twin_given(session, spec, twin, row, call=call_of(row, spec, phase="compensate", args=given.args))
     ended = await Invoke(
         fn=twin.fn,
-        kwargs=twin_given(session, spec, twin.params, row, call=call),
+        kwargs=kwargs,
         is_async=twin.is_async,
         timeout=twin.timeout,
-        call=call_of(row, spec, phase="compensate", args=call.args),
+        call=call,
         lease=session.lease,
         phase="compensate",
         run=session.run,
+        flight=session.memory.flights[row.id],
     )
     return await _settle(session, row, ended, spec, twin)
+
+
+def _without(session: Session, spec: Spec, twin: Twin, row: CallRow) -> str:
+    """Return what the compensation or its guard needs and nobody here has; "" where nothing is missing."""
+    why = missing(session, spec, row, twin)
+    return why or ("" if spec.guard is None else missing(session, spec, row, spec.guard))
 
 
 async def _guard(session: Session, spec: Spec, row: CallRow) -> Ended | None:
     """None: nobody changed the thing since. Otherwise why it must not be overwritten."""
     assert spec.guard is not None, "only a guarded tool is guarded"
-    call = call_given(session, spec, row, phase="probe")
+    kwargs, call = twin_given(session, spec, spec.guard, row, call=call_given(session, spec, row, phase="probe"))
     ended = await Invoke(
         fn=spec.guard.fn,
-        kwargs=twin_given(session, spec, spec.guard.params, row, call=call),
+        kwargs=kwargs,
         is_async=spec.guard.is_async,
         timeout=None,
         call=call,
@@ -280,7 +292,12 @@ async def _guard(session: Session, spec: Spec, row: CallRow) -> Ended | None:
     )
     if ended.error is not None:
         return Ended(error=ended.error)
-    return None if ended.value else Ended(value=False)
+    unchanged = yes_or_no(ended.value)
+    if unchanged is None:
+        # A text that says who changed it is true, too: only True lets a compensation overwrite the thing.
+        what = type(ended.value).__name__
+        return Ended(error=TypeError(f"the guard of {spec.name} returned a {what}; it returns True or False"))
+    return None if unchanged else Ended(value=False)
 
 
 async def _settle(
@@ -299,9 +316,12 @@ async def _settle(
         settle.error = describe_error(TimeoutError(f"no answer within {twin.timeout} s"))
     elif ended.error is not None:
         settle.error = said_of(session, row, ended.error)
-        doubtful = judge(spec, ended.error) == "doubt" and not refused  # a guard that broke has started nothing
+        doubtful = (
+            judge(spec, ended.error, around=ended.around).verdict == "doubt" and not refused
+        )  # a guard that broke has started nothing
         settle.to = "compensation_in_doubt" if doubtful else "compensation_failed"
-        settle.gave_up = tried >= twin.retry.attempts
+        # Without the result that it asked for, another attempt ends the same way.
+        settle.gave_up = tried >= twin.retry.attempts or (isinstance(ended.error, ResultLost) and not doubtful)
         if not settle.gave_up:
             settle.retry_s = twin.retry.pause(tried, await Luck())
     settled = await settle

@@ -4,24 +4,42 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final
 
 from amends.approvalrows import Tell
 from amends.budget import Budget
 from amends.budgetrows import FREE, Bill, Want
-from amends.canonical import ARGS_BYTES_MAX, canonical, check_size, decode, digest, encode, load_result
+from amends.canonical import (
+    ARGS_BYTES_MAX,
+    CLASS_MARK,
+    CONSTANTS,
+    Shape,
+    Written,
+    canonical,
+    check_size,
+    classes_of,
+    decode,
+    digest,
+    encode,
+    load_result,
+    revive_each,
+    write_args,
+)
 from amends.charges import read_charge
 from amends.check import lock_names
 from amends.engine.hidden import Memory, hidden_locks, hide_args
 from amends.engine.recall import Readings, Recall
 from amends.engine.spending import bill_for, unreserved
-from amends.errors import BadArguments
+from amends.errors import BadArguments, NotStorable
 from amends.forkrows import forked_key
 from amends.model import Call, Compensation, Order, Phase, Request
-from amends.ops import Flight, Lease
+from amends.ops import Flight, Later, Lease
+from amends.phrases import class_name, words_of
 from amends.plain import digest_of, head, plain_texts
 from amends.record import dataclass, field
 from amends.rows import CallRow, lost_at
@@ -31,6 +49,7 @@ from amends.tool import Spec
 from amends.veil import NO_SECRETS, Known, Veil
 
 MESSAGE_CHARS_MAX: Final = 2_000
+NAME_CHARS_MAX: Final = 500
 
 
 @dataclass(slots=True)
@@ -63,6 +82,8 @@ class Session:
     asked: set[str] = field(default_factory=set)
     """Keys that were asked for here: asked for again, the record most likely answers."""
     rules: tuple[Rule, ...] = ()
+    repeats: bool = False
+    """Whether a model may ask for a deliberate repeat."""
     anchor: Any = None
     wait_approval_s: float = 0.0
     asks: set[str] = field(default_factory=set)  # calls that are, or may become, staged and somebody is asked about
@@ -76,6 +97,12 @@ class Session:
     readings: Readings = field(default_factory=Readings)
     kin: str = ""
     """Of a fork: the root that keys are named by, so that it finds what it shares under the names of the original."""
+    bodies: dict[str, Later] = field(default_factory=dict)
+    """The bodies of this tree that run in this process, by the ids of their calls."""
+    said_wait_s: float | None = None
+    """``wait``, where somebody has set it; None: ``wait_s`` is the default."""
+    said_approval_s: float | None = None
+    """``wait_approval``, where somebody has set it."""
     phases: tuple[tuple[str, str, str], ...] = ()
     twins: tuple[str, ...] = ()  # see ``forkrows``
 
@@ -111,6 +138,11 @@ class Session:
         """This run and those it is inside of: a call under way keeps each of them from ending."""
         return (self.uid, *self.above)
 
+    def may_repeat(self, tool: str) -> bool:
+        """Whether a model's ``again_because`` is honoured for this tool."""
+        spec = self.specs.get(tool)
+        return self.repeats and (spec is None or spec.may_repeat)
+
     def advises(self, spec: Spec) -> bool:
         """Whether the ordering law is only recorded for this tool."""
         return (spec.order or self.order) == "advise"
@@ -122,6 +154,7 @@ class Ask:
 
     spec: Spec
     args: Mapping[str, Any]
+    """As they were written down, for the engine to read; user code gets ``fresh()``."""
     text: str
     key: str
     ident: str
@@ -142,6 +175,12 @@ class Ask:
     shown: Mapping[str, Any] | None = None
     """The arguments as they are written down, where that is not how they were given."""
     known: Known = NO_SECRETS
+    copy: Callable[[], Mapping[str, Any]] | None = None
+    """Makes the arguments anew; None: nothing in them can be changed."""
+
+    def fresh(self) -> Mapping[str, Any]:
+        """Return the arguments as they were written down, for one use by user code: it may change what it gets."""
+        return self.args if self.copy is None else self.copy()
 
     @property
     def digest(self) -> str:
@@ -161,22 +200,31 @@ def ask_for(
     parent: str = "",
     grp: str = "",
     timeout: float | None = None,
+    shape: Shape | None = None,
 ) -> Ask:
-    """Write the request down. Raises ``NotStorable`` or ``TooLarge`` before anything is recorded."""
+    """Write the request down. Raises ``NotStorable`` or ``TooLarge`` before anything is recorded.
+
+    ``shape``: which classes the arguments may have, where that is not what the tool's signature says.
+    """
     body = fn or spec.fn
     assert body is not None, f"{spec.name} has a body or a handler"
-    shown, known = args, NO_SECRETS
-    if spec.redact is not None:
-        request = request_of(session, spec, args)
-        shown, known = hide_args(session.veil, session.memory, request, spec, places=spec.redact.places)
-        again = again and session.veil.scrub(again, known)
-    plain = plain_texts(shown)
-    text = encode(dict(shown), path="args") if plain is None else plain[0]
+    shown, known, copy = args, NO_SECRETS, None
+    plain = plain_texts(args) if spec.redact is None else None
+    if plain is not None and "[" not in plain[0] and plain[0].count("{") == 1:
+        text, whole = plain  # plain values that nobody can change: nearly every call
+    else:
+        if spec.redact is None:
+            written = write_args(args, shape or spec.shape, plain)
+            shown = args = written.args
+        else:
+            args, shown, written, known = _hidden(session, spec, args, shape or spec.shape)
+            again = again and session.veil.scrub(again, known)
+        text, whole, copy = written.text, written.meaning, written.copy
     check_size(text, path="args", limit=ARGS_BYTES_MAX)
-    whole = canonical(dict(shown), path="args") if plain is None else plain[1]
     meaning = named = whole
     if spec.key is not None or spec.ignore:
-        meaning, named = _meant(session, spec, args, shown=shown, known=known, whole=whole)
+        given = args if copy is None or not callable(spec.key) else copy()
+        meaning, named = _meant(session, spec, given, shown=shown, known=known, whole=whole)
     scope = "ledger" if spec.scope == "ledger" else session.kin or session.root
     key = digest_of(head("call", session.tenant, scope, spec.name), named, again or "")
     return Ask(
@@ -193,11 +241,38 @@ def ask_for(
         parent=parent,
         grp=grp,
         timeout=spec.timeout if timeout is None else timeout,
-        locks=_locks(session, spec, args, known) if spec.locks is not None else (),
+        locks=_locks(session, spec, args if copy is None else copy(), known) if spec.locks is not None else (),
         shown=None if shown is args else shown,
         known=known,
-        costs=FREE if spec.cost is None and not session.budgets else _bill(session, spec, args, known),
+        copy=copy,
+        costs=FREE
+        if spec.cost is None and not session.budgets
+        else _bill(session, spec, args if copy is None else copy(), known),
     )
+
+
+def _hidden(
+    session: Session, spec: Spec, args: Mapping[str, Any], shape: Shape
+) -> tuple[Mapping[str, Any], Mapping[str, Any], Written, Known]:
+    """The arguments of a tool that hides some, as the body gets them and as they are written down."""
+    assert spec.redact is not None, "only what hides something is hidden"
+    # Copied before anything is read: what is hidden is not in the text, and must be what the text stands for.
+    kept = _copied(args)
+    request = request_of(session, spec, kept)
+    inside = shape if spec.signature is None else spec.anywhere
+    shown, known = hide_args(session.veil, session.memory, request, spec, places=spec.redact.places, shape=inside)
+    if shown is kept:
+        written = write_args(kept, shape)
+        return written.args, written.args, written, known
+    text = encode(dict(shown), path="args", shape=shape)
+    return kept, shown, Written(kept, text, canonical(shown, shape=shape), partial(_copied, kept)), known
+
+
+def _copied(args: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return {name: value if type(value) in CONSTANTS else deepcopy(value) for name, value in args.items()}
+    except Exception as error:
+        raise NotStorable(f"args cannot be copied: {type(error).__name__}", path="args") from error
 
 
 def _bill(session: Session, spec: Spec, args: Mapping[str, Any], known: Known) -> Bill:
@@ -220,7 +295,7 @@ def asking_bill(session: Session, ask: Ask, *, wide: bool) -> Bill:
 
 def unforeseen(session: Session, ask: Ask, said: Mapping[str, int]) -> tuple[Want, ...]:
     """The budgets of what this request's body spent without having said so before."""
-    return unreserved(said, ask.costs, session.budgets, request_of(session, ask.spec, ask.args), session.root)
+    return unreserved(said, ask.costs, session.budgets, request_of(session, ask.spec, ask.fresh()), session.root)
 
 
 def request_of(session: Session, spec: Spec, args: Mapping[str, Any]) -> Request:
@@ -243,7 +318,7 @@ def _meant(
     meaning = whole
     if spec.ignore:
         meant = spec.intent(shown)
-        meaning = whole if len(meant) == len(shown) else _meaning(meant, path="args")
+        meaning = whole if len(meant) == len(shown) else _meaning(meant, spec.shape, path="args")
     identity: object | None
     if isinstance(spec.key, tuple) and all(map(shown.__contains__, spec.key)):
         identity = {name: shown[name] for name in spec.key}  # as the rule says it, without a request to ask it with
@@ -252,15 +327,15 @@ def _meant(
         identity = spec.identity(request_of(session, spec, args if callable(spec.key) else shown))
     if identity is None:
         return meaning, meaning
-    named = _meaning(identity, path="key")
+    named = _meaning(identity, spec.anywhere if callable(spec.key) else spec.shape, path="key")
     if spec.redact is not None and callable(spec.key) and session.veil.holds(named, known):
         named = session.veil.commit((session.tenant, spec.name), named)
     return meaning, named
 
 
-def _meaning(value: object, *, path: str) -> str:
+def _meaning(value: object, shape: Shape, *, path: str) -> str:
     plain = plain_texts(value)
-    return canonical(value, path=path) if plain is None else plain[1]
+    return canonical(value, path=path, shape=shape) if plain is None else plain[1]
 
 
 def provider_key(row: CallRow) -> str:
@@ -271,6 +346,11 @@ def provider_key(row: CallRow) -> str:
 def compensation_key(row: CallRow) -> str:
     """A compensation is a call of its own, so it has a key of its own."""
     return digest("compensation", row.key, row.generation)
+
+
+def later_of(row: CallRow, ask: Ask) -> Later:
+    """The call as its body may ask for it."""
+    return Later(row, lambda: call_of(row, ask.spec, args=ask.fresh()))
 
 
 def call_of(
@@ -312,6 +392,7 @@ def call_of(
         gone_at=gone_at or moment(row.lost_at),
         costs={unit: Decimal(text) for unit, text in read_charge(row.cost).totals().items()} if row.cost else {},
         shared=row.shared or None,
+        classes=classes_of(row.args) if CLASS_MARK in row.args else {},
     )
 
 
@@ -334,21 +415,19 @@ def decode_args(row: CallRow, spec: Spec | None) -> Mapping[str, Any]:
 
 def args_of(text: str, spec: Spec | None) -> Mapping[str, Any]:
     """The arguments of a stored text, in the types that the tool's signature says where none is hidden."""
-    plain: dict[str, Any] = decode(text)
-    if spec is None:
+    if spec is None or spec.signature is None:
+        plain: dict[str, Any] = decode(text)
         return plain
-    if MARK in text:
-        hints = {} if spec.signature is None else spec.signature.hints
-        return {name: _typed(value, hints.get(name, Any)) for name, value in plain.items()}
+    # Put together as they were, without the validators: those saw the arguments when they were given, and a second
+    # time they might make something else of them.
+    found, unlike = revive_each(text, spec.signature.shape)
+    is_whole = found.keys() == set(spec.signature.names) or spec.signature.rest is not None
+    if MARK in text or (is_whole and not unlike):
+        return found
     try:
-        return spec.bind((), plain)
+        return spec.bind((), found)
     except BadArguments:
-        return plain  # recorded by another version of the tool: its compensation still gets what was recorded
-
-
-def _typed(value: Any, hint: Any) -> Any:
-    text = encode(value, path="args")
-    return value if MARK in text else decode(text, hint)
+        return found  # recorded by another version of the tool: its compensation still gets what was recorded
 
 
 def _compensation_of(row: CallRow) -> Compensation | None:
@@ -371,15 +450,10 @@ def moment(seconds: float | None) -> datetime | None:
 
 def describe_error(error: BaseException, veil: Veil | None = None, known: Known = NO_SECRETS) -> str:
     """An exception as the ledger keeps it: without what is hidden."""
-    cls = type(error)
-    name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
-    try:
-        message = str(error)
-    except Exception:
-        message = "(its message could not be read)"
+    name, message = class_name(type(error)).removeprefix("builtins."), words_of(error)
     if veil is not None:
         message = veil.scrub(message, known)
-    return json.dumps([name, message[:MESSAGE_CHARS_MAX]], ensure_ascii=True)
+    return json.dumps([name[:NAME_CHARS_MAX], message[:MESSAGE_CHARS_MAX]], ensure_ascii=True)
 
 
 def error_parts(text: str) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from amends.budget import CALLS, ONE, Budget, billionths, costs_in, decimal_of
 from amends.budgetrows import FREE, Bill, Overrun, Want
 from amends.errors import BadCost, BudgetExceeded
 from amends.model import Request
+from amends.phrases import described, is_a, words_of
 from amends.tool import Spec
 
 
@@ -32,7 +33,7 @@ def _said(spec: Spec, request: Request, scrub: Callable[[str], str]) -> tuple[tu
     try:
         return costs_in(spec.cost(request) if callable(spec.cost) else spec.cost)
     except Exception as error:
-        said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        said = words_of(error) if is_a(error, ValueError) else described(error)
         why = scrub(said)
         # A traceback shows what an error comes from, with what it says: not where that tells what is hidden.
         raise BadCost(spec.name, why=why[:500], run_id=request.run_id) from (error if why == said else None)

@@ -111,6 +111,8 @@ class Standing:
         elif what in ("goal", "output", "budgets", "rollback planned"):
             facts = _facts(event)
             self._adds("run", event.run, facts, "output", "budgets", "plan", *GOAL_FACTS)
+        elif what == "retry asked":
+            self._adds("call", event.call, _facts(event), "result")
         elif what == "approval given":
             facts = _facts(event)
             self._adds("approval", str(facts.get("approval")), facts, "given")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from amends.canonical import decode
+from amends.canonical import CLASS_MARK, decode
 from amends.engine.call import Done
 from amends.engine.leftover import leftovers, obstacles
 from amends.engine.session import Ask, Session, call_of, moment
@@ -28,6 +28,7 @@ from amends.forkrows import point_of
 from amends.ledger import HeldLock, Tree
 from amends.lockrows import LockRow
 from amends.model import Answer, Call, Event, Lock, Residue, RunInfo, Status
+from amends.phrases import clean, is_a, type_name, words_of
 from amends.report import Report
 from amends.rows import EventRow, RunRow, lost_at
 from amends.secret import SEALED, UNREADABLE
@@ -170,7 +171,9 @@ def answer_done(session: Session, ask: Ask, done: Done) -> Answer:
         text = f"Accepted: {spec.name} will run once the task is committed. Do not call it again."
         return Answer("staged", text, call=call)
     value = call.result if done.value is None else done.value
-    told = _json(value)
+    recorded = done.row.result or ""
+    # Where the annotation leaves the class open, the model is told it as it must say it when it passes the value on.
+    told = _json(decode(recorded) if CLASS_MARK in recorded and not recorded.startswith(SEALED) else value)
     if spec.redact is not None:  # as it was written down, where it was: there its hidden fields are masked
         told = session.veil.scrub(told if call.result is None else _json(call.result), ask.known)
     if done.replayed and session.resumed and ask.call_ref and ask.call_ref == done.row.call_ref:
@@ -195,12 +198,21 @@ def _json(value: Any) -> str:
 
 def answer_error(session: Session, tool: str, error: Exception) -> Answer:
     """What a model is told when it was not done."""
-    call: Call | None = getattr(error, "call", None)
-    if isinstance(error, Error):
-        return Answer(_status(error), error.for_model(), call=call, error=error)
-    why = shown(scrubbed(session, str(error) or type(error).__name__))
+    if is_a(error, Error):
+        return Answer(_status(error), clean(error.for_model()), call=getattr(error, "call", None), error=error)
+    call: Call | None = _call_on(error)
+    why = shown(scrubbed(session, words_of(error) or type_name(error)))
     text = f"{tool} failed and changed nothing: {why}. You may correct the arguments and call it again."
     return Answer("failed", text, call=call, error=error)
+
+
+def _call_on(error: Exception) -> Call | None:
+    """The call that a tool's own error names, where it does."""
+    try:
+        call = getattr(error, "call", None)
+    except Exception:
+        return None
+    return call if isinstance(call, Call) else None
 
 
 def _status(error: Error) -> Status:

@@ -16,6 +16,7 @@ class Wait:
     """One wait, from the first refusal on."""
 
     limit_s: float
+    """How long at most, in all."""
     since: float = 0.0
     waited: float = 0.0
     pause: float = POLL_S_MIN

@@ -107,7 +107,7 @@ def run_agent(
     api: Api | None = None,
     options: Mapping[str, Any] | None = None,
     on_text: OnText | None = None,
-    repeats: bool = False,
+    repeats: bool | None = None,
     may_roll_back: bool = False,
     **run: Unpack[RunOptions],
 ) -> Finished:
@@ -155,7 +155,7 @@ async def run_agent_async(
     api: Api | None = None,
     options: Mapping[str, Any] | None = None,
     on_text: OnText | None = None,
-    repeats: bool = False,
+    repeats: bool | None = None,
     may_roll_back: bool = False,
     **run: Unpack[RunOptions],
 ) -> Finished:
@@ -274,7 +274,7 @@ def _begun(
     max_turns: int,
     api: Api | None,
     options: Mapping[str, Any] | None,
-    repeats: bool,
+    repeats: bool | None,
     may_roll_back: bool,
 ) -> tuple[Conversation, Client]:
     """Everything that can be wrong is wrong here, before a run is opened."""

@@ -373,13 +373,22 @@ async def retry_call(op: RetryCall) -> CallRow:
         )
     if op.repeated and call.tries_from == call.attempt and call.comp_from == call.comp_attempt:
         return call
+    if op.result is not None and call.state != "compensation_failed":
+        raise TransitionRefused(
+            f"call {call.id} ({call.tool}) is {call.state}: only a compensation that was not started is given a result",
+            frm=call.state,
+            to="compensating",
+        )
     now = await Now()
     run = await find_run(call.run)
     root = await find_run(call.root)
-    await note(run, "retry asked", at=now, by=op.by, epoch=root.epoch, call=call.id, why=op.why)
+    facts: dict[str, Any] = {} if op.result is None else {"result": proof_of(op, op.result)}
+    await note(run, "retry asked", at=now, by=op.by, epoch=root.epoch, call=call.id, why=op.why, **facts)
+    given = {} if op.result is None else {"result": op.result, "loss": ""}
     call = await UpdateCall(
         call,
-        {
+        given
+        | {
             "tries_from": call.attempt,
             "retry_at": now if call.state == "backing_off" else call.retry_at,
             "comp_from": call.comp_attempt,

@@ -94,8 +94,16 @@ def people_are_waited_for(store: MemoryStore, world: World) -> Iterator[str]:
                 yield f"run {event.run_id} was taken back while {row.tool} waited for a person ({state})"
 
 
+def repeats_are_offered(store: MemoryStore, world: World) -> Iterator[str]:
+    """No call is a deliberate repeat where none was offered: what a model makes up is refused."""
+    for call in store.calls.values():
+        if call.again and call.tool in world.unrepeated:
+            yield f"{call.tool} {call.id} was done once more ({call.again}), and no repeat was offered"
+
+
 APPROVAL_CHECKERS: Final[tuple[Callable[[MemoryStore, World], Iterator[str]], ...]] = (
     approvals_against_starts,
     approvals_recorded,
     people_are_waited_for,
+    repeats_are_offered,
 )

@@ -290,6 +290,25 @@ def owner_undisturbed(store: MemoryStore, world: World) -> Iterator[str]:
     yield from world.sim.disturbed
 
 
+def lease_kept(store: MemoryStore, world: World) -> Iterator[str]:
+    """Nobody gives a run back while a body of it runs: what that does would be nobody's."""
+    started: dict[str, str] = {}
+    for event in store.events:
+        if event.what == "call" and event.to_state == "started":
+            started[event.call] = event.root
+        elif event.what == "call":
+            started.pop(event.call, None)
+        elif event.what == "let go":
+            for call_id, root in started.items():
+                if root == event.root:
+                    yield f"run {event.run_id} was let go while {_name(store, call_id)} ran"
+
+
+def waited_in_place(store: MemoryStore, world: World) -> Iterator[str]:
+    """A call inside a body waits for its person as long as the body has."""
+    yield from world.impatient
+
+
 def answered_for_good(store: MemoryStore, world: World) -> Iterator[str]:
     """A run that committed was told only results that stand."""
     for root, tool, value in world.answers:
@@ -348,6 +367,21 @@ def answers_true(store: MemoryStore, world: World) -> Iterator[str]:
     yield from world.lies
 
 
+def no_orphans(store: MemoryStore, world: World) -> Iterator[str]:
+    """A flow that stops in a living process is turned into doubt by that process."""
+    yield from world.orphans
+
+
+def body_got_what_was_recorded(store: MemoryStore, world: World) -> Iterator[str]:
+    """Every attempt's body, and every compensation, gets what was written down when it was asked for."""
+    yield from world.mistaken
+
+
+def classes_are_told_apart(store: MemoryStore, world: World) -> Iterator[str]:
+    """Two requests that differ only in the class of a value are two calls."""
+    yield from world.mixed
+
+
 def no_stale_body(store: MemoryStore, world: World) -> Iterator[str]:
     """No body starts in a process whose lease has run out."""
     yield from world.stale
@@ -377,6 +411,8 @@ CHECKERS: Final[dict[str, Checker]] = {
         pivot_moves_its_run,
         work_left,
         owner_undisturbed,
+        lease_kept,
+        waited_in_place,
         answered_for_good,
         child_outbox,
         children_closed,
@@ -384,7 +420,10 @@ CHECKERS: Final[dict[str, Checker]] = {
         conflicts_told,
         goal_kept,
         answers_true,
+        no_orphans,
         no_stale_body,
+        body_got_what_was_recorded,
+        classes_are_told_apart,
         *TOPIC_CHECKERS,
     )
 }

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from amends import people
-from amends.engine import ending, leaving, opening, plan, recovery
-from amends.engine.call import guarded_call
+from amends.engine import ending, landing, leaving, opening, plan, recovery
+from amends.engine.call import Done, guarded_call
 from amends.engine.giving import give_back
-from amends.engine.session import Session
+from amends.engine.session import Ask, Session
 from amends.errors import LedgerError
 from amends.hub import Hub, View
 from amends.model import Answer
 from amends.noticedesk import tell_all
 from amends.ops import Flight
-from amends.requesting import direct_ask
+from amends.requesting import direct_ask, model_ask
 from amends.rows import RunRow
 from amends.testing.simulation import Process, Simulation
 from amends.tool import Options
@@ -29,6 +29,7 @@ class Inside:
 
     def __init__(self, sim: Simulation, hub: Hub, process: Process) -> None:
         self.sim, self.hub, self.process = sim, hub, process
+        hub.forget()  # another process: it knows only what the ledger says
 
     def run(self, id: str, *, agent: str = "", **options: Any) -> SimulatedBlock:
         """``async with inside.run("r"):`` as ``with rt.run("r"):``."""
@@ -45,7 +46,10 @@ class Inside:
             if opened.how == "ended":
                 return SimulatedRun(self, session, over=True)
             self.process.leases[lease.root] = lease
-            row = await opening.go_on(session, opened.run) if resumed else opened.run
+            recovered = SimulatedRun(self, session, over=False)  # what is done on the way knows its run
+            row = opened.run
+            if resumed:
+                row = await recovered._ending(opening.go_on(session, opened.run))
             if row.state != "rolled_back":
                 return SimulatedRun(self, session, over=row.state == "committed")
 
@@ -67,14 +71,15 @@ class Inside:
 
     async def _recover(self, row: RunRow, lease: Any, agents: dict[str, Agent]) -> None:
         self.process.leases[lease.root] = lease
-        session = self.hub.session(row, lease, resumed=True, wait_s=people.PATIENCE_S_MAX)
+        patience = people.PATIENCE_S_MAX
+        session = self.hub.session(row, lease, resumed=True, wait_s=patience, said=(patience, patience))
+        recovered = SimulatedRun(self, session, over=False)
         try:
-            done = await recovery.recover_tree(session, row, has_agent=row.agent in agents)
+            done = await recovered._ending(recovery.recover_tree(session, row, has_agent=row.agent in agents))
         except LedgerError:
             return  # taken over meanwhile
         if done.how == "resume":
-            run = SimulatedRun(self, session, over=False)
-            await _to_its_end(lambda: agents[row.agent](_With(self, run)))
+            await _to_its_end(lambda: agents[row.agent](_With(self, recovered)))
         self.process.leases.pop(lease.root, None)
 
 
@@ -102,10 +107,14 @@ def _owned_by(wanted: opening.Opening, owner: str) -> opening.Opening:
     return replace(wanted, owner=owner)
 
 
+class NoNestedCalls(Exception):
+    """A body of the simulation asked for a guarded call, which its world does not have."""
+
+
 class SimulatedRun:
     """One opened run: the same flows as ``Run`` and ``AsyncRun``."""
 
-    is_async = False
+    is_async = _is_nowhere = _is_replay = False
 
     def __init__(self, inside: Inside, session: Session, *, over: bool) -> None:
         self.inside, self.session, self.over = inside, session, over
@@ -115,11 +124,21 @@ class SimulatedRun:
     async def call(self, tool: Any, *, again: str | None = None, **args: Any) -> Any:
         """Do a tool in this run; a cancellation turns what was started into doubt."""
         declared, _ = people.declared_as(tool)
-        ask = direct_ask(self.inside.hub, self.session, declared, Options(again=again), (), args)
+        done = await self.do(direct_ask(self.inside.hub, self.session, declared, Options(again=again), (), args))
+        return done.value
+
+    async def ask(self, tool: str, args: Mapping[str, Any]) -> Any:
+        """The same, as a model asks for it: a name and plain data."""
+        hub = self.inside.hub
+        asked = model_ask(hub, self.session, tool, args, handler=None, tool_call_id=None, again=None)
+        return (await self.do(asked)).value
+
+    async def do(self, ask: Ask) -> Done:
+        """Do what was asked for in this run."""
         live, lineage = self.inside.process.live, self.session.lineage
         live.update(lineage)
         try:
-            done = await guarded_call(self.session, ask)
+            return await guarded_call(self.session, ask)
         except Exception:
             raise
         except GeneratorExit:  # the process died
@@ -129,7 +148,6 @@ class SimulatedRun:
             raise
         finally:
             live.subtract(lineage)
-        return done.value
 
     async def execute(self, calls: Sequence[object]) -> list[Answer]:
         """A plan; a cancellation turns what its members had started into doubt."""
@@ -157,8 +175,18 @@ class SimulatedRun:
     async def leave(self, error: BaseException | None = None) -> None:
         """The nine ways out."""
         if not self.over:
-            await leaving.leave(self.session, error, None)
+            await self._ending(leaving.leave(self.session, error, None))
         self.over = True
+
+    async def _ending(self, flow: Any) -> Any:
+        """A flow that ends the run; a cancellation leaves doubt behind, and a run that others can take at once."""
+        try:
+            return await flow
+        except (Exception, GeneratorExit):
+            raise
+        except BaseException:
+            await landing.stop_here(self.session)
+            raise
 
     async def let_go(self) -> None:
         """Give the run back."""
@@ -166,7 +194,7 @@ class SimulatedRun:
 
     def direct(self, declared: Any, options: Any, args: Any, kwargs: Any) -> Any:
         """Bodies of the simulation call no tools by themselves."""
-        raise AssertionError("a simulated body called a tool")
+        raise NoNestedCalls("a simulated body called a tool")
 
 
 class SimulatedBlock:

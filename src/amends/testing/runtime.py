@@ -17,7 +17,7 @@ from amends.runtime import Runtime
 from amends.store.memory import MemoryStore
 from amends.testing.clock import Clock
 from amends.testing.simulation import Crash
-from amends.tool import current_caller
+from amends.tool import caller_here
 
 
 class TestClock(Clock):
@@ -142,7 +142,7 @@ class TestRuntime(Runtime):
         for lease in self._hub.keeper.kept():
             self._hub.keeper.forget(lease)
         self._be_born()
-        if current_caller.get() is not None:
+        if caller_here() is not None:
             raise Crash
 
     def approve_all(self, by: str = "tester") -> list[Approval]:

@@ -87,6 +87,18 @@ class Process:
     in_group: bool = False
     live: Counter[str] = field(default_factory=Counter)
     settles: list[SettleCall] = field(default_factory=list)
+    bodies: list[Body] = field(default_factory=list)
+    """Bodies under way that are flows, the innermost last."""
+
+
+@dataclass(slots=True)
+class Body:
+    """A body that is itself a flow: it asks for calls of its own, one operation at a time."""
+
+    flow: Coroutine[Any, Any, Any]
+    op: Invoke
+    mode: str
+    fault: str
 
 
 Onlooker = Callable[["Simulation", Process, Invoke], None]
@@ -113,6 +125,7 @@ class Simulation:
         self.jumped = False
         self._ids = 0
         self._turns = 0
+        self._is_slow = False
 
     def new_id(self, prefix: str) -> str:
         """Ids in order, so that schedules are the same every time."""
@@ -182,6 +195,17 @@ class Simulation:
 
     def _next_op(self, process: Process) -> Op[Any]:
         asked: Op[Any]
+        while process.bodies:
+            body = process.bodies[-1]
+            try:
+                return self._go_on(process, body)
+            except StopIteration as stop:
+                self._end_body(process, Ended(stop.value))
+            except Exception as failed:
+                self._end_body(process, Ended(error=failed))
+            except BaseException as stopped:  # a cancellation: it goes on to whoever asked for this body
+                process.bodies.pop()
+                process.error = stopped
         if process.error is not None:
             error, process.error = process.error, None
             asked = process.program.throw(error)
@@ -190,8 +214,46 @@ class Simulation:
             asked = process.program.send(answer)
         return asked
 
+    def _go_on(self, process: Process, body: Body) -> Op[Any]:
+        """The next operation of a body that is a flow."""
+        asked: Op[Any]
+        answer, process.answer = process.answer, None
+        error, process.error = process.error, None
+        self.mode, self.current = body.mode, (process, body.op)
+        try:
+            with inside(body.op.run, body.op.call, body.op.phase, is_async=False):
+                asked = body.flow.throw(error) if error is not None else body.flow.send(answer)
+        finally:
+            self.mode, self.current = "ok", None
+        return asked
+
+    def _end_body(self, process: Process, ended: Ended) -> None:
+        body = process.bodies.pop()
+        process.answer = ended
+        match body.fault:
+            case "after":
+                raise Crash
+            case "cancel after":
+                process.answer, process.error = None, Cancelled()
+
+    def _begin_body(self, process: Process, op: Invoke) -> None:
+        fault = process.faults.get(process.points, "")
+        process.points += 1
+        process.trace.append(_named(op) + (f" <{fault}>" if fault else ""))
+        match fault:
+            case "before":
+                raise Crash
+            case "pause before":
+                raise Paused
+            case "cancel before":
+                raise Cancelled
+        self._about_to_run(process, op)
+        process.bodies.append(Body(op.fn(**op.kwargs), op, self._mode_for(op, fault), fault))
+
     def _perform_for(self, process: Process, op: Op[Any]) -> None:
         try:
+            if isinstance(op, Invoke) and getattr(op.fn, "is_flow", False):
+                return self._begin_body(process, op)
             process.answer = self.perform(process, op)
         except _PausedWith as paused:
             process.answer, process.paused = paused.answer, True
@@ -321,8 +383,8 @@ class Simulation:
             return False
         return any(p.owner == owner and not p.alive for p in self.processes)
 
-    def _invoke(self, process: Process, op: Invoke, fault: str) -> Ended:
-        if fault != "body late" or process.faults.get(process.points - 1) != "slow":
+    def _about_to_run(self, process: Process, op: Invoke) -> None:
+        if process.faults.get(process.points - 1) != "slow" or not self._is_slow:
             self.renew(process)
         if op.lease is not None:
             op.lease.check(self.clock.mono)
@@ -331,10 +393,15 @@ class Simulation:
         self.bodies += 1
         if op.flight is not None:
             op.flight.sent = True
+
+    def _mode_for(self, op: Invoke, fault: str) -> str:
         scripted = self.script.get(getattr(op.fn, "__name__", ""), [])
-        self.mode = (
-            fault.removeprefix("body ") if fault.startswith("body ") else (scripted.pop(0) if scripted else "ok")
-        )
+        return fault.removeprefix("body ") if fault.startswith("body ") else (scripted.pop(0) if scripted else "ok")
+
+    def _invoke(self, process: Process, op: Invoke, fault: str) -> Ended:
+        self._is_slow = fault == "body late"
+        self._about_to_run(process, op)
+        self.mode = self._mode_for(op, fault)
         self.current = (process, op)
         try:
             with inside(op.run, op.call, op.phase, is_async=False):

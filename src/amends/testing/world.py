@@ -66,6 +66,8 @@ class World:
     unwritten: list[str] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)
     lies: list[str] = field(default_factory=list)
+    orphans: list[str] = field(default_factory=list)
+    """Compensations that a living process left as if a flow of it were behind them."""
     alone: list[str] = field(default_factory=list)
     merged: list[str] = field(default_factory=list)
     unlocked: list[str] = field(default_factory=list)
@@ -74,6 +76,8 @@ class World:
     notices: list[Notice] = field(default_factory=list)
     asks: frozenset[str] = frozenset()
     """Tools that never start without somebody's yes."""
+    unrepeated: frozenset[str] = frozenset()
+    """Tools of which a model was offered no deliberate repeat, and asks for one."""
     overspent: list[str] = field(default_factory=list)
     unpaid: list[str] = field(default_factory=list)
     answers: list[tuple[str, str, str]] = field(default_factory=list)
@@ -87,8 +91,15 @@ class World:
     """Run, number and value of every reading of a clock, a die or a name through a run."""
     replaying: set[str] = field(default_factory=set)
     """Processes that replay a run by now."""
+    impatient: list[str] = field(default_factory=list)
+    """Calls inside a body that were given up while somebody could still have let them go on."""
     replay_bodies: list[str] = field(default_factory=list)
     """What was started by one of them."""
+
+    mistaken: list[str] = field(default_factory=list)
+    """Bodies and compensations that were given something else than was recorded."""
+    mixed: list[str] = field(default_factory=list)
+    """Two requests, different in class only, that were taken for one."""
 
     def __post_init__(self) -> None:
         self.sim.before_body.append(self._watch)
@@ -117,6 +128,11 @@ class World:
             return Unknown("no answer")
         self.settle_late()
         return Happened(result_of(op.call.key)) if self._in_place(op.call.key) else Absent()
+
+    def given(self, name: str, says: str, value: object) -> None:
+        """A body or a compensation was given this; ``says``: how its caller spelled it when it asked."""
+        if repr(value) != says:
+            self.mistaken.append(f"{name} was asked for with {says} and given {value!r}")
 
     def probe_undo(self) -> Probed[None]:
         """What the world says of a compensation, by its own key."""
@@ -157,6 +173,16 @@ class World:
         # An ordinary error of what has no probe is its word that nothing happened: a compensation would lie by it.
         if self.sim.mode == "answer lost" or (self.sim.mode == "raise after" and landing.phase == "compensate"):
             raise TimeoutError("no answer")
+        match self.sim.mode:  # the same loss, under another error
+            case "lost in a group":
+                raise ExceptionGroup("several", [Broke("one"), ExceptionGroup("more", [TimeoutError("no answer")])])
+            case "lost in a chain":
+                raise Broke("it broke") from TimeoutError("no answer")
+            case "lost in a handler":
+                try:
+                    raise TimeoutError("no answer")
+                except TimeoutError:
+                    raise Broke("it broke")  # noqa: B904 (this is what is tried)
         if self.sim.mode == "raise after":
             raise Broke("it broke after it had happened")
 
@@ -186,6 +212,12 @@ class World:
     def _in_place(self, key: str) -> bool:
         call_ids = {one.call_id for one in self.landings if one.key == key and one.phase == "execute"}
         return any(self.stands(call_id) for call_id in call_ids)
+
+    def left(self, process: Process) -> None:
+        """The program of a living process has ended: no compensation of it may be under way."""
+        for row in self.sim.store.calls.values():
+            if row.state == "compensating" and self.sim.store.runs[row.root].owner == process.owner:
+                self.orphans.append(f"{row.tool} {row.id} is {row.state}, and {process.name} has ended")
 
     # ---- what checkers ask ----------------------------------------------------------------
 

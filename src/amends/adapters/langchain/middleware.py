@@ -25,7 +25,7 @@ from amends.adapters.langchain.graph import (
     thread_of,
     turns_in,
 )
-from amends.adapters.langchain.turn import Seat, Turn, awaited, blocking, scope, seats_of, surrounding
+from amends.adapters.langchain.turn import Seat, Turn, awaited, blocking, seats_of, surrounding, turn_here
 from amends.errors import ApprovalVoid, Busy, RunEnded
 from amends.notify import exact
 from amends.visible import visible_log
@@ -229,7 +229,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
 
     def _begun(self, state: TurnState) -> dict[str, Any]:
         config, number = get_config(), state.get("amends_turn", 0) + 1
-        if (block := scope.get()) is not None:
+        if (block := turn_here()) is not None:
             block.reached_end = False
         thread = thread_of(config)
         # What nothing keeps has no number: each of its turns would be the first.
@@ -247,7 +247,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
         return {**made, "messages": [HumanMessage(f"Of the turn before: {words}", name="amends")]}
 
     def _ended(self, state: TurnState) -> Seat | None:
-        if (block := scope.get()) is not None:
+        if (block := turn_here()) is not None:
             block.reached_end = True
             return None
         config = get_config()
@@ -260,7 +260,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             return self._seat(run_id, config) if is_open or has_answers(state) else None
 
     def _seat_of(self, request: ToolCallRequest) -> Seat:
-        config, block = request.runtime.config, scope.get()
+        config, block = request.runtime.config, turn_here()
         run = surrounding(lambda: self._id_of(config, request.state))
         if run is not None:
             return Seat(run.id, config, run=run)
@@ -286,7 +286,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             return str(kept)
         if (thread := thread_of(config)) is not None:
             return f"{thread}/{inside(config) or turns_in(state)}"
-        if scope.get() is not None:
+        if turn_here() is not None:
             return f"run-{uuid4().hex}"
         raise UsageError(
             "a tool node without a thread does not say which run its calls belong to",
@@ -350,7 +350,7 @@ class AmendsMiddleware(AgentMiddleware[TurnState, Any, Any]):
             if seat.run_id not in self._seats or seat.users > 0 or not seat.pausing or seat.run is None:
                 return False
             del self._seats[seat.run_id]
-        if (block := scope.get()) is not None:
+        if (block := turn_here()) is not None:
             block.seat = None
         return True
 

@@ -48,13 +48,15 @@ class Turn:
 
     def __init__(self, rt: Runtime | AsyncRuntime, config: Mapping[str, Any], forget: Callable[[Seat], object]) -> None:
         self._rt, self._config, self._forget = rt, config, forget
-        self._token: Any = None
+        self._outer: Turn | None = None
+        self._is_left = False
         self.seat: Seat | None = None
         self.reached_end: bool | None = None
         """Whether the last agent inside has ended; None: there was none, only tool nodes."""
 
     def __enter__(self) -> Self:
-        self._token = scope.set(self)
+        self._outer, self._is_left = turn_here(), False
+        _turn.set(self)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -77,7 +79,9 @@ class Turn:
             await awaited(run).leave(self._why(error))
 
     def _left(self) -> Run | AsyncRun | None:
-        scope.reset(self._token)
+        self._is_left = True  # no token is put back: the block may be left in another context than it was entered in
+        if _turn.get() is self:
+            _turn.set(self._outer)
         if self.seat is None:
             return None
         self._forget(self.seat)
@@ -92,8 +96,22 @@ class Turn:
         is_pause = isinstance(error, GraphBubbleUp) or (error is None and self.reached_end is False)
         return Waiting("the graph pauses") if is_pause else error
 
+    @property
+    def around(self) -> Turn | None:
+        """This turn while its block lasts, else the one around it."""
+        turn: Turn | None = self
+        while turn is not None and turn._is_left:
+            turn = turn._outer
+        return turn
 
-scope: ContextVar[Turn | None] = ContextVar("amends.langchain.turn", default=None)
+
+_turn: ContextVar[Turn | None] = ContextVar("amends.langchain.turn", default=None)
+
+
+def turn_here() -> Turn | None:
+    """Return the turn whose block this code is in, if any."""
+    turn = _turn.get()
+    return None if turn is None else turn.around
 
 
 def surrounding(own: Callable[[], str]) -> Run | AsyncRun | None:
