@@ -283,7 +283,7 @@ def test_who_decides_is_told_the_class() -> None:
     approval = waits.value.approval
     assert approval.call.classes == {"to[0]": "Card", "to[1]": "Cash"}
     assert payload(approval)["data"]["call"]["classes"] == {"to[0]": "Card", "to[1]": "Cash"}
-    assert "to[0]: Card" in str(slack_payload(approval))
+    assert '"to[0]" is of class Card' in str(slack_payload(approval))
     assert "Card(cents=1)" in shown(approval.call.args)
 
 
