@@ -470,3 +470,45 @@ def test_work_handed_to_a_thread_of_the_run_belongs_to_the_body() -> None:
         assert shop.outer() == "inner 1"
         person.join()
     assert states(rt, "r") == {"inner": "succeeded", "outer": "succeeded"}
+
+
+def test_a_thread_that_outlives_the_body_does_not_hold_up_the_run() -> None:
+    shop = Shop(inner={"needs_approval": True})
+    left: list[Any] = []
+
+    def then() -> str:
+        left.append(current_run().submit(shop.inner, 1))
+        until(lambda: bool(list(rt.approvals())))
+        return "done"
+
+    shop.then = then
+    rt = shop.runtime()
+    with pytest.raises(Held), rt.run("r"):
+        assert shop.outer() == "done"
+    with pytest.raises(Held):
+        left[0].result(timeout=10)
+    assert states(rt, "r") == {"outer": "succeeded", "inner": "held"}
+
+
+def test_a_task_that_outlives_the_body_does_not_hold_up_the_run() -> None:
+    async def main() -> None:
+        shop = Shop(inner={"needs_approval": True}, is_async=True)
+        left: list[Any] = []
+
+        async def then() -> str:
+            left.append(asyncio.create_task(shop.inner(1)))
+            while not [one async for one in rt.approvals()]:
+                await asyncio.sleep(0.01)
+            return "done"
+
+        shop.then = then
+        rt = AsyncRuntime("memory:", tools=[shop.inner, shop.outer])
+        with pytest.raises(Held):
+            async with rt.run("r"):
+                assert await shop.outer() == "done"
+                with pytest.raises(Held):
+                    await asyncio.wait_for(left[0], 10)
+        report = await rt.report("r")
+        assert {call.tool: call.state for call in report.calls} == {"outer": "succeeded", "inner": "held"}
+
+    asyncio.run(main())

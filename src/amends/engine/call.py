@@ -315,7 +315,7 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow, *, told: bool =
         if row.approval:
             await _anchored(session, ask, row)
         later = await body_of(session, ask, row)
-        session.bodies[row.id] = later
+        session.bodies[later.id] = later
         try:
             ended = await Invoke(
                 fn=ask.fn,
@@ -330,7 +330,7 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow, *, told: bool =
                 flight=ask.flight,
             )
         finally:
-            session.bodies.pop(row.id, None)
+            session.end_body(later)
         value, row = await conclude(session, ask, row, ended, body=later)
         if row.state == "succeeded":
             session.recall.keep(row)
