@@ -139,7 +139,11 @@ def enter_block(caller: Any) -> Scope:
 def leave_scope(scope: Scope, *, is_over: bool = True) -> None:
     """End a scope, in any context. Raises nothing; leaving twice is leaving once."""
     scope.is_left, scope.is_over = True, is_over
-    if _scope.get() is scope:
+    here = _scope.get()
+    if here is not scope and scope.place is None:
+        while here is not None and here is not scope:
+            here = here.outer  # a block that a body has entered and not left ends for its caller with the body
+    if here is scope:
         _scope.set(scope.outer)
 
 
