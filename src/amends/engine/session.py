@@ -126,6 +126,14 @@ class Session:
         declared = None if spec is None or spec.fn is None else (spec.fn, spec.is_async)
         return None if spec is None else self.handlers.get(row.id, declared)
 
+    def end_body(self, later: Later) -> None:
+        """The body has ended, or goes on past its timeout: what it left running is no part of it any more."""
+        self.bodies.pop(later.id, None)
+        later.is_over = True
+        around = self.bodies.get(later.row.parent)
+        if around is not None and later.touched:
+            around.touched = True  # however this one ends, and whatever its kind: it was an effect inside that one too
+
     def child(self, uid: str, id: str, *, generation: int, resumed: bool, state: str, given: object = None) -> Session:
         """The session of a run inside this one."""
         return replace(
