@@ -477,11 +477,11 @@ def test_an_answer_that_aiohttp_cannot_read_is_doubt_although_it_calls_it_a_bad_
 
 
 @pytest.mark.parametrize("stop", [SystemExit, KeyboardInterrupt])
-@pytest.mark.parametrize("timeout", [None, 30.0])
+@pytest.mark.parametrize("limits", [{}, {"timeout": 30.0}])
 def test_a_coroutine_that_exits_in_a_blocking_run_is_doubt_and_the_next_one_still_runs(
-    stop: type[BaseException], timeout: float | None
+    stop: type[BaseException], limits: dict[str, Any]
 ) -> None:
-    @tool(name="pay", timeout=timeout)
+    @tool(name="pay", **limits)
     async def pay() -> None:
         await asyncio.sleep(0)
         raise stop
