@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from amends import Absent, AsyncRuntime, Happened, Held, Retry, Runtime, current_call, tool
+from amends import Absent, AsyncRuntime, Budget, Happened, Held, Retry, Runtime, current_call, tool
 from tests.behaviour.world import FAST, runtime
 
 
@@ -362,3 +362,38 @@ def test_a_held_call_starts_later_with_what_was_approved() -> None:
     with rt.run("r"):
         act({"cents": 100})
     assert seen == [{"cents": 100}]
+
+
+@pytest.mark.parametrize("option", ["needs_approval", "key", "cost", "locks"])
+def test_a_function_of_a_request_changes_nothing_of_it(option: str) -> None:
+    answers = {"needs_approval": False, "key": "k", "cost": 1, "locks": ["a"]}
+
+    def changing(request: Any) -> Any:
+        request.args["cents"] = 99_999
+        return answers[option]
+
+    ran: list[int] = []
+
+    @tool(kind="pivot", **{option: changing})  # type: ignore[call-overload, untyped-decorator]
+    def pay(cents: int) -> None:
+        ran.append(cents)
+
+    rt = Runtime("memory:", tools=[pay], budgets=[Budget(100)])
+    with rt.run("r"):
+        pay(100)
+    assert (ran, [dict(call.args) for call in rt.report("r").calls]) == ([100], [{"cents": 100}])
+
+
+def test_a_body_that_changes_the_arguments_of_its_call_is_retried_with_what_was_written_down() -> None:
+    ran: list[int] = []
+
+    @tool(kind="pivot", retry=Retry(attempts=2, delay=0.001))
+    def pay(cents: int) -> None:
+        ran.append(cents)
+        current_call().args["cents"] = 99_999  # type: ignore[index]
+        if len(ran) == 1:
+            raise ValueError("once more")
+
+    with Runtime("memory:", tools=[pay]).run():
+        pay(100)
+    assert ran == [100, 100]
