@@ -18,6 +18,7 @@ from amends.errors import BadArguments, Error, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, View
 from amends.model import Request, ToolCall
+from amends.phrases import close_to
 from amends.rules import RuleTest
 from amends.secret import NOTHING, Hidden
 from amends.signature import REPEAT, hints_of, no_repeat
@@ -88,7 +89,8 @@ def tested(
     )  # fmt: skip
     if at is not None and at.tzinfo is None:
         raise UsageError(f"at={at} has no time zone", hint="say datetime(..., tzinfo=UTC)")
-    return policy.tested(hub.rules, hub.budgets, spec, request, at=at, undeclared=undeclared)
+    meant = "".join(close_to(tool, hub.specs)) if undeclared else ""
+    return policy.tested(hub.rules, hub.budgets, spec, request, at=at, undeclared=undeclared, meant=meant)
 
 
 def turn_asks(hub: Hub, session: Session, calls: Sequence[ToolCall]) -> list[Ask | Exception]:

@@ -86,6 +86,8 @@ class RuleTest:
     first_use: bool
     """It is asked only until this agent has used the tool once with somebody's yes."""
     rules: tuple[RuleVerdict, ...]
+    meant: str = ""
+    """The declared tool whose name is probably meant, where nobody has declared this one."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON data."""
