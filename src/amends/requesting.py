@@ -57,7 +57,7 @@ def model_ask(
     if handler is not None and spec.signature is not None:
         fn = _with_bare_use(spec, bound, handler, is_async=is_async)
     return ask_for(
-        session, spec, bound, fn=fn, is_async=is_async, again=again or because, call_ref=tool_call_id,
+        session, spec, bound, fn=fn, is_async=is_async, again=because if _is_blank(again) else again, call_ref=tool_call_id,
         parent=parent_call(), grp=grp, shape=shape_of_given(bound) if spec.signature is None else None,
     )  # fmt: skip
 
@@ -163,7 +163,7 @@ def _because(hub: Hub, spec: Spec, plain: dict[str, Any]) -> str | None:
     Refused, not dropped: the model would take the recorded result for that of a second call.
     """
     because = plain.pop(REPEAT, None)
-    if because is None or because == "":
+    if _is_blank(because):
         return None  # where a schema is strict, a model must say that it says nothing
     if hub.repeats and spec.kind == "read":
         return None  # a read is done again anyway
@@ -172,6 +172,11 @@ def _because(hub: Hub, spec: Spec, plain: dict[str, Any]) -> str | None:
     if not isinstance(because, str):
         raise BadArguments(spec.name, problems=[f"{spec.name}.{REPEAT} must be a string"])
     return because
+
+
+def _is_blank(because: object) -> bool:
+    """Whether a reason for a repeat says nothing: two blanks are no other reason than one, and none to charge again."""
+    return because is None or (isinstance(because, str) and not because.strip())
 
 
 def _undeclared_ask(
@@ -184,7 +189,7 @@ def _undeclared_ask(
     because = _because(hub, spec, plain)
     bound = spec.bind_json(plain)
     ask = ask_for(
-        session, spec, bound, fn=handler, is_async=_is_async(handler), again=again or because,
+        session, spec, bound, fn=handler, is_async=_is_async(handler), again=because if _is_blank(again) else again,
         call_ref=tool_call_id, parent=parent_call(), shape=shape_of_given(bound),
     )  # fmt: skip
     return replace(ask, undeclared=True)
