@@ -399,3 +399,17 @@ def test_no_effect_and_a_rollback_in_strange_words(url: str) -> None:
 
     assert type(raised_by(program)).__name__ == "RolledBack"
     rt.close()
+
+
+def test_an_error_that_is_too_long_to_keep_says_that_it_was_cut() -> None:
+    @tool(kind="pivot")
+    def pay() -> str:
+        raise NoEffect("x" * 3_000)
+
+    rt = Runtime("memory:", tools=[pay])
+    with pytest.raises(NoEffect), rt.run("r"):
+        pay()
+    (call,) = rt.report("r").calls
+    assert call.error is not None
+    assert call.error.endswith("xxx [... the rest is not kept]")
+    assert len(call.error) < 2_100
