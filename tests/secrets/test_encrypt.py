@@ -354,7 +354,7 @@ def asked_for(url: str) -> str:
 def test_nobody_allows_what_they_cannot_be_shown(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/l.db"
     id = asked_for(url)
-    links = {"link_secret": "x" * 32, "link_url": "https://a.example/"}
+    links: dict[str, Any] = {"link_secret": "x" * 32, "link_url": "https://a.example/"}
     with Runtime(url, tools=[wire], **links) as poor:
         approval = poor.approval(id)
         token = sign(approval, "approve", secret="x" * 32)
@@ -424,7 +424,7 @@ def test_a_notice_from_a_process_without_the_key_has_no_links() -> None:
     told: list[Any] = []
     clock = Clock()
     store = MemoryStore(clock=clock)
-    links = {"link_secret": "x" * 32, "link_url": "https://a.example/"}
+    links: dict[str, Any] = {"link_secret": "x" * 32, "link_url": "https://a.example/"}
     with suppress(Held), twin_of(store, wire, encrypt=K1).run("r"):
         wire(WORD)
     clock.now += 10 * CLAIM_S
