@@ -228,7 +228,7 @@ def load_result(stored_text: str | None, annotation: object = Any) -> Any:
 
 def faithful(value: Any, annotation: object = Any) -> tuple[Any, Stored]:
     """The value as every replay will see it, and what is stored; the original where nothing could be. Never raises."""
-    if isinstance(value, dict) and len(value) == 1 and CLASS in value:
+    if type(value) is dict and len(value) == 1 and CLASS in value:
         value = _said_class(value, shape_of(annotation))
     plain = plain_copy(value)
     if plain is not None:
@@ -635,6 +635,8 @@ def _loss(
 
 ANY_FORM: Final = "any"
 ANNOTATION_DEPTH_MAX: Final = 64
+PLACES_MAX: Final = 10_000
+"""Places of one annotation that are looked at: a generic alias may contain itself without end."""
 
 
 class Unlike(Exception):
@@ -686,7 +688,8 @@ class Shape:
         self._keys: list[_Hint] = []
         self._values: list[_Hint] = []
         self._named: dict[str, list[_Hint]] = {}
-        for hint, scope in hints:
+        self.said_by = tuple(hints)
+        for hint, scope in self.said_by:
             self._add(hint, scope, 0)
 
     # ---- its parts ----------------------------------------------------------------------------
@@ -776,10 +779,10 @@ class Shape:
             self.newtypes[f"{hint.__module__}.{hint.__name__}"] = hint
             self._add(hint.__supertype__, scope, depth + 1)
         elif type(hint).__name__ == "TypeAliasType":
-            self._add(hint.__value__, scope, depth + 1)
+            self._add(_alias_of(hint), scope, depth + 1)
         elif type(origin).__name__ == "TypeAliasType":
             given = dict(zip(origin.__type_params__, [(arg, scope) for arg in args], strict=False))
-            self._add(origin.__value__, _Scope(scope.names, scope.words, {**scope.args, **given}), depth + 1)
+            self._add(_alias_of(origin), _Scope(scope.names, scope.words, {**scope.args, **given}), depth + 1)
         elif origin is Annotated:
             names = next((one for one in args[1:] if isinstance(one, ClassNames)), None)
             self.is_decided = self.is_decided or any(map(_decides, args[1:]))
@@ -1187,10 +1190,15 @@ def classes_below(shape: Shape) -> list[tuple[Shape, Member]]:
 def places_below(shape: Shape) -> Iterator[Shape]:
     """This place and all those inside it; a class that contains itself is looked at once."""
     waiting, seen = [shape], set[Any]()
-    while waiting and len(seen) < PARTS_MAX:
+    for _ in range(PLACES_MAX):
+        if not waiting:
+            return
         place = waiting.pop()
-        if place is OPEN:
+        # By identity: an alias may contain itself, and some annotations have no hash.
+        said = tuple((id(hint), id(scope.args)) for hint, scope in place.said_by)
+        if place is OPEN or (said and said in seen):
             continue
+        seen.add(said)
         yield place
         waiting += [place.value(name) for name in place._named]
         waiting += [place.at(index) for index in range(len(place._places))]
@@ -1218,7 +1226,7 @@ def shape_of_given(value: object) -> Shape:
     waiting, count = [value], 0
     while waiting and count < PARTS_MAX:
         one, count = waiting.pop(), count + 1
-        if isinstance(one, dict):
+        if type(one) is dict:
             waiting += [*one, *one.values()]
         elif type(one) in (list, tuple, set, frozenset):
             waiting += one  # type: ignore[arg-type]
@@ -1294,6 +1302,21 @@ def _subclasses(cls: type) -> set[type]:
                 found.add(one)
                 waiting.append(one)
     return found
+
+
+_ALIASES: Final[dict[int, tuple[Any, Any]]] = {}  # one meaning for each, so that an alias in itself is recognised
+
+
+def _alias_of(alias: Any) -> Any:
+    """What an alias stands for; one that is written as a text is read in its own module."""
+    known = _ALIASES.get(id(alias))
+    if known is None:
+        found = alias.__value__
+        if isinstance(found, str):
+            module = sys.modules.get(alias.__module__ or "")
+            found = _meaning_of(found, _Scope({}, {**(vars(module) if module else {}), alias.__name__: alias}, {}))
+        known = _ALIASES[id(alias)] = (alias, found)
+    return known[1]
 
 
 def _meaning_of(word: str, scope: _Scope) -> Any:

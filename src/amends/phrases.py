@@ -110,7 +110,10 @@ def shown(value: object) -> str:
 
 def _named(value: object) -> str:
     """An object with the name of its class: what pydantic writes for a model has none."""
-    return repr(value) if hasattr(type(value), "model_fields") else str(value)
+    try:
+        return repr(value) if hasattr(type(value), "model_fields") else _read(value)
+    except Exception:  # a user's repr()
+        return NO_WORDS
 
 
 def plain(value: object) -> Any:

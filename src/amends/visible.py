@@ -155,7 +155,7 @@ def folded(text: str, width: int, *, mark: str = FOLD_MARK) -> Iterator[str]:
     room = max(width, len(mark) + 8)
     part, used = "", 0
     for one in text:
-        size = _columns(one)
+        size = columns(one)
         if used + size > room:
             yield part
             part, used = mark, len(mark)
@@ -456,5 +456,6 @@ def _wide(one: str) -> int:
     return 2 if unicodedata.east_asian_width(one) in "WF" else 1
 
 
-def _columns(one: str) -> int:
+def columns(one: str) -> int:
+    """Return how many columns of a terminal one character takes."""
     return 1 if one <= "~" else _wide(one)

@@ -66,7 +66,7 @@ def made_of(annotation: Any, body: Callable[[Any], Any], **options: Any) -> Any:
     return tool(act, **options)
 
 
-@pytest.mark.parametrize("annotation, make", KINDS, ids=lambda one: str(one)[:30])
+@pytest.mark.parametrize("annotation, make", KINDS)
 def test_what_changes_while_a_person_decides_changes_nothing(annotation: Any, make: Callable[[], Any]) -> None:
     seen: list[Any] = []
     live = make()
@@ -96,7 +96,7 @@ def test_what_changes_while_a_person_decides_changes_nothing(annotation: Any, ma
     assert call.args == {"what": make()}
 
 
-@pytest.mark.parametrize("annotation, make", KINDS, ids=lambda one: str(one)[:30])
+@pytest.mark.parametrize("annotation, make", KINDS)
 def test_each_attempt_gets_its_own_copy(annotation: Any, make: Callable[[], Any]) -> None:
     seen: list[Any] = []
     taken: list[Any] = []
