@@ -8,7 +8,8 @@ functions of this module:
 - ``visible(text)``: a name inside a sentence. Bare if it is one plain word, else in double quotes with escapes.
 - ``visible(text, prose=True)``: a text that ends its line. Plain words with single spaces between them stay bare.
 - ``visible_value(value)``: an argument or a result. Texts are always quoted, so ``"100"`` and ``100`` differ.
-  ``visible_args(args)``: all arguments of a call, a line for each.
+  ``visible_args(args, classes)``: all arguments of a call, a line for each; ``is_unreadable(args)``: whether they are
+  encrypted and there is no key to show them.
 - ``visible_log(name)``: a logger of amends, whose messages and tracebacks go through ``printable``.
 - ``printable(text)``: a whole sentence that was already put together; escapes only what acts on the display.
 
@@ -30,7 +31,8 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 
-from amends.secret import UNREADABLE, Secret, is_unreadable
+from amends.secret import UNREADABLE, Secret
+from amends.secret import is_unreadable as is_unreadable
 
 DEPTH_MAX: Final = 200
 """A value that is nested deeper than the ledger allows is not shown at all."""

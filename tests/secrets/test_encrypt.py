@@ -216,7 +216,7 @@ def test_keys_rotate_while_runs_live(tmp_path: Path) -> None:
 
 def test_a_row_that_changes_while_it_is_written_anew_keeps_what_is_new() -> None:
     store = MemoryStore()
-    rt = twin_of(store, charge, encrypt=K1)
+    rt = twin_of(store, charge, encrypt=K1, lease=5.0)
     with rt.run("r"):
         charge("1", CARD)
     new = twin_of(store, charge, encrypt=[K2, K1])
@@ -241,7 +241,7 @@ def test_a_row_that_changes_while_it_is_written_anew_keeps_what_is_new() -> None
 
 def test_a_value_in_another_ones_place_does_not_open() -> None:
     store = MemoryStore()
-    rt = twin_of(store, charge, encrypt=K1)
+    rt = twin_of(store, charge, encrypt=K1, lease=5.0)
     with rt.run("r"):
         charge("1", CARD)
         charge("2", CARD)
@@ -409,7 +409,7 @@ def test_a_held_repeat_is_not_let_run_without_the_key() -> None:
     def back(result: str) -> None: ...
 
     store = MemoryStore()
-    with suppress(Error), twin_of(store, pay, encrypt=K1).run("r", recover="wait"):
+    with suppress(Error), twin_of(store, pay, encrypt=K1, lease=5.0).run("r", recover="wait"):
         pay("1", 7)
         pay("1", 8)
     poor = twin_of(store)
@@ -425,7 +425,7 @@ def test_a_notice_from_a_process_without_the_key_has_no_links() -> None:
     clock = Clock()
     store = MemoryStore(clock=clock)
     links: dict[str, Any] = {"link_secret": "x" * 32, "link_url": "https://a.example/"}
-    with suppress(Held), twin_of(store, wire, encrypt=K1).run("r"):
+    with suppress(Held), twin_of(store, wire, encrypt=K1, lease=5.0).run("r"):
         wire(WORD)
     clock.now += 10 * CLAIM_S
     twin_of(store, on_approval_needed=told.append, **links).recover()

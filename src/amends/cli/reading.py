@@ -12,8 +12,7 @@ from amends.cli.access import call_named, first, reading, run_named
 from amends.cli.show import BOLD, STYLES, Shown, put, put_facts, put_json, put_table, say
 from amends.cli.watching import event_facts, event_line
 from amends.errors import LedgerSealed
-from amends.secret import is_unreadable
-from amends.visible import visible, visible_args, visible_value
+from amends.visible import is_unreadable, visible, visible_args, visible_value
 
 ARGS_CHARS_MAX: Final = 200
 SETTING_CHARS_MAX: Final = 60
