@@ -292,8 +292,9 @@ def test_no_name_stands_for_another_place() -> None:
 
     made = tool(pay, kind="pivot", needs_approval=True)
     rt = runtime(made)
+    more: dict[str, Any] = {"to[0]": Cash(cents=1), "a.b": Cash(cents=1), "a": {"b": Card(cents=1)}}
     with pytest.raises(Held) as waits, rt.run("r"):
-        made(to=[Card(cents=1)], **{"to[0]": Cash(cents=1), "a.b": Cash(cents=1), "a": {"b": Card(cents=1)}})
+        made(to=[Card(cents=1)], **more)
     assert waits.value.approval.call.classes == {
         "to[0]": "Card",
         '["to[0]"]': "Cash",
