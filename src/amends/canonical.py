@@ -1188,8 +1188,15 @@ def classes_of(text: str) -> dict[str, str]:
             items = data if type(data) is list else data[tag]
             waiting += [(f"{place}[{index}]", item) for index, item in enumerate(items)]
         elif type(data) is dict:
-            waiting += [(f"{place}.{name}" if place else name, item) for name, item in data.items()]
+            waiting += [(_place_below(place, name), item) for name, item in data.items()]
     return dict(sorted(found.items()))
+
+
+def _place_below(place: str, name: str) -> str:
+    """Return the place of a name in a place; a name that could be read as a path, such as ``a.b``, is quoted."""
+    if not name.isidentifier():
+        return f"{place}[{_dump(name)}]"
+    return f"{place}.{name}" if place else name
 
 
 def classes_below(shape: Shape) -> list[tuple[Shape, Member]]:

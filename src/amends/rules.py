@@ -27,7 +27,7 @@ from uuid import UUID
 
 from amends.errors import BadConfig, BadRule
 from amends.model import Request
-from amends.phrases import close_to, folded, is_slip, shown
+from amends.phrases import close_to, cut, described, folded, is_slip, shown
 from amends.secret import MASK, Secret
 from amends.signature import Signature, is_async_function
 from amends.spec import Spec
@@ -233,10 +233,7 @@ def yes_or_no(answer: object) -> bool | None:
 
 
 def _raised(error: Exception) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"[:RAISED_CHARS_MAX]
-    except Exception:  # its own __str__ raises
-        return type(error).__name__
+    return cut(described(error), RAISED_CHARS_MAX)
 
 
 def _is_like(name: str, pattern: str) -> bool:

@@ -287,6 +287,22 @@ def test_who_decides_is_told_the_class() -> None:
     assert "Card(cents=1)" in shown(approval.call.args)
 
 
+def test_no_name_stands_for_another_place() -> None:
+    def pay(to: list[Cash | Card], **more: Cash | Card | dict[str, Cash | Card]) -> None: ...
+
+    made = tool(pay, kind="pivot", needs_approval=True)
+    rt = runtime(made)
+    more: dict[str, Any] = {"to[0]": Cash(cents=1), "a.b": Cash(cents=1), "a": {"b": Card(cents=1)}}
+    with pytest.raises(Held) as waits, rt.run("r"):
+        made(to=[Card(cents=1)], **more)
+    assert waits.value.approval.call.classes == {
+        "to[0]": "Card",
+        '["to[0]"]': "Cash",
+        '["a.b"]': "Cash",
+        "a.b": "Card",
+    }
+
+
 def test_a_conflict_shows_the_two_classes() -> None:
     made = declared(Customer | Employee, [], key="note")
     rt = runtime(made)

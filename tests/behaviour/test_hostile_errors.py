@@ -401,6 +401,20 @@ def test_no_effect_and_a_rollback_in_strange_words(url: str) -> None:
     rt.close()
 
 
+def test_an_error_that_is_too_long_to_keep_says_that_it_was_cut() -> None:
+    @tool(kind="pivot")
+    def pay() -> str:
+        raise NoEffect("x" * 3_000)
+
+    rt = Runtime("memory:", tools=[pay])
+    with pytest.raises(NoEffect), rt.run("r"):
+        pay()
+    (call,) = rt.report("r").calls
+    assert call.error is not None
+    assert call.error.endswith("xxx [... the rest is not kept]")
+    assert len(call.error) < 2_100
+
+
 @pytest.mark.parametrize("server", ["postgres_url", "mysql_url"])
 def test_strange_words_on_servers(server: str, request: Any) -> None:
     """PostgreSQL takes no NUL, and neither of them half a surrogate pair."""
