@@ -25,7 +25,7 @@ from dataclasses import InitVar, fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from inspect import Signature
 from math import isfinite
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
@@ -114,7 +114,8 @@ def _shaped(value: Any, text: str, annotation: object) -> Any:
     is_missing = annotation is Any or annotation is Signature.empty or isinstance(annotation, str)
     if is_missing or (annotation is type(value) and annotation in _PACKS):
         return value
-    is_classed = CLASS_MARK in text
+    # Before Python 3.12 pydantic has no schema for a TypedDict of ``typing``: its classes are known all the same.
+    is_classed = CLASS_MARK in text or not _has_schema(annotation)
     if is_classed or UNSET_MARK in text:
         try:
             return revive(text, shape_of(annotation))
@@ -630,10 +631,22 @@ def adapter(annotation: Any) -> Any:
             _ADAPTERS.clear()
         try:
             known = (annotation, TypeAdapter(annotation))
-        except Exception:  # pydantic has no schema for it: what comes back is plain data, and said to be
-            known = (annotation, TypeAdapter(Any))
+        except Exception:
+            known = (annotation, _anything())
         _ADAPTERS[id(annotation)] = known
     return known[1]
+
+
+def _has_schema(annotation: Any) -> bool:
+    """Whether pydantic can check values of this annotation."""
+    return adapter(annotation) is not _anything()
+
+
+@cache
+def _anything() -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Any)
 
 
 def _loss(
@@ -654,6 +667,8 @@ def _loss(
 
 ANY_FORM: Final = "any"
 ANNOTATION_DEPTH_MAX: Final = 64
+PLACES_MAX: Final = 10_000
+"""Places of one annotation that are looked at: a generic alias may contain itself without end."""
 
 
 class Unlike(Exception):
@@ -705,8 +720,8 @@ class Shape:
         self._keys: list[_Hint] = []
         self._values: list[_Hint] = []
         self._named: dict[str, list[_Hint]] = {}
-        self._hints = tuple(hints)
-        for hint, scope in self._hints:
+        self.said_by = tuple(hints)
+        for hint, scope in self.said_by:
             self._add(hint, scope, 0)
 
     # ---- its parts ----------------------------------------------------------------------------
@@ -720,11 +735,6 @@ class Shape:
     def key(self) -> Shape:
         """The keys of a dict."""
         return Shape(self._keys, said=self.said) if self._keys else OPEN
-
-    @property
-    def mark(self) -> tuple[tuple[str, int], ...]:
-        """What it was made from: an alias that names itself makes the same place at every depth. Empty: not known."""
-        return tuple((str(hint), id(scope)) for hint, scope in self._hints)
 
     @cached_property
     def _parts(self) -> dict[object, Shape]:
@@ -801,10 +811,10 @@ class Shape:
             self.newtypes[f"{hint.__module__}.{hint.__name__}"] = hint
             self._add(hint.__supertype__, scope, depth + 1)
         elif type(hint).__name__ == "TypeAliasType":
-            self._add(hint.__value__, scope, depth + 1)
+            self._add(_alias_of(hint), scope, depth + 1)
         elif type(origin).__name__ == "TypeAliasType":
             given = dict(zip(origin.__type_params__, [(arg, scope) for arg in args], strict=False))
-            self._add(origin.__value__, _Scope(scope.names, scope.words, {**scope.args, **given}), depth + 1)
+            self._add(_alias_of(origin), _Scope(scope.names, scope.words, {**scope.args, **given}), depth + 1)
         elif origin is Annotated:
             names = next((one for one in args[1:] if isinstance(one, ClassNames)), None)
             self.is_decided = self.is_decided or any(map(_decides, args[1:]))
@@ -1191,8 +1201,15 @@ def classes_of(text: str) -> dict[str, str]:
             items = data if type(data) is list else data[tag]
             waiting += [(f"{place}[{index}]", item) for index, item in enumerate(items)]
         elif type(data) is dict:
-            waiting += [(f"{place}.{name}" if place else name, item) for name, item in data.items()]
+            waiting += [(_place_below(place, name), item) for name, item in data.items()]
     return dict(sorted(found.items()))
+
+
+def _place_below(place: str, name: str) -> str:
+    """Return the place of a name in a place; a name that could be read as a path, such as ``a.b``, is quoted."""
+    if not name.isidentifier():
+        return f"{place}[{_dump(name)}]"
+    return f"{place}.{name}" if place else name
 
 
 def classes_below(shape: Shape) -> list[tuple[Shape, Member]]:
@@ -1210,12 +1227,15 @@ def classes_below(shape: Shape) -> list[tuple[Shape, Member]]:
 def places_below(shape: Shape) -> Iterator[Shape]:
     """This place and all those inside it; a class or an alias that contains itself is looked at once."""
     waiting, seen = [shape], set[Any]()
-    while waiting and len(seen) < PARTS_MAX:
+    for _ in range(PLACES_MAX):
+        if not waiting:
+            return
         place = waiting.pop()
-        if place is OPEN or (place_mark := place.mark) in seen:
+        # By identity: an alias may contain itself, and some annotations have no hash.
+        said = tuple((id(hint), id(scope.args)) for hint, scope in place.said_by)
+        if place is OPEN or (said and said in seen):
             continue
-        if place_mark:
-            seen.add(place_mark)
+        seen.add(said)
         yield place
         waiting += [place.value(name) for name in place._named]
         waiting += [place.at(index) for index in range(len(place._places))]
@@ -1243,7 +1263,7 @@ def shape_of_given(value: object) -> Shape:
     waiting, count = [value], 0
     while waiting and count < PARTS_MAX:
         one, count = waiting.pop(), count + 1
-        if isinstance(one, dict):
+        if type(one) is dict:
             waiting += [*one, *one.values()]
         elif type(one) in (list, tuple, set, frozenset):
             waiting += one  # type: ignore[arg-type]
@@ -1319,6 +1339,21 @@ def _subclasses(cls: type) -> set[type]:
                 found.add(one)
                 waiting.append(one)
     return found
+
+
+_ALIASES: Final[dict[int, tuple[Any, Any]]] = {}  # one meaning for each, so that an alias in itself is recognised
+
+
+def _alias_of(alias: Any) -> Any:
+    """What an alias stands for; one that is written as a text is read in its own module."""
+    known = _ALIASES.get(id(alias))
+    if known is None:
+        found = alias.__value__
+        if isinstance(found, str):
+            module = sys.modules.get(alias.__module__ or "")
+            found = _meaning_of(found, _Scope({}, {**(vars(module) if module else {}), alias.__name__: alias}, {}))
+        known = _ALIASES[id(alias)] = (alias, found)
+    return known[1]
 
 
 def _meaning_of(word: str, scope: _Scope) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from amends import Absent, AsyncRuntime, Happened, Held, Retry, Runtime, current_call, tool
+from amends import Absent, AsyncRuntime, Budget, Happened, Held, Retry, Runtime, current_call, tool
 from tests.behaviour.world import FAST, runtime
 
 
@@ -67,7 +67,7 @@ def made_of(annotation: Any, body: Callable[[Any], Any], *, returns: Any = Any, 
     return tool(act, **options)
 
 
-@pytest.mark.parametrize("annotation, make", KINDS, ids=lambda one: str(one)[:30])
+@pytest.mark.parametrize("annotation, make", KINDS)
 def test_what_changes_while_a_person_decides_changes_nothing(annotation: Any, make: Callable[[], Any]) -> None:
     seen: list[Any] = []
     live = make()
@@ -97,7 +97,7 @@ def test_what_changes_while_a_person_decides_changes_nothing(annotation: Any, ma
     assert call.args == {"what": make()}
 
 
-@pytest.mark.parametrize("annotation, make", KINDS, ids=lambda one: str(one)[:30])
+@pytest.mark.parametrize("annotation, make", KINDS)
 def test_each_attempt_gets_its_own_copy(annotation: Any, make: Callable[[], Any]) -> None:
     seen: list[Any] = []
     taken: list[Any] = []
@@ -436,3 +436,38 @@ def test_a_model_s_json_sets_only_the_fields_that_it_names() -> None:
     assert seen == [{"name": "x"}]
     (call,) = Runtime(store=rt._hub.store).calls()  # a stranger is shown the values
     assert call.args == {"what": {"name": "x", "email": None}}
+
+
+@pytest.mark.parametrize("option", ["needs_approval", "key", "cost", "locks"])
+def test_a_function_of_a_request_changes_nothing_of_it(option: str) -> None:
+    answers = {"needs_approval": False, "key": "k", "cost": 1, "locks": ["a"]}
+
+    def changing(request: Any) -> Any:
+        request.args["cents"] = 99_999
+        return answers[option]
+
+    ran: list[int] = []
+
+    @tool(kind="pivot", **{option: changing})  # type: ignore[call-overload, untyped-decorator]
+    def pay(cents: int) -> None:
+        ran.append(cents)
+
+    rt = Runtime("memory:", tools=[pay], budgets=[Budget(100)])
+    with rt.run("r"):
+        pay(100)
+    assert (ran, [dict(call.args) for call in rt.report("r").calls]) == ([100], [{"cents": 100}])
+
+
+def test_a_body_that_changes_the_arguments_of_its_call_is_retried_with_what_was_written_down() -> None:
+    ran: list[int] = []
+
+    @tool(kind="pivot", retry=Retry(attempts=2, delay=0.001))
+    def pay(cents: int) -> None:
+        ran.append(cents)
+        current_call().args["cents"] = 99_999  # type: ignore[index]
+        if len(ran) == 1:
+            raise ValueError("once more")
+
+    with Runtime("memory:", tools=[pay]).run():
+        pay(100)
+    assert ran == [100, 100]
