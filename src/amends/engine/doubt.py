@@ -291,9 +291,12 @@ async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *,
     known, args = known_of(session, row), body_args(session, spec, row)
     later = Later(row, lambda: call_of(row, spec, args=body_args(session, spec, row)))
     flight.call, flight.sent, flight.doubted = row, False, True
-    clocks = await ReadClocks()
-    later.until = None if spec.timeout is None else clocks.mono + spec.timeout
-    session.bodies[row.id] = later
+    around = session.bodies.get(row.parent)
+    later.until = None if around is None else around.until
+    if spec.timeout is not None:
+        until = (await ReadClocks()).mono + spec.timeout
+        later.until = until if later.until is None else min(later.until, until)
+    session.bodies[later.id] = later
     try:
         ended = await Invoke(
             fn=spec.fn,
@@ -308,7 +311,7 @@ async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *,
             flight=flight,
         )
     finally:
-        session.bodies.pop(row.id, None)
+        session.end_body(later)
     clocks = await ReadClocks()
     settle = SettleCall(
         row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded", boot=clocks.boot, mono=clocks.mono
