@@ -292,6 +292,7 @@ class Tree:
         elif what in ("evidence", "probed"):
             self._adds(("call", event["call"]), facts, *LEARNED)
         elif what == "retry asked" and ("call", event["call"]) in self._subjects:
+            self._adds(("call", event["call"]), facts, "result")
             tried = self._subjects["call", event["call"]]
             tried.why = "" if tried.state == "backing_off" else tried.why
         elif what == "payloads removed":

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amends import AsyncRuntime, Held, RolledBack, Rule
+from amends import AsyncRuntime, Held, RolledBack, Rule, Runtime
 from amends.errors import Rejected
 from tests.approvals.conftest import Shop, yes
 
@@ -99,3 +99,10 @@ def test_on_an_event_loop_too(shop: Shop) -> None:
 
     asyncio.run(main())
     assert SENT == ["here"]
+
+
+def test_the_error_of_a_run_that_waits_cannot_be_forged_by_its_name() -> None:
+    rt = Runtime("memory:")
+    with pytest.raises(Held) as waits, rt.run("r\n\x1b[2J") as run:
+        run.answer("pay\r", {}, handler=lambda: None)
+    assert str(waits.value) == r'run "r\n\x1b[2J" waits for a person: "pay\r" is held (approval)'

@@ -17,6 +17,7 @@ from amends import (
     Runtime,
     Staged,
     UsageError,
+    bundleverify,
     current_call,
     declare,
     tool,
@@ -161,6 +162,8 @@ def test_a_person_gives_the_result_and_it_is_taken_back() -> None:
     assert rt.retry(call.id, result="a", by="ada", why="it is on the list").state == "rolled_back"
     assert bank.standing == []
     assert rt.verify().ok
+    bundle = bundleverify.read(rt.export(report.run.id))
+    assert list(bundleverify.check(bundle)) == [], "who has only the bundle can prove the result too"
 
 
 def test_a_person_takes_it_back_by_hand_or_lets_it_stand() -> None:

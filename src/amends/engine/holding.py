@@ -20,6 +20,7 @@ from amends.ledger import CloseRun, ReadCall, Tree
 from amends.lockrows import Contention
 from amends.ops import LiveCalls
 from amends.rows import CallRow
+from amends.visible import visible
 
 
 def asks_somebody(tree: Tree) -> bool:
@@ -50,7 +51,7 @@ async def let_go_held(session: Session, row: CallRow, *, again_s: float | None =
     if session.uid == session.root or not (session.bodies or await LiveCalls(session.root)):
         await give_back(session, again_s, suspended=True)
     held = held_for(session, row, await request_of_call(row), twin)
-    held.args = (f"run {session.id} waits for a person: {row.tool} is held ({held.reason})",)
+    held.args = (f"run {visible(session.id)} waits for a person: {visible(row.tool)} is held ({held.reason})",)
     return held
 
 

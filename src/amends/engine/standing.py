@@ -113,6 +113,7 @@ class Standing:
             self._adds("run", event.run, facts, "output", "budgets", "plan", *GOAL_FACTS)
         elif what == "retry asked":
             self._adds("call", event.call, _facts(event), "result")
+            self._marked(event)
         elif what == "approval given":
             facts = _facts(event)
             self._adds("approval", str(facts.get("approval")), facts, "given")
