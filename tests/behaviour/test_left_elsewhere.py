@@ -658,3 +658,22 @@ def test_a_block_that_a_body_leaves_open_does_not_reach_its_caller() -> None:
     (outside,) = [call for call in rt.report("r").calls if call.tool == "pay"]
     (inside,) = rt.report("r/c").calls
     assert (outside.parent, inside.parent) == (None, next(c.id for c in rt.report("r").calls if c.tool == "begin"))
+
+
+def test_a_bound_function_that_gives_back_a_coroutine_carries_its_run() -> None:
+    async def main() -> None:
+        @tool
+        async def pay(n: int) -> int:
+            return n
+
+        pay.compensate(lambda: None)
+        rt = AsyncRuntime("memory:", tools=[pay])
+        async with rt.run("r") as run:
+            bound = run.bind(lambda: pay(1))
+
+            async def elsewhere() -> int:
+                return await bound()
+
+            assert await asyncio.create_task(elsewhere(), context=contextvars.Context()) == 1
+
+    asyncio.run(main())
