@@ -27,7 +27,7 @@ from amends.errors import LeaseLost
 from amends.ledger import NoteEvidence, NoteProbe, ReadCall, ResolveCall, SettleCall, StartCall, WatchDoubt
 from amends.model import LOST, Absent, Call, Happened, Retry, Unknown
 from amends.ops import Ended, Flight, Invoke, Later, Luck, ReadClocks, Sleep
-from amends.phrases import clean
+from amends.phrases import clean, cut
 from amends.rows import CallRow
 from amends.tool import ProbeSpec, Spec
 from amends.veil import Known
@@ -187,7 +187,7 @@ def _understood(ended: Ended, *, said: Callable[[BaseException], str]) -> Happen
 
 def _shown(value: object) -> str:
     try:
-        return f"{value!r}"[:RETURNED_CHARS_MAX]
+        return cut(f"{value!r}", RETURNED_CHARS_MAX)
     except Exception:  # its own __repr__ raises
         return f"a {type(value).__name__}"
 
