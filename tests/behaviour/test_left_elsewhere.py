@@ -332,7 +332,8 @@ def test_a_consumer_that_breaks_leaves_the_run_and_is_outside_of_it(url: str, tm
         async for _ in _stream(rt):
             break
         await _state(rt, "r", "rolled_back")
-        assert rt._hub.keeper.kept() == []
+        while rt._hub.keeper.kept():  # the ledger says so before the task that leaves has let go
+            await asyncio.sleep(0.005)
         with pytest.raises(NoRun):
             await charge()
         with pytest.raises(NoRun):
