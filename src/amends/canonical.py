@@ -25,7 +25,7 @@ from dataclasses import InitVar, fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from inspect import Signature
 from math import isfinite
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
@@ -114,7 +114,8 @@ def _shaped(value: Any, text: str, annotation: object) -> Any:
     is_missing = annotation is Any or annotation is Signature.empty or isinstance(annotation, str)
     if is_missing or (annotation is type(value) and annotation in _PACKS):
         return value
-    is_classed = CLASS_MARK in text
+    # Before Python 3.12 pydantic has no schema for a TypedDict of ``typing``: its classes are known all the same.
+    is_classed = CLASS_MARK in text or not _has_schema(annotation)
     if is_classed or UNSET_MARK in text:
         try:
             return revive(text, shape_of(annotation))
@@ -630,10 +631,22 @@ def adapter(annotation: Any) -> Any:
             _ADAPTERS.clear()
         try:
             known = (annotation, TypeAdapter(annotation))
-        except Exception:  # pydantic has no schema for it: what comes back is plain data, and said to be
-            known = (annotation, TypeAdapter(Any))
+        except Exception:
+            known = (annotation, _anything())
         _ADAPTERS[id(annotation)] = known
     return known[1]
+
+
+def _has_schema(annotation: Any) -> bool:
+    """Whether pydantic can check values of this annotation."""
+    return adapter(annotation) is not _anything()
+
+
+@cache
+def _anything() -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Any)
 
 
 def _loss(
@@ -1212,7 +1225,7 @@ def classes_below(shape: Shape) -> list[tuple[Shape, Member]]:
 
 
 def places_below(shape: Shape) -> Iterator[Shape]:
-    """This place and all those inside it; a class that contains itself is looked at once."""
+    """This place and all those inside it; a class or an alias that contains itself is looked at once."""
     waiting, seen = [shape], set[Any]()
     for _ in range(PLACES_MAX):
         if not waiting:

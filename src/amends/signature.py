@@ -64,6 +64,12 @@ def is_async_function(fn: Any) -> bool:
     return inspect.iscoroutinefunction(plain_function(fn))
 
 
+def globals_of(fn: Any) -> dict[str, Any]:
+    """The names that the words of its annotations are looked up in."""
+    found: dict[str, Any] = getattr(inspect.unwrap(plain_function(fn)), "__globals__", {})
+    return found
+
+
 def hints_of(fn: Any, local_names: Mapping[str, Any]) -> dict[str, Any]:
     """Its annotations as types; one that cannot be resolved is left out.
 
@@ -71,7 +77,7 @@ def hints_of(fn: Any, local_names: Mapping[str, Any]) -> dict[str, Any]:
     than an agent that does not start.
     """
     plain = plain_function(fn)
-    global_names = getattr(inspect.unwrap(plain), "__globals__", {})
+    global_names = globals_of(fn)
     hints: dict[str, Any] = {}
     for name, annotation in getattr(plain, "__annotations__", {}).items():
 
@@ -131,7 +137,9 @@ class Signature:
         # A default of a class of its own says that the class is meant, beside plain data.
         hints = {name: self.hints.get(name, Union[defaults.get(name, Any), Any]) for name in self.names}  # noqa: UP007
         rest = self.hints.get(self.rest.name, Any) if self.rest else None
-        return shape_of_args(hints, rest, words=self.local_names, names=self.class_names)
+        # An alias that names itself keeps the name of itself inside: Tree = Union[Leaf, list["Tree"]].
+        words = {**globals_of(self.fn), **self.local_names}
+        return shape_of_args(hints, rest, words=words, names=self.class_names)
 
     @functools.cached_property
     def anywhere(self) -> Shape:
@@ -339,6 +347,10 @@ def exact(hint: Any) -> Any:
         # Enums before Literals: pydantic takes a member of a str Enum for the equal Literal, if that comes first.
         args = tuple(sorted(args, key=_is_literal))
         return Union[tuple(exact(arg) for arg in args)]  # noqa: UP007 (known at run time only)
+    if origin is Iterable or hint is Iterable:
+        # pydantic reads it lazily and once, into what cannot be written down.
+        item = exact(args[0]) if args else Any
+        return Union[Sequence[item], set[item], frozenset[item]]  # type: ignore[valid-type]  # noqa: UP007 (known at run time only)
     if origin in _REBUILT:
         return origin[tuple(arg if arg is ... else exact(arg) for arg in args)]
     return Any if _is_closed_protocol(hint) else hint

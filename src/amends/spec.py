@@ -228,6 +228,8 @@ class ProbeSpec:
     """Those of ``params`` without which it is not started: they have no default."""
     takes_none: bool = False
     """Its ``result`` may be None where the tool's own result never is: None then stands for a call in doubt."""
+    result_type: Any = Any
+    """What its ``result`` is annotated with, where the tool itself does not say what it returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +251,8 @@ class Twin:
     needs: tuple[str, ...] = ()
     """As in ProbeSpec."""
     takes_none: bool = False
+    """As in ProbeSpec."""
+    result_type: Any = Any
     """As in ProbeSpec."""
 
     @property

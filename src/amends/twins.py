@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import UnionType
 from typing import Any, Final, TypeAlias, Union, get_args, get_origin
 
+from amends.canonical import places_below, shape_of
 from amends.check import bad, check_seconds, checked_retry, has_argument
 from amends.errors import BadDeclaration
 from amends.model import Absent, Happened, Probed, Retry, Unknown
@@ -132,6 +133,7 @@ class Known:
             tool=asked.tool,
             needs=asked.needs,
             takes_none=asked.takes_none,
+            result_type=asked.result_type,
         )
 
     def asked(self, declared: Declaration, twin: TwinLike, role: str, *, settle: float = 0.0) -> ProbeSpec:
@@ -146,6 +148,7 @@ class Known:
         params: tuple[str, ...]
         needs: tuple[str, ...] = ()
         takes_none = False
+        result_type: Any = Any
         table = twin.get("args") if isinstance(twin, Mapping) else None
         if table is not None:
             needs = _named_in(table)
@@ -157,6 +160,7 @@ class Known:
             fn, params = _with_args(declared, fn, table, role), (EVERYTHING, "result", "call")
         else:
             takes_none = _takes_none(declared, fn)
+            result_type = _result_type(declared, fn)
             params, needs = _params(declared, fn, role)
             returned = hints_of(fn, declared.local_names).get("return", Any) if role in PROBES and own is None else Any
             if _is_no_answer(returned):
@@ -177,6 +181,7 @@ class Known:
             tool=own.name if own is not None else None,
             needs=needs,
             takes_none=takes_none,
+            result_type=result_type,
         )
 
     def _function(self, declared: Declaration, twin: TwinLike, role: str) -> Callable[..., Any]:
@@ -251,6 +256,17 @@ def _takes_none(declared: Declaration, fn: Callable[..., Any]) -> bool:
         return False
     hint = hints_of(fn, declared.local_names).get("result", Any)
     return hint is not Any and hint is not object and admits_none(hint)
+
+
+def _result_type(declared: Declaration, fn: Callable[..., Any]) -> Any:
+    """Return the one class that ``result`` is annotated with, where the tool does not say what it returns.
+
+    Without the tool's word no class was written down: an annotation that allows several would be a guess.
+    """
+    if declared.signature is None or declared.signature.hints.get("return", Any) is not Any:
+        return Any
+    hint = hints_of(fn, declared.local_names).get("result", Any)
+    return Any if any(place.tagged for place in places_below(shape_of(hint))) else hint
 
 
 def _named_in(table: Any) -> tuple[str, ...]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import typing
 from collections import OrderedDict, namedtuple
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, Optional, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, Optional, TypeVar, Union
 
 import pytest
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, RootModel, field_validator
@@ -804,3 +805,69 @@ def test_a_person_names_the_class_of_what_happened() -> None:
     rt.resolve(call.id, Happened({"$class": ["Card", {"cents": 5}]}), by="anna", why="seen at the bank")
     (call,) = rt.calls()
     assert typed(call.result) == typed(Card(cents=5))
+
+
+# ---- aliases that name themselves, lazy annotations, results that only the compensation names ---------------------------
+
+Tree = Union[Customer, Employee, list["Tree"]]  # noqa: UP007
+
+
+def test_an_alias_that_names_itself_is_read_at_every_depth() -> None:
+    seen: list[Any] = []
+
+    @tool(kind="pivot")
+    def plant(tree: Tree) -> None:
+        seen.append(tree)
+
+    values: list[Any] = [[[Customer(1)]], [[Employee(1)]], [[[Employee(1), [Customer(2)]]]]]
+    for number, value in enumerate(values):
+        with runtime(plant).run(str(number)):
+            plant(value)
+        assert typed(seen[-1]) == typed(value)
+
+
+@pytest.mark.parametrize("value", [[1, 2], (1, 2), {1, 2}, frozenset({1, 2})], ids=repr)
+def test_what_can_be_gone_through_reaches_the_body_as_it_was_given(value: Any) -> None:
+    seen: list[Any] = []
+    made = declared(Iterable[int], seen)
+    with runtime(made).run("r") as run:
+        made(value)
+        assert isinstance(run.answer("grant", {"to": ["x"]}).error, BadArguments)
+    assert [typed(one) for one in seen] == [typed(value)]
+
+
+@pytest.mark.parametrize("hint, got", [(Customer, Customer(1)), (Customer | Employee, {"id": 1}), (Any, {"id": 1})])
+def test_a_result_that_only_the_compensation_names_is_given_to_it_so(hint: Any, got: Any) -> None:
+    seen: list[Any] = []
+
+    @tool
+    def find(id: int):
+        return Customer(id)
+
+    def undo(result: Any) -> None:
+        seen.append(result)
+
+    undo.__annotations__["result"] = hint
+    find.compensate(undo)
+    rt = runtime(find)
+    with pytest.raises(KeyError), rt.run("r"):
+        find(1)
+        raise KeyError
+    assert [typed(one) for one in seen] == [typed(got)], "no class was written down: one of several is a guess"
+    assert [call.loss for call in rt.calls()] == ["result came back as dict, was Customer"]
+
+
+def test_a_result_in_a_typed_dict_of_any_origin_has_its_classes() -> None:
+    seen: list[Any] = []
+    table: Any = typing.TypedDict("table", {"who": Customer, "pays": list[Card]})  # type: ignore[operator]
+    value = {"who": Customer(1), "pays": [Card(cents=1)]}
+
+    def find(id: int) -> Any:
+        return value
+
+    find.__annotations__["return"] = table
+    made = tool(find, compensate=lambda result: seen.append(result))
+    with pytest.raises(KeyError), runtime(made).run("r"):
+        seen += [made(1), made(1)]
+        raise KeyError
+    assert [typed(one) for one in seen] == [typed(value)] * 3

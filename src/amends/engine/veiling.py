@@ -101,7 +101,9 @@ def twin_given(
         result = None if asked.takes_none and row.comp_blind else LOST
     else:
         result = session.memory.results.get(row.id, LOST)
-        result = result_of(session, spec, row) if result is LOST else result
+        result = (
+            result_of(session, spec, row, hint=asked.result_type if row.loss else Any) if result is LOST else result
+        )
         call = replace(call, result=result)
     return twin_kwargs(asked.params, args=usable, result=result, call=call), call
 
@@ -115,9 +117,10 @@ def _given(session: Session, spec: Spec, row: CallRow) -> Mapping[str, Any]:
     return {} if lost_at(row.args) is not None else args_of(session.veil.revealed(row.args), spec)
 
 
-def result_of(session: Session, spec: Spec, row: CallRow) -> Any:
-    """The recorded result as its caller gets it."""
-    return load_result(row.result and session.veil.revealed(row.result), spec.result_type)
+def result_of(session: Session, spec: Spec, row: CallRow, *, hint: Any = Any) -> Any:
+    """The recorded result as its caller gets it; as ``hint`` says, where the tool does not say what it is."""
+    said = spec.result_type if hint is Any else hint
+    return load_result(row.result and session.veil.revealed(row.result), said)
 
 
 def kept_result(session: Session, spec: Spec, row: CallRow, value: object) -> tuple[str | None, str]:
