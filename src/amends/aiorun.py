@@ -232,7 +232,12 @@ class AsyncRun:
         @functools.wraps(fn)
         def bound(*args: P.args, **kwargs: P.kwargs) -> R:
             with within(self, body):
-                return fn(*args, **kwargs)
+                made = fn(*args, **kwargs)
+            return carried(made) if inspect.iscoroutine(made) else made  # type: ignore[return-value]
+
+        async def carried(made: Coroutine[Any, Any, Any]) -> Any:
+            with within(self, body):
+                return await made  # a plain function gave it back: nothing of it has run yet
 
         return bound
 

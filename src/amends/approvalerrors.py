@@ -79,6 +79,9 @@ class ApprovalVoid(Refused):
         if deciding and why == "changed":
             words = "the digest is not that of what is asked for"
             hint = "look at it again with rt.approval(id), and decide about the digest that it shows"
+            if getattr(approval, "state", "") == "cancelled":
+                words = "the request was withdrawn or replaced, or its run has ended or gone back"
+                hint = "rt.approvals() lists what waits, rt.report(run_id) says how the run ended"
         super().__init__(f"the approval of {visible(tool)} is void: {words}", hint=hint, run_id=run_id)
         self.tool, self.why, self.approval, self.call = tool, why, approval, call
         self.diff, self.expired_at, self.asked, self.deciding = dict(diff or {}), expired_at, asked, deciding

@@ -66,6 +66,18 @@ def test_a_yes_that_counts_for_nothing(shop: Shop, wrong: str) -> None:
     assert rt.approval(approval.id).state == "pending"
 
 
+def test_a_yes_to_a_run_that_has_ended_says_so(shop: Shop) -> None:
+    rt = shop.runtime(asks={"charge": True})
+    with pytest.raises(KeyError), rt.run("r"):
+        with pytest.raises(Held) as held:
+            _of(rt, "charge")(order="1", cents=5)
+        raise KeyError
+    with pytest.raises(ApprovalVoid, match="its run has ended") as void:
+        yes(rt, held.value.approval)
+    assert (void.value.why, void.value.approval.state) == ("changed", "cancelled")
+    assert shop.sent == []
+
+
 def test_other_arguments_under_the_same_key_are_asked_for_anew(shop: Shop) -> None:
     rt = shop.runtime(asks={"charge": True})
     with pytest.raises(Held) as held, rt.run("r"):

@@ -25,7 +25,8 @@ from amends import (
     tool,
 )
 from amends.errors import Busy, LeaseLost, LedgerUnavailable, OutOfOrder, Rejected, RolledBack
-from tests.behaviour.world import states, until
+from amends.store.memory import MemoryStore
+from tests.behaviour.world import die, runtime, states, twin_of, until
 
 PAUSES = "belongs in a child run or an agent"
 
@@ -566,3 +567,27 @@ def test_a_task_that_outlives_the_body_does_not_hold_up_the_run() -> None:
         assert {call.tool: call.state for call in report.calls} == {"outer": "succeeded", "inner": "held"}
 
     asyncio.run(main())
+
+
+def test_a_recovered_body_that_uses_the_yes_of_its_call_leaves_nothing_to_wait_for() -> None:
+    shop = Shop(inner={"needs_approval": True}, idempotent=True)
+    store = MemoryStore()
+
+    def then() -> str:
+        try:
+            return str(shop.inner(1))
+        except Held:
+            raise KeyboardInterrupt from None  # the process dies while its call waits
+
+    shop.then = then
+    run = runtime(shop.inner, shop.outer, store=store, lease=0.06, wait_approval=0).open("r")
+    with pytest.raises(KeyboardInterrupt):
+        run.call(shop.outer)
+    worker = twin_of(store, shop.inner, shop.outer)
+    one = next(worker.approvals())
+    worker.approve(one.id, digest=one.digest, by="anna", why="yes")
+    die(run)
+    (report,) = worker.recover()
+    assert report.state == "rolled_back"
+    assert shop.log == ["outer", "outer", "inner 1", "undo outer", "undo inner 1"]
+    assert worker.recover() == []

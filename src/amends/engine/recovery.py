@@ -121,18 +121,26 @@ def recover_tree(session: Session, root: RunRow, *, has_agent: bool) -> Flow[Rec
 async def _unless_a_person_is_asked(session: Session) -> Recovered:
     """Go back, but not with a run that waits only for a person and died before it could say so."""
     tree = await read_tree(session)
+    if _asks_a_person(tree):
+        # What is doubtful can be settled meanwhile; what somebody may still say yes to is not taken from under them.
+        later = await settle_all(session, tree, back=False)
+        tree = await read_tree(session)
+        if _asks_a_person(tree):
+            run = await give_back(session, later, suspended=True)
+            return Recovered("done", run)
+        # A body that was started again has used the yes of a call inside it: nobody is waited for any more.
+    if any(row.state_at(tree.now) == "expired" for row in tree.approvals):
+        await ExpireApprovals(session.root, session.lease.owner, session.lease.epoch)
+        return await _go_back(session, "nobody decided in time")
+    return await _go_back(session, "its owner was lost")
+
+
+def _asks_a_person(tree: Tree) -> bool:
     unsettled = [row for row in tree.calls if row.state in UNSETTLED and not row.is_staged]
     expired = {row.id for row in tree.approvals if not row.lives(tree.now)}
     waits = [row for row in unsettled if row.state == "held" and row.approval not in expired]
     asked = {row.approval for row in tree.calls if row.state in ("held", "ready") and not row.attempt} - expired - {""}
-    if asked or (waits and len(waits) == len(unsettled)):
-        # What is doubtful can be settled meanwhile; what somebody may still say yes to is not taken from under them.
-        await settle_all(session, tree, back=False)
-        run = await give_back(session, None, suspended=True)
-        return Recovered("done", run)
-    if expired:
-        await ExpireApprovals(session.root, session.lease.owner, session.lease.epoch)
-    return await _go_back(session, "its owner was lost" if not expired else "nobody decided in time")
+    return bool(asked) or (bool(waits) and len(waits) == len(unsettled))
 
 
 def _deadline_passed(root: RunRow) -> bool:
