@@ -153,7 +153,8 @@ def checked_budgets(given: Iterable[object], origin: str) -> tuple[Budget, ...]:
 
 def budget_from(table: Mapping[str, Any]) -> Budget:
     """What ``Budget.to_dict`` wrote."""
-    return Budget(**{**table, "cap": Decimal(str(table["cap"])), "unit": unit_of(table["unit"])})
+    budget = Budget(**{**table, "cap": Decimal(str(table["cap"])), "unit": unit_of(table["unit"])})
+    return replace(budget, tool=normalize("NFC", budget.tool))
 
 
 def _checked(given: object, origin: str) -> Budget:
@@ -185,9 +186,14 @@ def _checked(given: object, origin: str) -> Budget:
     ):
         raise _bad(f"tool is {tool!r}; it is a text of 1 to {UNIT_CHARS_MAX} characters", origin)
     try:
-        return replace(given, unit=unit_of(given.unit))
+        return replace(given, unit=unit_of(given.unit), tool=normalize("NFC", tool))
     except ValueError as error:
         raise _bad(f"unit is {given.unit!r}: {error}", origin) from error
+
+
+def is_for(budget: Budget, tool: str) -> bool:
+    """Whether a budget counts the calls of a tool, whatever the Unicode form of its name."""
+    return fnmatchcase(tool if tool.isascii() else normalize("NFC", tool), budget.tool)
 
 
 def check_budgets_for(budgets: Iterable[Budget], costs: Mapping[str, object], *, origin: str) -> list[str]:
@@ -197,8 +203,8 @@ def check_budgets_for(budgets: Iterable[Budget], costs: Mapping[str, object], *,
     """
     warnings: list[str] = []
     for budget in budgets if costs else ():
-        pattern = normalize("NFC", budget.tool)
-        mine = {name: said for name, said in costs.items() if fnmatchcase(normalize("NFC", name), pattern)}
+        pattern = budget.tool
+        mine = {name: said for name, said in costs.items() if is_for(budget, name)}
         if not mine:
             alike = [one for one in costs if is_slip(pattern, one) or fnmatchcase(folded(one), folded(pattern))]
             if alike:

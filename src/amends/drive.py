@@ -114,7 +114,8 @@ class Patience:
 def warn_of(op: Invoke, ended: Ended) -> None:
     """Log that a probe gave none of the three answers: the call stays in doubt, whatever was meant."""
     value = ended.value
-    if ended.error is None and not ended.in_flight and not isinstance(value, Happened | Absent | Unknown | type):
+    says = isinstance(value, Happened | Absent | Unknown) or value is Absent or value is Unknown
+    if ended.error is None and not ended.in_flight and not says:
         log.warning(
             "the probe of %s returned %s, which says nothing: it returns Happened(result), Absent() or Unknown()",
             op.call.tool,

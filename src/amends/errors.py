@@ -188,7 +188,7 @@ class BadConfig(UsageError):
 class BadRule(BadConfig):
     """A rule that cannot be read, or that could never match the tool it names as it is meant."""
 
-    default_hint = "amends rules test TOOL ARGS says what each rule makes of a call"
+    default_hint = "mend the rule; then amends rules test TOOL ARGS says what each rule makes of a call"
 
     def __init__(
         self,

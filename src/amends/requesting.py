@@ -18,6 +18,7 @@ from amends.errors import BadArguments, Error, UsageError
 from amends.flow import Flow
 from amends.hub import Hub, View
 from amends.model import Request, ToolCall
+from amends.phrases import close_to
 from amends.rules import RuleTest
 from amends.secret import NOTHING, Hidden
 from amends.signature import REPEAT, hints_of, no_repeat
@@ -56,7 +57,7 @@ def model_ask(
     if handler is not None and spec.signature is not None:
         fn = _with_bare_use(spec, bound, handler, is_async=is_async)
     return ask_for(
-        session, spec, bound, fn=fn, is_async=is_async, again=again or because, call_ref=tool_call_id,
+        session, spec, bound, fn=fn, is_async=is_async, again=because if _is_blank(again) else again, call_ref=tool_call_id,
         parent=parent_call(), grp=grp, shape=shape_of_given(bound) if spec.signature is None else None,
     )  # fmt: skip
 
@@ -88,7 +89,8 @@ def tested(
     )  # fmt: skip
     if at is not None and at.tzinfo is None:
         raise UsageError(f"at={at} has no time zone", hint="say datetime(..., tzinfo=UTC)")
-    return policy.tested(hub.rules, hub.budgets, spec, request, at=at, undeclared=undeclared)
+    meant = "".join(close_to(tool, hub.specs)) if undeclared else ""
+    return policy.tested(hub.rules, hub.budgets, spec, request, at=at, undeclared=undeclared, meant=meant)
 
 
 def turn_asks(hub: Hub, session: Session, calls: Sequence[ToolCall]) -> list[Ask | Exception]:
@@ -161,7 +163,7 @@ def _because(hub: Hub, spec: Spec, plain: dict[str, Any]) -> str | None:
     Refused, not dropped: the model would take the recorded result for that of a second call.
     """
     because = plain.pop(REPEAT, None)
-    if because is None or because == "":
+    if _is_blank(because):
         return None  # where a schema is strict, a model must say that it says nothing
     if hub.repeats and spec.kind == "read":
         return None  # a read is done again anyway
@@ -170,6 +172,11 @@ def _because(hub: Hub, spec: Spec, plain: dict[str, Any]) -> str | None:
     if not isinstance(because, str):
         raise BadArguments(spec.name, problems=[f"{spec.name}.{REPEAT} must be a string"])
     return because
+
+
+def _is_blank(because: object) -> bool:
+    """Whether a reason for a repeat says nothing: two blanks are no other reason than one, and none to charge again."""
+    return because is None or (isinstance(because, str) and not because.strip())
 
 
 def _undeclared_ask(
@@ -182,7 +189,7 @@ def _undeclared_ask(
     because = _because(hub, spec, plain)
     bound = spec.bind_json(plain)
     ask = ask_for(
-        session, spec, bound, fn=handler, is_async=_is_async(handler), again=again or because,
+        session, spec, bound, fn=handler, is_async=_is_async(handler), again=because if _is_blank(again) else again,
         call_ref=tool_call_id, parent=parent_call(), shape=shape_of_given(bound),
     )  # fmt: skip
     return replace(ask, undeclared=True)

@@ -20,13 +20,14 @@ from decimal import Decimal
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final, Literal, TypeAlias, get_args, get_origin
 from unicodedata import normalize
 from uuid import UUID
 
 from amends.errors import BadConfig, BadRule
 from amends.model import Request
-from amends.phrases import close_to, folded, is_slip, shown
+from amends.phrases import close_to, cut, described, folded, is_slip, shown
 from amends.secret import MASK, Secret
 from amends.signature import Signature, is_async_function
 from amends.spec import Spec
@@ -85,6 +86,8 @@ class RuleTest:
     first_use: bool
     """It is asked only until this agent has used the tool once with somebody's yes."""
     rules: tuple[RuleVerdict, ...]
+    meant: str = ""
+    """The declared tool whose name is probably meant, where nobody has declared this one."""
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON data."""
@@ -162,10 +165,13 @@ class Rule:
     def _names(self, request: Request, at: datetime | None, undeclared: bool) -> Judged:
         if self.undeclared and not undeclared:
             return Judged("no", "the tool is declared")
-        if not _is_like(request.agent or "", self.agent):
+        agent = request.agent or ""
+        if not _is_like(agent, self.agent) and not fnmatchcase(folded(agent), folded(self.agent)):
             return Judged("no", f"it is about the agent {self.agent}")
         if _is_like(request.tool, self.tool):
-            return Judged("matches")
+            if _is_like(agent, self.agent):
+                return Judged("matches")
+            return Judged("unclear", f"{agent} may be another spelling of {self.agent}")
         if undeclared and fnmatchcase(folded(request.tool), folded(self.tool)):
             # Nobody declared the tool, so no spelling of its name was checked before.
             return Judged("unclear", f"{request.tool} may be another spelling of {self.tool}")
@@ -179,17 +185,23 @@ class Rule:
     def _args(self, request: Request, at: datetime | None, undeclared: bool) -> Judged:
         unclear: list[str] = []
         for path, said in self.args.items():
-            verdict = _holds(request.args, _parts(path), said)
+            verdict = _holds(request.args, _parts(path), said, self._among)
             if verdict is False:
                 return Judged("no", f"{path} is not {_said(said)}")
             if verdict is None:
                 unclear.append(f"{path} cannot be compared with {_said(said)}")
         return Judged("unclear", "; ".join(unclear)) if unclear else Judged("matches")
 
+    @property
+    def _among(self) -> _Among:
+        """Of several values at a path: one holds a call, but only all of them let it pass."""
+        return _every if self.decision == "allow" else _any
+
     def _asks(self, request: Request, at: datetime | None, undeclared: bool) -> Judged:
         if self.when is None:
             return Judged("matches")
-        found = yes_or_no(self.when(request))
+        # The rules after it judge the same request: what this function takes out of the arguments is there for them.
+        found = yes_or_no(self.when(dataclasses.replace(request, args={**request.args})))
         if found is None:
             return Judged("unclear", "its when= returned neither True nor False")
         return Judged("matches" if found else "no", "" if found else "its when= says no")
@@ -221,10 +233,7 @@ def yes_or_no(answer: object) -> bool | None:
 
 
 def _raised(error: Exception) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"[:RAISED_CHARS_MAX]
-    except Exception:  # its own __str__ raises
-        return type(error).__name__
+    return cut(described(error), RAISED_CHARS_MAX)
 
 
 def _is_like(name: str, pattern: str) -> bool:
@@ -335,6 +344,19 @@ def _moment(text: str) -> datetime | date | time | None:
     return None
 
 
+@lru_cache(maxsize=256)
+def _duration(text: str) -> timedelta | None:
+    """Return a duration as pydantic reads it ("PT1H", "01:00:00"); None for a number of seconds, and for no duration."""
+    if _number(text) is not None:
+        return None
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(timedelta).validate_python(text.strip())
+    except ValidationError:
+        return None
+
+
 # ---- conditions: compared -----------------------------------------------------------------
 # Every answer is True, False, or None where it cannot be known.
 
@@ -365,16 +387,22 @@ def _any(answers: Iterable[bool | None]) -> bool | None:
     return None if unclear else False
 
 
-def _all(answers: Iterable[bool | None]) -> bool | None:
-    found = [*answers]
-    return False if False in found else None if None in found else True
+def _every(answers: Iterable[bool | None]) -> bool | None:
+    """Return whether there are answers, and each is yes."""
+    found = [*islice(answers, PARTS_MAX + 1)]
+    if not found or False in found:
+        return False
+    return None if None in found or len(found) > PARTS_MAX else True
 
 
-def _holds(value: Any, parts: tuple[str, ...], said: object) -> bool | None:
+_Among: TypeAlias = Callable[[Iterable[bool | None]], bool | None]
+
+
+def _holds(value: Any, parts: tuple[str, ...], said: object, among: _Among) -> bool | None:
     """Return whether what stands at a path is as a condition says."""
     if isinstance(said, Mapping):
-        return _all(_holds(value, (*parts, *_parts(path)), one) for path, one in said.items())
-    return _any(_is_as(one, said) for one in _at(value, parts))
+        return _every(_holds(value, (*parts, *_parts(path)), one, among) for path, one in said.items())
+    return among(_is_as(one, said, among) for one in _at(value, parts))
 
 
 def _at(value: Any, parts: tuple[str, ...]) -> Iterator[Any]:
@@ -398,6 +426,9 @@ def _at(value: Any, parts: tuple[str, ...]) -> Iterator[Any]:
         yield from _at(getattr(value, parts[0]), parts[1:])
     elif isinstance(value, Enum):
         yield from _at(value.value, parts)
+    elif (fields := _fields_of(type(value))) is not None:
+        # Another member of the union has it.
+        yield _UNCLEAR if folded(parts[0]) in map(folded, fields) else _MISSING
     else:
         # A text may be JSON with the very thing in it, an object may have it under another name.
         yield _UNCLEAR
@@ -407,14 +438,25 @@ def _in_mapping(value: Mapping[Any, Any], parts: tuple[str, ...]) -> Iterator[An
     found = False
     for count in range(1, len(parts) + 1):
         name = ".".join(parts[:count])  # a key may have a dot in it
+        alike = folded(name)
         for key, one in value.items():
-            key = key.value if isinstance(key, Enum) else key
-            if _nfc(str(key)) == name:
+            names = _names_of(key)
+            if name in names:
                 found = True
                 yield from _at(one, parts[count:])
+            elif alike in map(folded, names):
+                # Whoever reads it may take either spelling, also where both are there.
+                found = True
+                yield _UNCLEAR
     if not found:
-        alike = folded(parts[0])
-        yield _UNCLEAR if any(folded(str(key)) == alike for key in value) else _MISSING
+        yield _MISSING
+
+
+def _names_of(key: object) -> tuple[str, ...]:
+    """Return what a key may be called: an enum by its value or its name."""
+    if isinstance(key, Enum):
+        return _nfc(str(key.value)), _nfc(str(key.name))
+    return (_nfc(str(key)),)
 
 
 def _in_list(value: Iterable[Any], parts: tuple[str, ...]) -> Iterator[Any]:
@@ -434,7 +476,7 @@ def _is_list(value: object) -> bool:
     return isinstance(value, Sequence | AbstractSet) and not isinstance(value, str | bytes | bytearray)
 
 
-def _is_as(value: Any, said: object) -> bool | None:
+def _is_as(value: Any, said: object, among: _Among) -> bool | None:
     """Return whether one value is as a condition says. An argument that is not there is not."""
     if value is _UNCLEAR or isinstance(value, Secret):
         return None
@@ -442,10 +484,10 @@ def _is_as(value: Any, said: object) -> bool | None:
     if value is _MISSING:
         # "not DE" cannot be said of what is not there, nor its opposite.
         return None if condition is not None and condition.sign == "!" else False
-    if _is_many(said):
-        return _any(_is_as(value, one) for one in said)
     if _is_list(value):
-        return _any(_is_as(one, said) for one in value)
+        return among(_is_as(one, said, among) for one in value)
+    if _is_many(said):
+        return _any(_is_as(value, one, among) for one in said)
     if isinstance(value, str) and value == MASK:
         return None
     if condition is None:
@@ -480,7 +522,8 @@ def _equal(value: Any, said: Any) -> bool | None:
     if isinstance(value, date | time):
         return _equal_moment(value, said)
     if isinstance(value, timedelta):
-        return _equal_number(Decimal(str(value.total_seconds())), said)
+        duration = _duration(said) if isinstance(said, str) else None
+        return _equal_number(Decimal(str(value.total_seconds())), said) if duration is None else value == duration
     if isinstance(value, UUID):
         return _equal_uuid(value, said)
     return _equal_other(value, said)
@@ -805,10 +848,12 @@ def _check_tool(rule: Rule, number: int, specs: Mapping[str, Spec], origin: str)
         if not rule.undeclared:
             _check_args(rule, number, meant, origin)
         return []
-    several = [one for one in re.split(r"[,|;\s]+", rule.tool) if one in specs]
+    names = [one for one in re.split(r"[,|;&+()\[\]{}^$'\"\s]+|^re:", rule.tool) if one]
+    several = [one for one in names if one in specs]
     if several:
+        advice = "write one rule for each" if len(names) > 1 else f"did you mean {several[0]!r}?"
         raise _bad(
-            number, origin, f"is about {rule.tool!r}, which is no pattern of one tool; write one rule for each",
+            number, origin, f"is about {rule.tool!r}, which is no pattern of one tool; {advice}",
             tool=rule.tool, meant=several[0],
         )  # fmt: skip
     if rule.undeclared:
@@ -932,13 +977,13 @@ def _below(hint: Any, parts: tuple[str, ...]) -> list[Any]:
     if parts[0] == "*" and _is_list_type(origin) and _fields_of(hint) is None:
         return _below_any([one for one in get_args(hint) if one is not ...] or [Any], parts[1:], ())
     if isinstance(origin, type) and issubclass(origin, Mapping) and not typing.is_typeddict(origin):
-        return _below(get_args(hint)[1], parts[1:]) if len(get_args(hint)) == 2 else [Any]
+        key, value = get_args(hint) or (Any, Any)
+        return _below_keys(key, value, parts)
     fields = _fields_of(hint)
     if fields is not None and parts[0] in fields:
         return _below(fields[parts[0]], parts[1:])
     if _is_list_type(origin) and fields is None:
-        inner = [one for one in get_args(hint) if one is not ...] or [Any]
-        return _below_any(inner, parts[1:] if re.fullmatch(r"-?\d+", parts[0]) else parts, ())
+        return _below_places(hint, parts)
     if fields is not None:
         raise _Strange(
             f'{_type_name(hint)} has no "{parts[0]}"{_guess(parts[0], fields)}', "".join(close_to(parts[0], fields))
@@ -950,6 +995,38 @@ def _below(hint: Any, parts: tuple[str, ...]) -> list[Any]:
     if get_origin(hint) is Literal:
         raise _Strange(f"{_type_name(hint)} has nothing called {parts[0]!r} in it")
     return [Any]
+
+
+def _below_places(hint: Any, parts: tuple[str, ...]) -> list[Any]:
+    """Return what may stand at a path below a list, or below a tuple, whose places may have types of their own."""
+    inner = [one for one in get_args(hint) if one is not ...] or [Any]
+    if not re.fullmatch(r"-?\d+", parts[0]):
+        return _below_any(inner, parts, ())
+    if get_origin(hint) is tuple and ... not in get_args(hint):
+        place = int(parts[0])
+        if not -len(inner) <= place < len(inner):
+            raise _Strange(f"{_type_name(hint)} has no place {place}: its places are 0 to {len(inner) - 1}")
+        inner = [inner[place]]
+    return _below_any(inner, parts[1:], ())
+
+
+def _below_keys(key: Any, hint: Any, parts: tuple[str, ...]) -> list[Any]:
+    """Return what may stand at a path below a dict; raises ``_Strange`` for a key that its keys' type never has."""
+    plain = _plain_hint(key)
+    if parts[0] == "*":
+        return _below(hint, parts[1:])
+    if plain is int and not re.fullmatch(r"-?\d+", parts[0]):
+        raise _Strange(f"{parts[0]!r} is no key there: keys are whole numbers")
+    if not (options := _options_of(plain)):
+        return _below(hint, parts[1:])
+    names = [name for one in options for name in _names_of(one)]
+    for count in range(1, len(parts) + 1):
+        if ".".join(parts[:count]) in names:
+            return _below(hint, parts[count:])
+    guess = _guess(parts[0], names)
+    raise _Strange(
+        f"{parts[0]!r} is no key there; keys are {', '.join(names[:10])}{guess}", "".join(close_to(parts[0], names))
+    )
 
 
 def _below_any(hints: Iterable[Any], parts: tuple[str, ...], every: Sequence[Any]) -> list[Any]:
@@ -1085,7 +1162,7 @@ def _check_options(plain: Any, options: Sequence[Any], said: object) -> None:
     tried: object = said
     if isinstance(said, str) and (condition := _read(said)).sign == "!":
         tried = condition.text  # "not x" is a mistake too where x can never be
-    answers = [_is_as(one, tried) for one in options]
+    answers = [_is_as(one, tried, _any) for one in options]
     if not any(answers):
         texts = [str(one.value if isinstance(one, Enum) else one) for one in options]
         names = [one.name for one in options if isinstance(one, Enum)]
@@ -1104,10 +1181,7 @@ def _check_scalar(cls: type, hint: Any, said: object, condition: _Condition | No
     if isinstance(value, Enum):
         value = value.value
     if condition is not None and condition.is_pattern:
-        if cls in (int, float, Decimal) and not re.fullmatch(r"[-+0-9.eE*?\[\]!]+", condition.text):
-            raise _Strange(wanted)
-        if cls is bool and not (_like("true", condition.text.lower()) or _like("false", condition.text.lower())):
-            raise _Strange(wanted)
+        _check_pattern(cls, hint, condition.text, wanted)
         return
     if cls in (int, float, Decimal):
         number = _number(value)
@@ -1124,7 +1198,18 @@ def _check_scalar(cls: type, hint: Any, said: object, condition: _Condition | No
         value = value if isinstance(value, str) else str(value)
     elif value is None or isinstance(value, bool):
         raise _Strange(wanted)
+    elif cls is timedelta and (number := _number(value)) is not None:
+        value = timedelta(seconds=float(number))
     _check_valid(hint, value)
+
+
+def _check_pattern(cls: type, hint: Any, text: str, wanted: str) -> None:
+    if cls in (int, float, Decimal) and not re.fullmatch(r"[-+0-9.eE*?\[\]!]+", text):
+        raise _Strange(wanted)
+    if cls is bool and not (_like("true", text.lower()) or _like("false", text.lower())):
+        raise _Strange(wanted)
+    if cls is str:
+        _check_letters(hint, text)
 
 
 def _has_order(cls: type, text: str) -> bool:
@@ -1163,11 +1248,28 @@ def _check_valid(hint: Any, value: object) -> None:
 
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(hint, config=None if _has_config(hint) else ConfigDict())
-        adapter.validate_python(value)
+        read = adapter.validate_python(value)
     except ValidationError as error:
         raise _Strange(f"that can never be: {error.errors()[0]['msg']}") from None
     except Exception:  # an annotation may raise anything while pydantic looks at it
         return
+    if _equal(read, value) is False:
+        # The type takes it, and makes something else of it: lower case, another time zone, a date of a number.
+        raise _Strange(f"that becomes {_said(read)!r} there: write it so")
+
+
+def _check_letters(hint: Any, pattern: str) -> None:
+    """Raise ``_Strange`` where the type writes every text in other letters than a pattern has."""
+    if get_origin(hint) is not typing.Annotated:
+        return
+    from pydantic import TypeAdapter
+
+    try:
+        read = TypeAdapter(hint).validate_python(pattern)
+    except Exception:  # a pattern need not be such a text itself
+        return
+    if isinstance(read, str) and read != pattern and read.casefold() == pattern.casefold():
+        raise _Strange(f"that becomes {read!r} there: write it so")
 
 
 def _has_config(hint: Any) -> bool:

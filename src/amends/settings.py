@@ -166,7 +166,8 @@ def _files(named: str) -> list[tuple[Path, Mapping[str, Any]]]:
             own = _own_table(_table(path))
             if own is not None:
                 _check_trusted(path, above=folder != here)
-            found.append((path, own or {}))
+            if own is not None or folder == here or _is_ours(path):
+                found.append((path, own or {}))
             break
     return found
 
@@ -199,6 +200,11 @@ def _check_trusted(path: Path, *, above: bool) -> None:
             raise _untrusted(path, f"is in a folder of {_owner(folder.st_uid)}, who may put another file in its place")
         if folder.st_mode & others and not folder.st_mode & stat.S_ISVTX:
             raise _untrusted(path, f"is in {place.parent}, where others may put another file in its place")
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file may say where the ledger is by where it stands: somebody else's would lead to a ledger of theirs."""
+    return not hasattr(os, "geteuid") or path.stat().st_uid in (os.geteuid(), 0)
 
 
 def _untrusted(path: Path, why: str, *, cure: str = "") -> BadConfig:

@@ -6,7 +6,8 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from types import UnionType
+from typing import Any, Final, TypeAlias, Union, get_args, get_origin
 
 from amends.check import bad, check_seconds, checked_retry, has_argument
 from amends.errors import BadDeclaration
@@ -157,10 +158,12 @@ class Known:
         else:
             takes_none = _takes_none(declared, fn)
             params, needs = _params(declared, fn, role)
-            if role in PROBES and own is None and hints_of(fn, declared.local_names).get("return") is bool:
+            returned = hints_of(fn, declared.local_names).get("return", Any) if role in PROBES and own is None else Any
+            if _is_no_answer(returned):
+                name = getattr(returned, "__name__", str(returned)) if isinstance(returned, type) else str(returned)
                 bad(
                     declared,
-                    f"{declared.name}: its {role} returns a bool; it returns Happened(result), Absent() or Unknown()",
+                    f"{declared.name}: its {role} returns {name}; it returns Happened(result), Absent() or Unknown()",
                 )
         if isinstance(fn, Elsewhere):
             return ProbeSpec(fn, params, False, settle=settle, tool=fn.name, needs=needs)
@@ -230,6 +233,13 @@ def _params(declared: Declaration, fn: Callable[..., Any], role: str) -> tuple[t
             if parameter.default is parameter.empty and parameter.name != "call":
                 needs.append(parameter.name)
     return tuple(asked), tuple(needs)
+
+
+def _is_no_answer(hint: Any) -> bool:
+    """Whether a probe that is annotated so can never give one of the three answers."""
+    if get_origin(hint) in (Union, UnionType):
+        return all(map(_is_no_answer, get_args(hint)))
+    return (get_origin(hint) or hint) in (bool, int, float, str, bytes, list, tuple, dict, set, type(None))
 
 
 def _takes_none(declared: Declaration, fn: Callable[..., Any]) -> bool:

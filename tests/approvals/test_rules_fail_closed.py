@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -13,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NewType, TypedDict
 from uuid import UUID
 
 import pytest
-from pydantic import AnyUrl, BaseModel, Field
+from pydantic import AnyUrl, BaseModel, Field, StringConstraints
 
 from amends import AsyncRuntime, Held, Request, Rule, Runtime, declare, tool
 from amends.errors import BadConfig, BadRule, RuleRefused, UsageError
@@ -254,7 +255,6 @@ def test_more_people_than_have_the_role_are_warned_of() -> None:
         (["a", ">5"], 6, "matches"), ({"a", "b"}, "b", "matches"), ("x", object(), "unclear"), ("abc", b"abc", "matches"),
         ("[URGENT]", "[URGENT]", "matches"),
     ],
-    ids=repr,
 )  # fmt: skip
 def test_values_are_compared_by_what_they_mean(said: Any, value: Any, verdict: str) -> None:
     [rule] = checked_rules([Rule(args={"v": said})])
@@ -282,7 +282,6 @@ def test_values_are_compared_by_what_they_mean(said: Any, value: Any, verdict: s
         ("a", {"a": {"b": 9}}, "unclear"),
         ("a.b", {"a": 9}, "unclear"),
     ],
-    ids=repr,
 )
 def test_what_stands_at_a_path(path: str, args: dict[str, Any], verdict: str) -> None:
     assert Rule(args={path: ">5"}).judge(_request(**args), None).verdict == verdict
@@ -404,3 +403,132 @@ def test_hours_that_no_time_is_in_are_refused_and_a_whole_day_is_one() -> None:
     for hour in (0, 12, 23):
         assert day.matches(_request(), datetime(2026, 3, 6, hour, tzinfo=UTC))
     assert Rule(hours="18:00-24:00").matches(_request(), datetime(2026, 3, 6, 23, tzinfo=UTC))
+
+
+ITEMS = {"items": [{"sku": "a", "cents": 1}, {"sku": "b", "cents": 9_000_000}]}
+
+
+@pytest.mark.parametrize(
+    "condition, args, allowed",
+    [
+        ({"items.cents": "<=100"}, ITEMS, False),
+        ({"items": {"cents": "<=100"}}, ITEMS, False),
+        ({"items.sku": "!b"}, ITEMS, False),
+        ({"items.0.cents": "<=100"}, ITEMS, True),
+        ({"items.cents": "<=100"}, {"items": [{"sku": "a", "cents": 1}, {"sku": "b", "cents": 2}]}, True),
+        ({"items.sku": ["a", "b"]}, ITEMS, True),
+        ({"items.cents": "<=100"}, {"items": []}, False),
+        ({"free": "<=100"}, {"items": [], "free": [1, 9_000_000]}, False),
+        ({"free": "<=100"}, {"items": [], "free": [1, [2, 9_000_000]]}, False),
+        ({"free.*": "<=100"}, {"items": [], "free": {"a": 1, "b": 9_000_000}}, False),
+        ({"free.cents": "<=100"}, {"items": [], "free": {"cents": 1, "Cents": 9_000_000}}, False),
+        ({"free.a.b": "<=100"}, {"items": [], "free": {"a": {"b": 1}, "a.b": 9_000_000}}, False),
+        ({"free.cents": "<=100"}, {"items": [], "free": {"cents": 1}}, True),
+    ],
+    ids=repr,
+)
+def test_a_rule_that_allows_needs_all_of_several_values(condition: Any, args: Any, allowed: bool) -> None:
+    rules = [Rule("buy", args=condition, decision="allow"), Rule("buy")]
+    decided = Runtime("memory:", tools=TOOLS, rules=rules).test_rules("buy", args).decision
+    assert decided == ("run" if allowed else "approve")
+
+
+@dataclass
+class Account:
+    iban: str
+
+
+@dataclass
+class Card:
+    number: str
+
+
+Lower = Annotated[str, StringConstraints(to_lower=True)]
+
+
+@tool(kind="pivot")
+def pay_out(
+    to: Account | Card,
+    by_colour: Mapping[Colour, int] = {},
+    by_year: Mapping[int, int] = {},
+    both: tuple[Account, Card] = (Account(""), Card("")),
+    code: Lower = "",
+    day: date = date(2026, 1, 1),
+    lasts: timedelta = timedelta(0),
+) -> str:
+    return "paid"
+
+
+@pytest.mark.parametrize(
+    "args, meant",
+    [({"by_colour.gren": ">5"}, ""), ({"by_colour.blu": ">5"}, "blue"), ({"by_year.this": ">5"}, ""),
+     ({"both.2.iban": "DE*"}, ""), ({"both.0.number": "4*"}, ""), ({"code": "DE"}, ""), ({"code": "DE*"}, ""),
+     ({"day": "1767225600"}, "")],
+    ids=repr,
+)  # fmt: skip
+def test_what_its_type_writes_otherwise_is_refused(args: Any, meant: str) -> None:
+    with pytest.raises(BadRule, match="pay_out") as bad:
+        Runtime("memory:", tools=[pay_out], rules=[Rule("pay_out", args=args)])
+    assert bad.value.meant == meant
+
+
+@pytest.mark.parametrize(
+    "args, given, decided",
+    [
+        ({"by_colour.RED": ">5"}, {"by_colour": {"red": 9}}, "approve"),
+        ({"by_colour.red": ">5"}, {"by_colour": {"red": 9}}, "approve"),
+        ({"by_colour.blue": ">5"}, {"by_colour": {"red": 9}}, "run"),
+        ({"by_year.2026": ">5"}, {"by_year": {2026: 9}}, "approve"),
+        ({"both.0.iban": "DE*"}, {"both": (Account("DE1"), Card("4"))}, "approve"),
+        ({"both.-1.number": "4*"}, {"both": (Account("DE1"), Card("4"))}, "approve"),
+        ({"code": "de*"}, {"code": "DE1"}, "approve"),
+        ({"lasts": "PT1H"}, {"lasts": timedelta(hours=1)}, "approve"),
+        ({"lasts": "3600"}, {"lasts": timedelta(hours=1)}, "approve"),
+        ({"lasts": "!PT1H"}, {"lasts": timedelta(hours=1)}, "run"),
+        ({"to.iban": "DE*"}, {"to": Account("DE1")}, "approve"),
+        ({"to.iban": "DE*"}, {"to": Card("4")}, "run"),
+        ({"to.iban": "!DE*"}, {"to": Card("4")}, "approve"),
+    ],
+    ids=repr,
+)
+def test_values_inside_classes_dicts_and_tuples_are_found(args: Any, given: Any, decided: str) -> None:
+    rt = Runtime("memory:", tools=[pay_out], rules=[Rule("pay_out", args=args)])
+    assert _status(rt, "pay_out", {"to": Account("x"), **given}) == {"approve": "held", "run": "done"}[decided]
+
+
+def _status(rt: Runtime, name: str, args: dict[str, Any], agent: str | None = None) -> str:
+    status = ""
+    with suppress(Held), rt.run(agent=agent) as run:
+        status = run.answer(name, args).status
+    return status
+
+
+@pytest.mark.parametrize(
+    "name", ["send_wire()", "^send_wire$", "'send_wire'", "(send_wire)", "{send_wire,buy}", "send_wire + buy", "re:buy"]
+)
+def test_a_name_in_another_notation_is_refused(name: str) -> None:
+    with pytest.raises(BadRule):
+        Runtime("memory:", tools=TOOLS, rules=[Rule(name)])
+
+
+def test_an_agent_under_another_spelling_is_not_let_pass() -> None:
+    rt = Runtime("memory:", tools=TOOLS, rules=[Rule("send_wire", agent="Shop-Bot")])
+    for agent, status in (("shop_bot", "held"), ("Shop-Bot", "held"), ("another", "done")):
+        assert _status(rt, "send_wire", {"order": agent}, agent) == status
+
+
+def test_a_rule_that_takes_something_out_of_the_arguments_hides_it_from_nobody() -> None:
+    def taking(request: Request) -> bool:
+        request.args.pop("cents")  # type: ignore[attr-defined]
+        return False
+
+    done: list[int] = []
+
+    @tool(kind="pivot")
+    def pay(cents: int) -> None:
+        done.append(cents)
+
+    rt = Runtime("memory:", tools=[pay], rules=[Rule("pay", when=taking), Rule("pay", args={"cents": ">5"})])
+    assert _status(rt, "pay", {"cents": 3}) == "done"
+    assert _status(rt, "pay", {"cents": 9}) == "held"
+    assert done == [3]

@@ -140,3 +140,16 @@ def test_an_undeclared_tool_is_not_repeated_either() -> None:
                 run.answer("pay", args, handler=lambda order: sent.append(order)).status for args in asked
             ] == statuses
     assert sent == ["7"] * 3
+
+
+@pytest.mark.parametrize("blank", ["", " ", "  ", "\n\t", None])
+def test_a_blank_reason_is_none(blank: str | None) -> None:
+    charge, sent = _shop()
+    rt = Runtime("memory:", tools=[charge], repeats=True, rules=[Rule(undeclared=True, decision="allow")])
+    with rt.run() as run:
+        run.answer("charge", {"order": "7"})
+        assert run.answer("charge", {"order": "7", "again_because": blank}).status == "replayed"
+        assert run.answer("charge", {"order": "7"}, again=blank).status == "replayed"
+        for args in ({}, {"again_because": blank}):
+            run.answer("foreign", args, handler=lambda: sent.append("foreign"))
+    assert sent == ["7", "foreign"]

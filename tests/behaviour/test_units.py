@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from decimal import Decimal
-from typing import Any
+from typing import Any, Optional  # noqa: F401 (named in a text)
+from unicodedata import normalize
 
 import pytest
 
-from amends import Budget, Cost, InDoubt, RunBlocked, Runtime, UsageError, spent, tool
+from amends import Budget, Cost, Happened, InDoubt, RunBlocked, Runtime, UsageError, spent, tool
 from amends.errors import BadConfig, BadCost, BadDeclaration, BudgetExceeded
 
 
@@ -112,7 +114,36 @@ def test_a_dimension_that_no_budget_has_is_refused() -> None:
     assert len(rt.budgets("per:run")) == len(rt.budgets("per:r*")) == 1
 
 
-@pytest.mark.parametrize("answer", [True, None, "yes", {"id": 1}])
+@pytest.mark.parametrize("name, pattern", [("NFC", "NFD"), ("NFD", "NFC"), ("NFD", "NFD")])
+@pytest.mark.parametrize("of_run", [True, False])
+def test_a_budget_is_for_a_tool_in_any_unicode_form(name: Any, pattern: Any, of_run: bool) -> None:
+    done: list[int] = []
+
+    @tool(name=normalize(name, "zahle_für"), cost=1, kind="pivot")
+    def pay(n: int) -> None:
+        done.append(n)
+
+    budgets = [Budget(2, per="tenant", tool=normalize(pattern, "*_für"))]
+    rt = Runtime("memory:", tools=[pay], budgets=() if of_run else budgets)
+    for number in range(4):
+        with suppress(BudgetExceeded), rt.run(budgets=budgets if of_run else ()) as run:
+            run.call(pay, n=number)
+    assert done == [0, 1]
+
+
+@pytest.mark.parametrize("unit", ["token", "tokns", "TOKENZ"])
+def test_a_unit_that_a_function_mistypes_spends_nothing(unit: str) -> None:
+    rt = Runtime("memory:", tools=[pay := _pay(lambda call: {unit: 60})], budgets=[Budget(100, "tokens")])
+    with rt.run(), pytest.raises(BadCost, match="did you mean 'tokens'"):
+        pay(n=1)
+    other = Runtime(
+        "memory:", tools=[pay := _pay(lambda call: {"mails": 60, "tokens": 1})], budgets=[Budget(9, "tokens")]
+    )
+    with other.run():
+        pay(n=1)
+
+
+@pytest.mark.parametrize("answer", [True, None, "yes", {"id": 1}, Happened])
 def test_a_probe_that_gives_none_of_the_three_answers_is_told(answer: Any, caplog: pytest.LogCaptureFixture) -> None:
     @tool
     def pay(n: int) -> int:
@@ -131,17 +162,19 @@ def test_a_probe_that_gives_none_of_the_three_answers_is_told(answer: Any, caplo
     assert any("the probe returned" in one.why for one in found.evidence)
 
 
-def test_a_probe_that_says_it_gives_a_bool_is_refused() -> None:
+@pytest.mark.parametrize("returned", [bool, "bool", str, None, bool | None, dict[str, Any], "Optional[int]"])
+def test_a_probe_that_says_it_gives_none_of_the_three_answers_is_refused(returned: Any) -> None:
     @tool
     def pay(n: int) -> int:
         return n
 
     pay.compensate(lambda: None)
 
-    @pay.probe  # type: ignore[type-var]
-    def look(n: int) -> bool:
+    def look(n):  # type: ignore[no-untyped-def]
         return True
 
+    look.__annotations__["return"] = returned
+    pay.probe(look)
     with pytest.raises(BadDeclaration, match="Happened"):
         Runtime("memory:", tools=[pay])
 

@@ -125,3 +125,16 @@ def test_doctor_knows_of_a_probe_that_says_nothing(tmp_path: Path) -> None:
     done = here("doctor", "--json", cwd=tmp_path)
     [one] = [one for one in map(json.loads, done.stdout.splitlines()) if one["check"] == "probes"]
     assert (one["status"], "pay: the probe returned True" in one["words"]) == ("warning", True)
+
+
+def test_a_mistyped_tool_is_told_which_one_may_be_meant(shop: Path) -> None:
+    done = here("rules", "test", "sendwire", "order=1", "cents=5", "--app", "wires:rt", cwd=shop)
+    assert "nobody has declared sendwire; did you mean send_wire?" in done.stdout
+    told = here("rules", "test", "sendwire", "order=1", "cents=5", "--app", "wires:rt", "--json", cwd=shop)
+    assert json.loads(told.stdout)["meant"] == "send_wire"
+
+
+def test_an_argument_said_twice_is_refused(shop: Path) -> None:
+    done = here("rules", "test", "send_wire", "order=1", "cents=5", "cents=9000000", "--app", "wires:rt", cwd=shop)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cents is there twice" in done.stderr

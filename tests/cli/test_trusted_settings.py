@@ -58,8 +58,11 @@ def test_a_file_of_another_user_is_refused(below: Path, name: str, above: bool) 
 def test_a_foreign_pyproject_that_says_nothing_of_amends_is_nothing(below: Path) -> None:
     path = below.parent / "pyproject.toml"
     path.write_text("[project]\nname = 'x'\n")
+    assert settle_settings({})["url"].value == f"sqlite:///{below.parent / 'amends.db'}"
     os.chown(path, NOBODY, -1)
     Runtime("memory:")
+    # Nor does it say where the ledger is: whoever wrote it may have put one of theirs beside it.
+    assert settle_settings({})["url"].value == f"sqlite:///{below / 'amends.db'}"
 
 
 @pytest.mark.parametrize("mode, above, refused", [(0o666, True, True), (0o664, True, True), (0o646, True, True),

@@ -64,6 +64,8 @@ def arguments_in(words: Sequence[str]) -> dict[str, Any]:
             raise UsageError(
                 f"{word!r} is no argument", hint="write a JSON object, '{\"cents\": 5}', or words like cents=5"
             )
+        if name in found:
+            raise UsageError(f"{name} is there twice", hint="say each argument once")
         try:
             found[name] = json.loads(value)
         except ValueError:
@@ -126,7 +128,7 @@ def _put(found: RuleTest) -> None:
         case "refuse":
             put(f"{found.tool} would be refused{why}{by}")
     if not found.declared:
-        put(f"nobody has declared {found.tool}")
+        put(f"nobody has declared {found.tool}{f'; did you mean {found.meant}?' if found.meant else ''}")
     rows = [
         (
             str(one.number),

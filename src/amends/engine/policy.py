@@ -133,7 +133,7 @@ def _own(spec: Spec, request: Request) -> Ruling | None:
 
 async def tested(
     rules: Sequence[Rule], budgets: Sequence[Budget], spec: Spec, request: Request, *, at: datetime | None,
-    undeclared: bool,
+    undeclared: bool, meant: str,
 ) -> RuleTest:  # fmt: skip
     """What would become of this request; reads no ledger, so only budgets of one call are looked at."""
     if at is None and any(rule.tells_time for rule in rules):
@@ -164,6 +164,7 @@ async def tested(
         roles=() if found is None else found.roles,
         first_use=found is not None and found.first_use,
         rules=tuple(verdicts),
+        meant=meant,
     )
 
 

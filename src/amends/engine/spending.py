@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Set as AbstractSet
 
-from amends.budget import CALLS, ONE, Budget, billionths, costs_in, decimal_of
+from amends.budget import CALLS, ONE, Budget, billionths, costs_in, decimal_of, is_for
 from amends.budgetrows import FREE, Bill, Overrun, Want
 from amends.errors import BadCost, BudgetExceeded
 from amends.model import Request
-from amends.phrases import described, is_a, words_of
+from amends.phrases import described, is_a, is_slip, words_of
 from amends.tool import Spec
 
 
@@ -21,7 +21,9 @@ def bill_for(
     ``scrub``: takes out of a text what is hidden of the request; the function of ``cost=`` sees it.
     """
     costs = () if spec.cost is None else _said(spec, request, scrub)
-    mine = [budget for budget in budgets if fnmatchcase(spec.name, budget.tool)]
+    mine = [budget for budget in budgets if is_for(budget, spec.name)]
+    if mine and callable(spec.cost):
+        _check_units(spec, request, {unit for unit, _, _ in costs}, {budget.unit for budget in mine})
     if any(budget.unit == CALLS for budget in mine) and not any(unit == CALLS for unit, _, _ in costs):
         costs = (*costs, (CALLS, ONE, 0))
     if not costs:
@@ -39,11 +41,23 @@ def _said(spec: Spec, request: Request, scrub: Callable[[str], str]) -> tuple[tu
         raise BadCost(spec.name, why=why[:500], run_id=request.run_id) from (error if why == said else None)
 
 
+def _check_units(spec: Spec, request: Request, said: AbstractSet[str], capped: AbstractSet[str]) -> None:
+    """Raise ``BadCost`` for a unit that is probably a budget's, mistyped: it would spend past that cap."""
+    for unit in said - capped:
+        for meant in capped - said:
+            if is_slip(unit, meant):
+                raise BadCost(
+                    spec.name,
+                    why=f"no budget is in {unit!r}; did you mean {meant!r}?",
+                    run_id=request.run_id,
+                )
+
+
 def wants_of(budgets: Sequence[Budget], amounts: Mapping[str, int], request: Request, root: str) -> tuple[Want, ...]:
     """What these budgets are asked for. Of two that differ in nothing but the cap the lower one is both."""
     found: dict[tuple[str, ...], Want] = {}
     for budget in budgets:
-        if budget.unit not in amounts or not fnmatchcase(request.tool, budget.tool):
+        if budget.unit not in amounts or not is_for(budget, request.tool):
             continue
         who = {"run": root, "agent": request.agent or "", "tool": request.tool}.get(budget.per, "")
         ident = (budget.unit, budget.per, budget.every or "", budget.tool, budget.then)
