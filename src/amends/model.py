@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from amends.errors import ApprovalVoid, Held, ResultGone, ResultLost
+from amends.phrases import is_a
 from amends.record import dataclass, field
 from amends.states import CallState, HoldReason, RunState
 
@@ -369,9 +370,9 @@ class Answer:
     @property
     def waits(self) -> bool:
         """Whether a person decides before it can go on: raise ``error`` to let the run go until then."""
-        if isinstance(self.error, Held):
+        if is_a(self.error, Held):
             return self.error.reason != "duplicate"  # that one the model can settle by saying what it meant
-        return isinstance(self.error, ApprovalVoid) and self.error.asked
+        return is_a(self.error, ApprovalVoid) and self.error.asked
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from amends.engine.session import error_parts
 from amends.error import Error
 from amends.errors import ToolFailed
-from amends.phrases import note_on
+from amends.phrases import note_on, words_of
 from amends.rows import CallRow
 
 GROUP_MAX: Final = 10_000
@@ -58,7 +58,7 @@ def _made(cls: type[Exception], message: str, known: ToolFailed) -> Exception | 
     for make in makes:
         try:
             made = make()
-            if str(made) == message:
+            if words_of(made) == message:
                 return made
         except Exception:
             continue

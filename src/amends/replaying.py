@@ -21,7 +21,7 @@ from amends.hub import Hub, View
 from amends.ledger import ReadEvents, ReadRun, SearchCalls, Tree
 from amends.model import Call
 from amends.ops import Lease
-from amends.phrases import cut, described
+from amends.phrases import cut, described, is_a
 from amends.rebuilt import error_of
 from amends.record import changed
 from amends.report import Report
@@ -246,9 +246,9 @@ def left(replay: Replay, session: Session, error: BaseException | None) -> None:
     if not session.above:
         replay.around = False
         # With its program's own history the record is of all executions: the next one opens the run once more.
-        replay.opened = replay.opened and not (isinstance(error, Waiting) and record.run.history)
+        replay.opened = replay.opened and not (is_a(error, Waiting) and record.run.history)
     replay.raised = replay.raised or (error is not None and not session.above)
-    if isinstance(error, Waiting | Diverged | ReplayDenied) or (error is not None and not isinstance(error, Exception)):
+    if is_a(error, Waiting, Diverged, ReplayDenied) or (error is not None and not isinstance(error, Exception)):
         return
     if session.above and (replay.had_ended(uid) or uid in replay.undone):
         return  # it only answered, or its end came before

@@ -10,7 +10,7 @@ from amends import replaying
 from amends.canonical import canonical, decode, encode
 from amends.engine.replay import Replay
 from amends.errors import Diverged, Error, ReplayDenied, UsageError, Waiting
-from amends.phrases import cut, described
+from amends.phrases import cut, described, is_a, type_name
 from amends.replayed import Replayed
 from amends.rows import RunRow, lost_at
 from amends.secret import MARK, SEALED
@@ -85,15 +85,15 @@ def ended(name: str, replay: Replay, run: Any, value: object, error: BaseExcepti
     row = replay.record.run
     calls = sum(bool(entry.asks) for entry in replay.record.entries if entry.needed)
     facts: dict[str, Any] = {"calls": calls, "of": sum(entry.needed for entry in replay.record.entries)}
-    if isinstance(error, Diverged):
+    if is_a(error, Diverged):
         call_id = None if error.call is None else error.call.id
         facts |= {"why": str(error), "hint": error.hint, "call_id": call_id, "diff": error.diff}
         return Replayed(row.id, name, error.how, **facts)
     if error is not None:
-        same = isinstance(error, Waiting) or row.goal_why.startswith(f"{type(error).__name__}: ")
-        how = "same" if same else "denied" if isinstance(error, ReplayDenied) else "raised"
+        same = is_a(error, Waiting) or row.goal_why.startswith(f"{type_name(error)}: ")
+        how = "same" if same else "denied" if is_a(error, ReplayDenied) else "raised"
         why = "" if same else cut(described(error), WHY_CHARS_MAX)
-        return Replayed(row.id, name, how, why=why, hint=getattr(error, "hint", "") if why else "", **facts)
+        return Replayed(row.id, name, how, why=why, hint=error.hint if why and is_a(error, Error) else "", **facts)
     given = value if run is None or run._output is run._output_was else run._output
     if given is not None and not replay.stopped and not _is_output(row, given):
         why = f"its output was {cut(row.output, WHY_CHARS_MAX)}, and is {cut(repr(given), WHY_CHARS_MAX)}"

@@ -256,12 +256,15 @@ def test_a_model_is_told_and_the_text_can_be_sent(make: Callable[[], Exception])
     answer.text.encode()
 
 
+@pytest.mark.parametrize("attempts", [1, 2])
 @pytest.mark.parametrize("make", HOSTILE, ids=names)
-def test_an_error_of_a_compensation_leaves_its_run_blocked_and_named(make: Callable[[], Exception]) -> None:
+def test_an_error_of_a_compensation_leaves_its_run_blocked_and_named(
+    make: Callable[[], Exception], attempts: int
+) -> None:
     @tool(name="pay")
     def pay() -> None: ...
 
-    @pay.compensate(retry=Retry(attempts=1))
+    @pay.compensate(retry=Retry(attempts=attempts, delay=0.001))
     def refund() -> None:
         raise make()
 
@@ -274,6 +277,41 @@ def test_an_error_of_a_compensation_leaves_its_run_blocked_and_named(make: Calla
 
     assert isinstance(raised_by(program), RunBlocked)
     assert rt.report("r").calls[0].state == "compensation_failed"
+    rt.close()
+
+
+PLAN = [{"tool": "reserve", "args": {}}, {"tool": "pay", "args": {}}]
+
+
+@pytest.mark.parametrize("make", HOSTILE, ids=names)
+def test_a_model_s_answer_a_plan_and_a_replay_can_be_read_too(make: Callable[[], Exception]) -> None:
+    log: list[str] = []
+    reserve, _ = shop(log, make)
+
+    @tool(name="pay", on_failure="continue")
+    def pay() -> None:
+        raise make()
+
+    pay.compensate(lambda: None)
+    rt = Runtime("memory:", tools=[reserve, pay])
+
+    def program() -> None:
+        with rt.run("r") as run:
+            run.execute(PLAN)
+            raise make()
+
+    def again() -> None:
+        with rt.replaying("r") as run:
+            run.execute(PLAN)
+            raise make()
+
+    with rt.run("s") as run:
+        assert not run.answer("pay", {}).waits
+    assert type(raised_by(program)) is type(make())
+    assert rt.report("r").state == "rolled_back"
+    if type(make()) not in (NoSet, Frozen):  # Python's own context managers set the traceback of what passes them
+        assert type(raised_by(again)) is type(make())
+    assert log == ["reserve", "release"]
     rt.close()
 
 

@@ -12,6 +12,7 @@ from amends.engine.telling import answer_done, answer_error
 from amends.errors import BadArguments, LedgerError, OutOfOrder, Refused, UnknownTool, UsageError
 from amends.model import Answer
 from amends.ops import Flight, Together
+from amends.phrases import is_a
 from amends.record import dataclass
 from amends.tool import Spec
 
@@ -276,7 +277,7 @@ async def _side_by_side(session: Session, asks: Sequence[Any]) -> list[Any]:
 
 
 def _goes_on(spec: Spec, error: Exception) -> bool:
-    return spec.on_failure == "continue" and not (only_waits(error) or isinstance(error, LedgerError | UsageError))
+    return spec.on_failure == "continue" and not (only_waits(error) or is_a(error, LedgerError, UsageError))
 
 
 def _all_of(problems: Sequence[Refused]) -> Refused:

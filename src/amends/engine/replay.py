@@ -19,6 +19,7 @@ from amends.engine.unlike import missing_at_end, other_end, out_of_turn, unlike,
 from amends.errors import Error, KeyConflict, OutOfOrder, RuleRefused, RunBlocked, RunEnded, ToolFailed
 from amends.model import Residue
 from amends.ops import Sleep
+from amends.phrases import type_name
 from amends.record import changed
 from amends.rows import CallRow, EventRow
 from amends.states import FREES_KEY
@@ -236,7 +237,7 @@ class Replay:
         if self.broken is not None and error is not self.broken:
             raise self.broken from error
         then = self.record.went_back_over(self.record.run.uid)
-        if self.broken is not None or self.stopped or not then.startswith(f"{type(error).__name__}: "):
+        if self.broken is not None or self.stopped or not then.startswith(f"{type_name(error)}: "):
             return
         missing = self.left()
         if missing:

@@ -38,6 +38,7 @@ from amends.ledger import (
 )
 from amends.model import Absent, Happened, Unknown
 from amends.ops import Ended, Invoke, Luck, ReadClocks, Sleep, Together
+from amends.phrases import is_a
 from amends.record import dataclass
 from amends.rows import CallRow, RunRow
 from amends.rules import yes_or_no
@@ -321,7 +322,7 @@ async def _settle(
         )  # a guard that broke has started nothing
         settle.to = "compensation_in_doubt" if doubtful else "compensation_failed"
         # Without the result that it asked for, another attempt ends the same way.
-        settle.gave_up = tried >= twin.retry.attempts or (isinstance(ended.error, ResultLost) and not doubtful)
+        settle.gave_up = tried >= twin.retry.attempts or (is_a(ended.error, ResultLost) and not doubtful)
         if not settle.gave_up:
             settle.retry_s = twin.retry.pause(tried, await Luck())
     settled = await settle
