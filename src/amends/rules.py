@@ -26,7 +26,7 @@ from unicodedata import normalize
 from uuid import UUID
 
 from amends.errors import BadConfig, BadRule
-from amends.model import Request
+from amends.model import AHEAD_MAX_S, Request
 from amends.phrases import close_to, folded, is_slip, shown
 from amends.secret import MASK, Secret
 from amends.signature import Signature, is_async_function
@@ -452,7 +452,9 @@ def _in_mapping(value: Mapping[Any, Any], parts: tuple[str, ...]) -> Iterator[An
                 found = True
                 yield _UNCLEAR
     if not found:
-        yield _MISSING
+        # Where nobody declared what the names are, one was checked by nobody.
+        slip = any(is_slip(parts[0], name) for key in islice(value, PARTS_MAX) for name in _names_of(key))
+        yield _UNCLEAR if slip else _MISSING
 
 
 def _names_of(key: object) -> tuple[str, ...]:
@@ -697,8 +699,8 @@ def _problem(rule: Rule) -> str:
     if type(approvers) is not int or not 1 <= approvers <= APPROVERS_MAX:
         return f"needs {rule.approvers!r} approvers; it is a number from 1 to {APPROVERS_MAX}"
     expires: Any = rule.expires
-    if not isinstance(expires, int | float) or isinstance(expires, bool) or not expires > 0:
-        return f"expires after {rule.expires!r}; it is a number of seconds"
+    if not isinstance(expires, int | float) or isinstance(expires, bool) or not 0 < expires <= AHEAD_MAX_S:
+        return f"expires after {rule.expires!r}; it is a number of seconds, at most {AHEAD_MAX_S:.0f}"
     for name in ("roles", "reasons", "days"):
         value = getattr(rule, name)
         if isinstance(value, str) or not isinstance(value, Iterable):
@@ -754,7 +756,7 @@ def _unreadable(rule: Rule) -> str:
     try:
         if rule.hours:
             _hours(rule.hours)
-        if rule.tells_time:
+        if rule.tells_time or rule.tz != "UTC":
             ZoneInfo(rule.tz)
         for path, said in args.items():
             _check_condition(path, said)
