@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from amends.errors import Error, Rejected, UsageError
-from amends.visible import folded, printable, quoted, visible, visible_args, visible_log, visible_value
+from amends.visible import columns, folded, printable, quoted, visible, visible_args, visible_log, visible_value
 
 HOSTILE = (
     "\n",
@@ -269,7 +269,7 @@ def test_a_folded_line_begins_every_row_with_our_mark_and_loses_nothing(text: st
     first, *rest = folded(line, width)
     assert all(row.startswith("     ┊ ") for row in rest)
     assert first + "".join(row.removeprefix("     ┊ ") for row in rest) == line
-    assert all(len(row) <= width for row in (first, *rest))
+    assert all(sum(map(columns, row)) <= width for row in (first, *rest))
 
 
 def test_an_error_is_one_line_whoever_wrote_its_parts() -> None:

@@ -6,7 +6,9 @@ shape is written as ``{"$map": [[key, value], ..]}``, so that nothing a user sen
 value, a dataclass or model the dict of its fields, a named tuple a tuple.
 
 With a ``Shape`` (what an annotation says about each place of a value) the class is written down where the annotation
-leaves it open: ``{"$class": ["Employee", {"id": 7}]}``. Where it names one class, nothing is added.
+leaves it open: ``{"$class": ["Employee", {"id": 7}]}``. Where it names one class, nothing is added. A model of which
+some fields were not set is ``{"$unset": [["email"], {"name": "x", "email": null}]}`` in the ledger: a tool that changes
+only what was set (``model_dump(exclude_unset=True)``) must get the same in every process. Keys do not know it.
 """
 
 from __future__ import annotations
@@ -112,11 +114,13 @@ def _shaped(value: Any, text: str, annotation: object) -> Any:
     is_missing = annotation is Any or annotation is Signature.empty or isinstance(annotation, str)
     if is_missing or (annotation is type(value) and annotation in _PACKS):
         return value
-    if CLASS_MARK in text:
+    is_classed = CLASS_MARK in text
+    if is_classed or UNSET_MARK in text:
         try:
             return revive(text, shape_of(annotation))
         except Unlike:
-            return value
+            if is_classed:
+                return value
     try:
         # By field name: that is how models are written. Lax: a strict model would refuse its own plain data.
         shaped = adapter(annotation).validate_python(value, strict=False, by_alias=True, by_name=True)
@@ -228,7 +232,7 @@ def load_result(stored_text: str | None, annotation: object = Any) -> Any:
 
 def faithful(value: Any, annotation: object = Any) -> tuple[Any, Stored]:
     """The value as every replay will see it, and what is stored; the original where nothing could be. Never raises."""
-    if isinstance(value, dict) and len(value) == 1 and CLASS in value:
+    if type(value) is dict and len(value) == 1 and CLASS in value:
         value = _said_class(value, shape_of(annotation))
     plain = plain_copy(value)
     if plain is not None:
@@ -247,6 +251,8 @@ def faithful(value: Any, annotation: object = Any) -> tuple[Any, Stored]:
 
 CLASS: Final = "$class"
 CLASS_MARK: Final = '{"$class":'
+UNSET: Final = "$unset"
+UNSET_MARK: Final = '{"$unset":'
 
 
 class Tagged(dict[str, Any]):
@@ -261,11 +267,12 @@ class Tagged(dict[str, Any]):
 class Fields(dict[Any, Any]):
     """The fields of an object of which something is hidden: written down as the object itself would be."""
 
-    __slots__ = ("kind",)
+    __slots__ = ("kind", "unset")
 
-    def __init__(self, kind: type, named: Mapping[Any, Any]) -> None:
+    def __init__(self, value: object, named: Mapping[Any, Any]) -> None:
         super().__init__(named)
-        self.kind = kind
+        self.kind = type(value)
+        self.unset = _unset_in(value)
 
 
 def _said_class(value: dict[Any, Any], shape: Shape) -> dict[Any, Any]:
@@ -348,12 +355,15 @@ def _pack_member(value: Any, walk: _Walk, shape: Shape) -> Any:
         member = shape.below(kind)  # the effect has happened: keep what was returned as well as can be
     if member is None:
         return _pack_other(value, walk, shape, kind=kind)
-    plain = value if isinstance(value, Fields) else member.reduced(value, walk)
+    is_part = isinstance(value, Fields)
+    plain = value if is_part else member.reduced(value, walk)
     walk.retyped.append((walk.place(), kind, type(plain)))
     walk.shape = member.inner
-    pack = _pack_dict if isinstance(plain, Fields) else walk.packs.get(type(plain), _pack)
+    pack = _pack_dict if is_part else walk.packs.get(type(plain), _pack)
     packed = pack(plain, walk)
     walk.shape = shape
+    if member.kind == "model" and walk.packs is _PACKS and (unset := value.unset if is_part else _unset_in(value)):
+        packed = {UNSET: [unset, packed]}
     return {CLASS: [member.name, packed]} if shape.names(member) else packed
 
 
@@ -379,6 +389,14 @@ def _pack_other(value: Any, walk: _Walk, shape: Shape, *, kind: type) -> Any:
 
 def _example(kind: type, shape: Shape) -> str:
     return " | ".join(dict.fromkeys([*(member.name for member in shape.classes.values()), kind.__name__]))
+
+
+def _unset_in(value: Any) -> list[str]:
+    """The fields of a model that nobody set: they have their defaults."""
+    kind: Any = type(value)
+    if not hasattr(kind, "__pydantic_root_model__"):
+        return []
+    return [name for name in kind.model_fields if name not in value.__pydantic_fields_set__]
 
 
 def _reduce(value: Any, walk: _Walk) -> Any:
@@ -570,6 +588,7 @@ _MEANINGS: Final[dict[type, Callable[[Any, _Walk], Any]]] = {
 _READS: Final[dict[str, Callable[[Any], Any]]] = {
     **{tag: read for tag, _, read in _LEAVES.values()},
     CLASS: lambda pair: Tagged({CLASS: pair}),
+    UNSET: lambda pair: pair[1],
     "$map": dict,
     "$secret": Secret.read,
     "$str": lambda text: text.encode("ascii").decode("unicode_escape"),
@@ -635,6 +654,8 @@ def _loss(
 
 ANY_FORM: Final = "any"
 ANNOTATION_DEPTH_MAX: Final = 64
+PLACES_MAX: Final = 10_000
+"""Places of one annotation that are looked at: a generic alias may contain itself without end."""
 
 
 class Unlike(Exception):
@@ -686,7 +707,8 @@ class Shape:
         self._keys: list[_Hint] = []
         self._values: list[_Hint] = []
         self._named: dict[str, list[_Hint]] = {}
-        for hint, scope in hints:
+        self.said_by = tuple(hints)
+        for hint, scope in self.said_by:
             self._add(hint, scope, 0)
 
     # ---- its parts ----------------------------------------------------------------------------
@@ -776,10 +798,10 @@ class Shape:
             self.newtypes[f"{hint.__module__}.{hint.__name__}"] = hint
             self._add(hint.__supertype__, scope, depth + 1)
         elif type(hint).__name__ == "TypeAliasType":
-            self._add(hint.__value__, scope, depth + 1)
+            self._add(_alias_of(hint), scope, depth + 1)
         elif type(origin).__name__ == "TypeAliasType":
             given = dict(zip(origin.__type_params__, [(arg, scope) for arg in args], strict=False))
-            self._add(origin.__value__, _Scope(scope.names, scope.words, {**scope.args, **given}), depth + 1)
+            self._add(_alias_of(origin), _Scope(scope.names, scope.words, {**scope.args, **given}), depth + 1)
         elif origin is Annotated:
             names = next((one for one in args[1:] if isinstance(one, ClassNames)), None)
             self.is_decided = self.is_decided or any(map(_decides, args[1:]))
@@ -980,10 +1002,13 @@ class Member:
                 return tuple.__new__(self.cls, parts)
             case "other":
                 return self._other(data, exact=exact)
+            case "model":
+                unset, plain = data[UNSET] if type(data) is dict and UNSET in data and len(data) == 1 else ((), data)
+                made = self._model(self._values(plain, exact=exact), plain, exact=exact)
+                made.__pydantic_fields_set__.difference_update(unset)
+                return made
             case _:
-                values = self._values(data, exact=exact)
-                build = self._model if self.kind == "model" else self._dataclass
-                return build(values, data, exact=exact)
+                return self._dataclass(self._values(data, exact=exact), data, exact=exact)
 
     def _values(self, data: Any, *, exact: bool) -> dict[str, Any]:
         found = dict(data["$map"]) if type(data) is dict and "$map" in data and len(data) == 1 else data
@@ -1155,14 +1180,23 @@ def classes_of(text: str) -> dict[str, str]:
         if tag == CLASS:
             found[place], data = data[CLASS]
             waiting.append((place, data))
+        elif tag == UNSET:
+            waiting.append((place, data[UNSET][1]))
         elif tag == "$map":
             waiting += [(f"{place}[{_dump(key)}]", item) for key, item in data[tag]]
         elif tag in ("$tuple", "$set", "$frozenset") or type(data) is list:
             items = data if type(data) is list else data[tag]
             waiting += [(f"{place}[{index}]", item) for index, item in enumerate(items)]
         elif type(data) is dict:
-            waiting += [(f"{place}.{name}" if place else name, item) for name, item in data.items()]
+            waiting += [(_place_below(place, name), item) for name, item in data.items()]
     return dict(sorted(found.items()))
+
+
+def _place_below(place: str, name: str) -> str:
+    """Return the place of a name in a place; a name that could be read as a path, such as ``a.b``, is quoted."""
+    if not name.isidentifier():
+        return f"{place}[{_dump(name)}]"
+    return f"{place}.{name}" if place else name
 
 
 def classes_below(shape: Shape) -> list[tuple[Shape, Member]]:
@@ -1180,10 +1214,15 @@ def classes_below(shape: Shape) -> list[tuple[Shape, Member]]:
 def places_below(shape: Shape) -> Iterator[Shape]:
     """This place and all those inside it; a class that contains itself is looked at once."""
     waiting, seen = [shape], set[Any]()
-    while waiting and len(seen) < PARTS_MAX:
+    for _ in range(PLACES_MAX):
+        if not waiting:
+            return
         place = waiting.pop()
-        if place is OPEN:
+        # By identity: an alias may contain itself, and some annotations have no hash.
+        said = tuple((id(hint), id(scope.args)) for hint, scope in place.said_by)
+        if place is OPEN or (said and said in seen):
             continue
+        seen.add(said)
         yield place
         waiting += [place.value(name) for name in place._named]
         waiting += [place.at(index) for index in range(len(place._places))]
@@ -1211,7 +1250,7 @@ def shape_of_given(value: object) -> Shape:
     waiting, count = [value], 0
     while waiting and count < PARTS_MAX:
         one, count = waiting.pop(), count + 1
-        if isinstance(one, dict):
+        if type(one) is dict:
             waiting += [*one, *one.values()]
         elif type(one) in (list, tuple, set, frozenset):
             waiting += one  # type: ignore[arg-type]
@@ -1289,6 +1328,21 @@ def _subclasses(cls: type) -> set[type]:
     return found
 
 
+_ALIASES: Final[dict[int, tuple[Any, Any]]] = {}  # one meaning for each, so that an alias in itself is recognised
+
+
+def _alias_of(alias: Any) -> Any:
+    """What an alias stands for; one that is written as a text is read in its own module."""
+    known = _ALIASES.get(id(alias))
+    if known is None:
+        found = alias.__value__
+        if isinstance(found, str):
+            module = sys.modules.get(alias.__module__ or "")
+            found = _meaning_of(found, _Scope({}, {**(vars(module) if module else {}), alias.__name__: alias}, {}))
+        known = _ALIASES[id(alias)] = (alias, found)
+    return known[1]
+
+
 def _meaning_of(word: str, scope: _Scope) -> Any:
     try:
         return eval(word, dict(scope.words))
@@ -1359,6 +1413,7 @@ _SPELLINGS: Final = (memoryview, MappingProxyType)
 _TAG_TYPES: Final[dict[str, type]] = {
     **{tag: kind for kind, (tag, _, _) in _LEAVES.items()},
     "$map": dict,
+    UNSET: dict,
     "$str": str,
     "$int": int,
     "$float": float,
@@ -1411,6 +1466,8 @@ def _built(data: Any, shape: Shape, *, exact: bool) -> Any:
     match tag:
         case "$secret":
             raise Unlike(tag)
+        case "$unset":
+            return _built(inner[1], shape, exact=exact)
         case "$tuple":
             return tuple(_revived(item, shape.at(index), exact=exact) for index, item in enumerate(inner))
         case "$set" | "$frozenset":

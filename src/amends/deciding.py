@@ -20,7 +20,7 @@ from amends.approvalops import (
 from amends.approvalrows import APPROVAL_STATES, OPEN, ApprovalRow, Need, Requested, Ruled
 from amends.engine.asking import approval_of
 from amends.engine.policy import need_of
-from amends.engine.session import Session, ask_for, request_of
+from amends.engine.session import Session, ask_for, must_be_readable, request_of
 from amends.errors import ApprovalVoid, BadArguments, RuleRefused, TransitionRefused, UsageError
 from amends.filter import APPROVAL_FIELDS, parse_filter
 from amends.hub import Hub, View
@@ -30,6 +30,7 @@ from amends.model import AHEAD_MAX_S, Approval
 from amends.ops import ReadClocks
 from amends.rows import lost_at
 from amends.tool import Spec
+from amends.visible import visible
 
 Verb = Literal["approve", "bypass", "reject", "withdraw"]
 
@@ -67,9 +68,12 @@ async def decide(
     found = await _found(view, id)
     if verb in ("approve", "bypass") and not digest:
         raise UsageError("an approval needs the digest of what was shown (digest=)", hint="it is Approval.digest")
+    if verb in ("approve", "bypass"):
+        must_be_readable(found.call)
     declared = json.loads(found.approval.reasons)
     if verb == "reject" and declared and why not in declared:
-        raise UsageError(f"{why!r} is no reason here; reasons are {', '.join(declared)}")
+        known = ", ".join(visible(one, prose=True) for one in declared)
+        raise UsageError(f"{visible(why)} is no reason here; reasons are {known}")
     theirs = (*hub.roles_of(behalf or by), *roles)
     word = DecideApproval(id, verb, by, why, digest, behalf or "", tuple(dict.fromkeys(theirs)))
     return _ruled(hub, await _said(word))
@@ -93,6 +97,7 @@ async def edit(
         raise UsageError("a person's word needs who said it (by=) and why (why=)")
     found = await _found(view, id)
     row, call = found.approval, found.call
+    must_be_readable(call)
     spec = hub.specs.get(row.tool)
     if spec is None:
         raise UsageError(f"this process does not know {row.tool}: its arguments cannot be checked here")

@@ -30,6 +30,10 @@ async def awaited(op: Invoke, start: Callable[[], Any], *, late: Callable[[Flow[
                 return Ended(await start())
         except Exception as error:
             return Ended(error=error, around=around)
+        except BaseException:
+            if op.flight is not None:
+                op.flight.goes_on = False  # whoever stopped it, it has ended
+            raise
 
     async def body() -> Any:
         with inside(op.run, op.call, op.phase, is_async=True):
@@ -75,8 +79,20 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="amends-loop", daemon=True)
+        self._thread = threading.Thread(target=self._forever, name="amends-loop", daemon=True)
         self._thread.start()
+
+    def _forever(self) -> None:
+        """Run the loop until it is closed.
+
+        ``sys.exit()`` in a coroutine, or an interrupt that it raises, comes out of the loop too: without going on,
+        everybody who waits for another coroutine here would wait for ever.
+        """
+        while True:
+            try:
+                return self.loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                continue
 
     def run(self, coroutine: Any) -> Any:
         """Run it there, with the caller's context, and wait for it here."""

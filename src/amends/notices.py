@@ -22,6 +22,7 @@ from amends.model import Approval
 from amends.noticeops import TELLS_MAX, ClaimNotice, DueNotices, NoteTold
 from amends.ops import Ended, Invoke, Later
 from amends.phrases import log_error, type_name
+from amends.secret import is_unreadable
 from amends.settings import Setting
 from amends.tool import Spec
 from amends.veil import Veil
@@ -70,7 +71,9 @@ class Notices:
         assert self.hook is not None, "only a runtime with a hook tells"
         row = asked.approval
         approval = approval_of(row, asked.call, self._specs().get(row.tool), asked.now)
-        return self.hook(replace(approval, links=self.links.of(approval)))
+        # Without the key to show what is asked nobody decides here; people are told of it all the same.
+        links = {} if is_unreadable(approval.call.args) else self.links.of(approval)
+        return self.hook(replace(approval, links=links))
 
     def log_failed(self, asked: Requested, error: BaseException, then: str) -> None:
         """The log says how the hook failed, without what the runtime's patterns hide."""

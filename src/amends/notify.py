@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from http.client import HTTPException
 from itertools import accumulate, takewhile
@@ -24,7 +24,7 @@ from amends.canonical import encode
 from amends.errors import BadConfig, NotDelivered, NotStorable, UsageError
 from amends.model import Approval
 from amends.secret import Secret
-from amends.visible import ascii_json, printable, visible, visible_args, visible_value
+from amends.visible import ascii_json, is_unreadable, printable, visible, visible_args, visible_value
 
 TOLERANCE_S: Final = 300.0
 """How old, or how far ahead, the timestamp of a webhook may be: what was overheard is worth nothing later."""
@@ -101,6 +101,7 @@ def _facts(approval: Approval) -> dict[str, str]:
         "Run": visible(call.run_id),
         "Asked by": visible(call.agent or call.principal or "an agent", prose=True),
         "On behalf of": visible(call.principal) if call.principal and call.agent else "",
+        "Edited by": ", ".join(map(visible, approval.editors)),
         "Until": _time(approval.expires_at),
         "Tenant": visible(call.tenant) if call.tenant else "",
         "Why": visible(approval.rule, prose=True) if approval.rule else "",
@@ -109,10 +110,7 @@ def _facts(approval: Approval) -> dict[str, str]:
 
 
 def _argument_lines(approval: Approval) -> list[str]:
-    """Return the arguments whole, with the class of a value where its annotation leaves that open."""
-    call = approval.call
-    classes = [f"{visible(place)} is of class {visible(name)}" for place, name in call.classes.items()]
-    return [*visible_args(call.args), *classes]
+    return visible_args(approval.call.args, approval.call.classes)
 
 
 def exact(value: Any) -> Any:
@@ -141,7 +139,8 @@ def slack_payload(approval: Approval) -> dict[str, Any]:
     """The approval as a message for Slack: ``Webhook(url_of_the_channel, body=slack_payload)``.
 
     With links the buttons open them; without, they carry "id digest" as their value, for an app of yours that listens.
-    A request that does not fit into one message says so, and has no buttons: nobody decides over part of it.
+    A request that does not fit into one message, or that this process has no key to read, says so and has no buttons:
+    nobody decides over part of it.
     """
     call = approval.call
     title, facts = _title(approval), _facts(approval)
@@ -158,11 +157,13 @@ def slack_payload(approval: Approval) -> dict[str, Any]:
         {"type": "section", "fields": [_mrkdwn(f"*{name}*\n{_coded(text)}") for name, text in short.items()]},
         {"type": "section", "text": _mrkdwn(_fenced(shown))},
     ]
-    if shown == whole:
+    look = f"`amends approvals show {_code(visible(approval.id))}`"
+    if is_unreadable(call.args):
+        blocks.append({"type": "section", "text": _mrkdwn(f":warning: Decide where the key is: {look}")})
+    elif shown == whole:
         blocks.append({"type": "actions", "elements": [_button(approval, verb) for verb in ("approve", "reject")]})
     else:
         missing = f"{len(whole) - len(shown):,} more characters are not shown, so it cannot be decided here"
-        look = f"`amends approvals show {_code(visible(approval.id))}`"
         blocks.append({"type": "section", "text": _mrkdwn(f":warning: {missing}. Read all of it first: {look}")})
     told = f"`{_code(visible(approval.id))}` · `{_code(visible(approval.digest))}`"
     blocks.append({"type": "context", "elements": [_mrkdwn(told)]})
@@ -244,7 +245,7 @@ def is_genuine(
     Whatever the headers and the body are, it answers and raises nothing; only a secret that is none is ``BadConfig``.
     Names of headers may have capitals; a name that comes twice with different values counts as forged.
     """
-    keys = [_key(one) for one in ([secret] if isinstance(secret, str) else list(secret))]
+    keys = _keys(secret)
     given, data = _headers(headers), _bytes(body)
     if given is None or data is None:
         return False
@@ -279,7 +280,9 @@ def _headers(headers: Any) -> dict[str, str] | None:
 
 
 def _header(text: object) -> str | None:
-    return text.decode("latin-1") if isinstance(text, bytes) else text if isinstance(text, str) else None
+    if isinstance(text, bytes):
+        return text.decode("latin-1")
+    return str.__str__(text) if isinstance(text, str) else None  # exactly a str: a subclass may do anything
 
 
 def _bytes(body: object) -> bytes | None:
@@ -300,12 +303,21 @@ def _mark(said: bytes, key: bytes) -> str:
     return f"v1,{base64.b64encode(hmac.new(key, said, hashlib.sha256).digest()).decode()}"
 
 
+def _keys(secrets: object) -> list[bytes]:
+    """The bytes of each secret of a receiver. Without any, nothing is genuine."""
+    several = list(secrets) if isinstance(secrets, Iterable) and not isinstance(secrets, str) else [secrets]
+    return [_key(one) for one in several]
+
+
 def _key(secret: object) -> bytes:
     """The bytes of a secret: base64 where it says so, as generated ones do, else as it is written."""
     if not isinstance(secret, str) or not secret.removeprefix("whsec_"):
         raise BadConfig("the secret of the webhook is no text, or empty: anybody could sign with it", setting="secret")
     if not secret.startswith("whsec_"):
-        return secret.encode()
+        try:
+            return secret.encode()
+        except UnicodeEncodeError as error:  # a lone surrogate
+            raise BadConfig("the secret of the webhook cannot be written as UTF-8", setting="secret") from error
     try:
         return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
     except ValueError as error:

@@ -170,6 +170,8 @@ class Later:
     """Calls inside the body that wait in place now: for a person, a lock or a twin."""
     is_stuck: bool = False
     """One of those had not ended when it was given up."""
+    is_over: bool = False
+    """The body has ended, or outlived its timeout: nothing has to wait in place for it any more."""
 
     def whole(self) -> Call:
         """The call itself; always the same one."""

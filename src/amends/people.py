@@ -13,7 +13,7 @@ from amends.context import calling_run, parent_call
 from amends.engine import opening, recovery
 from amends.engine.call import Done
 from amends.engine.recovery import Found, recover_tree
-from amends.engine.session import Ask, Session, ask_for, call_of
+from amends.engine.session import Ask, Session, ask_for, call_of, must_be_readable
 from amends.engine.telling import answer_done, answer_error
 from amends.engine.turn import End
 from amends.engine.veiling import result_loss, scrubbed, told_result
@@ -310,7 +310,9 @@ async def decide(
     said(by, why)
     if decision not in ("run", "replay", "refuse"):
         raise UsageError(f"a decision is run, replay or refuse, not {decision!r}")
-    await own_call(view, call_id)
+    row = await own_call(view, call_id)
+    if decision == "run":
+        must_be_readable(row)
     return await said_to_ledger(DecideCall(call_id, decision, by, why))
 
 

@@ -20,6 +20,8 @@ SHOWN_CHARS_MAX: Final = 200
 ERROR_CHARS_MAX: Final = 100_000
 """No more of an error's own text is ever looked at."""
 NO_WORDS: Final = "(its message could not be read)"
+CUT: Final = " [... the rest is not kept]"
+"""Ends a text that was cut for the ledger: nobody takes a part for the whole."""
 
 
 def clean(text: object) -> str:
@@ -45,6 +47,11 @@ def _read(value: object) -> str:
     except BaseException:
         return NO_WORDS
     return clean(text)
+
+
+def cut(text: str, chars_max: int) -> str:
+    """Return the text, or as much of it as fits with a mark that there was more."""
+    return text if len(text) <= chars_max else text[: chars_max - len(CUT)] + CUT
 
 
 def class_name(cls: type) -> str:
@@ -103,7 +110,10 @@ def shown(value: object) -> str:
 
 def _named(value: object) -> str:
     """An object with the name of its class: what pydantic writes for a model has none."""
-    return repr(value) if hasattr(type(value), "model_fields") else str(value)
+    try:
+        return repr(value) if hasattr(type(value), "model_fields") else _read(value)
+    except Exception:  # a user's repr()
+        return NO_WORDS
 
 
 def plain(value: object) -> Any:

@@ -21,6 +21,7 @@ from amends.hub import Hub, View
 from amends.ledger import ReadEvents, ReadRun, SearchCalls, Tree
 from amends.model import Call
 from amends.ops import Lease
+from amends.phrases import cut, described
 from amends.rebuilt import error_of
 from amends.record import changed
 from amends.report import Report
@@ -273,7 +274,7 @@ def _check_end(
     if error is None and then:
         replay.stop(other_end(record, session.id, f"ended by {then}", "ended without an error"))
     if error is not None and end is not None and end.to_state == "committed" and not record.runs[uid].pivot:
-        now = f"ended by {type(error).__name__}: {error}"[:WHY_CHARS_MAX]
+        now = cut(f"ended by {described(error)}", WHY_CHARS_MAX)
         replay.stop(other_end(record, session.id, "committed", now))
 
 

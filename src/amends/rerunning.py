@@ -10,6 +10,7 @@ from amends import replaying
 from amends.canonical import canonical, decode, encode
 from amends.engine.replay import Replay
 from amends.errors import Diverged, Error, ReplayDenied, UsageError, Waiting
+from amends.phrases import cut, described
 from amends.replayed import Replayed
 from amends.rows import RunRow, lost_at
 from amends.secret import MARK, SEALED
@@ -91,11 +92,11 @@ def ended(name: str, replay: Replay, run: Any, value: object, error: BaseExcepti
     if error is not None:
         same = isinstance(error, Waiting) or row.goal_why.startswith(f"{type(error).__name__}: ")
         how = "same" if same else "denied" if isinstance(error, ReplayDenied) else "raised"
-        why = "" if same else f"{type(error).__name__}: {error}"[:WHY_CHARS_MAX]
+        why = "" if same else cut(described(error), WHY_CHARS_MAX)
         return Replayed(row.id, name, how, why=why, hint=getattr(error, "hint", "") if why else "", **facts)
     given = value if run is None or run._output is run._output_was else run._output
     if given is not None and not replay.stopped and not _is_output(row, given):
-        why = f"its output was {row.output[:WHY_CHARS_MAX]}, and is {given!r}"[: 2 * WHY_CHARS_MAX]
+        why = f"its output was {cut(row.output, WHY_CHARS_MAX)}, and is {cut(repr(given), WHY_CHARS_MAX)}"
         return Replayed(row.id, name, "output", why=why, **facts)
     return Replayed(row.id, name, "same", **facts)
 
@@ -113,4 +114,4 @@ def _is_output(row: RunRow, value: object) -> bool:
 
 def unreadable(name: str, run_id: str, error: Exception | str) -> Replayed:
     """A record that could not be replayed at all."""
-    return Replayed(run_id, name, "unreadable", why=str(error)[:WHY_CHARS_MAX], hint=getattr(error, "hint", ""))
+    return Replayed(run_id, name, "unreadable", why=cut(str(error), WHY_CHARS_MAX), hint=getattr(error, "hint", ""))

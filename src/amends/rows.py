@@ -243,6 +243,11 @@ class Now(Op[float]):
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerClock(Op[float]):
+    """The ledger's clock as it is set now. Behind ledger time, which then stands still, if it was set back."""
+
+
+@dataclass(frozen=True, slots=True)
 class FindRun(Op["RunRow | None"]):
     """The run of this uid, its root locked until the transaction ends where the database has such locks."""
 

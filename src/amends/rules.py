@@ -27,7 +27,7 @@ from uuid import UUID
 
 from amends.errors import BadConfig, BadRule
 from amends.model import AHEAD_MAX_S, Request
-from amends.phrases import close_to, folded, is_slip, shown
+from amends.phrases import close_to, cut, described, folded, is_slip, shown
 from amends.secret import MASK, Secret
 from amends.signature import Signature, is_async_function
 from amends.spec import Spec
@@ -233,10 +233,7 @@ def yes_or_no(answer: object) -> bool | None:
 
 
 def _raised(error: Exception) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"[:RAISED_CHARS_MAX]
-    except Exception:  # its own __str__ raises
-        return type(error).__name__
+    return cut(described(error), RAISED_CHARS_MAX)
 
 
 def _is_like(name: str, pattern: str) -> bool:
@@ -982,7 +979,8 @@ def _below(hint: Any, parts: tuple[str, ...]) -> list[Any]:
     if parts[0] == "*" and _is_list_type(origin) and _fields_of(hint) is None:
         return _below_any([one for one in get_args(hint) if one is not ...] or [Any], parts[1:], ())
     if isinstance(origin, type) and issubclass(origin, Mapping) and not typing.is_typeddict(origin):
-        key, value = get_args(hint) or (Any, Any)
+        given = get_args(hint)
+        key, value = given if len(given) == 2 else (Any, Any)  # Counter[str] has one
         return _below_keys(key, value, parts)
     fields = _fields_of(hint)
     if fields is not None and parts[0] in fields:

@@ -61,6 +61,11 @@ UNREADABLE: Final = Secret("")
 """Stands where a text is encrypted and this process has no key for it."""
 
 
+def is_unreadable(args: Mapping[Any, Any]) -> bool:
+    """Return whether these arguments are encrypted and this process has no key for them."""
+    return args.get(MASK) is UNREADABLE
+
+
 @dataclass(frozen=True, slots=True)
 class Hidden:
     """Which places and texts are hidden.

@@ -30,7 +30,7 @@ from typing import (
     get_type_hints,
 )
 
-from amends.canonical import CLASS, Member, Shape, adapter, anywhere, places_below, shape_of_args
+from amends.canonical import CLASS, Member, Shape, Tagged, adapter, anywhere, places_below, shape_of_args
 from amends.errors import BadArguments
 from amends.model import Staged
 from amends.phrases import SHOWN_CHARS_MAX, close_to, shown
@@ -241,7 +241,7 @@ def _chosen(value: Any, shape: Shape, place: str, tool: str) -> Any:
     pydantic takes the first member of a union that fits: what could be either must be said, as it is written down.
     """
     kind = type(value)
-    if isinstance(value, dict) and len(value) == 1 and CLASS in value and shape.classes:
+    if kind in (dict, Tagged) and len(value) == 1 and CLASS in value and shape.classes:
         return _named(value[CLASS], shape, place, tool)
     if kind is list or kind is tuple:
         return kind(_chosen(item, shape.at(index), f"{place}[{index}]", tool) for index, item in enumerate(value))

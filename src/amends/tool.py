@@ -139,7 +139,11 @@ def enter_block(caller: Any) -> Scope:
 def leave_scope(scope: Scope, *, is_over: bool = True) -> None:
     """End a scope, in any context. Raises nothing; leaving twice is leaving once."""
     scope.is_left, scope.is_over = True, is_over
-    if _scope.get() is scope:
+    here = _scope.get()
+    if here is not scope and scope.place is None:
+        while here is not None and here is not scope:
+            here = here.outer  # a block that a body has entered and not left ends for its caller with the body
+    if here is scope:
         _scope.set(scope.outer)
 
 
@@ -500,7 +504,8 @@ def _function(declared: Declaration, options: Options) -> Any:
 def _blocking_call(declared: Declaration, options: Options, fn: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         scope = scope_here()
-        if scope is not None and scope.use is not None and scope.use.take(declared, args, kwargs):
+        use = None if scope is None or options.again else scope.use  # a deliberate repeat is a call of its own
+        if use is not None and use.take(declared, args, kwargs):
             return fn(*args, **kwargs)
         caller = None if scope is None else scope.caller
         if caller is None or caller.is_async:
@@ -530,7 +535,9 @@ def _async_call(declared: Declaration, options: Options, fn: Callable[..., Any])
     def call(*args: Any, **kwargs: Any) -> Any:
         scope = scope_here()
         caller = None if scope is None else scope.caller
-        use = None if scope is None or scope.use is None or not scope.use.may_be_of(declared) else scope.use
+        use = None if scope is None or options.again else scope.use  # a deliberate repeat is a call of its own
+        if use is not None and not use.may_be_of(declared):
+            use = None
         if caller is not None and not caller.is_async and use is None:
             raise _misplaced(declared, fn, caller)  # now: in a blocking run nobody would ever await it
         # A call that a replay made is the replay's in whatever task it is awaited.

@@ -15,7 +15,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final, Protocol, TypeAlias
 from unicodedata import normalize
 
-from amends.canonical import CLASS, DEPTH_MAX, Fields, Shape, Stored, canonical, decode, encode
+from amends.canonical import CLASS, DEPTH_MAX, UNSET, Fields, Shape, Stored, canonical, decode, encode
 from amends.plain import digest_of, head
 from amends.secret import BOUNDED_CHARS_MAX, MARK, MASK, NOTHING, Hidden, Secret, encoded_spans
 
@@ -198,7 +198,7 @@ class _Hiding:
             key = self._secret(name, path) if isinstance(name, str) and self._hidden.matches(name) else name
             made[key] = self.veiled(item, (*path, name))
             same = same and key is name and made[key] is item
-        return value if same else made if isinstance(value, Mapping) else Fields(type(value), made)
+        return value if same else made if isinstance(value, Mapping) else Fields(value, made)
 
     def _secret(self, value: Any, path: tuple[object, ...]) -> Secret:
         where = ".".join([self._path, *map(str, path)])
@@ -302,7 +302,7 @@ class _Masking:
                 return {tag: [[self.masked(key), self._field(key, item)] for key, item in data[tag]]}
             if tag in CONTAINERS:
                 return {tag: [self.masked(item) for item in data[tag]]}
-            if tag == CLASS:
+            if tag in (CLASS, UNSET):
                 name, inner = data[tag]
                 return {tag: [name, self.masked(inner)]}
             if tag.startswith("$"):

@@ -8,7 +8,8 @@ functions of this module:
 - ``visible(text)``: a name inside a sentence. Bare if it is one plain word, else in double quotes with escapes.
 - ``visible(text, prose=True)``: a text that ends its line. Plain words with single spaces between them stay bare.
 - ``visible_value(value)``: an argument or a result. Texts are always quoted, so ``"100"`` and ``100`` differ.
-  ``visible_args(args)``: all arguments of a call, a line for each.
+  ``visible_args(args, classes)``: all arguments of a call, a line for each; ``is_unreadable(args)``: whether they are
+  encrypted and there is no key to show them.
 - ``visible_log(name)``: a logger of amends, whose messages and tracebacks go through ``printable``.
 - ``printable(text)``: a whole sentence that was already put together; escapes only what acts on the display.
 
@@ -30,12 +31,15 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 
-from amends.secret import Secret
+from amends.secret import UNREADABLE, Secret
+from amends.secret import is_unreadable as is_unreadable
 
 DEPTH_MAX: Final = 200
 """A value that is nested deeper than the ledger allows is not shown at all."""
 MARKS_MAX: Final = 2
 """So many marks may stand on one letter; piles of them cover the lines above and below."""
+UNREADABLE_WORDS: Final = "(they are encrypted, and this process has no key to show them)"
+"""Stands in place of arguments that cannot be read here."""
 INT_DIGITS_MAX: Final = 4_000
 """Python refuses to write longer ints in decimal; these are shown in hexadecimal."""
 
@@ -108,10 +112,16 @@ def visible_value(value: object, *, bare: bool = False) -> str:
     return "".join(_value(value, 0))
 
 
-def visible_args(args: Mapping[Any, Any]) -> list[str]:
-    """Return arguments whole, each as ``name = value`` on one line."""
+def visible_args(args: Mapping[Any, Any], classes: Mapping[str, str] | None = None) -> list[str]:
+    """Return arguments whole, each as ``name = value`` on one line.
+
+    ``classes``: of values whose annotation leaves their class open, by their places; a line for each.
+    """
+    if is_unreadable(args):
+        return [UNREADABLE_WORDS]
     names = {name: visible(name) if isinstance(name, str) else visible_value(name) for name in args}
-    return [f"{names[name]} = {visible_value(value)}" for name, value in args.items()]
+    of_class = (f"{visible(place)} is of class {visible(name)}" for place, name in (classes or {}).items())
+    return [*(f"{names[name]} = {visible_value(value)}" for name, value in args.items()), *of_class]
 
 
 def printable(text: str, *, lines: bool = False) -> str:
@@ -147,7 +157,7 @@ def folded(text: str, width: int, *, mark: str = FOLD_MARK) -> Iterator[str]:
     room = max(width, len(mark) + 8)
     part, used = "", 0
     for one in text:
-        size = _columns(one)
+        size = columns(one)
         if used + size > room:
             yield part
             part, used = mark, len(mark)
@@ -223,7 +233,7 @@ def _typed(value: Any, kind: type, depth: int) -> Iterator[str]:
     """A value of another class: its name, and what it holds."""
     name = visible(kind.__name__)
     if kind is Secret:
-        yield str(value)
+        yield "encrypted(•••)" if value is UNREADABLE else f"redacted({value})"
     elif issubclass(kind, Enum):
         yield f"{name}."
         yield visible(value.name or "")
@@ -448,5 +458,6 @@ def _wide(one: str) -> int:
     return 2 if unicodedata.east_asian_width(one) in "WF" else 1
 
 
-def _columns(one: str) -> int:
+def columns(one: str) -> int:
+    """Return how many columns of a terminal one character takes."""
     return 1 if one <= "~" else _wide(one)

@@ -255,7 +255,6 @@ def test_more_people_than_have_the_role_are_warned_of() -> None:
         (["a", ">5"], 6, "matches"), ({"a", "b"}, "b", "matches"), ("x", object(), "unclear"), ("abc", b"abc", "matches"),
         ("[URGENT]", "[URGENT]", "matches"),
     ],
-    ids=repr,
 )  # fmt: skip
 def test_values_are_compared_by_what_they_mean(said: Any, value: Any, verdict: str) -> None:
     [rule] = checked_rules([Rule(args={"v": said})])
@@ -283,7 +282,6 @@ def test_values_are_compared_by_what_they_mean(said: Any, value: Any, verdict: s
         ("a", {"a": {"b": 9}}, "unclear"),
         ("a.b", {"a": 9}, "unclear"),
     ],
-    ids=repr,
 )
 def test_what_stands_at_a_path(path: str, args: dict[str, Any], verdict: str) -> None:
     assert Rule(args={path: ">5"}).judge(_request(**args), None).verdict == verdict

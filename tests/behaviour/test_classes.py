@@ -15,8 +15,8 @@ import pytest
 from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, RootModel, field_validator
 from typing_extensions import TypeAliasType, TypedDict
 
-from amends import AsyncRuntime, Held, Runtime, declare, tool
-from amends.errors import BadArguments, BadDeclaration, Error, KeyConflict, NotStorable
+from amends import AsyncRuntime, Happened, Held, Runtime, declare, tool
+from amends.errors import BadArguments, BadDeclaration, Diverged, Error, KeyConflict, NotStorable
 from amends.notify import payload, slack_payload
 from amends.phrases import shown
 from tests.behaviour.world import runtime
@@ -283,8 +283,24 @@ def test_who_decides_is_told_the_class() -> None:
     approval = waits.value.approval
     assert approval.call.classes == {"to[0]": "Card", "to[1]": "Cash"}
     assert payload(approval)["data"]["call"]["classes"] == {"to[0]": "Card", "to[1]": "Cash"}
-    assert "to[0]: Card" in str(slack_payload(approval))
+    assert '"to[0]" is of class Card' in str(slack_payload(approval))
     assert "Card(cents=1)" in shown(approval.call.args)
+
+
+def test_no_name_stands_for_another_place() -> None:
+    def pay(to: list[Cash | Card], **more: Cash | Card | dict[str, Cash | Card]) -> None: ...
+
+    made = tool(pay, kind="pivot", needs_approval=True)
+    rt = runtime(made)
+    more: dict[str, Any] = {"to[0]": Cash(cents=1), "a.b": Cash(cents=1), "a": {"b": Card(cents=1)}}
+    with pytest.raises(Held) as waits, rt.run("r"):
+        made(to=[Card(cents=1)], **more)
+    assert waits.value.approval.call.classes == {
+        "to[0]": "Card",
+        '["to[0]"]': "Cash",
+        '["a.b"]': "Cash",
+        "a.b": "Card",
+    }
 
 
 def test_a_conflict_shows_the_two_classes() -> None:
@@ -623,6 +639,19 @@ def test_every_body_gets_the_value_that_was_written_down(annotation: Any, value:
         assert {one._seen for one in seen} == {5}
 
 
+Json = TypeAliasType("Json", "dict[str, Json] | list[Json] | str | int | float | bool | None")
+Deep = TypeAliasType("Deep", "dict[str, Deep] | Customer | Employee")
+
+
+@pytest.mark.parametrize("annotation, value", [(Json, {"a": [1, {"b": None}]}), (Deep, {"a": {"b": Employee(1)}})])
+def test_an_alias_may_contain_itself(annotation: Any, value: Any) -> None:
+    seen: list[Any] = []
+    made = declared(annotation, seen)
+    with runtime(made).run("r"):
+        assert typed(made(value)) == typed(made(value)) == typed(value)
+    assert [typed(one) for one in seen] == [typed(value)]
+
+
 # ---- what a model says ------------------------------------------------------------------------------------------------
 
 
@@ -745,3 +774,33 @@ def test_a_framework_s_own_objects_reach_its_handler_as_they_were() -> None:
     values = (Customer(7), Employee(7), Colour.RED, {"a": [Card(cents=1)]}, "red", GoldCard(cents=1))
     assert [typed(one) for one in seen] == [typed(one) for one in values]
     assert len({call.digest for call in rt.calls("tool:look")}) == 5
+
+
+def test_a_replay_that_asks_with_another_class_is_told_so() -> None:
+    made = declared(Customer | Employee, [])
+    rt = runtime(made)
+
+    def agent(first: Any, second: Any) -> None:
+        made(first)
+        made(second)
+
+    with rt.run("r"):
+        agent(Employee(1), Customer(1))
+    rt.replay("r", lambda: agent(Employee(1), Customer(1)))
+    with pytest.raises(Diverged) as other:
+        rt.replay("r", lambda: agent(Customer(1), Employee(1)))
+    assert "Employee" in str(other.value)
+
+
+def test_a_person_names_the_class_of_what_happened() -> None:
+    @tool(kind="pivot")
+    def pay() -> Cash | Card:
+        raise TimeoutError
+
+    rt = runtime(pay)
+    with pytest.raises(Error), rt.run("r"):
+        pay()
+    (call,) = rt.calls()
+    rt.resolve(call.id, Happened({"$class": ["Card", {"cents": 5}]}), by="anna", why="seen at the bank")
+    (call,) = rt.calls()
+    assert typed(call.result) == typed(Card(cents=5))

@@ -135,3 +135,30 @@ def test_a_clock_that_is_set_forward_gives_nobody_a_run_in_virtual_time() -> Non
         pass
     run.commit()
     assert rt.report("r").state == "committed"
+
+
+@pytest.mark.parametrize("worker", [False, True])
+def test_what_died_on_another_host_is_taken_over_although_the_clock_was_set_back(
+    tmp_path: Path, *, worker: bool
+) -> None:
+    """Ledger time stands still until the clock has caught up: it must not be what the silence is measured with."""
+    from amends.ledger import OpenRun
+    from amends.store.sqlite import SqliteStore
+
+    past = SqliteStore(tmp_path / "ledger.db")
+    past.open(create=True)
+    past.perform(OpenRun("run_1", "order-1", "", "elsewhere|x|y|1|0", "opn", 0.2, "", "", "another boot", 1e9))
+    past.close()
+    back = SqliteStore(tmp_path / "ledger.db", clock=lambda: time.time() - 3_600.0)
+    rt = Runtime("memory:", lease=0.2, wait=5.0, checkpoint="off")
+    rt._hub.store = rt._driver.store = back
+    until = time.monotonic() + 4.0
+    if worker:
+        while rt.report("order-1").state == "open" and time.monotonic() < until:
+            list(rt.recover())
+        assert rt.report("order-1").state == "rolled_back"
+    else:
+        with rt.run("order-1"):
+            pass
+    assert time.monotonic() < until
+    rt.close()

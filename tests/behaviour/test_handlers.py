@@ -106,6 +106,24 @@ def test_other_arguments_are_a_call_of_their_own() -> None:
     assert sorted(world.log[-2:]) == ["undo pay:7", "undo pay:8"]
 
 
+def test_a_deliberate_repeat_is_a_call_of_its_own() -> None:
+    world = World()
+    pay = world.compensatable("pay")
+    rt = runtime(pay)
+
+    def handler(x: str, n: int) -> str:
+        pay(x=x, n=n)
+        return str(pay.with_options(again="second box")(x=x, n=n))
+
+    with rt.run("r") as run:
+        assert run.answer("pay", {"x": "7", "n": 1}, handler=handler).status == "done"
+    assert world.log == ["pay:7", "pay:7"]
+    assert [(call.state, call.again) for call in rt.report("r").calls] == [
+        ("succeeded", None),
+        ("succeeded", "second box"),
+    ]
+
+
 def test_other_arguments_under_the_same_key_are_a_conflict() -> None:
     world = World()
     pay = world.compensatable("pay", key="x")
@@ -503,3 +521,26 @@ def test_a_blocking_function_is_the_body_in_an_async_run_too() -> None:
 
     asyncio.run(main())
     assert world.log == ["pay:7", "pay:7"]
+
+
+def test_a_deliberate_repeat_is_a_call_of_its_own_in_an_async_run() -> None:
+    log: list[str] = []
+
+    @tool
+    async def pay(x: str) -> str:
+        log.append(x)
+        return x
+
+    pay.compensate(lambda: None)
+
+    async def handler(x: str) -> str:
+        return await pay.with_options(again="second box")(x=x)
+
+    async def main() -> None:
+        rt = AsyncRuntime("memory:", tools=[pay])
+        async with rt.run("r") as run:
+            assert (await run.answer("pay", {"x": "7"}, handler=handler)).status == "done"
+        assert [call.again for call in (await rt.report("r")).calls] == [None, "second box"]
+
+    asyncio.run(main())
+    assert log == ["7"]

@@ -399,3 +399,41 @@ def test_no_effect_and_a_rollback_in_strange_words(url: str) -> None:
 
     assert type(raised_by(program)).__name__ == "RolledBack"
     rt.close()
+
+
+def test_an_error_that_is_too_long_to_keep_says_that_it_was_cut() -> None:
+    @tool(kind="pivot")
+    def pay() -> str:
+        raise NoEffect("x" * 3_000)
+
+    rt = Runtime("memory:", tools=[pay])
+    with pytest.raises(NoEffect), rt.run("r"):
+        pay()
+    (call,) = rt.report("r").calls
+    assert call.error is not None
+    assert call.error.endswith("xxx [... the rest is not kept]")
+    assert len(call.error) < 2_100
+
+
+@pytest.mark.parametrize("server", ["postgres_url", "mysql_url"])
+def test_strange_words_on_servers(server: str, request: Any) -> None:
+    """PostgreSQL takes no NUL, and neither of them half a surrogate pair."""
+    where = request.getfixturevalue(server)
+    for make in (Mute, lambda: ValueError("\ud800 and \x00"), lambda: ValueError("x" * 1_000_000)):
+        log: list[str] = []
+        thrown = make()
+
+        def raises(thrown: Exception = thrown) -> Exception:
+            return thrown
+
+        reserve, pay = shop(log, raises)
+        rt = Runtime(where, tools=[reserve, pay])
+
+        def program(rt: Any = rt, reserve: Any = reserve, pay: Any = pay) -> None:
+            with rt.run():
+                reserve()
+                pay()
+
+        assert raised_by(program) is thrown
+        assert log == ["reserve", "release"]
+        rt.close()

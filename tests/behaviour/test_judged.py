@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 
-from amends import AsyncRuntime, InDoubt, NoEffect, RunBlocked, Runtime, tool
+from amends import Absent, AsyncRuntime, InDoubt, NoEffect, RunBlocked, Runtime, tool
 from amends.engine.judge import NEVER_SENT, PERHAPS, judge
 from amends.tool import specs_of
 from tests.behaviour.world import runtime, states
@@ -86,6 +86,8 @@ STANDARD: list[tuple[BaseException, str]] = [
     (subprocess.CalledProcessError(2, "pay"), "ordinary"),
     (subprocess.CalledProcessError(127, "pay"), "ordinary"),
     (multiprocessing.TimeoutError(), "doubt"),
+    (multiprocessing.BufferTooShort(b"an answer that did not fit"), "doubt"),
+    (InterruptedError(), "doubt"),
     (concurrent.futures.CancelledError(), "doubt"),
     (concurrent.futures.TimeoutError(), "doubt"),
     (BrokenProcessPool(), "doubt"),
@@ -250,6 +252,11 @@ CLIENTS: list[tuple[str, type | None, dict[str, Any], str]] = [
     ("httpx.HTTPStatusError", None, {"response": Response(302)}, "doubt"),
     ("aiohttp.client_exceptions.ContentTypeError", None, {"status": 200}, "doubt"),
     ("aiohttp.client_exceptions.ClientResponseError", None, {"status": 404}, "ordinary"),
+    ("aiohttp.client_exceptions.TooManyRedirects", None, {"status": 0}, "doubt"),
+    ("mcp.shared.exceptions.McpError", None, {"error": type("E", (), {"code": 408})}, "doubt"),
+    ("mcp.shared.exceptions.MCPError", None, {"error": type("E", (), {"code": -32000}), "code": -32000}, "doubt"),
+    ("mcp.shared.exceptions.MCPError", None, {"error": type("E", (), {"code": -32001}), "code": -32001}, "doubt"),
+    ("mcp.shared.exceptions.MCPError", None, {"error": type("E", (), {"code": -32602}), "code": -32602}, "ordinary"),
 ]  # fmt: skip
 
 
@@ -279,7 +286,8 @@ REAL = [
     *("urllib3.exceptions.ReadTimeoutError", "urllib3.exceptions.ProtocolError", "psycopg.OperationalError"),
     *("anyio.BrokenResourceError", "anyio.EndOfStream", "anyio.ClosedResourceError", "anyio.BrokenWorkerProcess"),
     *("websockets.exceptions.ConnectionClosedError", "openai.APITimeoutError", "openai.APIConnectionError"),
-    *("anthropic.APITimeoutError", "anthropic.APIConnectionError"),
+    *("anthropic.APITimeoutError", "anthropic.APIConnectionError", "aiohttp.TooManyRedirects"),
+    *("aiohttp.InvalidUrlRedirectClientError", "aiohttp.NonHttpUrlRedirectClientError"),
 ]
 
 
@@ -458,6 +466,54 @@ def test_a_coroutine_cancelled_from_inside_is_doubt_in_a_blocking_run() -> None:
             run.call(pay)
         assert states(rt, "r") == {"pay": "in_doubt"}
         raise KeyError
+
+
+def test_an_answer_that_aiohttp_cannot_read_is_doubt_although_it_calls_it_a_bad_request() -> None:
+    aiohttp = pytest.importorskip("aiohttp")
+    parsing = aiohttp.http_exceptions.BadStatusLine("?")
+    info = aiohttp.RequestInfo("http://shop.example", "POST", {}, "http://shop.example")
+    raised = chained(aiohttp.ClientResponseError(info, (), status=parsing.code, message="bad"), parsing)
+    assert verdict(raised) == "doubt"
+
+
+@pytest.mark.parametrize("stop", [SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("limits", [{}, {"timeout": 30.0}])
+def test_a_coroutine_that_exits_in_a_blocking_run_is_doubt_and_the_next_one_still_runs(
+    stop: type[BaseException], limits: dict[str, Any]
+) -> None:
+    @tool(name="pay", **limits)
+    async def pay() -> None:
+        await asyncio.sleep(0)
+        raise stop
+
+    @tool(name="look", kind="read")
+    async def look() -> str:
+        await asyncio.sleep(0)
+        return "seen"
+
+    pay.compensate(lambda: None)
+    rt = Runtime("memory:", tools=[pay, look])
+    with pytest.raises(RunBlocked), rt.run("r") as run:
+        with pytest.raises((stop, InDoubt)):
+            run.call(pay)
+        assert run.call(look) == "seen"
+        raise KeyError
+    assert states(rt, "r")["pay"] == "in_doubt"
+
+
+def test_a_coroutine_that_exited_is_over_and_its_probe_is_believed() -> None:
+    @tool(name="pay")
+    async def pay() -> None:
+        raise SystemExit
+
+    pay.compensate(lambda: None)
+    pay.probe(settle=0)(lambda: Absent())
+    rt = Runtime("memory:", tools=[pay])
+    with pytest.raises(KeyError), rt.run("r") as run:
+        with pytest.raises(SystemExit):
+            run.call(pay)
+        raise KeyError
+    assert states(rt, "r") == {"pay": "failed"}
 
 
 def test_a_fallback_inside_a_handler_is_not_doubted_for_what_is_handled() -> None:

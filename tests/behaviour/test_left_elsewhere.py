@@ -634,3 +634,27 @@ def test_a_run_of_another_runtime_may_be_opened_after_it() -> None:
     with second.run("s"):
         pass
     assert [first.report("r").state, second.report("s").state] == ["committed", "committed"]
+
+
+def test_a_block_that_a_body_leaves_open_does_not_reach_its_caller() -> None:
+    world = World()
+    pay = world.compensatable("pay")
+    opened: list[Any] = []
+
+    @tool
+    def begin() -> None:
+        opened.append(current_run().child("c"))
+        opened[0].__enter__()
+        pay(x="1", n=1)
+
+    begin.compensate(lambda: None)
+    rt = runtime(pay, begin)
+    with rt.run("r") as run:
+        begin()
+        assert current_run() is run
+        pay(x="2", n=1)
+        opened[0].__exit__(None, None, None)
+        assert current_run() is run
+    (outside,) = [call for call in rt.report("r").calls if call.tool == "pay"]
+    (inside,) = rt.report("r/c").calls
+    assert (outside.parent, inside.parent) == (None, next(c.id for c in rt.report("r").calls if c.tool == "begin"))

@@ -80,7 +80,7 @@ def crashed(store: MemoryStore, *tools: Any, id: str = "r", **options: Any) -> N
 def recovered(store: MemoryStore, *tools: Any, id: str = "r", **options: Any) -> tuple[Runtime, Any]:
     rt = Runtime(store=store, tools=list(tools), lease=0.4, **options)
     for uid, run in list(store.runs.items()):
-        store.runs[uid] = changed(run, {"lease_until": 0.0})
+        store.runs[uid] = changed(run, {"owner": "", "lease_until": 0.0})
     rt.rollback(id, by="ada", why="enough")
     rt.recover()
     return rt, rt.report(id)

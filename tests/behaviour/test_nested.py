@@ -195,6 +195,33 @@ def test_an_effect_answered_from_the_record_counts_and_a_read_or_a_failure_does_
     assert states(rt, "r")["outer"] == "failed"
 
 
+@pytest.mark.parametrize("between", ["read", "failed"])
+def test_an_effect_deeper_inside_counts_too(between: str) -> None:
+    shop = Shop()
+
+    @tool(kind="read" if between == "read" else "compensatable")
+    def middle() -> None:
+        shop.inner(1)
+        if between == "failed":
+            raise ValueError
+
+    if between == "failed":
+        middle.compensate(lambda: None)
+
+    def then() -> None:
+        with suppress(ValueError):
+            middle()
+        raise OutOfOrder("x", law="pivot_early", missing=["y"])
+
+    shop.then = then
+    rt = Runtime("memory:", tools=[shop.inner, shop.outer, middle])
+    with pytest.raises(RunBlocked), rt.run("r"):
+        with pytest.raises(InDoubt):
+            shop.outer()
+        raise KeyError
+    assert states(rt, "r")["outer"] == "in_doubt"
+
+
 def test_a_body_that_catches_what_its_call_says_goes_on() -> None:
     shop = Shop(inner={"needs_approval": True})
 
@@ -420,6 +447,33 @@ def test_a_lock_that_is_not_freed_leaves_the_outer_call_in_doubt() -> None:
     assert states(rt, "r") == {"outer": "in_doubt"}
 
 
+def test_an_approved_call_inside_a_body_waits_for_its_lock_only_as_long_as_the_body_has() -> None:
+    shop = Shop(inner={"locks": lambda call: ["x"], "needs_approval": lambda call: call.args["n"] == 1}, timeout=1)
+    rt = shop.runtime()
+    taken, go = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with rt.run("other"):
+            shop.inner(2)
+            taken.set()
+            go.wait(20)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    taken.wait(5)
+    with pytest.raises(RunBlocked), rt.run("r"):
+        person = decide(rt, after=0)
+        with pytest.raises(InDoubt) as caught:
+            shop.outer()
+        assert PAUSES in str(caught.value)
+        person.join()
+        raise KeyError
+    go.set()
+    thread.join()
+    assert states(rt, "r") == {"outer": "in_doubt", "inner": "dropped"}
+    assert shop.log == ["inner 2", "outer"]
+
+
 # ---- the outer call again -----------------------------------------------------------------
 
 
@@ -470,3 +524,45 @@ def test_work_handed_to_a_thread_of_the_run_belongs_to_the_body() -> None:
         assert shop.outer() == "inner 1"
         person.join()
     assert states(rt, "r") == {"inner": "succeeded", "outer": "succeeded"}
+
+
+def test_a_thread_that_outlives_the_body_does_not_hold_up_the_run() -> None:
+    shop = Shop(inner={"needs_approval": True})
+    left: list[Any] = []
+
+    def then() -> str:
+        left.append(current_run().submit(shop.inner, 1))
+        until(lambda: bool(list(rt.approvals())))
+        return "done"
+
+    shop.then = then
+    rt = shop.runtime()
+    with pytest.raises(Held), rt.run("r"):
+        assert shop.outer() == "done"
+    with pytest.raises(Held):
+        left[0].result(timeout=10)
+    assert states(rt, "r") == {"outer": "succeeded", "inner": "held"}
+
+
+def test_a_task_that_outlives_the_body_does_not_hold_up_the_run() -> None:
+    async def main() -> None:
+        shop = Shop(inner={"needs_approval": True}, is_async=True)
+        left: list[Any] = []
+
+        async def then() -> str:
+            left.append(asyncio.create_task(shop.inner(1)))
+            while not [one async for one in rt.approvals()]:
+                await asyncio.sleep(0.01)
+            return "done"
+
+        shop.then = then
+        rt = AsyncRuntime("memory:", tools=[shop.inner, shop.outer])
+        with pytest.raises(Held):
+            async with rt.run("r"):
+                assert await shop.outer() == "done"
+                with pytest.raises(Held):
+                    await asyncio.wait_for(left[0], 10)
+        report = await rt.report("r")
+        assert {call.tool: call.state for call in report.calls} == {"outer": "succeeded", "inner": "held"}
+
+    asyncio.run(main())

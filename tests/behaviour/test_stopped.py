@@ -109,7 +109,7 @@ def test_a_stop_while_recovering_leaves_the_run_to_the_next(stop: Any) -> None:
     from amends.record import changed
 
     for uid, row in list(store.runs.items()):
-        store.runs[uid] = changed(row, {"lease_until": 0.0})
+        store.runs[uid] = changed(row, {"owner": "", "lease_until": 0.0})
     with pytest.raises(stop):
         rt.rollback("r", by="ada", why="enough")
     assert rt.report("r").calls[0].state == "compensation_in_doubt"

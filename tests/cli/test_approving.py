@@ -8,11 +8,13 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from amends import Held, Runtime, tool
 from tests.cli.command import assert_refused, environment, here, run
 from tests.cli.terminal import at_terminal
 
@@ -126,6 +128,7 @@ def test_a_no_has_one_of_its_reasons_and_reaches_the_caller(shop: Path, pays: Pa
     assert_refused(here("approvals", "reject", name, "--reason", "mood", cwd=shop), "too much, wrong account")
     seen = at_terminal("approvals", "reject", name, "--reason", "too much", cwd=shop)
     assert (seen.code, "rejected" in seen.text) == (0, True)
+    assert "   cents = 50000" in seen.lines, "what is refused was shown"
     done = subprocess.run(
         [sys.executable, "app.py", "1", "50000"],
         cwd=shop,
@@ -279,3 +282,15 @@ def test_the_ledger_is_compared_with_the_world(shop: Path, pays: Pays) -> None:
     assert seen.code == 3
     assert "only in the ledger" in seen.text
     assert "only in the world" in seen.text
+
+
+def test_an_id_means_the_approval_of_this_id_and_not_a_run_that_is_called_so(shop: Path, pays: Pays) -> None:
+    pays("1", 50_000)
+    real = waiting(shop)["approval"]
+    asks = tool(lambda cents: None, name="gift", kind="pivot", needs_approval=True)
+    with Runtime(f"sqlite:///{shop / 'shop.db'}", tools=[asks]) as rt:
+        with suppress(Held), rt.run(real):
+            asks(cents=1)
+        assert [one.call.run_id for one in rt.approvals()] == [real, "order-1"]
+    (shown,) = lines("approvals", "show", real, cwd=shop)
+    assert (shown["approval"], shown["run"]) == (real, "order-1")

@@ -112,3 +112,16 @@ def test_what_stands_is_accepted_at_a_terminal_and_the_run_abandoned_by_json(stu
     assert (yes.code, "! residue" in yes.text) == (3, True)
     done = said("runs", "abandon", "closed-1", "--why", "theirs", "--yes", cwd=stuck)
     assert (done["run"]["state"], done["residue"][0]["call"]) == ("abandoned", first)
+
+
+def test_a_held_call_is_shown_whole_before_it_may_run(stuck: Path) -> None:
+    first, second = (call_of(stuck, f"party-{name}", "held") for name in "12")
+    no = at_terminal(
+        "call", "decide", first, "run", "--why", "two cakes", cwd=stuck,
+        answers=[("ada lets exactly this run. Sure?", "n\n")],
+    )  # fmt: skip
+    assert (no.code, "   candles = 8" in no.lines, call_of(stuck, "party-1", "held")) == (1, True, first)
+    seen = at_terminal("call", "decide", second, "refuse", "--why", "one is enough", cwd=stuck)
+    assert (seen.code, "   candles = 8" in seen.lines, "Sure?" in seen.text) == (0, True, False)
+    done = at_terminal("call", "decide", first, "run", "--why", "two cakes", "--yes", cwd=stuck)
+    assert (done.code, "Sure?" in done.text) == (0, False)

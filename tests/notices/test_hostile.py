@@ -231,7 +231,9 @@ def test_no_headers_at_all_raise(headers: Any, body: bytes) -> None:
     assert check(headers, body) is False
 
 
-@pytest.mark.parametrize("secret", ["", "whsec_", [""], [SECRET, ""], [None], b"bytes", "whsec_no base64"])
+@pytest.mark.parametrize(
+    "secret", ["", "whsec_", [""], [SECRET, ""], [None], b"bytes", "whsec_no base64", None, 7, "\ud800"]
+)
 def test_a_secret_that_is_none_is_a_mistake_of_the_receiver(secret: Any) -> None:
     with pytest.raises(BadConfig):
         is_genuine(genuine(), BODY, secret=secret, now=AT)

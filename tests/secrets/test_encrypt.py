@@ -7,18 +7,24 @@ import json
 import secrets
 import sqlite3
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from amends import Absent, AsyncRuntime, Report, Runtime, Secret, Unknown, testing, tool
-from amends.errors import BadConfig, InDoubt, KeyConflict, LedgerCorrupt, LedgerSealed, RunBlocked, UsageError
+from amends import Absent, AsyncRuntime, Held, Report, Runtime, Secret, Unknown, testing, tool
+from amends.errors import BadConfig, Error, InDoubt, KeyConflict, LedgerCorrupt, LedgerSealed, RunBlocked, UsageError
+from amends.links import sign
+from amends.notices import CLAIM_S
+from amends.notify import card, slack_payload
 from amends.store.memory import MemoryStore
 from amends.vault import Vault
 from tests.behaviour.world import die, runtime, twin_of, until
 from tests.cli.command import run as command
+from tests.cli.terminal import at_terminal
+from tests.notices.office import Clock
 
 K1, K2, K3 = (secrets.token_urlsafe(32) for _ in range(3))
 CARD = "4242-4242-4242-4242"
@@ -210,7 +216,7 @@ def test_keys_rotate_while_runs_live(tmp_path: Path) -> None:
 
 def test_a_row_that_changes_while_it_is_written_anew_keeps_what_is_new() -> None:
     store = MemoryStore()
-    rt = twin_of(store, charge, encrypt=K1)
+    rt = twin_of(store, charge, encrypt=K1, lease=5.0)
     with rt.run("r"):
         charge("1", CARD)
     new = twin_of(store, charge, encrypt=[K2, K1])
@@ -235,7 +241,7 @@ def test_a_row_that_changes_while_it_is_written_anew_keeps_what_is_new() -> None
 
 def test_a_value_in_another_ones_place_does_not_open() -> None:
     store = MemoryStore()
-    rt = twin_of(store, charge, encrypt=K1)
+    rt = twin_of(store, charge, encrypt=K1, lease=5.0)
     with rt.run("r"):
         charge("1", CARD)
         charge("2", CARD)
@@ -326,3 +332,117 @@ def test_a_blocked_run_names_its_causes_with_the_key_and_hides_them_without(tmp_
     assert WORD not in texts(tmp_path / "l.db")
     with Runtime(url) as blind:
         assert WORD not in str(blind.report("r"))
+
+
+# ---- deciding -------------------------------------------------------------------------------
+
+
+@tool(kind="pivot", needs_approval=True, redact="card")
+def wire(to: str, card: str = CARD) -> str:
+    return to
+
+
+def asked_for(url: str) -> str:
+    """A call that waits for a person, in an encrypted ledger; the id of its request."""
+    with Runtime(url, tools=[wire], encrypt=K1, create=True) as rt, suppress(Held), rt.run("r"):
+        wire(WORD)
+    with Runtime(url, encrypt=K1) as rt:
+        (approval,) = rt.approvals()
+    return approval.id
+
+
+def test_nobody_allows_what_they_cannot_be_shown(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/l.db"
+    id = asked_for(url)
+    links: dict[str, Any] = {"link_secret": "x" * 32, "link_url": "https://a.example/"}
+    with Runtime(url, tools=[wire], **links) as poor:
+        approval = poor.approval(id)
+        token = sign(approval, "approve", secret="x" * 32)
+        allows: list[Callable[[], object]] = [
+            lambda: poor.approve(id, digest=approval.digest, by="anna"),
+            lambda: poor.bypass(id, digest=approval.digest, by="anna", why="late"),
+            lambda: poor.edit(id, {"to": "b", "card": CARD}, by="anna", why="other"),
+            lambda: poor.redeem(token, by="anna"),
+        ]
+        for allow in allows:
+            with pytest.raises(LedgerSealed, match="nobody can allow here what they cannot read") as no:
+                allow()
+            assert "AMENDS_ENCRYPT" in no.value.hint
+        assert poor.approval(id).state == "pending"
+        assert any("they are encrypted" in line for line in card(approval))
+        assert "actions" not in [block["type"] for block in slack_payload(approval)["blocks"]]
+    with Runtime(url, tools=[wire], encrypt=K1) as rich:
+        shown = "\n".join(card(rich.approval(id)))
+        assert f'to = "{WORD}"' in shown
+        assert "card = redacted(•••" in shown, "hidden from everybody, and says so"
+        assert rich.approve(id, digest=rich.approval(id).digest, by="anna").state == "approved"
+
+
+def test_a_no_needs_no_key(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/l.db"
+    id = asked_for(url)
+    with Runtime(url) as poor:
+        assert poor.reject(id, by="anna", reason="never").state == "rejected"
+
+
+def test_the_async_runtime_refuses_it_too(tmp_path: Path) -> None:
+    import asyncio
+
+    url = f"sqlite:///{tmp_path}/l.db"
+    id = asked_for(url)
+
+    async def main() -> None:
+        async with AsyncRuntime(url) as poor:
+            approval = await poor.approval(id)
+            with pytest.raises(LedgerSealed):
+                await poor.approve(id, digest=approval.digest, by="anna")
+
+    asyncio.run(main())
+
+
+def test_a_held_repeat_is_not_let_run_without_the_key() -> None:
+    @tool(key="order", on_conflict="hold")
+    def pay(order: str, cents: int) -> str:
+        return order
+
+    @pay.compensate
+    def back(result: str) -> None: ...
+
+    store = MemoryStore()
+    with suppress(Error), twin_of(store, pay, encrypt=K1, lease=5.0).run("r", recover="wait"):
+        pay("1", 7)
+        pay("1", 8)
+    poor = twin_of(store)
+    (call,) = poor.calls("state:held")
+    with pytest.raises(LedgerSealed):
+        poor.decide(call.id, "run", by="anna", why="two")
+    poor.decide(call.id, "refuse", by="anna", why="one")
+    assert poor.call(call.id).state == "refused"
+
+
+def test_a_notice_from_a_process_without_the_key_has_no_links() -> None:
+    told: list[Any] = []
+    clock = Clock()
+    store = MemoryStore(clock=clock)
+    links: dict[str, Any] = {"link_secret": "x" * 32, "link_url": "https://a.example/"}
+    with suppress(Held), twin_of(store, wire, encrypt=K1, lease=5.0).run("r"):
+        wire(WORD)
+    clock.now += 10 * CLAIM_S
+    twin_of(store, on_approval_needed=told.append, **links).recover()
+    ((approval,), rich) = told, twin_of(store, wire, encrypt=K1)
+    assert approval.id == next(rich.approvals()).id
+    assert not approval.links
+
+
+@pytest.mark.parametrize("verb", ["approve", "reject"])
+def test_the_command_line_asks_nobody_about_what_it_cannot_show(tmp_path: Path, verb: str) -> None:
+    url = f"sqlite:///{tmp_path}/l.db"
+    id = asked_for(url)
+    reason = ["--reason", "never"] if verb == "reject" else []
+    seen = at_terminal("approvals", verb, id, *reason, "--by", "anna", "--url", url, cwd=tmp_path)
+    assert "Sure?" not in seen.text
+    if verb == "approve":
+        assert (seen.code != 0, "ledger_sealed" in seen.text) == (True, True)
+    else:
+        assert (seen.code, "rejected" in seen.text) == (0, True)
+        assert "(they are encrypted, and this process has no key to show them)" in seen.text

@@ -467,7 +467,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((store_ending, "_turn_back", '("held", "ready", "backing_off")', '("backing_off",)')),
         ("assertion", "nothing_stuck", "recovery_survives"), ("F14", "F10")),
     Bug("17", "compensation restarted after a crash without idempotence or probe",
-        lambda: rewritten((rollback, "_is_open", "(twin.idempotent and tried < twin.retry.attempts) or twin.probe is not None", "True"), (rollback, "compensate", 'if row.state == "compensation_in_doubt" and not twin.idempotent:', "if False:")),
+        lambda: rewritten((rollback, "_is_open", "return again or twin.probe is not None", "return True"), (rollback, "compensate", 'if row.state == "compensation_in_doubt" and not (twin.idempotent and not _without(session, spec, twin, row)):', "if False:")),
         ("compensated_once",), ("F6", "F7")),
     Bug("18a", "compensations in order of start",
         lambda: rewritten((rollback, "_reversed", "row.settled_seq", "row.seq"), (store_ending, "_comes_first", "return later and", "return False and")),

@@ -179,7 +179,7 @@ def test_an_older_ledger_is_migrated_once_by_whoever_comes_first(
     together([lambda store=store: store.open(create=False) for store in stores])  # type: ignore[misc]
     raw = sqlite3.connect(path)
     assert raw.execute("select x from more").fetchall() == [(1,)]
-    assert raw.execute("select version from amends_schema").fetchall() == [(1,), (newer.version,)]
+    assert raw.execute("select version from amends_schema").fetchall() == [(n,) for n in range(1, newer.version + 1)]
     raw.close()
     assert len([record for record in caplog.records if "migrating" in record.message]) == 1
 

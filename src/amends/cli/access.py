@@ -171,7 +171,11 @@ def call_named(rt: Runtime, text: str) -> str:
 
 def approval_named(rt: Runtime, text: str) -> str:
     """The id of a request for approval, the same way; or of the one request of the run with this id that waits."""
-    of_run, _ = first(rt.approvals(f"state:pending run:{filter_text(text)}"), 2) if text else ([], False)
+    try:
+        return str(rt.approval(text).id)  # first: whoever opens a run chooses its id, also one that is like this
+    except UsageError:
+        found = rt.approvals(f"state:pending run:{filter_text(text)}") if text else ()
+        of_run, _ = first((one for one in found if one.call.run_id == text), 2)
     if len(of_run) == 1:
         return str(of_run[0].id)
     return _named(

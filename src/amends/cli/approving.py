@@ -10,7 +10,7 @@ from typing import Any, Final
 from amends import Approval, Call, Runtime, Yes
 from amends.cli.access import approval_named, filter_text, first, reading, who, working
 from amends.cli.codes import DONE, FAILED
-from amends.cli.reading import args_lines, lasted, say_how_many, shown_args, time_of
+from amends.cli.reading import args_lines, lasted, must_be_shown, say_how_many, shown_args, time_of
 from amends.cli.show import BOLD, STYLES, Shown, agrees, has_person, must_ask, put, put_facts, put_json, put_table, say
 from amends.errors import UsageError
 from amends.visible import visible, visible_value
@@ -72,6 +72,7 @@ def approve(
         approval, person = rt.approval(approval_named(rt, approval_id)), who(by, rt)
         said = _digest(approval, digest)
         if asks:
+            must_be_shown(approval.call)
             put_card(approval, _before(rt, approval), words=True)
             if approval.state in LIVE and not agrees(f"{visible(person)} approves exactly this. Sure?"):
                 return FAILED
@@ -94,7 +95,10 @@ def reject(
 ) -> int:
     """See ``amends approvals reject``."""
     with working(app, url=url, tenant=tenant) as rt:
-        approval = rt.reject(approval_named(rt, approval_id), by=who(by, rt), reason=reason)
+        approval, person = rt.approval(approval_named(rt, approval_id)), who(by, rt)
+        if has_person() and not as_json:  # a no starts nothing, so it needs no question; what it is about is seen
+            put_card(approval, _before(rt, approval), words=True)
+        approval = rt.reject(approval.id, by=person, reason=reason)
     return _put(approval, as_json)
 
 
@@ -131,6 +135,7 @@ def put_card(approval: Approval, before: Call | None, *, words: bool = False) ->
             "run": call.run_id,
             "agent": call.agent,
             "on behalf of": call.principal,
+            "edited by": Shown(", ".join(map(visible, approval.editors))),
             "tenant": call.tenant,
             "version": call.version,
             "asked because": approval.rule,
@@ -147,10 +152,8 @@ def put_card(approval: Approval, before: Call | None, *, words: bool = False) ->
         stream=stream,
     )
     put("arguments", stream=stream)
-    for line in args_lines(call.args):
+    for line in args_lines(call.args, call.classes):
         put(line, stream=stream)
-    for place, name in call.classes.items():
-        put(f"   {visible(place)} is of class {visible(name)}", stream=stream)
     for name, (was, now) in _changes(before, call).items():
         changed = f"{visible(name)} was {visible_value(was)}, is {visible_value(now)}"
         put(f"   not as the last time: {changed}", style=STYLES["pending"], stream=stream)
@@ -185,6 +188,7 @@ def approval_facts(approval: Approval) -> dict[str, Any]:
         "decided_at": time_of(approval.decided_at),
         "used_at": time_of(approval.used_at),
         "follows": approval.follows,
+        "editors": list(approval.editors),
         "links": dict(approval.links),
     }
 

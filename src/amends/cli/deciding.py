@@ -8,8 +8,8 @@ from typing import Any, Final
 from amends import Absent, Call, Happened, Report, Runtime, Unknown
 from amends.cli.access import call_named, reading, run_named, who, working
 from amends.cli.codes import DONE, FAILED, IN_DOUBT, NEEDS_A_PERSON
-from amends.cli.reading import args_lines, put_report
-from amends.cli.show import agrees, must_ask, progress, put, put_json, say
+from amends.cli.reading import args_lines, must_be_shown, put_report
+from amends.cli.show import agrees, has_person, must_ask, progress, put, put_json, say
 from amends.errors import UsageError
 from amends.visible import visible, visible_value
 
@@ -113,13 +113,27 @@ def accept(
 
 
 def decide(
-    call_id: str, decision: str, *, by: str | None, why: str, url: str | None, tenant: str | None, as_json: bool
+    call_id: str,
+    decision: str,
+    *,
+    by: str | None,
+    why: str,
+    yes: bool,
+    url: str | None,
+    tenant: str | None,
+    as_json: bool,
 ) -> int:
     """See ``amends call decide``."""
     if decision not in DECISIONS:
         raise UsageError(f"{visible(decision)} is no decision", hint=f"say one of {', '.join(DECISIONS)}")
     with reading(url, tenant) as rt:
-        report = rt.decide(call_named(rt, call_id), decision, by=who(by, rt), why=why)  # type: ignore[arg-type]
+        call, person = rt.call(call_named(rt, call_id)), who(by, rt)
+        if not yes and has_person() and call.state == "held":
+            _tell(call)
+            # The other two start nothing: that they were typed is enough.
+            if decision == "run" and not agrees(f"{visible(person)} lets exactly this run. Sure?"):
+                return FAILED
+        report = rt.decide(call.id, decision, by=person, why=why)  # type: ignore[arg-type]
     return _put(report, as_json)
 
 
@@ -176,9 +190,10 @@ def _spoken(answer: str) -> str:
 
 
 def _tell(call: Call) -> None:
-    """Show the call whole: nobody decides over something that is cut."""
+    """Show the call whole: nobody decides over something that is cut, or that cannot be read here."""
+    must_be_shown(call)
     say(f"{visible(call.tool)} ({visible(call.id)}) of run {visible(call.run_id)}, {call.state.replace('_', ' ')}")
-    for line in args_lines(call.args):
+    for line in args_lines(call.args, call.classes):
         say(line)
     if call.result is not None:
         say(f"   result: {visible_value(call.result)}")
@@ -191,8 +206,9 @@ def _agreed(rt: Runtime, run: str, question: str) -> bool:
     report = rt.report(run)
     say(f"run {visible(run)} is {report.state.replace('_', ' ')}")
     for left in report.residue:
+        must_be_shown(left.call)
         say(f"   left standing: {visible(left.call.tool)} ({visible(left.call.id)}): {visible(left.why, prose=True)}")
-        for line in args_lines(left.call.args):
+        for line in args_lines(left.call.args, left.call.classes):
             say(f"   {line}")
     for cause in report.run.causes:
         say(f"   cause: {visible(cause, prose=True)}")

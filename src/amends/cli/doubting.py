@@ -57,7 +57,7 @@ def show_doubt(call_id: str, *, app: str | None, url: str | None, tenant: str | 
         }
     )
     put("sent")
-    for line in args_lines(doubt.sent):
+    for line in args_lines(doubt.sent, doubt.classes if doubt.about == "call" else None):
         put(line)
     for one in doubt.evidence:
         why = f" ({visible(one.why, prose=True)})" if one.why else ""

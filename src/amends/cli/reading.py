@@ -11,7 +11,8 @@ from amends import Call, Lock, Report, RunInfo, Runtime
 from amends.cli.access import call_named, first, reading, run_named
 from amends.cli.show import BOLD, STYLES, Shown, put, put_facts, put_json, put_table, say
 from amends.cli.watching import event_facts, event_line
-from amends.visible import visible, visible_args, visible_value
+from amends.errors import LedgerSealed
+from amends.visible import is_unreadable, visible, visible_args, visible_value
 
 ARGS_CHARS_MAX: Final = 200
 SETTING_CHARS_MAX: Final = 60
@@ -63,7 +64,7 @@ def show_call(call_id: str, *, url: str | None, tenant: str | None, as_json: boo
     put(f"{visible(call.tool)}  {visible(call.id)}", style=BOLD)
     put_facts(_call_shown(call))
     put("arguments")
-    for line in args_lines(call.args):
+    for line in args_lines(call.args, call.classes):
         put(line)
     put()
     for event in events:
@@ -215,9 +216,19 @@ def shown_args(args: Mapping[str, Any]) -> str:
     return text if len(text) <= ARGS_CHARS_MAX else text[: ARGS_CHARS_MAX - 1] + "…"
 
 
-def args_lines(args: Mapping[str, Any]) -> list[str]:
-    """Arguments whole, one line for each."""
-    return [f"   {line}" for line in visible_args(args)]
+def args_lines(args: Mapping[str, Any], classes: Mapping[str, str] | None = None) -> list[str]:
+    """Return arguments whole, one line for each, and one for each class that an annotation leaves open."""
+    return [f"   {line}" for line in visible_args(args, classes)]
+
+
+def must_be_shown(call: Call) -> None:
+    """Raise ``LedgerSealed`` where the arguments cannot be read here: nobody is asked about what they cannot see."""
+    if is_unreadable(call.args):
+        raise LedgerSealed(
+            f"the arguments of call {visible(call.id)} ({visible(call.tool)}) are encrypted, and there is no key here "
+            "to show them: nobody is asked about what they cannot read",
+            run_id=call.run_id,
+        )
 
 
 def _shown(value: Any) -> str:

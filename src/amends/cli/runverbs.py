@@ -212,6 +212,7 @@ def call_decide(
     ],
     why: Why,
     by: By = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask at a terminal.")] = False,
     url: Url = None,
     tenant: Tenant = None,
     as_json: Json = False,
@@ -219,7 +220,7 @@ def call_decide(
     """Say what becomes of a call that is held as a suspected duplicate or for a conflict."""
     from amends.cli.deciding import decide
 
-    return decide(call_id, decision, by=by, why=why, url=url, tenant=tenant, as_json=as_json)
+    return decide(call_id, decision, by=by, why=why, yes=yes, url=url, tenant=tenant, as_json=as_json)
 
 
 @call.command("retry")

@@ -49,6 +49,10 @@ WIDTH_DEFAULT: Final = 80
 FOLD_MARK_ASCII: Final = "     | "
 
 
+WORD_CHARS_MAX: Final = 64
+"""No word of ours is longer: it is a name of the ledger, whose end must not begin a row."""
+
+
 class Shown(str):
     """Text of ours for a card or a table, whose parts from the ledger are visible already."""
 
@@ -172,7 +176,8 @@ def say(text: str) -> None:
 
     Words of ours may be copied, so the terminal wraps them; where something of the ledger is quoted, they are folded.
     """
-    put(text, stream=sys.stderr, fold='"' in text or text.startswith(" "))
+    is_quoting = '"' in text or text.startswith(" ") or any(len(word) > WORD_CHARS_MAX for word in text.split(" "))
+    put(text, stream=sys.stderr, fold=is_quoting)
 
 
 def put_error(

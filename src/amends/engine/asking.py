@@ -78,6 +78,9 @@ class Patience:
     async def _in_place(self, answer: Admission) -> bool:
         """Let some time pass; the ledger then says again what is to become of the request, or that the run ends."""
         assert answer.call is not None, "what waits for a person is a call"
+        assert self.body is not None, "what waits in place is inside a body"
+        if self.body.is_over:
+            return False  # it was left running by its body: it is a call of the run now, which can be let go
         now = (await ReadClocks()).mono
         self.since = now if self.since is None else self.since
         left = self.limit_s - (now - self.since)

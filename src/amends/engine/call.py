@@ -315,7 +315,7 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow, *, told: bool =
         if row.approval:
             await _anchored(session, ask, row)
         later = await body_of(session, ask, row)
-        session.bodies[row.id] = later
+        session.bodies[later.id] = later
         try:
             ended = await Invoke(
                 fn=ask.fn,
@@ -330,7 +330,7 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow, *, told: bool =
                 flight=ask.flight,
             )
         finally:
-            session.bodies.pop(row.id, None)
+            session.end_body(later)
         value, row = await conclude(session, ask, row, ended, body=later)
         if row.state == "succeeded":
             session.recall.keep(row)
@@ -400,7 +400,8 @@ async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
         clocks = await ReadClocks()
         await Sleep(max(0.0, row.retry_at - clocks.wall))
     outbox = await outbox_terms(session) if row.kind == "pivot" else NO_TERMS
-    started = await start_waiting(session, row, await terms_for(session, row, ask), outbox)
+    wait, _ = await _patience(session, ask)
+    started = await start_waiting(session, row, await terms_for(session, row, ask), outbox, wait=wait)
     if isinstance(started, Unapproved):
         await raise_unapproved(session, ask, started)
     if isinstance(started, Overrun):
@@ -408,7 +409,7 @@ async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
     if isinstance(started, Contention):
         if started.victim:
             raise deadlocked(session, row.tool, started.victim)
-        raise locked(session, row.tool, started, waited=session.wait_s)
+        raise locked(session, row.tool, started, waited=wait.waited)
     if started is None:
         newest = await ReadCall(row.id)
         if newest is not None and newest.state == row.state and newest.attempt == row.attempt:

@@ -27,7 +27,7 @@ from amends.errors import LeaseLost
 from amends.ledger import NoteEvidence, NoteProbe, ReadCall, ResolveCall, SettleCall, StartCall, WatchDoubt
 from amends.model import LOST, Absent, Call, Happened, Retry, Unknown
 from amends.ops import Ended, Flight, Invoke, Later, Luck, ReadClocks, Sleep
-from amends.phrases import clean
+from amends.phrases import clean, cut
 from amends.rows import CallRow
 from amends.tool import ProbeSpec, Spec
 from amends.veil import Known
@@ -187,7 +187,7 @@ def _understood(ended: Ended, *, said: Callable[[BaseException], str]) -> Happen
 
 def _shown(value: object) -> str:
     try:
-        return f"{value!r}"[:RETURNED_CHARS_MAX]
+        return cut(f"{value!r}", RETURNED_CHARS_MAX)
     except Exception:  # its own __repr__ raises
         return f"a {type(value).__name__}"
 
@@ -291,9 +291,12 @@ async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *,
     known, args = known_of(session, row), body_args(session, spec, row)
     later = Later(row, lambda: call_of(row, spec, args=body_args(session, spec, row)))
     flight.call, flight.sent, flight.doubted = row, False, True
-    clocks = await ReadClocks()
-    later.until = None if spec.timeout is None else clocks.mono + spec.timeout
-    session.bodies[row.id] = later
+    around = session.bodies.get(row.parent)
+    later.until = None if around is None else around.until
+    if spec.timeout is not None:
+        until = (await ReadClocks()).mono + spec.timeout
+        later.until = until if later.until is None else min(later.until, until)
+    session.bodies[later.id] = later
     try:
         ended = await Invoke(
             fn=spec.fn,
@@ -308,7 +311,7 @@ async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *,
             flight=flight,
         )
     finally:
-        session.bodies.pop(row.id, None)
+        session.end_body(later)
     clocks = await ReadClocks()
     settle = SettleCall(
         row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded", boot=clocks.boot, mono=clocks.mono

@@ -96,7 +96,7 @@ async def _restarted(session: Session, ask: Ask, row: CallRow) -> CallRow:
 async def _attempt(session: Session, ask: Ask, row: CallRow, is_undone: Callable[[Exception], bool]) -> Done:
     ask.flight.call, ask.flight.sent = row, False
     later = later_of(row, ask)
-    session.bodies[row.id] = later
+    session.bodies[later.id] = later
     try:
         ended = await Invoke(
             fn=ask.fn,
@@ -110,7 +110,7 @@ async def _attempt(session: Session, ask: Ask, row: CallRow, is_undone: Callable
             flight=ask.flight,
         )
     finally:
-        session.bodies.pop(row.id, None)
+        session.end_body(later)
     value, row = await conclude(session, ask, row, ended, body=later, is_undone=is_undone)
     if row.state == "succeeded":
         return Done(row, first_result(session, ask.spec, row) if value is LOST else value)

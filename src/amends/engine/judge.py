@@ -112,6 +112,7 @@ PERHAPS: Final = frozenset(
         "builtins.TimeoutError",
         "builtins.ConnectionError",
         "builtins.EOFError",
+        "builtins.InterruptedError",
         "_queue.Empty",
         "asyncio.exceptions.LimitOverrunError",
         "concurrent.futures._base.BrokenExecutor",
@@ -124,6 +125,7 @@ PERHAPS: Final = frozenset(
         "http.client.HTTPException",
         "http.client.IncompleteRead",
         "imaplib.IMAP4.abort",
+        "multiprocessing.context.BufferTooShort",
         "multiprocessing.context.TimeoutError",
         "multiprocessing.pool.MaybeEncodingError",
         "queue.Empty",
@@ -163,6 +165,10 @@ PERHAPS: Final = frozenset(
         "urllib3.exceptions.TimeoutError",
         "aiohttp.client_exceptions.ClientConnectionError",
         "aiohttp.client_exceptions.ClientPayloadError",
+        "aiohttp.client_exceptions.InvalidUrlRedirectClientError",
+        "aiohttp.client_exceptions.RedirectClientError",
+        "aiohttp.client_exceptions.TooManyRedirects",
+        "aiohttp.http_exceptions.HttpProcessingError",
         "aiokafka.errors.KafkaConnectionError",
         "aiokafka.errors.KafkaTimeoutError",
         "aiokafka.errors.NodeNotReadyError",
@@ -215,6 +221,7 @@ PERHAPS: Final = frozenset(
         "nats.errors.StaleConnectionError",
         "openai.APIConnectionError",
         "openai.InternalServerError",
+        "openai.WebSocketConnectionClosedError",
         "opensearchpy.exceptions.ConnectionError",
         "paramiko.ssh_exception.SSHException",
         "pexpect.exceptions.EOF",
@@ -603,6 +610,14 @@ def _of_kafka(error: BaseException) -> Verdict | None:
     return "doubt" if number in KAFKA_LOST else None
 
 
+MCP_LOST: Final = frozenset({-32000, -32001, 408})
+
+
+def _of_mcp(error: BaseException) -> Verdict | None:
+    """Requests that timed out, and those that were under way when the connection ended."""
+    return "doubt" if _peek(_peek(error, "error"), "code") in MCP_LOST else None
+
+
 def _of_pop(error: BaseException) -> Verdict | None:
     return "doubt" if words_of(error).endswith("-ERR EOF") else None
 
@@ -616,6 +631,8 @@ BY_CONTENT: Final[dict[str, Callable[[BaseException], Verdict | None]]] = {
     "cimpl.KafkaException": _of_kafka,
     "grpc.RpcError": _of_grpc,
     "grpclib.exceptions.GRPCError": _of_grpc,
+    "mcp.shared.exceptions.MCPError": _of_mcp,
+    "mcp.shared.exceptions.McpError": _of_mcp,
     "mysql.connector.errors.Error": _of_mysql,
     "oracledb.exceptions.Error": _of_oracle,
     "poplib.error_proto": _of_pop,

@@ -25,10 +25,15 @@ def wanted_by(ask: Ask, wait: Wait) -> Wanted:
 
 
 async def start_waiting(
-    session: Session, row: CallRow, terms: Terms | None = None, outbox: TermsOf | None = None
+    session: Session,
+    row: CallRow,
+    terms: Terms | None = None,
+    outbox: TermsOf | None = None,
+    *,
+    wait: Wait | None = None,
 ) -> CallRow | Contention | Overrun | Unapproved | None:
     """Start the next attempt of a recorded call, as soon as its locks are free; the last word if they never were."""
-    wait = Wait(session.wait_s)
+    wait = wait or Wait(session.wait_s)
     while True:
         started = await StartCall(
             row.id, session.lease.owner, session.lease.epoch, row.attempt + 1, terms, outbox or {}

@@ -35,11 +35,11 @@ from amends.check import lock_names
 from amends.engine.hidden import Memory, hidden_locks, hide_args
 from amends.engine.recall import Readings, Recall
 from amends.engine.spending import bill_for, unreserved
-from amends.errors import BadArguments, NotStorable
+from amends.errors import BadArguments, LedgerSealed, NotStorable
 from amends.forkrows import forked_key
 from amends.model import Call, Compensation, Order, Phase, Request
 from amends.ops import Flight, Later, Lease
-from amends.phrases import class_name, words_of
+from amends.phrases import class_name, cut, words_of
 from amends.plain import digest_of, head, plain_texts
 from amends.record import dataclass, field
 from amends.rows import CallRow, lost_at
@@ -125,6 +125,14 @@ class Session:
         spec = self.specs.get(row.tool)
         declared = None if spec is None or spec.fn is None else (spec.fn, spec.is_async)
         return None if spec is None else self.handlers.get(row.id, declared)
+
+    def end_body(self, later: Later) -> None:
+        """The body has ended, or goes on past its timeout: what it left running is no part of it any more."""
+        self.bodies.pop(later.id, None)
+        later.is_over = True
+        around = self.bodies.get(later.row.parent)
+        if around is not None and later.touched:
+            around.touched = True  # however this one ends, and whatever its kind: it was an effect inside that one too
 
     def child(self, uid: str, id: str, *, generation: int, resumed: bool, state: str, given: object = None) -> Session:
         """The session of a run inside this one."""
@@ -416,6 +424,16 @@ def decode_args(row: CallRow, spec: Spec | None) -> Mapping[str, Any]:
     return args_of(row.args, spec)
 
 
+def must_be_readable(row: CallRow) -> None:
+    """Raise ``LedgerSealed`` where this process has no key for the arguments: nobody allows what they cannot be shown."""
+    if row.args.startswith(SEALED):
+        raise LedgerSealed(
+            f"the arguments of call {row.id} ({row.tool}) are encrypted, and this process has no key to show them: "
+            "nobody can allow here what they cannot read",
+            run_id=row.run_id,
+        )
+
+
 def args_of(text: str, spec: Spec | None) -> Mapping[str, Any]:
     """The arguments of a stored text, in the types that the tool's signature says where none is hidden."""
     if spec is None or spec.signature is None:
@@ -452,11 +470,11 @@ def moment(seconds: float | None) -> datetime | None:
 
 
 def describe_error(error: BaseException, veil: Veil | None = None, known: Known = NO_SECRETS) -> str:
-    """An exception as the ledger keeps it: without what is hidden."""
+    """Return an exception as the ledger keeps it: without what is hidden, and marked where it was cut."""
     name, message = class_name(type(error)).removeprefix("builtins."), words_of(error)
     if veil is not None:
         message = veil.scrub(message, known)
-    return json.dumps([name[:NAME_CHARS_MAX], message[:MESSAGE_CHARS_MAX]], ensure_ascii=True)
+    return json.dumps([cut(name, NAME_CHARS_MAX), cut(message, MESSAGE_CHARS_MAX)], ensure_ascii=True)
 
 
 def error_parts(text: str) -> tuple[str, str]:

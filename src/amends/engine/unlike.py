@@ -8,7 +8,7 @@ from datetime import date, datetime, time, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from amends.canonical import canonical, diff
+from amends.canonical import canonical, decode, diff
 from amends.engine.recorded import Entry, Record
 from amends.engine.session import Ask, Session, call_of, decode_args
 from amends.errors import Diverged, NotStorable
@@ -43,15 +43,15 @@ def unlike(session: Session, ask: Ask, entry: Entry) -> Diverged:
 def out_of_turn(session: Session, ask: Ask, entry: Entry, due: Entry | None) -> Diverged:
     """The request is recorded, after others that have not been asked for."""
     row = None if due is None else due.row
-    first = "" if due is None else f" {_said(due.tool, _recorded(session, row))} comes before it, and was not asked for"
-    words = f"{_said(ask.spec.name, _given(ask))} was asked for before its turn:{first}"
+    first = "" if due is None else f" {_said(due.tool, _written(row))} comes before it, and was not asked for"
+    words = f"{_said(ask.spec.name, decode(ask.text))} was asked for before its turn:{first}"
     return _diverged(session, ask, row or entry.row, "order", words, differs=False)
 
 
 def unrecorded(record: Record, session: Session, ask: Ask, left: Sequence[Entry], due: Entry | None) -> Diverged:
     """The request is not recorded here: in other words, in another run of the tree, once more than then, or at all."""
     tool, name = ask.spec.name, (ask.spec.name, ask.ident, ask.again)
-    here = _said(tool, _given(ask))
+    here = _said(tool, decode(ask.text))
     same = record.by_name.get(name, [])
     elsewhere = next((entry for entry in same if not entry.asks and entry.run != session.uid), None)
     if elsewhere is not None and elsewhere.needed:
@@ -67,7 +67,7 @@ def unrecorded(record: Record, session: Session, ask: Ask, left: Sequence[Entry]
         words = f"{here} was asked for past the end of the record of run {record.run.id} ({record.run.state})"
         return _diverged(session, ask, None, "past_end", words)
     following = due or left[0]
-    instead = _said(following.tool, _recorded(session, following.row))
+    instead = _said(following.tool, _written(following.row))
     if same:
         words = f"{here} was asked for once more than it is recorded; the record goes on with {instead}"
         return _diverged(session, ask, following.row, "extra", words, differs=False)
@@ -117,9 +117,7 @@ def clock_past_end(record: Record, run: str) -> Diverged:
 
 
 def _other_arguments(session: Session, ask: Ask, row: CallRow) -> Diverged:
-    words = (
-        f"{row.tool} was recorded with {_text(_recorded(session, row))}, and was asked for with {_text(_given(ask))}"
-    )
+    words = f"{row.tool} was recorded with {_text(_written(row))}, and was asked for with {_text(decode(ask.text))}"
     return _diverged(session, ask, row, "arguments", words)
 
 
@@ -180,6 +178,14 @@ def _recorded(session: Session, row: CallRow | None) -> Mapping[str, Any] | None
     if row is None or lost_at(row.args) is not None or row.args.startswith(SEALED):
         return None
     return decode_args(row, session.spec(row.tool))
+
+
+def _written(row: CallRow | None) -> Mapping[str, Any] | None:
+    """The recorded arguments as plain data, with the classes that are named in it."""
+    if row is None or lost_at(row.args) is not None or row.args.startswith(SEALED):
+        return None
+    found: Mapping[str, Any] = decode(row.args)
+    return found
 
 
 def _said(tool: str, args: Mapping[str, Any] | None) -> str:

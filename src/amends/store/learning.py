@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from amends.phrases import cut
 from amends.rows import CallRow
 from amends.secret import SEALED
 
@@ -28,7 +29,7 @@ def knows(call: CallRow, *, by: str, attempt: int, answer: str, why: str) -> boo
 
 def _cut(why: str) -> str:
     """As much as is kept; an encrypted text is all or nothing."""
-    return why if why.startswith(SEALED) else why[:WORDS_MAX]
+    return why if why.startswith(SEALED) else cut(why, WORDS_MAX)
 
 
 def told(error: str) -> str:

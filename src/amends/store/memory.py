@@ -42,6 +42,7 @@ from amends.rows import (
     FindRunById,
     InsertCall,
     InsertRun,
+    LedgerClock,
     ListCalls,
     ListDue,
     ListGenerations,
@@ -123,6 +124,9 @@ class MemoryStore:
         newest = self.events[-1].at if self.events else 0.0
         mark = self.marks.get(TIME)
         return moment(max(self._clock(), newest, 0.0 if mark is None else mark.made_at))
+
+    def _ledger_clock(self, op: LedgerClock) -> float:
+        return moment(self._clock())
 
     def _find_run(self, op: FindRun) -> RunRow | None:
         return self.runs.get(op.uid)
@@ -330,6 +334,7 @@ def _of(row: RunRow | CallRow | EventRow, tenant: str | None) -> bool:
 
 _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     Now: MemoryStore._now,
+    LedgerClock: MemoryStore._ledger_clock,
     FindRun: MemoryStore._find_run,
     FindRunById: MemoryStore._find_run_by_id,
     RunsOf: MemoryStore._runs_of,

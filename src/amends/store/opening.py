@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from amends.chain import proof
 from amends.errors import RunEnded
@@ -15,6 +15,7 @@ from amends.rows import (
     FindRun,
     FindRunById,
     InsertRun,
+    LedgerClock,
     ListCalls,
     ListDue,
     ListOwned,
@@ -26,6 +27,9 @@ from amends.rows import (
 )
 from amends.store.change import count_replays, find_run, holds, move_call, move_run, note, owned, refuse_record
 from amends.store.requests import resting
+
+STILL_S: Final = 1.0
+"""A clock that is further behind ledger time than this was set back: ledger time stands still until it has caught up."""
 
 
 async def open_run(op: OpenRun) -> Opened:
@@ -51,7 +55,7 @@ async def open_run(op: OpenRun) -> Opened:
     if op.principal and row.principal and op.principal != row.principal:
         # Its calls would be asked for in the other's name, and who opens it could say yes to them.
         return Opened("foreign", row, now)
-    if not is_free(row, op, now):
+    if not await _is_free(row, op, now):
         return Opened("busy", await _watch(row, op, now), now)
     row = await _take_over(row, op, now, history=int(op.history))
     if row.state == "blocked" and row.interrupted:
@@ -163,7 +167,7 @@ async def claim_run(op: ClaimRun) -> RunRow | None:
         return None
     if op.repeated and root.opener == op.opener:
         return root
-    if not is_free(root, op, now):
+    if not await _is_free(root, op, now):
         await _watch(root, op, now)
         return None
     due = root.wake_at is not None and root.wake_at <= now
@@ -172,7 +176,7 @@ async def claim_run(op: ClaimRun) -> RunRow | None:
     return await _take_over(root, op, now, history=root.history)
 
 
-def is_free(root: RunRow, op: OpenRun | ClaimRun, now: float) -> bool:
+async def _is_free(root: RunRow, op: OpenRun | ClaimRun, now: float) -> bool:
     """Return whether no living process can own this tree.
 
     Any wall clock, that of a database server too, may be set forward or back at any moment. So it never decides alone:
@@ -182,9 +186,9 @@ def is_free(root: RunRow, op: OpenRun | ClaimRun, now: float) -> bool:
     if root.owner in ("", op.dead_owner):
         return True
     if root.silent_mono is not None and root.silent_at is not None:
-        # A heartbeat would have removed the note. Clocks of two boots cannot be compared: ledger time passes for both.
+        # A heartbeat would have removed the note. Clocks of two boots cannot be compared: the ledger's passes for both.
         same = root.silent_boot == op.boot
-        waited = op.mono - root.silent_mono if same else now - root.silent_at
+        waited = op.mono - root.silent_mono if same else await LedgerClock() - root.silent_at
         if waited >= root.lease_s:
             return True
     ended = op.boot == root.lease_boot and root.lease_mono is not None and op.mono >= root.lease_mono
@@ -194,13 +198,20 @@ def is_free(root: RunRow, op: OpenRun | ClaimRun, now: float) -> bool:
 async def _watch(root: RunRow, op: OpenRun | ClaimRun, now: float) -> RunRow:
     """Write down that the lease seems to have ended, by one clock of two, if nobody has; the next heartbeat removes it.
 
-    ``wake_at`` is when a whole lease of silence will have passed.
+    ``wake_at`` is when a whole lease of silence will have passed. While ledger time stands still, no lease ends in it:
+    then every owner of another boot is watched. The clock, not ledger time, says since when; should it have been set
+    back since then, the silence is counted anew.
     """
-    same = op.boot == root.lease_boot and root.lease_mono is not None
-    seems_ended = op.mono >= root.lease_mono if same and root.lease_mono is not None else root.lease_until <= now
-    if not seems_ended or root.silent_mono is not None:
+    clock = await LedgerClock()
+    if root.silent_mono is not None and (root.silent_boot == op.boot or (root.silent_at or 0.0) <= clock):
         return root
-    seen = {"silent_boot": op.boot, "silent_mono": op.mono, "silent_at": now, "wake_at": now + root.lease_s}
+    if op.boot == root.lease_boot and root.lease_mono is not None:
+        seems_ended = op.mono >= root.lease_mono
+    else:
+        seems_ended = root.lease_until <= now or now - clock > STILL_S
+    if not seems_ended:
+        return root
+    seen = {"silent_boot": op.boot, "silent_mono": op.mono, "silent_at": clock, "wake_at": now + root.lease_s}
     return await UpdateRun(root, seen)
 
 
@@ -311,11 +322,13 @@ async def let_go(op: LetGo) -> RunRow:
 async def due_runs(op: DueRuns) -> list[tuple[RunRow, tuple[str, ...], bool]]:
     """See ``DueRuns``."""
     now = await Now()
+    stands_still = now - await LedgerClock() > STILL_S
     due = await ListDue(now, op.tenant, op.limit)
     seen = {root.uid for root in due}
     others = [root for root in await ListOwned(op.tenant, op.limit) if root.uid not in seen]
     found: list[tuple[RunRow, tuple[str, ...], bool]] = []
     for root in [*due, *others]:
         calls = await ListCalls(root.uid)
-        found.append((root, tuple(sorted({call.tool for call in calls if needs_tool(root, call)})), root.uid in seen))
+        tools = tuple(sorted({call.tool for call in calls if needs_tool(root, call)}))
+        found.append((root, tools, root.uid in seen or stands_still))
     return found

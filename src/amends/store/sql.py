@@ -190,6 +190,13 @@ async def _now(desk: Desk, _op: rows.Now) -> float:
     return moment(max(clock, newest or 0.0, seen or 0.0))
 
 
+async def _ledger_clock(desk: Desk, _op: rows.LedgerClock) -> float:
+    if desk.clock is not None:
+        return moment(desk.clock())
+    found, _, _ = await Execute(desk.statements.newest, ())
+    return moment(found[0][0])
+
+
 async def _find_run(desk: Desk, op: rows.FindRun) -> RunRow | None:
     seen = desk.runs.get(op.uid)
     if seen is not None:
@@ -370,6 +377,7 @@ def _any(terms: list[str]) -> str:
 
 _ROWS: Final[dict[type[Any], Callable[[Desk, Any], Flow[Any]]]] = {
     rows.Now: _now,
+    rows.LedgerClock: _ledger_clock,
     rows.FindRun: _find_run,
     rows.FindRunById: _find_run_by_id,
     rows.ListTree: _list_tree,

@@ -280,6 +280,32 @@ def a_clock_that_was_set_back_keeps_no_abandoned_run(ledger: Ledger) -> None:
     assert ledger.claim(run, mono=mono + LEASE_S * 2 + 1) is not None
 
 
+@check
+def a_clock_that_was_set_back_keeps_no_run_of_a_dead_owner_on_another_host(ledger: Ledger) -> None:
+    """Ledger time stands still until the clock has caught up: silence is measured without it."""
+    run = ledger.run()
+    ledger.clock.now -= 3_600
+    assert [(root.id, due) for root, _, due in ledger(ops.DueRuns(None, 10))] == [("order", True)]
+    assert ledger.claim(run, boot="another host", mono=7.0) is None
+    assert ledger.claim(run, boot="another host", mono=7.0 + LEASE_S - 1) is None
+    assert ledger.claim(run, boot="a third host", mono=900.0) is None
+    ledger.clock.now -= 3_600  # the third host cannot tell since when there is silence: it begins anew
+    assert ledger.claim(run, boot="a third host", mono=900.0) is None
+    ledger.clock.now += LEASE_S
+    assert ledger.claim(run, boot="another host", mono=7.0 + LEASE_S) is not None
+
+
+@check
+def a_clock_that_was_set_back_takes_no_run_from_a_living_owner_on_another_host(ledger: Ledger) -> None:
+    run, mono = ledger.run(), ledger.mono(500.0)
+    ledger.clock.now -= 3_600
+    for beats in range(6):
+        assert ledger.claim(run, boot="another host", mono=7.0 + 20.0 * beats) is None
+        beat = ops.RenewLeases("a", {run.uid: 1}, LEASE_S, boot="boot", mono=mono + 20.0 * beats)
+        assert set(ledger(beat).goals) == {run.uid}
+    assert ledger.read(run).owner == "a"
+
+
 # ---- renewing and letting go --------------------------------------------------------------
 
 
