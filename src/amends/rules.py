@@ -40,6 +40,8 @@ EXPIRES_S: Final = 86_400.0
 APPROVERS_MAX: Final = 100
 PARTS_MAX: Final = 10_000
 """So many values are compared for one condition; a longer list is unclear."""
+NAMES_MAX: Final = 100
+"""A dict with more keys has no names of its own, so none of them is mistyped."""
 RAISED_CHARS_MAX: Final = 500
 _HOURS: Final = re.compile(r"(\d\d):(\d\d)-(\d\d):(\d\d)")
 
@@ -450,7 +452,8 @@ def _in_mapping(value: Mapping[Any, Any], parts: tuple[str, ...]) -> Iterator[An
                 yield _UNCLEAR
     if not found:
         # Where nobody declared what the names are, one was checked by nobody.
-        slip = any(is_slip(parts[0], name) for key in islice(value, PARTS_MAX) for name in _names_of(key))
+        known = value if len(value) <= NAMES_MAX else ()
+        slip = any(is_slip(parts[0], name) for key in known for name in _names_of(key))
         yield _UNCLEAR if slip else _MISSING
 
 
