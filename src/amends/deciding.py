@@ -26,7 +26,7 @@ from amends.filter import APPROVAL_FIELDS, parse_filter
 from amends.hub import Hub, View
 from amends.ledger import AdmitCall, ReadEvents, ReadRun, StoreOp
 from amends.listing import PAGE, Pages
-from amends.model import Approval
+from amends.model import AHEAD_MAX_S, Approval
 from amends.ops import ReadClocks
 from amends.rows import lost_at
 from amends.tool import Spec
@@ -152,8 +152,8 @@ async def delegate(hub: Hub, view: View, *, by: str, to: str, until: datetime | 
         ends = until.timestamp()
     else:
         ends = now + (until.total_seconds() if isinstance(until, timedelta) else until)
-    if ends <= now:
-        raise UsageError("a delegation ends in the future")
+    if not 0 < ends - now <= AHEAD_MAX_S:
+        raise UsageError("a delegation ends in the future, and within a hundred years")
     await Delegate(hub.new_id("dlg"), view.tenant or "", by, to, ends, why)
 
 

@@ -55,6 +55,8 @@ class _Lost:
 
 LOST: Final = _Lost()
 """Stands for a result that nobody has, or that nobody said."""
+AHEAD_MAX_S: Final = 100 * 365 * 86_400.0
+"""How far ahead a time may be set: a hundred years. Times after the year 9999 cannot be written down."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from amends.ledger import (
     StoreOp,
     Tree,
 )
-from amends.model import LOST, Answer, Call, NoEffect, Staged, ToolCall
+from amends.model import AHEAD_MAX_S, LOST, Answer, Call, NoEffect, Staged, ToolCall
 from amends.ops import IsDead, Lease
 from amends.phrases import clean, described, is_a, log_error
 from amends.requesting import adhoc_spec
@@ -72,6 +72,8 @@ def check_options(options: Mapping[str, Any]) -> None:
         value = options[name]
         if value is not None and not (isinstance(value, int | float) and value >= 0):
             raise UsageError(f"{name} is {value!r}; it is a number of seconds")
+    if (options["deadline"] or 0) > AHEAD_MAX_S:
+        raise UsageError(f"deadline is {options['deadline']!r}; it is at most {AHEAD_MAX_S:.0f} seconds, or left out")
 
 
 def refuse_in_body(run_id: str, what: str) -> None:

@@ -26,7 +26,7 @@ from unicodedata import normalize
 from uuid import UUID
 
 from amends.errors import BadConfig, BadRule
-from amends.model import Request
+from amends.model import AHEAD_MAX_S, Request
 from amends.phrases import close_to, cut, described, folded, is_slip, shown
 from amends.secret import MASK, Secret
 from amends.signature import Signature, is_async_function
@@ -40,6 +40,8 @@ EXPIRES_S: Final = 86_400.0
 APPROVERS_MAX: Final = 100
 PARTS_MAX: Final = 10_000
 """So many values are compared for one condition; a longer list is unclear."""
+NAMES_MAX: Final = 100
+"""A dict with more keys has no names of its own, so none of them is mistyped."""
 RAISED_CHARS_MAX: Final = 500
 _HOURS: Final = re.compile(r"(\d\d):(\d\d)-(\d\d):(\d\d)")
 
@@ -449,7 +451,10 @@ def _in_mapping(value: Mapping[Any, Any], parts: tuple[str, ...]) -> Iterator[An
                 found = True
                 yield _UNCLEAR
     if not found:
-        yield _MISSING
+        # Where nobody declared what the names are, one was checked by nobody.
+        known = value if len(value) <= NAMES_MAX else ()
+        slip = any(is_slip(parts[0], name) for key in known for name in _names_of(key))
+        yield _UNCLEAR if slip else _MISSING
 
 
 def _names_of(key: object) -> tuple[str, ...]:
@@ -694,8 +699,8 @@ def _problem(rule: Rule) -> str:
     if type(approvers) is not int or not 1 <= approvers <= APPROVERS_MAX:
         return f"needs {rule.approvers!r} approvers; it is a number from 1 to {APPROVERS_MAX}"
     expires: Any = rule.expires
-    if not isinstance(expires, int | float) or isinstance(expires, bool) or not expires > 0:
-        return f"expires after {rule.expires!r}; it is a number of seconds"
+    if not isinstance(expires, int | float) or isinstance(expires, bool) or not 0 < expires <= AHEAD_MAX_S:
+        return f"expires after {rule.expires!r}; it is a number of seconds, at most {AHEAD_MAX_S:.0f}"
     for name in ("roles", "reasons", "days"):
         value = getattr(rule, name)
         if isinstance(value, str) or not isinstance(value, Iterable):
@@ -751,7 +756,7 @@ def _unreadable(rule: Rule) -> str:
     try:
         if rule.hours:
             _hours(rule.hours)
-        if rule.tells_time:
+        if rule.tells_time or rule.tz != "UTC":
             ZoneInfo(rule.tz)
         for path, said in args.items():
             _check_condition(path, said)
@@ -977,7 +982,8 @@ def _below(hint: Any, parts: tuple[str, ...]) -> list[Any]:
     if parts[0] == "*" and _is_list_type(origin) and _fields_of(hint) is None:
         return _below_any([one for one in get_args(hint) if one is not ...] or [Any], parts[1:], ())
     if isinstance(origin, type) and issubclass(origin, Mapping) and not typing.is_typeddict(origin):
-        key, value = get_args(hint) or (Any, Any)
+        given = get_args(hint)
+        key, value = given if len(given) == 2 else (Any, Any)  # Counter[str] has one
         return _below_keys(key, value, parts)
     fields = _fields_of(hint)
     if fields is not None and parts[0] in fields:

@@ -532,3 +532,27 @@ def test_a_rule_that_takes_something_out_of_the_arguments_hides_it_from_nobody()
     assert _status(rt, "pay", {"cents": 3}) == "done"
     assert _status(rt, "pay", {"cents": 9}) == "held"
     assert done == [3]
+
+
+@pytest.mark.parametrize("expires", [float("inf"), 1e300, float("nan"), 0])
+def test_a_request_ends_at_a_time_that_can_be_written_down(expires: float) -> None:
+    with pytest.raises(BadRule, match="seconds"):
+        Runtime("memory:", rules=[Rule(expires=expires)])
+    rt = Runtime("memory:")
+    with pytest.raises(UsageError, match="hundred years"):
+        rt.delegate(by="anna", to="bob", until=expires, why="lunch")
+
+
+def test_an_unknown_zone_is_refused_also_where_nothing_asks_for_the_time() -> None:
+    with pytest.raises(BadRule):
+        Runtime("memory:", rules=[Rule(tz="Europe/Berln")])
+
+
+def test_a_mistyped_argument_of_an_undeclared_tool_is_not_let_pass() -> None:
+    rules = [Rule("foreign", args={"cent": ">5"}, decision="refuse"), Rule(undeclared=True, decision="allow")]
+    rt = Runtime("memory:", tools=TOOLS, rules=rules)
+    done: list[str] = []
+    with rt.run() as run:
+        assert run.answer("foreign", {"cents": 9}, handler=lambda cents: done.append("x")).status == "refused"
+        assert run.answer("foreign", {"other": 9}, handler=lambda other: done.append("y")).status == "done"
+    assert done == ["y"]

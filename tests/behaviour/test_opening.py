@@ -43,7 +43,10 @@ def test_an_id_that_cannot_be_one_is_refused_before_anything_is_written(bad) -> 
     assert list(rt.runs()) == []
 
 
-@pytest.mark.parametrize("option", [{"recover": "retry"}, {"if_rolled_back": "no"}, {"wait": -1}, {"deadline": "soon"}])
+@pytest.mark.parametrize(
+    "option",
+    [{"recover": "retry"}, {"if_rolled_back": "no"}, {"wait": -1}, {"deadline": "soon"}, {"deadline": float("inf")}],
+)
 def test_an_option_that_makes_no_sense_is_refused_before_anything_is_written(option) -> None:
     rt = runtime()
     with pytest.raises(UsageError), rt.run("r", **option):
