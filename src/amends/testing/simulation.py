@@ -423,7 +423,8 @@ class Simulation:
     def _side_by_side(self, process: Process, op: Together) -> list[Any]:
         process.in_group = True
         ends: dict[int, Any] = {}
-        inbox: dict[int, tuple[Any, Exception | None]] = dict.fromkeys(range(len(op.flows)), (None, None))
+        inbox: dict[int, tuple[Any, BaseException | None]] = dict.fromkeys(range(len(op.flows)), (None, None))
+        is_cancelled = False
         until: dict[int, float] = dict.fromkeys(inbox, 0.0)
         while inbox:
             ready = [n for n in inbox if until[n] <= self.clock.mono]
@@ -437,7 +438,7 @@ class Simulation:
             except StopIteration as stop:
                 ends[turn] = stop.value
                 continue
-            except Exception as failed:
+            except (Exception, Cancelled) as failed:
                 ends[turn] = failed
                 continue
             try:
@@ -445,6 +446,13 @@ class Simulation:
                 until[turn], process.ready_at = max(until[turn], process.ready_at), 0.0
             except Exception as failed:
                 inbox[turn] = (None, failed)
+            except Cancelled:
+                # As an event loop does it: every member is cancelled, and may still clean up before the group ends.
+                is_cancelled = True
+                inbox = dict.fromkeys([turn, *inbox], (None, Cancelled()))
+                until = dict.fromkeys(inbox, 0.0)
+        if is_cancelled:
+            raise Cancelled
         return [ends[n] for n in sorted(ends)]
 
 
