@@ -134,7 +134,7 @@ def test_a_delegation_that_was_made_up_with_right_hashes_and_removed_is_found(rt
 
 def test_a_delegation_that_has_ended_or_has_not_begun_decides_nothing(rt: Runtime) -> None:
     one = asked(rt, "r")
-    rt.delegate(by="anna", to="bob", until=0.001, why="a blink")
+    rt.delegate(by="anna", to="bob", until=0.00001, why="a blink")
     with pytest.raises(ApprovalVoid):
         rt.approve(one.id, digest=one.digest, by="bob", behalf="anna")
     assert found(rt) == []

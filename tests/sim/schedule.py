@@ -12,6 +12,7 @@ from amends import deciding, doubting, people
 from amends.errors import Busy, Refused, UsageError
 from amends.ledger import ReadRun
 from amends.model import Absent, Happened
+from amends.rows import RunRow
 from amends.states import RUN_FINAL
 from amends.store.memory import MemoryStore
 from amends.testing.checkers import Violation, check_all
@@ -177,7 +178,9 @@ class _Stage:
         newest = sim.store.events[-1].at if sim.store.events else 0.0
         now = max(sim.clock.wall, newest)
         at_rest = _behind_a_person(sim.store)
-        wakes = [r.wake_at - now for r in sim.store.runs.values() if r.wake_at is not None and r.uid not in at_rest]
+        wakes = [
+            self._wakes_in(r, now) for r in sim.store.runs.values() if r.wake_at is not None and r.uid not in at_rest
+        ]
         wakes += [at - sim.clock.mono for at, _ in self.world.later]
         if self.hub.notices.hook is not None:  # without one the outbox is nobody's, and waits for ever
             wakes += [row.tell_at - now for row in sim.store.shelf.approvals.values() if row.tell_at is not None]
@@ -187,6 +190,14 @@ class _Stage:
         sim.advance(max(0.0, min(wakes)) + behind + 0.001)
         self.world.settle_late()
         return True
+
+    def _wakes_in(self, run: RunRow, now: float) -> float:
+        """Return when a worker may do something about the run: after a jump its lease still ends on the monotonic clock."""
+        assert run.wake_at is not None, "asked only of runs that wake"
+        by_wall = run.wake_at - now
+        if by_wall > 0 or not run.owner or run.lease_mono is None:
+            return by_wall
+        return max(by_wall, run.lease_mono - self.sim.clock.mono)
 
     def _nothing_more(self) -> None:
         """Recovery three times more changes nothing and starts nothing."""

@@ -291,10 +291,14 @@ def owner_undisturbed(store: MemoryStore, world: World) -> Iterator[str]:
 
 
 def lease_kept(store: MemoryStore, world: World) -> Iterator[str]:
-    """Nobody gives a run back while a body of it runs: what that does would be nobody's."""
+    """Nobody gives a run back while a body of it runs that asks for calls: what those do would be nobody's.
+
+    A call that is admitted beside a block which is being left is another matter: its outcome is evidence.
+    """
+    outer = {row.parent for row in store.calls.values() if row.parent}
     started: dict[str, str] = {}
     for event in store.events:
-        if event.what == "call" and event.to_state == "started":
+        if event.what == "call" and event.to_state == "started" and event.call in outer:
             started[event.call] = event.root
         elif event.what == "call":
             started.pop(event.call, None)

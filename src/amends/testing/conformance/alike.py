@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from amends import ledger as ops
-from amends.approvalrows import ApprovalRow
+from amends.approvalrows import ApprovalRow, DelegationRow
 from amends.errors import Error
 from amends.rows import CallRow, EventRow, RunRow
 from amends.store.memory import MemoryStore
@@ -58,7 +58,7 @@ def without_places(answer: Any) -> Any:
     match answer:
         case CallRow():
             return replace(answer, seq=0, settled_seq=0)
-        case EventRow():
+        case EventRow() | DelegationRow():
             return replace(answer, seq=0)
         case ApprovalRow():
             return replace(answer, seq=0, used_seq=0)
