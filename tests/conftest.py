@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import signal
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pydantic  # noqa: F401 (amends imports it at a tool's first call: no test's deadline should pay for that)
 import pytest
@@ -20,6 +22,28 @@ def interrupts_arrive() -> None:
     """A suite that a shell started in the background inherits an ignored SIGINT; interrupts are what some tests test."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def no_connection_outlives_its_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close the SQLite ledgers that a test leaves open: newer Pythons count a forgotten connection as a fault."""
+    if request.path.parent.name not in ("audit", "behaviour", "replay", "testing"):
+        yield
+        return
+    from amends.store.sqlite import SqliteStore
+
+    made: list[SqliteStore] = []
+    begin = SqliteStore.__init__
+
+    def remember(store: SqliteStore, *args: Any, **options: Any) -> None:
+        made.append(store)
+        begin(store, *args, **options)
+
+    monkeypatch.setattr(SqliteStore, "__init__", remember)
+    yield
+    for store in made:
+        if hasattr(store, "_pool"):  # made to its end
+            store.close()
 
 
 def pytest_collection_finish() -> None:
