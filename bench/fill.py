@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from amends import Runtime
-from amends.rows import CALL_COLUMNS, EVENT_COLUMNS, RUN_COLUMNS
+from amends.ledger.rows import CALL_COLUMNS, EVENT_COLUMNS, RUN_COLUMNS
 from bench.sides.floor import mariadb_connection
 from bench.sides.ours import pay, url_of
 from bench.sides.timing import args_of

@@ -21,15 +21,13 @@ from pathlib import Path
 from typing import Final
 
 from amends import Runtime
-from amends.bundleops import LoadRecords, ReadRecord, Record
-from amends.chain import GENESIS, link
-from amends.eventrows import EVENT_COLUMNS, EventRow
-from amends.ledger import Store
-from amends.proofs import call_bound, run_bound
-from amends.rows import CALL_COLUMNS, RUN_COLUMNS, CallRow
-from amends.store.locate import store_for
-from amends.store.memory import MemoryStore
-from amends.store.sqlite import SqliteStore
+from amends.encoding.chain import GENESIS, link
+from amends.ledger.changes import call_bound, run_bound
+from amends.ledger.operations import LoadRecords, ReadRecord, Record, Store
+from amends.ledger.rows import CALL_COLUMNS, EVENT_COLUMNS, RUN_COLUMNS, CallRow, EventRow
+from amends.stores import store_for
+from amends.stores.memory import MemoryStore
+from amends.stores.sqlite.store import SqliteStore
 from bench.places import BUILD
 from bench.sides.ours import pay
 from bench.sides.timing import args_of

@@ -24,10 +24,10 @@ from typing import Any, Final
 
 import amends
 from amends import Budget, errors, states
-from amends.engine import judge
-from amends.engine.telling import answer_error
+from amends.engine import doubts
+from amends.engine.answers import answer_error
+from amends.errors import limit_words
 from amends.model import Answer
-from amends.phrases import limit_words
 from amends.testing.checkers import CHECKERS
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -246,12 +246,12 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "call table": lambda: _moves(dict(states.CALL_MOVES)),
     "run table": lambda: _moves(dict(states.RUN_MOVES)),
     "error tree": _error_tree,
-    "never sent": lambda: _kinds_of_exceptions(judge.NEVER_SENT),
-    "perhaps": lambda: _kinds_of_exceptions(judge.PERHAPS),
+    "never sent": lambda: _kinds_of_exceptions(doubts.NEVER_SENT),
+    "perhaps": lambda: _kinds_of_exceptions(doubts.PERHAPS),
     "numbers of the network": lambda: (
-        ", ".join(f"`{errno.errorcode[number]}`" for number in sorted(judge.ERRNOS)) + "\n"
+        ", ".join(f"`{errno.errorcode[number]}`" for number in sorted(doubts.ERRNOS)) + "\n"
     ),
-    "answers of grpc": lambda: ", ".join(f"`{code}`" for code in sorted(judge.GRPC_NO)) + "\n",
+    "answers of grpc": lambda: ", ".join(f"`{code}`" for code in sorted(doubts.GRPC_NO)) + "\n",
     "answers": _answers,
     "names": _names,
     "records": _records,

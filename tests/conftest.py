@@ -30,7 +30,7 @@ def no_connection_outlives_its_test(request: pytest.FixtureRequest, monkeypatch:
     if request.path.parent.name not in ("audit", "behaviour", "replay", "testing"):
         yield
         return
-    from amends.store.sqlite import SqliteStore
+    from amends.stores.sqlite.store import SqliteStore
 
     made: list[SqliteStore] = []
     begin = SqliteStore.__init__

@@ -31,10 +31,20 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, HttpUrl, RootModel, field_validator
 from typing_extensions import TypedDict
 
-import amends.canonical as subject
-from amends.canonical import Stored, canonical, decode, digest, encode, faithful, load_result, store_result
+from amends.encoding import canonical as subject
+from amends.encoding.canonical import (
+    Stored,
+    canonical,
+    decode,
+    digest,
+    encode,
+    faithful,
+    load_result,
+    plain_copy,
+    plain_texts,
+    store_result,
+)
 from amends.errors import LedgerCorrupt, NotStorable, TooLarge
-from amends.plain import plain_copy, plain_texts
 
 
 class Colour(Enum):
@@ -214,7 +224,7 @@ def test_unicode_forms_share_a_text_and_nothing_else_does(text: str, one: str, o
 
 def test_a_set_has_one_key_whatever_the_hash_seed() -> None:
     program = (
-        "from amends.canonical import canonical, digest, encode\n"
+        "from amends.encoding.canonical import canonical, digest, encode\n"
         "value = {'tags': {'a', 'b', 'c', 'd', b'e', ('f', 1), frozenset('xyz')}}\n"
         "print(digest(canonical(value), encode(value, path='args')))"
     )

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from amends.encoding.secret import Hidden, hidden_by
 from amends.errors import BadArguments, BadDeclaration
 from amends.model import Call, Order, Request, Retry
-from amends.secret import Hidden, hidden_by
-from amends.tool import Declaration, Spec, declare, specs_of, tool, twin_kwargs
+from amends.tools.declarations import declare, specs_of
+from amends.tools.spec import Declaration, Spec, twin_kwargs
+from amends.tools.tool import tool
 
 
 def charge(order_id: str, cents: int, note: str = "") -> str:

@@ -17,14 +17,15 @@ from typing import Any
 import pytest
 
 import amends
-from amends import errors, filter, llm, settings, states, testing
+from amends import errors, llm, states, testing
 from amends.cli.app import app
-from amends.engine import judge
-from amends.llm.asking import asked_for, outcome
+from amends.engine import doubts
+from amends.host import listing, settings
 from amends.llm.prices import Prices
-from amends.spec import ClassOptions, TwinSaid
-from amends.store import file
+from amends.llm.requests import asked_for, outcome
+from amends.stores.sqlite import file
 from amends.testing.checkers import CHECKERS
+from amends.tools.spec import ClassOptions, TwinSaid
 from tests.cli.command import run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -347,7 +348,7 @@ def test_every_name_of_an_adapter_is_documented() -> None:
 
 def test_every_field_of_a_filter_is_documented() -> None:
     rows = rows_of("reference/filters.md")
-    assert {*filter.RUN_FIELDS, *filter.CALL_FIELDS, *filter.EVENT_FIELDS} <= rows
+    assert {*listing.RUN_FIELDS, *listing.CALL_FIELDS, *listing.EVENT_FIELDS} <= rows
 
 
 def test_every_checker_is_named_where_the_promises_are() -> None:
@@ -359,17 +360,17 @@ def test_every_checker_is_named_where_the_promises_are() -> None:
 def test_what_an_exception_says_is_listed_in_full() -> None:
     text = text_of("reference/errors-of-tools.md")
     missing = [
-        name for name in (*judge.NEVER_SENT, *judge.PERHAPS) if f"`{name.removeprefix('builtins.')}`" not in text
+        name for name in (*doubts.NEVER_SENT, *doubts.PERHAPS) if f"`{name.removeprefix('builtins.')}`" not in text
     ]
     assert not missing
 
 
 def test_the_columns_of_the_ledger_and_its_events_are_documented() -> None:
-    schema = (ROOT / "src/amends/store/migrations/sqlite/0001_ledger.sql").read_text(encoding="utf-8")
+    schema = (ROOT / "src/amends/stores/migrations/sqlite/0001_ledger.sql").read_text(encoding="utf-8")
     text = text_of("reference/ledger.md")
     for table in re.findall(r"create table (\w+)", schema):
         assert f"`{table}`" in text, f"the table {table} is undocumented"
-    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/amends/store").glob("*.py"))
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src/amends/ledger").glob("*.py"))
     written = set(re.findall(r"note\(\s*\w+,\s*\"([a-z ]+)\"", sources))
     missing = [what for what in written if f"`{what}`" not in text]
     assert written, "the store writes events"

@@ -8,7 +8,7 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from amends.ed25519 import BASE, NOTHING, L, add, is_signed, read_point, times, write_point
+from amends.audit.standalone.ed25519 import BASE, NOTHING, L, add, is_signed, read_point, times, write_point
 
 # RFC 8032, section 7.1: tests 1, 2, 3, SHA(abc); public key, message, signature.
 VECTORS = [

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from amends import AsyncRuntime, Runtime, UsageError, listing, tool
-from amends.ledger import ReadEvents, StoreOp
+from amends import AsyncRuntime, Runtime, UsageError, tool
+from amends.host import listing
+from amends.ledger.operations import ReadEvents, StoreOp
 from amends.testing import runtime
 
 
@@ -111,7 +112,7 @@ class Counted:
 
 
 def test_what_is_older_than_asked_for_is_not_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    from amends.store.memory import MemoryStore
+    from amends.stores.memory import MemoryStore
 
     monkeypatch.setattr(listing, "PAGE", 5)
     now = [1_000_000.0]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from amends import Runtime, UsageError, listing, tool
-from amends.filter import CALL_FIELDS, RUN_FIELDS, parse_filter
-from amends.ledger import ListRuns
+from amends import Runtime, UsageError, tool
+from amends.host import listing
+from amends.host.listing import CALL_FIELDS, RUN_FIELDS, parse_filter
+from amends.ledger.operations import ListRuns
 from amends.testing import runtime
 
 

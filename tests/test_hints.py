@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from amends import Runtime, errors, tool
-from amends.error import Error
-from amends.errors import OutOfOrder, Rejected
+from amends.errors import Error, OutOfOrder, Rejected
 
 
 def _classes(base: type[Error] = Error) -> list[type[Error]]:

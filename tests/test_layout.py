@@ -18,146 +18,65 @@ ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src" / "amends"
 PAGE = "docs/explanation/architecture.md"
 
-# ---- the rule, as a table -----------------------------------------------------------------
+# ---- the rule, as a picture ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One row of the layout: its members, what they may import beside their own row, and why."""
+class Layer:
+    """One layer of the picture: its folders and root modules, the layers it may import, and why."""
 
     members: tuple[str, ...]
     may_import: tuple[str, ...]
     why: str
 
 
-ROWS: dict[str, Row] = {
-    "words": Row(
-        (
-            *(
-                "record",
-                "error",
-                "errors",
-                "approvalerrors",
-                "phrases",
-                "model",
-                "states",
-                "plain",
-                "chain",
-                "secret",
-                "visible",
-            ),
-            *("canonical", "noticeerrors", "report", "planned", "doubted", "reconciled", "budget", "overspent"),
-            *("verified", "bundleerrors", "bundlerules", "bundleverify", "bundlevouch", "ed25519"),
-            *("replayerrors", "replayed"),
-            "checkpoint",
-            *("forkerrors", "compared"),
-        ),
-        (),
-        "the words that everything else is said in depend on nothing",
-    ),
-    "tools": Row(
-        (
-            *(
-                "tool",
-                "spec",
-                "signature",
-                "declare",
-                "check",
-                "flow",
-                "rows",
-                "eventrows",
-                "lockrows",
-                "ops",
-                "ledger",
-                "answers",
-            ),
-            *("joining", "filter", "planmark", "deskops", "budgetrows", "budgetops", "rules", "approvalrows"),
-            *("approvalops", "noticeops", "links", "charges"),
-            *("veil", "markrows", "sealops", "bundleops", "valueops", "proofs", "twins", "elsewhere"),
-            *("checkpointrows", "checkpointops", "auditops"),
-            *("forkrows", "forkops"),
-        ),
-        ("words",),
-        "a declaration and an operation are data: whoever performs them comes later",
-    ),
-    "engine": Row(
+WORDS_LAYER = ("errors", "states", "model", "report", "visible", "encoding", "audit.standalone")
+LAYERS: dict[str, Layer] = {
+    "words": Layer(WORDS_LAYER, (), "what everything else is said in depends on nothing"),
+    "tools": Layer(("tools",), ("words",), "a declaration is data: whoever performs it comes later"),
+    "ledger": Layer(("ledger",), ("words", "tools"), "ledger/ decides what a transaction does and performs no IO"),
+    "engine": Layer(
         ("engine",),
-        ("words", "tools"),
+        ("words", "tools", "ledger"),
         "engine/ performs nothing: await an operation object instead, and let a driver perform it",
     ),
-    "drive": Row(
-        ("drive", "aiodrive", "loop", "bell", "context", "process", "idempotency"),
-        ("words", "tools", "engine"),
+    "drivers": Layer(
+        ("drivers", "idempotency"),
+        ("words", "tools", "ledger", "engine"),
         "a driver performs operations for any engine and any store: it may not know which store",
     ),
-    "store": Row(
-        ("store",),
-        ("words", "tools", "drive"),
-        "a store keeps the record and runs no tool: engine and store meet in the runtime only",
+    "stores": Layer(
+        ("stores",),
+        ("words", "tools", "ledger", "drivers"),
+        "a store keeps the record and runs no tool: engine and store meet in host/ only",
     ),
-    "runtime": Row(
-        (
-            "",
-            "runtime",
-            "run",
-            "aio",
-            "aiorun",
-            "blocks",
-            "attempts",
-            "hub",
-            "people",
-            "rehearsal",
-            "planning",
-            "doubting",
-            "reconciling",
-            "doubtdesk",
-            "listing",
-            "deciding",
-            "requesting",
-            "turns",
-            "approvaldesk",
-            "notices",
-            "noticedesk",
-            "notify",
-            "anchor",
-            "upkeep",
-            "keeper",
-            "riding",
-            "settings",
-            *("hiding", "keys", "sealing", "vault"),
-            "worker",
-            "testing",
-            "accounts",
-            "budgetdesk",
-            *("auditing", "auditdesk"),
-            *("otel", "bundle", "bundling", "bundledesk"),
-            *("replaydesk", "replaying", "replayrun", "aioreplay", "denying", "rebuilt", "drawn", "rerunning"),
-            *("checkpointer", "checkpointdesk", "signing", "witness"),
-            *("forking", "forkdesk"),
-        ),
-        ("words", "tools", "engine", "drive", "store"),
-        "the runtime serves every edge, so it may know none of them",
+    "host": Layer(
+        ("host", "links", "signing", "notify"),
+        ("words", "tools", "ledger", "engine", "drivers", "stores"),
+        "host/ is what one process brings; it knows no verb of a person",
+    ),
+    "verbs": Layer(
+        ("people", "audit", "replay", "run", "telemetry"),
+        ("words", "tools", "ledger", "engine", "drivers", "stores", "host"),
+        "the verbs stand on the host; the surface puts them together",
+    ),
+    "surface": Layer(
+        ("", "runtime", "worker", "testing"),
+        ("words", "tools", "ledger", "engine", "drivers", "stores", "host", "verbs"),
+        "the surface serves every edge, so it may know none of them",
     ),
 }
-EDGES = ("llm", "adapters", "gateway", "http", "console", "cli", "engines")
+EDGES = ("llm", "adapters", "cli", "serve", "gateway")
 PUBLIC = ("", "errors", "idempotency", "links", "notify", "signing", "testing", "visible", "worker")
 EDGE_WHY = "an edge stands on amends and its public modules alone, so that each can be removed"
 
-# Third-party packages, by member; an edge brings its own as an extra, the CLI's are always there.
+# Third-party packages, by module; an edge brings its own as an extra, the CLI's are always there.
 THIRD_PARTY: dict[str, frozenset[str]] = {
-    "canonical": frozenset({"pydantic", "pydantic_core"}),
-    "tool": frozenset({"pydantic", "pydantic_core"}),
-    "signature": frozenset({"pydantic", "pydantic_core"}),
-    "declare": frozenset({"pydantic", "pydantic_core"}),
-    "rules": frozenset({"pydantic"}),
-    "store.postgres": frozenset({"psycopg"}),
-    "store.pglink": frozenset({"psycopg"}),
-    "store.pglasting": frozenset({"psycopg"}),
-    "store.pgjoin": frozenset({"psycopg"}),
-    "store.pgschema": frozenset({"psycopg"}),
-    "store.pgerrors": frozenset({"psycopg"}),
-    "store.mysql": frozenset({"pymysql"}),
-    "otel": frozenset({"opentelemetry"}),
+    "encoding": frozenset({"pydantic", "pydantic_core"}),
+    "tools": frozenset({"pydantic", "pydantic_core"}),
+    "stores.postgres": frozenset({"psycopg"}),
+    "stores.mysql": frozenset({"pymysql"}),
+    "telemetry": frozenset({"opentelemetry"}),
     "cli": frozenset({"typer", "click", "rich"}),
 }
 
@@ -196,12 +115,14 @@ def _name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def row_of(module: str) -> str | None:
-    """The row or edge that a module belongs to; None where the table does not have it."""
-    member = module.partition(".")[0]
+def layer_of(module: str) -> str | None:
+    """The layer or edge that a module belongs to; None where the picture does not have it."""
+    member, *below = module.split(".")
     if member in EDGES:
         return member
-    return next((name for name, row in ROWS.items() if member in row.members), None)
+    # A folder inside a folder may be a member of its own.
+    found = [(member, *below[:1]), (member,)]
+    return next((name for parts in found for name, layer in LAYERS.items() if ".".join(parts) in layer.members), None)
 
 
 def imports(tree: ast.Module, known: frozenset[str]) -> Iterator[tuple[int, str]]:
@@ -217,38 +138,40 @@ def imports(tree: ast.Module, known: frozenset[str]) -> Iterator[tuple[int, str]
 
 
 def broken_imports(module: str, tree: ast.Module, known: frozenset[str] = frozenset()) -> list[str]:
-    """Each import that the table does not allow, with the reason."""
-    row = row_of(module)
+    """Each import that the picture does not allow, with the reason."""
+    layer = layer_of(module)
     shown = f"amends.{module}".rstrip(".")
-    if row is None:
-        return [f"{shown}: in no row of the layout; give it one in ROWS ({PAGE})"]
+    if layer is None:
+        return [f"{shown}: in no layer of the picture; give it one in LAYERS ({PAGE})"]
     found = dict.fromkeys(imports(tree, known))
     return [
         f"{shown}:{line} imports {target}: {reason}; see {PAGE}"
         for line, target in found
-        if (reason := _refusal(module, row, target))
+        if (reason := _refusal(module, layer, target))
     ]
 
 
-def _refusal(module: str, row: str, target: str) -> str | None:
+def _refusal(module: str, layer: str, target: str) -> str | None:
     top, _, below = target.partition(".")
     if top == "":
         return "a relative import hides where it points; say it in full"
     if top == "amends":
-        return _refusal_edge(module, below) if row in EDGES else _refusal_inside(row, below)
-    if row == "engine" and top in PERFORMING:
-        return ROWS["engine"].why
-    if top in sys.stdlib_module_names or (row in EDGES and row != "cli"):
+        return _refusal_edge(module, below) if layer in EDGES else _refusal_inside(layer, below)
+    if layer == "engine" and top in PERFORMING:
+        return LAYERS[layer].why
+    if top in sys.stdlib_module_names or (layer in EDGES and layer != "cli"):
         return None
-    allowed = THIRD_PARTY.get(module) or THIRD_PARTY.get(module.partition(".")[0]) or frozenset()
+    parts = module.split(".")
+    prefixes = [".".join(parts[: n + 1]) for n in range(len(parts))]
+    allowed = frozenset[str]().union(*(THIRD_PARTY.get(prefix, frozenset()) for prefix in prefixes))
     return None if top in allowed else "this module uses the standard library only (THIRD_PARTY lists who may use more)"
 
 
-def _refusal_inside(row: str, below: str) -> str | None:
-    target_row = row_of(below)
-    if target_row == row or target_row in ROWS[row].may_import:
+def _refusal_inside(layer: str, below: str) -> str | None:
+    target_layer = layer_of(below)
+    if target_layer == layer or target_layer in LAYERS[layer].may_import:
         return None
-    return ROWS[row].why
+    return LAYERS[layer].why
 
 
 def _refusal_edge(module: str, below: str) -> str | None:
@@ -263,14 +186,14 @@ def _refusal_edge(module: str, below: str) -> str | None:
 # ---- the rule holds -----------------------------------------------------------------------
 
 
-def test_every_import_points_up_the_table() -> None:
+def test_every_import_points_up_the_picture() -> None:
     trees = modules()
     known = frozenset(trees)
     # `from amends import tool` in an edge means the name that the package exports, not the module behind it.
     exported = _bound_names(trees.get("", ast.Module([], [])))
     problems: list[str] = []
     for name, tree in trees.items():
-        problems += broken_imports(name, tree, known - exported if row_of(name) in EDGES else known)
+        problems += broken_imports(name, tree, known - exported if layer_of(name) in EDGES else known)
     assert problems == [], "\n" + "\n".join(problems)
 
 
@@ -285,27 +208,31 @@ def _bound_names(tree: ast.Module) -> frozenset[str]:
         ("engine.call", "import asyncio", False),
         ("engine.call", "def f():\n    import time", False),
         ("engine.call", "from concurrent.futures import Future", False),
-        ("engine.call", "from amends.store.memory import Memory", False),
+        ("engine.call", "from amends.stores.memory import Memory", False),
         ("engine.call", "if TYPE_CHECKING:\n    from amends.runtime import Run", False),
         ("engine.call", "from amends import Runtime", False),
         ("engine.call", "from ..runtime import Run", False),
         ("engine.call", "import pydantic", False),
-        ("engine.call", "from amends.ops import Invoke\nfrom amends.engine.law import Law\nimport hashlib", True),
-        ("states", "from amends.tool import Tool", False),
+        (
+            "engine.call",
+            "from amends.ledger.world import Invoke\nfrom amends.engine.law import Law\nimport hashlib",
+            True,
+        ),
+        ("states", "from amends.tools.tool import Tool", False),
         ("model", "from amends.states import CallState", True),
         ("model", "import pydantic", False),
-        ("canonical", "import pydantic", True),
-        ("store.memory", "from amends.engine.call import guarded", False),
-        ("store.sqlite", "import sqlite3\nfrom amends.store.protocol import Store", True),
-        ("store.sqlite", "import psycopg", False),
-        ("drive", "from amends.store.memory import Memory", False),
+        ("encoding.canonical", "import pydantic", True),
+        ("stores.memory", "from amends.engine.call import guarded", False),
+        ("stores.sqlite.store", "import sqlite3\nfrom amends.stores.sql import Desk", True),
+        ("stores.sqlite.store", "import psycopg", False),
+        ("drivers.blocking", "from amends.stores.memory import Memory", False),
         ("runtime", "from amends.cli import main", False),
         ("runtime", "import typer", False),
-        ("runtime", "from amends.store.sqlite import connect\nimport threading", True),
+        ("runtime", "from amends.stores.sqlite.store import connect\nimport threading", True),
         ("cli.main", "from amends import Runtime\nfrom amends.errors import Busy\nimport typer", True),
         ("cli.main", "from amends.cli.demo import demo", True),
         ("cli.main", "from amends.engine.call import guarded", False),
-        ("cli.main", "from amends.console import app", False),
+        ("cli.main", "from amends.serve import app", False),
         ("cli.main", "import httpx", False),
         ("adapters.langgraph", "from amends.adapters.openai import guarded", False),
         ("adapters.langgraph", "import langgraph\nfrom amends import Runtime", True),
@@ -313,7 +240,7 @@ def _bound_names(tree: ast.Module) -> frozenset[str]:
     ],
 )
 def test_the_import_rule_sees_what_it_forbids(module: str, source: str, is_lawful: bool) -> None:
-    known = frozenset({"runtime", "store.memory", "engine.call"})
+    known = frozenset({"runtime", "stores.memory", "engine.call"})
     assert is_lawful == (broken_imports(module, ast.parse(source), known) == [])
 
 
@@ -347,7 +274,7 @@ def test_engine_performs_nothing() -> None:
     problems = [
         f"amends.{name}:{problem}; see {PAGE}"
         for name, tree in modules().items()
-        if row_of(name) == "engine"
+        if layer_of(name) == "engine"
         for problem in broken_engine_rules(tree)
     ]
     assert problems == [], "\n" + "\n".join(problems)

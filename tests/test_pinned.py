@@ -12,11 +12,11 @@ from uuid import UUID
 import pytest
 
 from amends import Request, tool
-from amends.canonical import canonical, digest, encode
+from amends.encoding.canonical import canonical, digest, encode
 from amends.engine.session import Ask, Session, ask_for, compensation_key, provider_key
-from amends.ops import Lease
-from amends.rows import CallRow
-from amends.tool import specs_of
+from amends.ledger.rows import CallRow
+from amends.ledger.world import Lease
+from amends.tools.declarations import specs_of
 
 
 class Colour(Enum):

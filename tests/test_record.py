@@ -16,8 +16,8 @@ import pytest
 
 import amends
 from amends import Call, Request
-from amends.record import dataclass
-from amends.rows import CallRow
+from amends.encoding.dataclass import dataclass
+from amends.ledger.rows import CallRow
 
 T = TypeVar("T")
 

@@ -17,7 +17,9 @@ from pydantic import BaseModel, Field, field_validator
 
 from amends.errors import BadArguments
 from amends.model import Call, Staged
-from amends.tool import Spec, declare, schemas, specs_of, tool
+from amends.tools.declarations import declare, specs_of
+from amends.tools.spec import Spec, schemas
+from amends.tools.tool import tool
 
 
 class Colour(Enum):

@@ -14,7 +14,9 @@ from typing import Any, get_type_hints
 import pytest
 
 from amends.errors import BadDeclaration, NoRun, WrongColour
-from amends.tool import Declaration, Options, declare, enter_scope, leave_scope, specs_of, tool
+from amends.tools.declarations import declare, specs_of
+from amends.tools.spec import Declaration
+from amends.tools.tool import Options, enter_scope, leave_scope, tool
 
 
 @dataclass

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from amends.tool import Declaration, Tool, declare, tool
+from amends.tools.declarations import declare
+from amends.tools.spec import Declaration
+from amends.tools.tool import Tool, tool
 
 if TYPE_CHECKING:
-    from amends.aio import AsyncRuntime
-    from amends.aiorun import AsyncRun
-    from amends.attempts import AsyncAttempt, Attempt
-    from amends.budget import Budget, BudgetState, Cost, CostLine
-    from amends.checkpoint import Checkpoint
-    from amends.compared import Comparison
-    from amends.context import current_call, current_run, spent
-    from amends.doubted import Doubt, Evidence
+    from amends.drivers.context import current_call, current_run, spent
+    from amends.encoding.chain import Checkpoint
+    from amends.encoding.secret import Secret
     from amends.errors import (
         Error,
         Held,
@@ -31,8 +28,12 @@ if TYPE_CHECKING:
         Absent,
         Answer,
         Approval,
+        Budget,
+        BudgetState,
         Call,
         Collected,
+        Cost,
+        CostLine,
         Event,
         Happened,
         Lock,
@@ -48,15 +49,24 @@ if TYPE_CHECKING:
         Unknown,
         Yes,
     )
-    from amends.planned import Next, Planned, Preview, RollbackPlan
-    from amends.reconciled import Mismatch, Reconciliation
-    from amends.replayed import Replayed
-    from amends.report import Report
-    from amends.rules import Rule, RuleTest, RuleVerdict
-    from amends.run import Run
-    from amends.runtime import Runtime
-    from amends.secret import Secret
-    from amends.verified import Problem, Verified
+    from amends.report import (
+        Comparison,
+        Doubt,
+        Evidence,
+        Mismatch,
+        Next,
+        Planned,
+        Preview,
+        Problem,
+        Reconciliation,
+        Replayed,
+        Report,
+        RollbackPlan,
+        Verified,
+    )
+    from amends.run import AsyncAttempt, AsyncRun, Attempt, Run
+    from amends.runtime import AsyncRuntime, Runtime
+    from amends.tools.rules import Rule, RuleTest, RuleVerdict
 
 __version__ = "0.1.0.dev0"
 
@@ -128,14 +138,13 @@ __all__ = [
 ]
 
 _WHERE: Final = {
-    "aio": ("AsyncRuntime",),
-    "aiorun": ("AsyncRun",),
-    "attempts": ("AsyncAttempt", "Attempt"),
-    "budget": ("Budget", "BudgetState", "Cost", "CostLine"),
-    "checkpoint": ("Checkpoint",),
-    "compared": ("Comparison",),
-    "context": ("current_call", "current_run", "spent"),
-    "doubted": ("Doubt", "Evidence"),
+    "drivers.context": (
+        "current_call",
+        "current_run",
+        "spent",
+    ),
+    "encoding.chain": ("Checkpoint",),
+    "encoding.secret": ("Secret",),
     "errors": (
         "Error",
         "Held",
@@ -152,8 +161,12 @@ _WHERE: Final = {
         "Absent",
         "Answer",
         "Approval",
+        "Budget",
+        "BudgetState",
         "Call",
         "Collected",
+        "Cost",
+        "CostLine",
         "Event",
         "Happened",
         "Lock",
@@ -169,15 +182,36 @@ _WHERE: Final = {
         "Unknown",
         "Yes",
     ),
-    "planned": ("Next", "Planned", "Preview", "RollbackPlan"),
-    "reconciled": ("Mismatch", "Reconciliation"),
-    "replayed": ("Replayed",),
-    "report": ("Report",),
-    "rules": ("Rule", "RuleTest", "RuleVerdict"),
-    "run": ("Run",),
-    "runtime": ("Runtime",),
-    "secret": ("Secret",),
-    "verified": ("Problem", "Verified"),
+    "report": (
+        "Comparison",
+        "Doubt",
+        "Evidence",
+        "Mismatch",
+        "Next",
+        "Planned",
+        "Preview",
+        "Problem",
+        "Reconciliation",
+        "Replayed",
+        "Report",
+        "RollbackPlan",
+        "Verified",
+    ),
+    "run": (
+        "AsyncAttempt",
+        "AsyncRun",
+        "Attempt",
+        "Run",
+    ),
+    "runtime": (
+        "AsyncRuntime",
+        "Runtime",
+    ),
+    "tools.rules": (
+        "Rule",
+        "RuleTest",
+        "RuleVerdict",
+    ),
 }
 """Where each name is. ``tool`` alone is there at once: its module has its name, and would take its place."""
 _MODULE_OF: Final = {name: module for module, names in _WHERE.items() for name in names}

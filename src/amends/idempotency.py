@@ -12,7 +12,7 @@ import re
 import time
 from typing import Final, Literal
 
-from amends.context import current_call
+from amends.drivers.context import current_call
 from amends.errors import NoRun
 from amends.model import Call, NoEffect
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal, Protocol, TypeAlias, get_args
 
+from amends.encoding.dataclass import dataclass
 from amends.errors import BadConfig, LinkVoid, UsageError
-from amends.record import dataclass
 
 Verb: TypeAlias = Literal["approve", "reject"]
 VERBS: Final[tuple[Verb, ...]] = get_args(Verb)

@@ -20,11 +20,11 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from amends.canonical import encode
+from amends.encoding.canonical import encode
+from amends.encoding.secret import Secret, is_unreadable
 from amends.errors import BadConfig, NotDelivered, NotStorable, UsageError
 from amends.model import Approval
-from amends.secret import Secret
-from amends.visible import ascii_json, is_unreadable, printable, visible, visible_args, visible_value
+from amends.visible import ascii_json, printable, visible, visible_args, visible_value
 
 TOLERANCE_S: Final = 300.0
 """How old, or how far ahead, the timestamp of a webhook may be: what was overheard is worth nothing later."""

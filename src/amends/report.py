@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, Final
+from decimal import Decimal
+from typing import Any, Final, Literal, TypeAlias
 
+from amends.encoding.canonical import canonical
+from amends.encoding.dataclass import dataclass, field
+from amends.errors import LedgerTampered, NotStorable, plain_mapping
 from amends.model import Call, Lock, Residue, RunInfo
-from amends.phrases import plain_mapping
-from amends.record import dataclass, field
-from amends.states import RunState
+from amends.states import CallState, RunState
 from amends.visible import visible, visible_value
 
 GLYPHS: Final = {
@@ -204,3 +206,639 @@ def _foot(report: Report) -> Iterator[str]:
         yield f"   → {visible(cause, prose=True)}"
     if report.skipped:
         yield f"   → not taken over here: this process does not have {', '.join(map(visible, report.skipped))}"
+
+
+# ---- What a person is shown before a word is said: a rollback as it would go, and what each answer to a d
+
+
+Doing: TypeAlias = Literal["compensate", "probe", "guard", "start", "ask"]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One thing that amends would do next with a call.
+
+    ``compensate``: take it back. ``probe``: ask the world about it first. ``guard``: see whether somebody changed it
+    since. ``start``: run its body (again). ``ask``: nothing alone, a person is asked.
+    """
+
+    what: Doing
+    call: Call
+    by: str
+    """The name of the function that would run; empty where a person is asked."""
+    args: Mapping[str, Any] = field(default_factory=dict)
+    """What it would be given, besides the call itself."""
+    note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return {
+            "what": self.what,
+            "call": self.call.id,
+            "tool": self.call.tool,
+            "by": self.by,
+            "args": plain(dict(self.args)),
+            "note": self.note,
+        }
+
+    def __str__(self) -> str:
+        args = ", ".join(f"{visible(name)}={visible_value(value)}" for name, value in self.args.items())
+        done = f"{visible(self.by)}({args})" if self.by else "a person is asked"
+        note = f"; {visible(self.note, prose=True)}" if self.note else ""
+        return f"{self.what} {visible(self.call.tool)} ({visible(self.call.id)}): {done}{note}"
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackPlan:
+    """What a rollback would do, in order. Valid for as long as ``hash`` is: until the run moves."""
+
+    run_id: str
+    hash: str
+    """Hand it to ``rt.rollback(run, plan=...)``: refused with ``StalePlan`` once the ledger has moved."""
+    compensations: tuple[Planned, ...] = ()
+    """In the order in which they start."""
+    cannot: tuple[Residue, ...] = ()
+    """What would be left standing, and why."""
+    doubts: tuple[Planned, ...] = ()
+    """What must be found out first, and how; nothing is taken back while that needs no person."""
+    dropped: tuple[Call, ...] = ()
+    """Accepted or held, and then never started."""
+    running: tuple[Call, ...] = ()
+    """In flight at its owner: each lands first, and is taken back if it had an effect."""
+    refused: str | None = None
+    """Why the run cannot be rolled back at all; None: it can."""
+    state: RunState = "open"
+    """The run's state when this was planned."""
+    forks: tuple[str, ...] = ()
+    """The forks, open or committed, that would lose what they stand on."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing would be left standing or in doubt, if every compensation succeeds."""
+        return self.refused is None and not (self.cannot or self.doubts or self.running)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data: the same facts as the text, and all of them."""
+        return {
+            "run": self.run_id,
+            "hash": self.hash,
+            "state": self.state,
+            "refused": self.refused,
+            "complete": self.complete,
+            "compensations": [one.to_dict() for one in self.compensations],
+            "cannot": [{"call": left.call.id, "tool": left.call.tool, "why": left.why} for left in self.cannot],
+            "doubts": [one.to_dict() for one in self.doubts],
+            "dropped": [{"call": call.id, "tool": call.tool} for call in self.dropped],
+            "running": [{"call": call.id, "tool": call.tool} for call in self.running],
+            "forks": list(self.forks),
+        }
+
+    def to_json(self) -> str:
+        """The same as text."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, indent=2)
+
+    def __str__(self) -> str:
+        return "\n".join(_plan_lines(self))
+
+
+def _plan_lines(plan: RollbackPlan) -> Iterator[str]:
+    yield f"rollback of run {visible(plan.run_id)}   plan {plan.hash}"
+    if plan.refused is not None:
+        yield f"   = refused: {visible(plan.refused, prose=True)}"
+        return
+    for call in plan.running:
+        yield f"   ▸ in flight: {visible(call.tool)} ({visible(call.id)}) lands first"
+    for one in plan.doubts:
+        yield f"   ? {one}"
+    for number, one in enumerate(plan.compensations, 1):
+        yield f"   {number}. {one}"
+    for call in plan.dropped:
+        yield f"   – dropped: {visible(call.tool)} ({visible(call.id)})"
+    for left in plan.cannot:
+        yield f"   ! left standing: {visible(left.call.tool)} ({visible(left.call.id)}): {visible(left.why, prose=True)}"
+    for fork in plan.forks:
+        yield f"   ! fork {visible(fork)} stands on what would be taken back"
+    if plan.complete:
+        yield "   = nothing would be left standing"
+
+
+# ---- beforehand ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What one answer to a doubt would make of its call and its run, if everything that follows goes well."""
+
+    call_state: CallState
+    """Of the call that the answer is about, when amends has done what it does next."""
+    run_state: RunState
+    does: tuple[Planned, ...] = ()
+    """In order; another doubt's probe is taken to say nothing, every body and compensation to succeed."""
+    who: Literal["here", "owner", "worker", "agent"] = "here"
+    """Who goes on: this process at once, the run's owner, a worker that has the tools, or its agent."""
+    causes: tuple[str, ...] = ()
+    """What would still keep the run from its end."""
+    refused: str | None = None
+    """Why the answer would not be taken; None: it would."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return {
+            "call_state": self.call_state,
+            "run_state": self.run_state,
+            "does": [one.to_dict() for one in self.does],
+            "who": self.who,
+            "causes": list(self.causes),
+            "refused": self.refused,
+        }
+
+    def __str__(self) -> str:
+        if self.refused is not None:
+            return f"not possible: {visible(self.refused, prose=True)}"
+        does = "; then ".join(str(one) for one in self.does) or "starts nothing"
+        who = {"owner": "its owner goes on: ", "worker": "a worker goes on: ", "agent": "its agent goes on: "}
+        return f"{who.get(self.who, '')}{does}; the call is {self.call_state}, the run {self.run_state}"
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What the run would do next for each of the three answers to a doubt."""
+
+    call: Call
+    happened: Next
+    absent: Next
+    unknown: Next
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        answers = {"happened": self.happened, "absent": self.absent, "unknown": self.unknown}
+        return {"call": self.call.id, "tool": self.call.tool, **{k: one.to_dict() for k, one in answers.items()}}
+
+    def __str__(self) -> str:
+        answers = {"Happened": self.happened, "Absent": self.absent, "Unknown": self.unknown}
+        return "\n".join(
+            [f"{visible(self.call.tool)} ({visible(self.call.id)}) is {self.call.state}"]
+            + [f"   {k}: {v}" for k, v in answers.items()]
+        )
+
+
+# ---- A doubt as a person needs it: what was sent, when it was lost, how to ask, and what was learned sinc
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One thing that was learned of a doubt, and when."""
+
+    at: datetime
+    by: str
+    """``probe``: amends asked; ``person``: somebody asked; ``late`` or ``fenced``: a body returned after all."""
+    attempt: int
+    """The attempt, of the call or of its compensation, that it is about."""
+    answer: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt(Call):
+    """A call of which nobody here can say what became of it, or of its compensation."""
+
+    about: Literal["call", "compensation"] = "call"
+    """``key`` and ``attempt`` are those of what is in doubt."""
+    sent: Mapping[str, Any] = field(default_factory=dict)
+    """What the body, or the compensation, was given."""
+    sent_at: datetime | None = None
+    lost_at: datetime | None = None
+    """When its answer was given up, or its owner was found dead."""
+    probe: str | None = None
+    """The function that ``rt.probe`` asks; None: there is none here, and a person must look."""
+    next_probe_at: datetime | None = None
+    evidence: tuple[Evidence, ...] = ()
+    """What was learned since it was sent, oldest first."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        learned = [
+            {"at": one.at, "by": one.by, "attempt": one.attempt, "answer": one.answer, "why": one.why}
+            for one in self.evidence
+        ]
+        facts = {
+            "call": self.id,
+            "run": self.run_id,
+            "tool": self.tool,
+            "kind": self.kind,
+            "state": self.state,
+            "about": self.about,
+            "key": self.key,
+            "attempt": self.attempt,
+            "sent": dict(self.sent),
+            "sent_at": self.sent_at,
+            "lost_at": self.lost_at,
+            "why": self.why,
+            "error": self.error,
+            "probe": self.probe,
+            "next_probe_at": self.next_probe_at,
+            "evidence": learned,
+        }
+        found: dict[str, Any] = plain(facts)
+        return found
+
+
+# ---- What the ledger and the world disagree about, tool by tool
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One thing that the ledger and the world do not agree about."""
+
+    call: Call | None
+    """The call that it is about; None: the ledger has none for it."""
+    effect: Any
+    """As the listing gave it; None where a probe was asked."""
+    why: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        call = self.call
+        about = {} if call is None else {"call": call.id, "run": call.run_id, "state": call.state}
+        return {**about, "effect": plain(self.effect), "why": self.why}
+
+    def __str__(self) -> str:
+        what = (
+            "nothing in the ledger"
+            if self.call is None
+            else f"{visible(self.call.id)} in run {visible(self.call.run_id)}"
+        )
+        seen = "" if self.effect is None else f" ({visible_value(self.effect)})"
+        return f"{what}{seen}: {visible(self.why, prose=True)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciliation:
+    """The ledger beside the world, for one tool. Nothing was changed by looking."""
+
+    tool: str
+    compared: int
+    """Calls of the ledger that were looked at."""
+    listed: int | None
+    """Effects that ``list_effects`` gave; None: the tool has no listing."""
+    asked: int
+    """How often a probe was asked."""
+    missing: tuple[Mismatch, ...] = ()
+    """The ledger says that it stands; the world does not have it."""
+    unrecorded: tuple[Mismatch, ...] = ()
+    """The world has it; the ledger does not know it, or says that it does not stand."""
+    doubts: tuple[Mismatch, ...] = ()
+    """Calls in doubt, with what the world says of them now: ``rt.resolve`` settles them."""
+    unclear: tuple[Mismatch, ...] = ()
+    """Asked, and not answered one way or the other: in flight, too early, or the probe does not know."""
+    unasked: int = 0
+    """Calls that ``limit`` left out."""
+
+    @property
+    def orphans(self) -> tuple[Mismatch, ...]:
+        """Both sides: what only the ledger has, then what only the world has."""
+        return self.missing + self.unrecorded
+
+    @property
+    def agrees(self) -> bool:
+        """Whether there is no orphan on either side."""
+        return not self.orphans
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        parts = {
+            "missing": self.missing,
+            "unrecorded": self.unrecorded,
+            "doubts": self.doubts,
+            "unclear": self.unclear,
+        }
+        told = {name: [one.to_dict() for one in found] for name, found in parts.items()}
+        head = {"tool": self.tool, "agrees": self.agrees, "compared": self.compared, "listed": self.listed}
+        return {**head, "asked": self.asked, "unasked": self.unasked, **told}
+
+    def to_json(self) -> str:
+        """The same as text."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, indent=2)
+
+    def __str__(self) -> str:
+        return "\n".join(_reconciliation_lines(self))
+
+
+def _reconciliation_lines(found: Reconciliation) -> Iterator[str]:
+    listed = "" if found.listed is None else f", {found.listed} effects listed"
+    yield f"{visible(found.tool)}: {found.compared} calls compared{listed}, {found.asked} probes asked"
+    for title, part in (
+        ("only in the ledger", found.missing),
+        ("only in the world", found.unrecorded),
+        ("in doubt", found.doubts),
+        ("unclear", found.unclear),
+    ):
+        yield from (f"   {title}: {one}" for one in part)
+    if found.unasked:
+        yield f"   not asked about: {found.unasked} older calls"
+    if found.agrees:
+        yield "   = the ledger and the world agree"
+
+
+# ---- What a look at the whole record found: that nothing was changed, or where and how it was
+
+
+PROBLEMS_MAX: Final = 100
+"""So many are told, the first in the record; who changed a thousand events changed this one too."""
+Tampering: TypeAlias = Literal[
+    "edited",
+    "deleted",
+    "inserted",
+    "swapped",
+    "rewritten",
+    "cut",
+    "put_back",
+    "row_changed",
+    "row_forged",
+    "row_missing",
+    "payload_changed",
+    "bad_signature",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is not as it was written."""
+
+    run_id: str
+    root: str
+    """The uid of the tree's first run."""
+    n: int
+    """The number of the bad event in its tree, of the row's last event, or of the one that is missing; 0: of none."""
+    seq: int
+    """Its place in the ledger; 0: none."""
+    how: Tampering
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return {"run": self.run_id, "event": self.n, "seq": self.seq, "how": self.how, "text": self.text}
+
+    def __str__(self) -> str:
+        run = visible(self.run_id or self.root or "-")
+        return f"run {run}, event {self.n or '-'}: {self.how}: {visible(self.text, prose=True)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The record as it was found. Nothing was changed by looking."""
+
+    runs: int
+    events: int
+    checkpoints: int = 0
+    unanchored: int = 0
+    """Events that are younger than the newest checkpoint: what was changed and hashed anew there does not show."""
+    unproved: int = 0
+    """Payloads that are encrypted with a key which is not here: nobody here can tell whether they were changed."""
+    anchored: int = 0
+    """The checkpoint that is known outside and that the ledger was held against; 0: there was no anchor."""
+    problems: tuple[Problem, ...] = ()
+    """The first in the record first, and no more than a hundred."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything is as it was written."""
+        return not self.problems
+
+    def raise_if_broken(self) -> Verified:
+        """Itself; raises ``LedgerTampered`` with the first bad event where something was changed."""
+        if self.problems:
+            first = self.problems[0]
+            raise LedgerTampered(
+                f"the record was changed: {first}", run_id=first.run_id or None, event=first.n, how=first.how
+            )
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        counts = {"runs": self.runs, "events": self.events, "checkpoints": self.checkpoints}
+        told = [one.to_dict() for one in self.problems]
+        left = {"unanchored": self.unanchored, "unproved": self.unproved, "anchored": self.anchored}
+        return {"ok": self.ok, **counts, **left, "problems": told}
+
+    def __str__(self) -> str:
+        if self.ok:
+            return f"{self.events:,} events of {self.runs:,} runs are as they were written"
+        return "\n".join(map(str, self.problems))
+
+
+# ---- What became of replaying one recorded run against the code of today
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One run, replayed. ``how``: same; or what a ``Diverged`` says; output, denied, raised, unreadable."""
+
+    run_id: str
+    source: str
+    """Where its record came from: the ledger, or the name of a file."""
+    how: str
+    calls: int = 0
+    """How many of its calls were asked for."""
+    of: int = 0
+    """How many were to be."""
+    why: str = ""
+    hint: str = ""
+    call_id: str | None = None
+    """The recorded call beside which something else was asked for."""
+    diff: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    @property
+    def same(self) -> bool:
+        """Whether the code does what it did then."""
+        return self.how == "same"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON data."""
+        return {
+            "run_id": self.run_id,
+            "source": self.source,
+            "same": self.same,
+            "how": self.how,
+            "calls": self.calls,
+            "of": self.of,
+            "why": self.why or None,
+            "hint": self.hint or None,
+            "call_id": self.call_id,
+            "diff": {name: [str(was), str(now)] for name, (was, now) in self.diff.items()},
+        }
+
+
+# ---- Two runs side by side: which call is the first that differs, and in what
+
+
+DIFFERENCES_MAX: Final = 50
+"""Differences of one call that are named; the rest are more of the same."""
+LINE_CHARS_MAX: Final = 100
+ABSENT: Final = "(absent)"
+Alignment: TypeAlias = Literal["same", "shared", "changed", "left", "right"]
+_MARKS: Final[Mapping[str, str]] = {"same": "=", "shared": "=", "changed": "≠", "left": "-", "right": "+"}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One place of an argument, a result or an output where two runs do not say the same."""
+
+    path: str
+    left: Any
+    right: Any
+
+    def __str__(self) -> str:
+        return f"{visible(self.path)}: {_told(self.left)} | {_told(self.right)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A call of the left run beside the one of the right run that answers to it."""
+
+    how: Alignment
+    """``shared``: one call for both, of which a fork only has the record; ``left``, ``right``: only there."""
+    left: Call | None = None
+    right: Call | None = None
+    args: tuple[Difference, ...] = ()
+    result: tuple[Difference, ...] = ()
+    """Where its result, its error or its state differs."""
+    costs: Mapping[str, tuple[Decimal, Decimal]] = field(default_factory=dict)
+
+    @property
+    def alike(self) -> bool:
+        """Whether the same was asked for, and the same came of it."""
+        return self.how in ("same", "shared")
+
+    @property
+    def tool(self) -> str:
+        """The tool of both, or of the one that is there."""
+        call = self.left or self.right
+        assert call is not None, "a pair has a call at least"
+        return call.tool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return {
+            "how": self.how,
+            "tool": self.tool,
+            "left": None if self.left is None else self.left.id,
+            "right": None if self.right is None else self.right.id,
+            "args": [_plain_difference(one) for one in self.args],
+            "result": [_plain_difference(one) for one in self.result],
+            "costs": {unit: [str(left), str(right)] for unit, (left, right) in self.costs.items()},
+        }
+
+    def __str__(self) -> str:
+        costs = [f"{visible(unit)}: {left} | {right}" for unit, (left, right) in self.costs.items()]
+        words = [*map(str, self.args), *map(str, self.result), *costs]
+        if self.how == "shared":
+            words = ["shared"]
+        elif self.how in ("left", "right"):
+            words = [f"only {self.how}"]
+        return f"{visible(self.tool)}   {'; '.join(words)}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two runs, call by call, in the order in which they were asked for."""
+
+    left: RunInfo
+    right: RunInfo
+    pairs: tuple[Pair, ...]
+    output: tuple[Difference, ...] = ()
+    costs: Mapping[str, tuple[Decimal, Decimal]] = field(default_factory=dict)
+    """What each run cost itself, by unit; what a fork shares cost only the original."""
+
+    @property
+    def first(self) -> Pair | None:
+        """The first call that differs; None: they did the same."""
+        return next((pair for pair in self.pairs if not pair.alike), None)
+
+    @property
+    def alike(self) -> bool:
+        """Whether both asked for the same calls, got the same answers and gave the same output."""
+        return self.first is None and not self.output
+
+    @property
+    def shared(self) -> tuple[Pair, ...]:
+        """The calls that the runs have in common because one of them is a fork."""
+        return tuple(pair for pair in self.pairs if pair.how == "shared")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data: the same facts as the text, and all of them."""
+        first = self.first
+        return {
+            "left": {"run": self.left.id, "state": self.left.state},
+            "right": {"run": self.right.id, "state": self.right.state},
+            "alike": self.alike,
+            "first": None if first is None else first.to_dict(),
+            "pairs": [pair.to_dict() for pair in self.pairs],
+            "output": [_plain_difference(one) for one in self.output],
+            "costs": {unit: [str(left), str(right)] for unit, (left, right) in self.costs.items()},
+        }
+
+    def to_json(self) -> str:
+        """The same as text."""
+        return json.dumps(self.to_dict(), ensure_ascii=False, indent=2)
+
+    def __str__(self) -> str:
+        return "\n".join(_cut(line) for line in self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        left, right = (f"{visible(run.id)} ({run.state.replace('_', ' ')})" for run in (self.left, self.right))
+        yield f"left   {left}"
+        yield f"right  {right}"
+        width = max((len(visible(pair.tool)) for pair in self.pairs), default=0)
+        for pair in self.pairs:
+            tool, _, words = str(pair).partition("   ")
+            yield f"   {_MARKS[pair.how]} {tool:<{width}}  {words}".rstrip()
+        first = self.first
+        if first is None:
+            yield "   every call alike"
+        else:
+            ids = " | ".join("-" if call is None else visible(call.id) for call in (first.left, first.right))
+            yield f"   first different call: {visible(first.tool)} ({ids})"
+        yield from (f"   output {one}" for one in self.output)
+        yield from (f"   cost {visible(unit)}: {left} | {right}" for unit, (left, right) in self.costs.items())
+
+
+def differences(left: Any, right: Any, path: str = "") -> tuple[Difference, ...]:
+    """Every place where two values do not mean the same, down to what cannot be taken apart."""
+    found: list[Difference] = []
+    for one in _differences(left, right, path):
+        found.append(one)
+        if len(found) == DIFFERENCES_MAX:
+            break
+    return tuple(found)
+
+
+def _differences(left: Any, right: Any, path: str) -> Iterator[Difference]:
+    if isinstance(left, dict) and isinstance(right, dict):
+        for name in dict.fromkeys([*left, *right]):
+            below = f"{path}.{name}" if path else str(name)
+            yield from _differences(left.get(name, ABSENT), right.get(name, ABSENT), below)
+    elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        for place, (one, other) in enumerate(zip(left, right, strict=True)):
+            yield from _differences(one, other, f"{path}[{place}]")
+    elif not _same(left, right):
+        yield Difference(path or "it", left, right)
+
+
+def _same(left: Any, right: Any) -> bool:
+    try:
+        return canonical(left) == canonical(right)
+    except NotStorable:
+        return bool(left == right)
+
+
+def _plain_difference(one: Difference) -> dict[str, Any]:
+    return {"path": one.path, "left": plain(one.left), "right": plain(one.right)}
+
+
+def _told(value: Any) -> str:
+    return str(value) if value is ABSENT else visible_value(value, bare=True)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= LINE_CHARS_MAX else line[: LINE_CHARS_MAX - 1] + "…"

@@ -16,10 +16,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from amends.checkpoint import to_sign
-from amends.ed25519 import is_signed
+from amends.audit.standalone.ed25519 import is_signed
+from amends.encoding.chain import to_sign
+from amends.encoding.dataclass import dataclass
 from amends.errors import BadConfig
-from amends.record import dataclass
 
 ED25519, HMAC, PUBLIC, HMAC_NAME = "ed25519", "hmac", "ed25519-pub", "hmac-id"
 KINDS: Final = (ED25519, HMAC, PUBLIC)

@@ -31,8 +31,8 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 
-from amends.secret import UNREADABLE, Secret
-from amends.secret import is_unreadable as is_unreadable
+from amends.encoding.secret import UNREADABLE, Secret
+from amends.encoding.secret import is_unreadable as is_unreadable
 
 DEPTH_MAX: Final = 200
 """A value that is nested deeper than the ledger allows is not shown at all."""

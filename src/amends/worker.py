@@ -17,12 +17,11 @@ from datetime import UTC, datetime
 from types import FrameType
 from typing import Final, Protocol
 
-from amends import people
-from amends.aio import AsyncRuntime
 from amends.errors import LedgerUnavailable, UsageError
+from amends.host import runs
+from amends.host.settings import Setting
 from amends.report import Report
-from amends.runtime import Runtime
-from amends.settings import Setting
+from amends.runtime import AsyncRuntime, Runtime
 from amends.visible import visible, visible_log
 
 log = visible_log("amends.worker")
@@ -135,7 +134,7 @@ class Worker:
 
     def _pass(self, rt: Runtime) -> Iterator[Report]:
         rt._tell_due(self.limit)
-        for found in rt._drive(people.abandoned(rt._hub, rt._view, self.limit, rt._agents)):
+        for found in rt._drive(runs.abandoned(rt._hub, rt._view, self.limit, rt._agents)):
             if self.stop.is_set():
                 return
             try:
@@ -143,7 +142,7 @@ class Worker:
             except LedgerUnavailable:
                 raise
             except Exception as error:  # one run that cannot be recovered must not keep the others waiting
-                people.log_lost(rt._hub, found, error)
+                runs.log_lost(rt._hub, found, error)
             else:
                 yield report
         rt._hub.checkpointer.beat()
@@ -177,7 +176,7 @@ class Worker:
 
     async def _pass_async(self, rt: AsyncRuntime) -> AsyncIterator[Report]:
         await rt._tell_due(self.limit)
-        for found in await rt._drive(people.abandoned(rt._hub, rt._view, self.limit, rt._agents)):
+        for found in await rt._drive(runs.abandoned(rt._hub, rt._view, self.limit, rt._agents)):
             if self.stop.is_set():
                 return
             try:
@@ -185,7 +184,7 @@ class Worker:
             except LedgerUnavailable:
                 raise
             except Exception as error:  # one run that cannot be recovered must not keep the others waiting
-                people.log_lost(rt._hub, found, error)
+                runs.log_lost(rt._hub, found, error)
             else:
                 yield report
         await asyncio.to_thread(rt._hub.checkpointer.beat)

@@ -8,8 +8,7 @@ from typing import Any
 
 from amends import Held
 from amends.llm import ScriptedModel
-from amends.llm.hearing import heard_in
-from amends.llm.wire import Api
+from amends.llm.wire import Api, heard_in
 from tests.adapters.conformance import Fails, Outcome, Turn
 from tests.adapters.shop import Shop
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from amends import Approval, Runtime, tool
-from amends.store.memory import MemoryStore
+from amends.stores.memory import MemoryStore
 from amends.testing.runtime import TestClock, TestRuntime
 
 

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from amends import approvalops
-from amends import ledger as ops
-from amends.approvalrows import APPROVAL_COLUMNS
-from amends.rows import CallRow
-from amends.store.locate import store_for
-from amends.store.memory import MemoryStore
+from amends.ledger import operations
+from amends.ledger import operations as ops
+from amends.ledger.rows import APPROVAL_COLUMNS, CallRow
+from amends.stores import store_for
+from amends.stores.memory import MemoryStore
 from amends.testing.conformance.asking import held, need, request_of, start_op, yes
 from amends.testing.conformance.ledger import Ledger, audit
 from tests.scenarios.stores import fresh
@@ -60,7 +59,7 @@ def test_ten_thousand_that_wait_are_paged_and_wake_nobody() -> None:
         shelf[f"apr-x{number}"] = replace(pattern, id=f"apr-x{number}", seq=pattern.seq + number)
     assert ledger(ops.DueRuns(None, 100)) == [], "nobody polls for what waits for people"
     seen, before = 0, None
-    while page := ledger(approvalops.SearchApprovals(None, ("pending",), before, 500)):
+    while page := ledger(operations.SearchApprovals(None, ("pending",), before, 500)):
         assert len(page) <= 500
         seen, before = seen + len(page), page[-1].approval.seq
     assert seen == PENDING
@@ -83,7 +82,7 @@ def test_a_page_of_ten_thousand_is_found_by_its_index(tmp_path: Path) -> None:
         )
     raw.close()
     begun = time.monotonic()
-    page = ledger(approvalops.SearchApprovals("acme", ("pending",), None, 100))
+    page = ledger(operations.SearchApprovals("acme", ("pending",), None, 100))
     assert len(page) == 100
     assert time.monotonic() - begun < 5.0
     store.close()

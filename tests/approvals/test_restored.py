@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from amends import Held, Runtime, people, tool
-from amends.anchor import Anchor, Mark
+from amends import Held, Runtime, tool
 from amends.errors import ApprovalVoid, LedgerBehind, LedgerUnavailable
+from amends.host import runs
+from amends.host.checkpoints import Anchor, Mark
 
 
 class Bank:
@@ -102,7 +103,7 @@ def test_a_worker_starts_nothing_in_it_either(bank: Bank, tmp_path: Path) -> Non
     _approved_and_copied(bank, tmp_path / "copy")
     bank.restore(tmp_path / "copy")
     rt = bank.runtime()
-    found = rt._drive(people.one(rt._hub, _root(rt)))
+    found = rt._drive(runs.one(rt._hub, _root(rt)))
     assert found is not None
     with pytest.raises(LedgerBehind):
         rt._recover_one(found, force=True)
@@ -110,7 +111,7 @@ def test_a_worker_starts_nothing_in_it_either(bank: Bank, tmp_path: Path) -> Non
 
 
 def _root(rt: Runtime) -> str:
-    from amends.ledger import ReadRun
+    from amends.ledger.operations import ReadRun
 
     tree = rt._hub.store.perform(ReadRun("", "r"))
     assert tree is not None

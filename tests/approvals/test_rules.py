@@ -10,7 +10,7 @@ import pytest
 
 from amends import Held, Request, Rule, Runtime
 from amends.errors import BadConfig, RuleRefused
-from amends.rules import checked_rules
+from amends.tools.rules import checked_rules
 from tests.approvals.conftest import Shop, yes
 
 AT = datetime(2026, 3, 6, 19, 30, tzinfo=UTC)  # a Friday

@@ -18,7 +18,7 @@ from pydantic import AnyUrl, BaseModel, Field, StringConstraints
 
 from amends import AsyncRuntime, Held, Request, Rule, Runtime, declare, tool
 from amends.errors import BadConfig, BadRule, RuleRefused, UsageError
-from amends.rules import checked_rules
+from amends.tools.rules import checked_rules
 
 Cents = NewType("Cents", int)
 REF = UUID("12345678-1234-5678-1234-567812345678")

@@ -9,7 +9,7 @@ import pytest
 
 from amends import Held, NoEffect, Rule, tool
 from amends.errors import ApprovalVoid, OutOfOrder, Rejected, UsageError
-from amends.people import ask_rollback
+from amends.host.runs import ask_rollback
 from amends.testing.runtime import TestRuntime
 from tests.approvals.conftest import Shop, yes
 

@@ -7,10 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from amends.approvalrows import APPROVAL_COLUMNS, DELEGATION_COLUMNS
-from amends.chain import GENESIS, body_of, link
-from amends.checkpointrows import CHECKPOINT_COLUMNS
-from amends.rows import CALL_COLUMNS, EVENT_COLUMNS, RUN_COLUMNS
+from amends.encoding.chain import GENESIS, body_of, link
+from amends.ledger.rows import (
+    APPROVAL_COLUMNS,
+    CALL_COLUMNS,
+    CHECKPOINT_COLUMNS,
+    DELEGATION_COLUMNS,
+    EVENT_COLUMNS,
+    RUN_COLUMNS,
+)
 from tests.servers.databases import connect
 
 COLUMNS = {

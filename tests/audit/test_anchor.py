@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from amends.anchor import Anchor, Mark
-from amends.checkpoint import Anchored
+from amends.encoding.chain import Anchored
 from amends.errors import LedgerUnavailable
+from amends.host.checkpoints import Anchor, Mark
 
 
 def at(n: int, ledger: str = "ldg") -> Anchored:

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from amends import Held, RolledBack, Runtime, Verified, auditing, tool
-from amends.anchor import Mark
-from amends.checkpointrows import CheckpointRow
-from amends.flow import run_flow
-from amends.hub import View
-from amends.ledger import StoreOp
-from amends.ops import ReadAnchor
+from amends import Held, RolledBack, Runtime, Verified, tool
+from amends.audit import verify
+from amends.host.checkpoints import Mark
+from amends.host.host import View
+from amends.ledger.dispatch import intent
+from amends.ledger.flow import run_flow
+from amends.ledger.operations import StoreOp
+from amends.ledger.rows import CheckpointRow
+from amends.ledger.world import ReadAnchor
 from amends.signing import new_key
-from amends.store.dialect import SQLITE
-from amends.store.intents import intent
-from amends.store.sql import Desk, Statements, transaction
+from amends.stores.sql import SQLITE, Desk, Statements, transaction
 from tests.audit.forger import KEYS, OPEN, Forger, Row
 
 TAMPERINGS = 1_000
@@ -129,7 +129,7 @@ class Case:
             assert isinstance(op, StoreOp)
             return run_flow(transaction(intent(op), Desk(STATEMENTS, time.time)), lambda one: _said(forger, one))
 
-        return run_flow(auditing.verify(self.rt._hub, View(None, None, None), (), ""), perform)
+        return run_flow(verify.verify(self.rt._hub, View(None, None, None), (), ""), perform)
 
 
 def _said(forger: Here, one: Any) -> tuple[list[Any], int, int]:
@@ -233,7 +233,7 @@ def rewrite(luck: random.Random, forger: Here, case: Case) -> str:
 
 
 def _checkpoints_anew(forger: Here, hashes: dict[tuple[str, int], str], *, keep: bool) -> None:
-    from amends.checkpoint import read_heads, written_heads
+    from amends.encoding.chain import read_heads, written_heads
 
     prev = "0" * 64
     for row in forger.rows("checkpoints"):

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from amends import AsyncRuntime, Held, Runtime, Verified, tool
-from amends.chain import GENESIS, body_of, bound, link, micros, moment, proof, storable
+from amends.encoding.canonical import digest
+from amends.encoding.chain import GENESIS, body_of, bound, link, micros, moment, proof, storable
 from amends.errors import LedgerTampered, UsageError
-from amends.plain import digest
 from tests.audit.forger import Forger, Row
 
 Deed = Callable[[Forger, list[Row]], None]

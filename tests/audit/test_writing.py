@@ -16,14 +16,13 @@ from typing import Any
 import pytest
 
 from amends import AsyncRuntime, Checkpoint, Runtime, tool
-from amends.anchor import Anchor
-from amends.checkpoint import read_heads
-from amends.checkpointops import DraftCheckpoint, ReadCheckpoints, WriteCheckpoint
+from amends.encoding.chain import read_heads
 from amends.errors import BadConfig, LedgerBehind, LedgerUnavailable, UsageError
-from amends.ledger import ReadRun
+from amends.host.checkpoints import Anchor
+from amends.ledger import audit
+from amends.ledger.operations import DraftCheckpoint, ReadCheckpoints, ReadRun, WriteCheckpoint
 from amends.signing import load_key, new_key
-from amends.store import checkpoints
-from amends.store.memory import MemoryStore
+from amends.stores.memory import MemoryStore
 from amends.testing import runtime
 from amends.worker import work
 
@@ -377,10 +376,10 @@ def test_a_place_that_was_passed_over_is_looked_at_again() -> None:
 
 
 def test_gaps_are_forgotten_in_time_and_never_too_many() -> None:
-    gaps = checkpoints._gaps([[1, 3, 0.0], [5, 9, 50.0]], frozenset({7}), [10, 12, 13, 20], 100.0)
+    gaps = audit._gaps([[1, 3, 0.0], [5, 9, 50.0]], frozenset({7}), [10, 12, 13, 20], 100.0)
     assert gaps == [[5, 6, 50.0], [8, 9, 50.0], [11, 11, 100.0], [14, 19, 100.0]]
-    many = checkpoints._gaps([], frozenset(), list(range(0, 1_000, 2)), 1.0)
-    assert len(many) == checkpoints.GAPS_MAX
+    many = audit._gaps([], frozenset(), list(range(0, 1_000, 2)), 1.0)
+    assert len(many) == audit.GAPS_MAX
     assert (many[0][0], many[-1][1]) == (1, 997)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from amends import Runtime, tool
-from amends.store.myaddress import read_address
+from amends.stores.mysql.url import read_address
 
 
 class Shop:

@@ -23,7 +23,7 @@ from amends.errors import (
     RolledBack,
     RunEnded,
 )
-from amends.store.memory import MemoryStore
+from amends.stores.memory import MemoryStore
 from tests.behaviour.world import FAST, World, die, runtime, states, twin_of
 
 

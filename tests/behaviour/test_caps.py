@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from amends import Budget, Retry, Rule, spent, tool
-from amends.budget import billionths
 from amends.errors import ApprovalVoid, BadCost, BudgetExceeded, Held
-from amends.store.memory import MemoryStore
+from amends.model import billionths
+from amends.stores.memory import MemoryStore
 from tests.behaviour.test_budgets import books
 from tests.behaviour.world import World, runtime, twin_of
 

@@ -17,9 +17,8 @@ from pydantic import AfterValidator, BaseModel, Field, PrivateAttr, RootModel, f
 from typing_extensions import TypeAliasType, TypedDict
 
 from amends import AsyncRuntime, Happened, Held, Runtime, declare, tool
-from amends.errors import BadArguments, BadDeclaration, Diverged, Error, KeyConflict, NotStorable
+from amends.errors import BadArguments, BadDeclaration, Diverged, Error, KeyConflict, NotStorable, shown
 from amends.notify import payload, slack_payload
-from amends.phrases import shown
 from tests.behaviour.world import runtime
 
 T = TypeVar("T")

@@ -20,8 +20,8 @@ OTHER = """
 import sys, time
 from amends import Runtime, tool
 from amends.errors import Busy
-from amends.store.sqlite import SqliteStore
-import amends.process as process
+from amends.stores.sqlite.store import SqliteStore
+import amends.drivers.process as process
 
 jump = float(sys.argv[2])
 process.clocks.__globals__["time"] = type("Clock", (), {
@@ -85,9 +85,9 @@ def test_a_process_whose_clock_is_ahead_takes_no_run_from_a_living_owner(tmp_pat
 
 def test_what_a_dead_owner_left_is_taken_over_although_the_clock_was_set_back(tmp_path: Path) -> None:
     """Its process is not proved dead here: only its lease, on the monotonic clock, and silence say so."""
-    from amends.ledger import OpenRun
-    from amends.process import boot_id, mono
-    from amends.store.sqlite import SqliteStore
+    from amends.drivers.process import boot_id, mono
+    from amends.ledger.operations import OpenRun
+    from amends.stores.sqlite.store import SqliteStore
 
     past = SqliteStore(tmp_path / "ledger.db")
     past.open(create=True)
@@ -142,8 +142,8 @@ def test_what_died_on_another_host_is_taken_over_although_the_clock_was_set_back
     tmp_path: Path, *, worker: bool
 ) -> None:
     """Ledger time stands still until the clock has caught up: it must not be what the silence is measured with."""
-    from amends.ledger import OpenRun
-    from amends.store.sqlite import SqliteStore
+    from amends.ledger.operations import OpenRun
+    from amends.stores.sqlite.store import SqliteStore
 
     past = SqliteStore(tmp_path / "ledger.db")
     past.open(create=True)

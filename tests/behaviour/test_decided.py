@@ -12,7 +12,7 @@ import pytest
 
 from amends import Absent, InDoubt, Probed, RunBlocked, Runtime, Unknown, UsageError, tool
 from amends.errors import Held, OutOfOrder
-from amends.store.memory import MemoryStore
+from amends.stores.memory import MemoryStore
 
 
 @tool
@@ -211,7 +211,7 @@ def test_an_agent_that_died_after_its_pivot_is_resumed_and_goes_forward() -> Non
 
 
 def test_a_pivot_that_failed_and_has_happened_after_all_moves_its_run() -> None:
-    from amends.ledger import NoteEvidence
+    from amends.ledger.operations import NoteEvidence
 
     @tool(kind="pivot")
     def send(n: int) -> str:

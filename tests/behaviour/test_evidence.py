@@ -11,7 +11,7 @@ import pytest
 
 from amends import AsyncRuntime, InDoubt, RunBlocked, Runtime, tool
 from amends.errors import Held, LeaseLost, LedgerUnavailable
-from amends.store.memory import MemoryStore
+from amends.stores.memory import MemoryStore
 from tests.behaviour.world import FAST, World, die, runtime, states, twin_of, until
 
 

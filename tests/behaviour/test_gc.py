@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from amends import Absent, AsyncRuntime, Runtime, tool, upkeep
+from amends import Absent, AsyncRuntime, Runtime, tool
 from amends.errors import KeyConflict, ResultGone, RunBlocked, RunConflict, ToolFailed, UsageError
-from amends.ledger import CollectGarbage
-from amends.store.memory import MemoryStore
+from amends.host import maintenance
+from amends.ledger.operations import CollectGarbage
+from amends.stores.memory import MemoryStore
 from tests.behaviour.world import World, runtime, states, until
 
 
@@ -236,7 +237,7 @@ class Killed(MemoryStore):
 
 @pytest.mark.parametrize("point", range(1, 9))
 def test_gc_killed_at_any_point_and_repeated_ends_the_same(point: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "BATCH_RUNS", 1)
+    monkeypatch.setattr(maintenance, "BATCH_RUNS", 1)
     world, store = World(), Killed()
     reserve = world.compensatable()
     rt = runtime(reserve, store=store)

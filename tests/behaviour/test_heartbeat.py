@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from amends.keeper import Keeper
-from amends.ops import Lease
+from amends.host.heartbeat import Keeper
+from amends.ledger.world import Lease
 
 
 def test_closing_does_not_wait_for_a_heartbeat_that_has_not_begun() -> None:

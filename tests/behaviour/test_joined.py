@@ -16,9 +16,9 @@ import pytest
 
 from amends import AsyncRuntime, Runtime, tool
 from amends.errors import CannotJoin, Held, LedgerUnavailable, Locked, TransactionOpen, WrongColour
-from amends.keeper import Keeper
-from amends.ledger import Renewed
-from amends.ops import Lease
+from amends.host.heartbeat import Keeper
+from amends.ledger.operations import Renewed
+from amends.ledger.world import Lease
 from tests.behaviour.joined import Shop, sqlite_url
 
 KINDS = ["sqlite", "postgres", "mysql"]

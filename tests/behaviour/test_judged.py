@@ -26,8 +26,8 @@ from typing import Any
 import pytest
 
 from amends import Absent, AsyncRuntime, InDoubt, NoEffect, RunBlocked, Runtime, tool
-from amends.engine.judge import NEVER_SENT, PERHAPS, judge
-from amends.tool import specs_of
+from amends.engine.doubts import NEVER_SENT, PERHAPS, judge
+from amends.tools.declarations import specs_of
 from tests.behaviour.world import runtime, states
 
 

@@ -17,14 +17,14 @@ from amends import (
     Runtime,
     Staged,
     UsageError,
-    bundleverify,
     current_call,
     declare,
     tool,
 )
+from amends.audit.standalone import verify
+from amends.encoding.dataclass import changed
 from amends.errors import Error, InDoubt, ResultLost
-from amends.record import changed
-from amends.store.memory import MemoryStore
+from amends.stores.memory import MemoryStore
 from tests.behaviour.world import FAST
 
 BIG = "x" * (1 << 21)
@@ -162,8 +162,8 @@ def test_a_person_gives_the_result_and_it_is_taken_back() -> None:
     assert rt.retry(call.id, result="a", by="ada", why="it is on the list").state == "rolled_back"
     assert bank.standing == []
     assert rt.verify().ok
-    bundle = bundleverify.read(rt.export(report.run.id))
-    assert list(bundleverify.check(bundle)) == [], "who has only the bundle can prove the result too"
+    bundle = verify.read(rt.export(report.run.id))
+    assert list(verify.check(bundle)) == [], "who has only the bundle can prove the result too"
 
 
 def test_a_person_takes_it_back_by_hand_or_lets_it_stand() -> None:

@@ -25,7 +25,7 @@ from amends import (
     tool,
 )
 from amends.errors import Busy, LeaseLost, LedgerUnavailable, OutOfOrder, Rejected, RolledBack
-from amends.store.memory import MemoryStore
+from amends.stores.memory import MemoryStore
 from tests.behaviour.world import die, runtime, states, twin_of, until
 
 PAUSES = "belongs in a child run or an agent"

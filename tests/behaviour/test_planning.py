@@ -11,7 +11,7 @@ import pytest
 
 from amends import Absent, AsyncRuntime, InDoubt, Retry, RunBlocked, Runtime, Unknown, UsageError, tool
 from amends.errors import RunEnded, StalePlan
-from amends.store.memory import MemoryStore
+from amends.stores.memory import MemoryStore
 from tests.behaviour.world import ONCE, World, die, runtime, twin_of, until
 
 
@@ -99,7 +99,7 @@ def test_a_read_and_a_heartbeat_do_not_make_a_plan_stale() -> None:
 
 def test_a_move_between_the_look_and_the_word_is_seen_in_the_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan is right when it is looked at, and no longer when the ledger decides."""
-    from amends.ledger import BeginRollback
+    from amends.ledger.operations import BeginRollback
 
     world = World()
     one = world.compensatable("one")

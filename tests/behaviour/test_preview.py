@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from amends import Absent, AsyncRuntime, Budget, Happened, InDoubt, Next, RunBlocked, Unknown, UsageError, Waiting, tool
-from amends.ops import Invoke
+from amends.ledger.world import Invoke
 from tests.behaviour.world import ONCE, World, runtime
 
 ANSWERS = {"happened": lambda: Happened("seen"), "absent": Absent, "unknown": Unknown}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from amends import Absent, Error, Happened, Report, Retry, Runtime, current_call, current_run, tool
 from amends.states import CALL_MOVES, RUN_MOVES
-from amends.store.memory import MemoryStore
+from amends.stores.memory import MemoryStore
 
 FAST = Retry(attempts=2, delay=0.0, jitter=0.0)
 

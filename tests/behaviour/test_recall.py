@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from amends import AsyncRuntime, Runtime, tool
-from amends.engine.recall import CALLS_MAX, CHARS_MAX, Recall
+from amends.engine.session import CALLS_MAX, CHARS_MAX, Recall
 from amends.errors import InDoubt, KeyConflict, LeaseLost, RolledBack
-from amends.ledger import StoreOp
-from amends.rows import CallRow
-from amends.store.memory import MemoryStore
+from amends.ledger.operations import StoreOp
+from amends.ledger.rows import CallRow
+from amends.stores.memory import MemoryStore
 from amends.testing import TestRuntime
 from tests.behaviour.joined import Shop, sqlite_url
 from tests.behaviour.world import World, until

@@ -8,18 +8,7 @@ from typing import Any
 
 import pytest
 
-from amends import (
-    Absent,
-    AsyncRuntime,
-    Happened,
-    InDoubt,
-    RunBlocked,
-    Runtime,
-    Unknown,
-    UsageError,
-    current_call,
-    tool,
-)
+from amends import Absent, AsyncRuntime, Happened, InDoubt, RunBlocked, Runtime, Unknown, UsageError, current_call, tool
 from amends.errors import BadDeclaration, NoRun, UnknownTool
 from tests.behaviour.world import ONCE
 

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from amends.errors import InDoubt, LeaseLost
-from amends.ledger import BeginRollback
-from amends.store.memory import MemoryStore
+from amends.ledger.operations import BeginRollback
+from amends.stores.memory import MemoryStore
 from tests.behaviour.world import FAST, World, die, runtime, states, twin_of
 
 LEASE = 0.06

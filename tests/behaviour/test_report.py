@@ -10,7 +10,7 @@ import pytest
 
 from amends import RunBlocked, UsageError, tool
 from amends.states import CALL_MOVES, RUN_MOVES
-from amends.store.memory import MemoryStore
+from amends.stores.memory import MemoryStore
 from tests.behaviour.world import ONCE, World, runtime
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from amends import AsyncRuntime, Happened, Runtime, tool
-from amends.store.memory import MemoryStore
+from amends.stores.memory import MemoryStore
 from tests.behaviour.world import FAST
 
 STOPS = [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError]
@@ -106,7 +106,7 @@ def test_a_stop_while_recovering_leaves_the_run_to_the_next(stop: Any) -> None:
     run._hub.keeper.forget(run._session.lease)
     store = rt._hub.store
     assert isinstance(store, MemoryStore)
-    from amends.record import changed
+    from amends.encoding.dataclass import changed
 
     for uid, row in list(store.runs.items()):
         store.runs[uid] = changed(row, {"owner": "", "lease_until": 0.0})

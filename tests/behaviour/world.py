@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from amends import Absent, Happened, Retry, Runtime, tool
-from amends.store.memory import MemoryStore
+from amends.stores.memory import MemoryStore
 
 FAST = Retry(attempts=3, delay=0.001, max_delay=0.002)
 ONCE = Retry(attempts=1)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from amends import Runtime, bundleverify
+from amends import Runtime
+from amends.audit.standalone import verify
 from tests.bundles.trips import RUNS, runtime, travel
 
 
@@ -27,7 +28,7 @@ def said(rt: Runtime) -> list[tuple[str, str, int]]:
 
 
 def bundled(rt: Runtime) -> list[tuple[str, str, int]]:
-    return [(one.how, one.run_id, one.n) for one in bundleverify.check(bundleverify.read(rt.export(*RUNS)))]
+    return [(one.how, one.run_id, one.n) for one in verify.check(verify.read(rt.export(*RUNS)))]
 
 
 def test_of_what_is_whole_both_say_nothing(whole: Path, tmp_path: Path) -> None:

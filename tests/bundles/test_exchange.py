@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from amends import Absent, AsyncRuntime, Runtime, UsageError
-from amends.bundle import unpack
+from amends.audit.bundles import unpack
 from amends.errors import BadBundle, RunIsRecord, RunTaken
 from tests.bundles.trips import RUNS, TOOLS, book, pay, runtime, travel, wire
 from tests.cli.command import environment
@@ -250,7 +250,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from amends import Runtime
-from amends.store import loading
+from amends.stores import loading
 
 async def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from amends import Absent, AsyncRuntime, Happened, Runtime, Unknown, tool
-from amends.error import Error
-from amends.errors import Held, RunIsRecord
+from amends.errors import Error, Held, RunIsRecord
 
 UNTIL = 3600.0
 

@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 
-from amends import bundlerules, bundleverify, chain, rows, secret, states
-from amends.bundle import program, unpack
+from amends import secret, states
+from amends.audit.bundles import program, unpack
+from amends.audit.standalone import rules, verify
+from amends.encoding import chain
 from amends.errors import LedgerTampered
+from amends.ledger import rows
 from amends.signing import new_key
 from tests.bundles.trips import book, changed, parts_of, runtime, travel, with_manifest
 
@@ -44,7 +47,7 @@ def verified(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 def how(bundle: bytes) -> list[tuple[str, str, int]]:
-    return [(one.how, one.run_id, one.n) for one in bundleverify.check(bundleverify.read(bundle))]
+    return [(one.how, one.run_id, one.n) for one in verify.check(verify.read(bundle))]
 
 
 def of(events: Rows, run: str, n: int) -> dict[str, Any]:
@@ -57,7 +60,7 @@ def rehash(events: Rows) -> None:
     prev: dict[str, str] = {}
     for event in events:
         before = prev.get(event["root"], chain.GENESIS)
-        said = [event[name] for name in bundlerules.SAID]
+        said = [event[name] for name in rules.SAID]
         event["hash"] = prev[event["root"]] = chain.link(before, event["n"], event["at"], chain.body_of(*said))
 
 
@@ -117,7 +120,7 @@ def test_what_was_done_to_an_event_is_told(
 def test_two_events_that_changed_places_are_told(bundle: bytes) -> None:
     def swap(rows: Rows) -> None:
         one, other = of(rows, "committed", 3), of(rows, "committed", 4)
-        for name in bundlerules.SAID:
+        for name in rules.SAID:
             one[name], other[name] = other[name], one[name]
 
     assert how(changed(bundle, "events", swap))[0][0] == "edited"
@@ -221,20 +224,20 @@ def test_a_checkpoint_vouches_for_what_it_names(
 
 
 def test_the_tables_of_the_program_are_ours() -> None:
-    assert (bundlerules.CALL_MOVES, bundlerules.RUN_MOVES) == (states.CALL_MOVES, states.RUN_MOVES)
-    assert (bundlerules.GENESIS, bundlerules.NEW) == (chain.GENESIS, states.NEW)
-    assert (bundlerules.GONE, bundlerules.SEALED) == (rows.GONE, secret.SEALED)
-    assert (*rows.EVENT_COLUMNS[2:-2],) == bundlerules.SAID
+    assert (rules.CALL_MOVES, rules.RUN_MOVES) == (states.CALL_MOVES, states.RUN_MOVES)
+    assert (rules.GENESIS, rules.NEW) == (chain.GENESIS, states.NEW)
+    assert (rules.GONE, rules.SEALED) == (rows.GONE, secret.SEALED)
+    assert (*rows.EVENT_COLUMNS[2:-2],) == rules.SAID
 
 
 def test_every_change_of_any_row_is_caught_or_changes_nothing_that_is_proved(bundle: bytes) -> None:
     """At random: one value of one row of what the chain speaks of."""
     luck = random.Random(12)
     parts = {
-        "events": [*bundlerules.SAID, "at", "n", "hash"],
-        "calls": ["state", "args", "result", *bundlerules.BOUND["call"].split()],
-        "runs": ["state", "input", *bundlerules.BOUND["run"].split()],
-        "approvals": ["state", "digest", *bundlerules.BOUND["approval"].split()],
+        "events": [*rules.SAID, "at", "n", "hash"],
+        "calls": ["state", "args", "result", *rules.BOUND["call"].split()],
+        "runs": ["state", "input", *rules.BOUND["run"].split()],
+        "approvals": ["state", "digest", *rules.BOUND["approval"].split()],
     }
     for _ in range(200):
         part = luck.choice(list(parts))
@@ -249,8 +252,8 @@ def test_every_change_of_any_row_is_caught_or_changes_nothing_that_is_proved(bun
         if bad == changed(bundle, part, lambda rows: None):
             continue
         try:
-            found = bundleverify.check(bundleverify.read(bad))
-        except (ValueError, KeyError, TypeError, AttributeError, bundleverify.Unreadable):
+            found = verify.check(verify.read(bad))
+        except (ValueError, KeyError, TypeError, AttributeError, verify.Unreadable):
             continue  # told as unreadable
         assert found, (part, name)
 

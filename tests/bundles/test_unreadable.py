@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from amends import bundleverify
+from amends.audit.standalone import verify
 from amends.errors import BadBundle, LedgerTampered
 from tests.bundles.trips import changed, packed, parts_of, runtime, travel, with_manifest
 
@@ -62,7 +62,7 @@ def test_a_part_that_was_changed_by_hand_is_told(bundle: bytes) -> None:
 
 def test_a_bomb_is_refused_before_it_is_unpacked(bundle: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = 1 << 20
-    monkeypatch.setattr(bundleverify, "UNPACKED_MAX", limit)
+    monkeypatch.setattr(verify, "UNPACKED_MAX", limit)
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made:
         for name, data in (parts_of(bundle) | {"events.jsonl": b" " * (40 * limit)}).items():
@@ -173,7 +173,7 @@ def test_numbers_without_end_are_refused(bundle: bytes, number: str, tmp_path: P
     parts["events.jsonl"] = parts["events.jsonl"].replace(b'"at": ', f'"at": {number}, "was": '.encode(), 1)
     refused(packed(parts))
     (tmp_path / "b").write_bytes(packed(parts))
-    assert bundleverify.main([str(tmp_path / "b")]) == 2
+    assert verify.main([str(tmp_path / "b")]) == 2
 
 
 def test_rows_that_a_newer_amends_may_leave_out_have_their_defaults(bundle: bytes) -> None:
@@ -212,7 +212,7 @@ def test_the_program_says_so_too(bundle: bytes, tmp_path: Path, capsys: pytest.C
     file = tmp_path / "b.zip"
     for data in (b"nothing", bundle[:100], packed({**parts_of(bundle), "runs.jsonl": b"[]\n"})):
         file.write_bytes(data)
-        assert bundleverify.main([str(file)]) == 2
+        assert verify.main([str(file)]) == 2
         assert "cannot be read" in capsys.readouterr().err
     manifest = json.loads(parts_of(bundle)["manifest.json"])
-    assert set(manifest["files"]) == set(bundleverify.FILES) - {"manifest.json"}
+    assert set(manifest["files"]) == set(verify.FILES) - {"manifest.json"}

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from amends import Runtime
-from amends.ledger import ListRuns, ReadEvents, SearchCalls, Store
-from amends.rows import CallRow, EventRow, RunRow
+from amends.ledger.operations import ListRuns, ReadEvents, SearchCalls, Store
+from amends.ledger.rows import CallRow, EventRow, RunRow
 from amends.states import RUN_FINAL
 from amends.testing import checkers
 from tests.chaos.tools import TRAITS

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import amends.aio
+import amends.runtime
 import amends.worker
 from amends import AsyncRun, AsyncRuntime, Error, LedgerError, NoEffect, RolledBack, Run, Runtime, ToolError
 from amends.errors import TransitionRefused

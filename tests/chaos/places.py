@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
-from amends.ledger import Store
-from amends.store.locate import store_for
-from amends.store.sqlite import SqliteStore
+from amends.ledger.operations import Store
+from amends.stores import store_for
+from amends.stores.sqlite.store import SqliteStore
 from tests.chaos.points import DURING
 from tests.servers import MariadbServer, PostgresServer
 
@@ -133,13 +133,13 @@ def _sqlite(folder: Path) -> Place:
 
 
 def _postgresql(folder: Path) -> Place:
-    import amends.store.postgres  # noqa: F401  (a child must not pay for it)
+    import amends.stores.postgres.store  # noqa: F401  (a child must not pay for it)
 
     return ServerPlace("postgresql", PostgresServer())
 
 
 def _mariadb(folder: Path) -> Place:
-    import amends.store.mysql  # noqa: F401
+    import amends.stores.mysql.store  # noqa: F401
 
     return ServerPlace("mariadb", MariadbServer())
 

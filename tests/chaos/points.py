@@ -14,28 +14,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from amends import ledger
-from amends.bell import Telling
-from amends.ledger import Store, StoreOp
+from amends.drivers.wakeup import Telling
+from amends.ledger import operations
+from amends.ledger.operations import Store, StoreOp
 
 T = TypeVar("T")
 
 NAMES: Final[dict[type[Any], str]] = {
-    ledger.OpenRun: "open",
-    ledger.OpenChild: "open child",
-    ledger.ClaimRun: "claim",
-    ledger.RenewLeases: "renewal",
-    ledger.LetGo: "let go",
-    ledger.AdmitCall: "admit",
-    ledger.StartCall: "start",
-    ledger.SettleCall: "settle",
-    ledger.NoteProbe: "probe noted",
-    ledger.ResolveCall: "resolve",
-    ledger.BeginRollback: "rollback",
-    ledger.BeginCompensation: "compensation",
-    ledger.SettleCompensation: "compensation settle",
-    ledger.DecideCommit: "commit decision",
-    ledger.CloseRun: "close",
+    operations.OpenRun: "open",
+    operations.OpenChild: "open child",
+    operations.ClaimRun: "claim",
+    operations.RenewLeases: "renewal",
+    operations.LetGo: "let go",
+    operations.AdmitCall: "admit",
+    operations.StartCall: "start",
+    operations.SettleCall: "settle",
+    operations.NoteProbe: "probe noted",
+    operations.ResolveCall: "resolve",
+    operations.BeginRollback: "rollback",
+    operations.BeginCompensation: "compensation",
+    operations.SettleCompensation: "compensation settle",
+    operations.DecideCommit: "commit decision",
+    operations.CloseRun: "close",
 }
 EFFECTS: Final = ("effect", "pivot effect", "compensation effect")
 
@@ -125,7 +125,7 @@ class MortalStore:
 
     def _before(self, op: StoreOp[Any]) -> str:
         name = NAMES.get(type(op), "read")
-        if isinstance(op, ledger.AdmitCall) and op.kind == "pivot":
+        if isinstance(op, operations.AdmitCall) and op.kind == "pivot":
             name = "pivot"
         self.fate.passing(f"before {name}")
         self.inside[name] += 1

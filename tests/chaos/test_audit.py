@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from amends import Runtime, ledger
-from amends.ledger import StoreOp
-from amends.store.intents import READS
-from amends.store.sqlite import SqliteStore
+from amends import Runtime
+from amends.ledger import operations
+from amends.ledger.dispatch import READS
+from amends.ledger.operations import StoreOp
+from amends.stores.sqlite.store import SqliteStore
 from tests.chaos.audit import COUNTS, audit
 from tests.chaos.plans import Plan, Planned, Want, play
 from tests.chaos.points import CALLERS, DURING, NAMES, WORKERS, Fate, MortalStore
@@ -184,7 +185,7 @@ def test_every_operation_that_writes_a_run_s_way_is_a_point() -> None:
     reads = {one.__name__ for one in READS}
     persons = {"DecideCall", "RetryCall", "AbandonRun", "FinishRun", "CollectGarbage"}
     quiet = {"NoteEvidence", "WatchDoubt"}
-    every = {name for name, one in vars(ledger).items() if isinstance(one, type) and issubclass(one, StoreOp)}
+    every = {name for name, one in vars(operations).items() if isinstance(one, type) and issubclass(one, StoreOp)}
     assert {one.__name__ for one in NAMES} == every - reads - persons - quiet - {"StoreOp"}
 
 

@@ -11,7 +11,7 @@ import amends.engine
 for package in (amends.cli, amends.engine):
     for module in iter_modules(package.__path__):
         import_module(f"{package.__name__}.{module.name}")
-for name in ("amends.aio", "amends.store.sqlite", "amends.worker", "rich.console", "rich.table"):
+for name in ("amends.runtime", "amends.stores.sqlite.store", "amends.worker", "rich.console", "rich.table"):
     import_module(name)
 with contextlib.redirect_stdout(io.StringIO()):
     amends.cli.main(["runs", "list", "--help"])  # typer loads more when it reads its first options

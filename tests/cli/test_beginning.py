@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from amends import Runtime, tool
-from amends.cli.completing import SCRIPTS, candidates
+from amends.cli.completion import SCRIPTS, candidates
 from tests.cli.command import assert_refused, environment, here, run
 from tests.cli.conftest import Play
 from tests.cli.terminal import at_terminal

@@ -61,7 +61,7 @@ def test_neither_rich_nor_a_database_is_loaded_for_help(tmp_path: Path) -> None:
     code = "import sys; from amends.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     loaded = set(done.stderr.split())
-    assert loaded.isdisjoint({"rich", "rich.console", "sqlite3", "pydantic", "amends.aio", "amends.worker"})
+    assert loaded.isdisjoint({"rich", "rich.console", "sqlite3", "pydantic", "amends.runtime", "amends.worker"})
 
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:

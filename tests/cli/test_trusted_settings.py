@@ -12,7 +12,7 @@ import pytest
 
 from amends import AsyncRuntime, Runtime
 from amends.errors import BadConfig
-from amends.settings import settle_settings
+from amends.host.settings import settle_settings
 from tests.cli.command import assert_refused, here
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files have no owners here")
@@ -140,7 +140,7 @@ def test_root_is_trusted_by_everybody_and_nobody_else_is(tmp_path: Path) -> None
 
     program = (
         "import os, sys, tomllib, pwd; sys.path.insert(0, sys.argv[2])\n"
-        "from amends.settings import settle_settings\n"
+        "from amends.host.settings import settle_settings\n"
         "from amends.errors import BadConfig\n"
         "os.chdir(sys.argv[1]); os.setuid(65534)\n"
         "try: print(settle_settings({})['principal'].value)\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from amends.llm import Heard, ModelServer, Reply, ScriptedModel
-from amends.llm.replying import response_of
+from amends.llm.scripted import response_of
 
 Server = ModelServer
 TEXT = "Four and twenty blackbirds"

@@ -11,7 +11,7 @@ import pytest
 
 from amends import UsageError
 from amends.llm import Heard, ModelServer, Reply, ScriptedModel
-from amends.llm.hearing import heard_in
+from amends.llm.wire import heard_in
 
 CALL = ("charge", {"cents": 5})
 

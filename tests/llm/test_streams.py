@@ -255,7 +255,7 @@ def test_an_interrupt_in_the_middle_of_a_stream_fails_the_read(rt: Runtime, open
 def test_an_event_that_cannot_be_recorded_still_reaches_the_caller(
     rt: Runtime, openai: OpenAI, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("amends.llm.assembling._Chat.see", lambda *_: 1 / 0)
+    monkeypatch.setattr("amends.llm.streams._Chat.see", lambda *_: 1 / 0)
     with rt.run("r"):
         assert len(list(chat(record(openai), stream=True))) > 5
     assert only(rt).state == "succeeded"

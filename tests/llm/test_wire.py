@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 
-from amends.llm.assembling import assembler
-from amends.llm.dialects import dialect
-from amends.llm.events import events_of
 from amends.llm.prices import Prices
+from amends.llm.streams import assembler, events_of
 from amends.llm.wire import (
     ATTACHMENT_TOKENS,
     BYTES_PER_TOKEN,
     OUTPUT_TOKENS,
     Tokens,
     api_of,
+    dialect,
     received_tokens,
     reserved_tokens,
     tokens_of,

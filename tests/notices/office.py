@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from amends import Approval, AsyncRuntime, Held, Runtime, tool
-from amends.store.memory import MemoryStore
+from amends.stores.memory import MemoryStore
 
 COLOURS = ("blocking", "async")
 HOOKS = ("def", "async def")

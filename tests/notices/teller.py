@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from amends import Approval, AsyncRuntime, Held, Runtime, notices, tool
-from amends.ledger import StoreOp
+from amends import Approval, AsyncRuntime, Held, Runtime, tool
+from amends.host import notices
+from amends.ledger.operations import StoreOp
 
 LEDGER, TOLD, COLOUR, VERB = sys.argv[1:5]
 DIE_AT = os.environ.get("DIE_AT", "")

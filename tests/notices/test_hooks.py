@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from amends import AsyncRuntime, Runtime, notices
+from amends import AsyncRuntime, Runtime
 from amends.errors import LedgerUnavailable, NoRun
-from amends.noticeops import TELLS_MAX, ClaimNotice, DueNotices, NoteTold
+from amends.host import notices
+from amends.ledger.operations import TELLS_MAX, ClaimNotice, DueNotices, NoteTold
 from amends.notify import payload, slack_payload
-from amends.store.sqlite import SqliteStore
+from amends.stores.sqlite.store import SqliteStore
 from amends.worker import work
 from tests.notices.office import COLOURS, HOOKS, Desk, Office
 

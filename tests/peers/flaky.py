@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from amends.errors import LedgerUnavailable
-from amends.store.sqlite import SqliteStore
+from amends.stores.sqlite.store import SqliteStore
 
 BEAT = "RenewLeases"
 

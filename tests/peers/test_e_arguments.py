@@ -18,7 +18,7 @@ import pytest
 
 import amends
 from amends import tool
-from amends.canonical import digest
+from amends.encoding.canonical import digest
 from amends.errors import BadArguments, BadDeclaration, KeyConflict, NotStorable, TooLarge
 from tests.behaviour.world import World, runtime, until
 from tests.peers.conftest import Ledger

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from amends import tool
 from amends.errors import ResultLost
-from amends.store.memory import MemoryStore
+from amends.stores.memory import MemoryStore
 from tests.behaviour.world import runtime, twin_of
 from tests.peers.conftest import Ledger
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from amends import Happened, NoEffect, Retry, Staged, ToolCall, tool
 from amends.errors import Diverged, Error, Held, ReplayDenied, RolledBack, ToolFailed
-from amends.flow import Flow, Op
-from amends.ops import Together
-from amends.rules import Rule
+from amends.ledger.flow import Flow, Op
+from amends.ledger.world import Together
 from amends.testing.runtime import TestDriver, TestRuntime
+from amends.tools.rules import Rule
 
 Act = tuple[str, Any]
 """One thing that a program does."""

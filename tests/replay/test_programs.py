@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from amends.engine import replay
 from amends.errors import Diverged, Error, Held
+from amends.replay import answers
 from amends.testing.simulation import Crash
 from tests.replay.programs import ACTS, WILD, Act, Player, World, program, rt_for
 
@@ -263,7 +263,7 @@ UNASKED = 99
 
 @pytest.mark.parametrize("block", range(4))
 def test_a_changed_program_diverges(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "ORDER_S_MAX", 0.0)  # nobody else is about to ask for what is due
+    monkeypatch.setattr(answers, "ORDER_S_MAX", 0.0)  # nobody else is about to ask for what is due
     caught = 0
     for seed in (*range(block * 15, (block + 1) * 15), *ODD[block::4]):
         ran = recorded(seed)

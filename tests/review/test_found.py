@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from amends import AsyncRuntime, Happened, Runtime, declare, process, tool
-from amends.aiodrive import AsyncDriver
-from amends.drive import Driver, Live
+from amends import AsyncRuntime, Happened, Runtime, declare, tool
+from amends.drivers import process
+from amends.drivers.blocking import Driver, Live
+from amends.drivers.event_loop import AsyncDriver
 from amends.errors import Busy, Held, LeaseLost, LedgerError, UsageError
-from amends.keeper import Keeper
-from amends.ledger import (
+from amends.host.heartbeat import Keeper
+from amends.ledger.operations import (
     AdmitCall,
     BeginCompensation,
     BeginRollback,
@@ -38,10 +39,10 @@ from amends.ledger import (
     StartCall,
     WatchDoubt,
 )
+from amends.ledger.rows import CallRow
+from amends.ledger.world import Invoke, Lease
 from amends.model import NoEffect
-from amends.ops import Invoke, Lease
-from amends.rows import CallRow
-from amends.store.memory import MemoryStore
+from amends.stores.memory import MemoryStore
 
 LEASE_S = 30.0
 

@@ -8,8 +8,8 @@ import pytest
 
 from amends import RunBlocked, Runtime, declare, tool
 from amends.errors import Held
-from amends.ledger import NoteEvidence
-from amends.store.memory import MemoryStore
+from amends.ledger.operations import NoteEvidence
+from amends.stores.memory import MemoryStore
 from amends.testing import Crash, runtime
 
 

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from amends import Runtime, process, tool
+from amends import Runtime, tool
+from amends.drivers import process
 from amends.errors import LedgerCorrupt, RunBlocked
-from amends.keeper import Keeper
-from amends.ledger import Renewed, RenewLeases
-from amends.ops import Lease
-from amends.store.memory import MemoryStore
+from amends.host.heartbeat import Keeper
+from amends.ledger.operations import Renewed, RenewLeases
+from amends.ledger.world import Lease
+from amends.stores.memory import MemoryStore
 from tests.behaviour.world import World, die, until
 from tests.servers.databases import connect, database_of, execute
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from amends import ledger as ops
-from amends.aiodrive import AsyncDriver
-from amends.bell import Bell
-from amends.drive import Live
+from amends.drivers.blocking import Live
+from amends.drivers.event_loop import AsyncDriver
+from amends.drivers.wakeup import Bell
 from amends.errors import LedgerUnavailable, TransitionRefused
-from amends.store.memory import MemoryStore
-from amends.store.pgpool import LoopPool
-from amends.store.sqlite import SqliteStore
+from amends.ledger import operations as ops
+from amends.stores.memory import MemoryStore
+from amends.stores.postgres.pool import LoopPool
+from amends.stores.sqlite.store import SqliteStore
 from amends.testing.conformance.ledger import Ledger, audit
 from tests.store.many import Gate, ask_together
 
@@ -126,7 +126,7 @@ def test_a_store_is_asked_to_tell_again_in_a_fork() -> None:
 
 
 def test_two_runtimes_of_one_store_are_both_rung(postgres_url: str) -> None:
-    from amends.store.postgres import PostgresStore
+    from amends.stores.postgres.store import PostgresStore
 
     store, other = PostgresStore(postgres_url), PostgresStore(postgres_url)
     store.open(create=True)

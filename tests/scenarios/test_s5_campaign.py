@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from amends import Held, Rule, Runtime, tool
-from amends.approvalops import ReadApproval
 from amends.errors import ApprovalVoid, RunEnded, UsageError
-from amends.ledger import ReadCall
-from amends.store.requests import why_not
+from amends.ledger.approvals import why_not
+from amends.ledger.operations import ReadApproval, ReadCall
 from tests.scenarios.stores import STORES, fresh
 
 

@@ -24,7 +24,7 @@ from amends import (
     tool,
 )
 from amends.errors import RunEnded, StalePlan
-from amends.store.memory import MemoryStore
+from amends.stores.memory import MemoryStore
 
 
 class Exchange:

@@ -22,10 +22,10 @@ import pytest
 from pydantic import BaseModel
 
 from amends import Absent, AsyncRuntime, Happened, NoEffect, Retry, Runtime, Unknown, tool
+from amends.encoding.redaction import Veil
+from amends.encoding.secret import Hidden
 from amends.errors import BadArguments, Error, InDoubt, KeyConflict, RolledBack, RunConflict
-from amends.secret import Hidden
-from amends.store.memory import MemoryStore
-from amends.veil import Veil
+from amends.stores.memory import MemoryStore
 from tests.behaviour.world import die, until
 from tests.cli.command import run as command
 from tests.servers.databases import connect, is_postgres
@@ -483,7 +483,7 @@ def test_every_canary_would_sing(
     monkeypatch.setattr(Veil, "kept", lambda self, stored, known, about: stored)
     monkeypatch.setattr(Veil, "name", lambda self, text, known, about: "".join(filter(str.isprintable, text))[:200])
     monkeypatch.setattr(Hidden, "touches", lambda self, path, value: False)
-    monkeypatch.setattr("amends.signature._WHOLES", ())
+    monkeypatch.setattr("amends.tools.signature._WHOLES", ())
     heard = {one.split(" in ")[0] for one in sung(place, caplog)}
     assert heard == set(PATHS)
 

@@ -15,8 +15,8 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from amends import Absent, Runtime, Unknown, tool
-from amends.secret import MASK, encoded_spans, hidden_by
-from amends.veil import Veil, spellings
+from amends.encoding.redaction import Veil, spellings
+from amends.encoding.secret import MASK, encoded_spans, hidden_by
 
 CARD = "sk-live/Grüße+4242 4242"
 KEY = "k" * 32
@@ -142,14 +142,14 @@ def test_only_the_escaped_part_of_a_text_is_masked() -> None:
 
 
 def test_where_nothing_is_hidden_nothing_is_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
-    import amends.secret
-    import amends.veil
+    import amends.encoding.redaction
+    import amends.encoding.secret
 
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("nothing is hidden")
 
-    monkeypatch.setattr(amends.secret, "encoded_spans", never)
-    monkeypatch.setattr(amends.veil, "encoded_spans", never)
+    monkeypatch.setattr(amends.encoding.secret, "encoded_spans", never)
+    monkeypatch.setattr(amends.encoding.redaction, "encoded_spans", never)
 
     @tool
     def charge(order: str) -> str:

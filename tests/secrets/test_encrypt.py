@@ -16,11 +16,11 @@ import pytest
 
 from amends import Absent, AsyncRuntime, Held, Report, Runtime, Secret, Unknown, testing, tool
 from amends.errors import BadConfig, Error, InDoubt, KeyConflict, LedgerCorrupt, LedgerSealed, RunBlocked, UsageError
+from amends.host.notices import CLAIM_S
+from amends.host.secrets import Vault
 from amends.links import sign
-from amends.notices import CLAIM_S
 from amends.notify import card, slack_payload
-from amends.store.memory import MemoryStore
-from amends.vault import Vault
+from amends.stores.memory import MemoryStore
 from tests.behaviour.world import die, runtime, twin_of, until
 from tests.cli.command import run as command
 from tests.cli.terminal import at_terminal
@@ -246,7 +246,7 @@ def test_a_value_in_another_ones_place_does_not_open() -> None:
         charge("1", CARD)
         charge("2", CARD)
     one, two = store.calls.values()
-    from amends.record import changed
+    from amends.encoding.dataclass import changed
 
     store.calls[one.id] = changed(one, {"args": two.args})
     with pytest.raises(LedgerCorrupt, match="another's place"):

@@ -13,7 +13,7 @@ import pytest
 
 from amends import Absent, Happened, Retry, Runtime, Unknown, testing, tool
 from amends.errors import Held, InDoubt, RunBlocked
-from amends.store.memory import MemoryStore
+from amends.stores.memory import MemoryStore
 from amends.worker import work
 from tests.behaviour.world import die, states, twin_of, until
 from tests.cli.command import environment

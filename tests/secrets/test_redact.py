@@ -22,7 +22,7 @@ from amends.errors import (
     NotStorable,
     RunConflict,
 )
-from amends.store.memory import MemoryStore
+from amends.stores.memory import MemoryStore
 from tests.behaviour.world import die, runtime, twin_of
 
 CARD = "4242-4242-4242-4242"

@@ -9,16 +9,15 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from amends import deciding
-from amends.approvalops import SearchApprovals
-from amends.approvalrows import Requested
 from amends.errors import Error, Held, Refused, UsageError
-from amends.hub import Hub
-from amends.ledger import ReadRun
-from amends.ops import Sleep
-from amends.rules import Rule
+from amends.host.host import Hub
+from amends.ledger.operations import ReadRun, SearchApprovals
+from amends.ledger.rows import Requested
+from amends.ledger.world import Sleep
+from amends.people import approvals
 from amends.states import RUN_FINAL
-from amends.testing.program import NOBODY, Inside
+from amends.testing.simulation import NOBODY, Inside
+from amends.tools.rules import Rule
 from tests.sim.scenarios import MAIL, Scenario, Variant, do, make, traits
 
 Program = Callable[[Inside], Coroutine[Any, Any, Any]]
@@ -47,18 +46,18 @@ async def decide(hub: Hub, found: Requested, how: str) -> None:
         match how:
             case "approves" | "changes its mind" | "stricter":
                 for by in ("anna", "bob")[: row.needed]:
-                    await deciding.decide(hub, NOBODY, row.id, "approve", by=by, why="", digest=row.digest)
+                    await approvals.decide(hub, NOBODY, row.id, "approve", by=by, why="", digest=row.digest)
             case "rejects":
-                await deciding.decide(hub, NOBODY, row.id, "reject", by="anna", why="no")
+                await approvals.decide(hub, NOBODY, row.id, "reject", by="anna", why="no")
             case "withdraws":
-                await deciding.decide(hub, NOBODY, row.id, "withdraw", by="anna", why="never mind")
+                await approvals.decide(hub, NOBODY, row.id, "withdraw", by="anna", why="never mind")
             case "edits":
                 if row.follows == "" and '"word":"edited"' not in found.call.args.replace(" ", ""):
-                    await deciding.edit(hub, NOBODY, row.id, {"n": 1, "word": "edited"}, by="anna", why="so")
+                    await approvals.edit(hub, NOBODY, row.id, {"n": 1, "word": "edited"}, by="anna", why="so")
                 else:
                     for by in ("anna", "bob"):  # who wrote it tries first
                         with suppress(UsageError, Refused):
-                            await deciding.decide(hub, NOBODY, row.id, "approve", by=by, why="", digest=row.digest)
+                            await approvals.decide(hub, NOBODY, row.id, "approve", by=by, why="", digest=row.digest)
 
 
 def person(program: Program, how: str) -> Program:

@@ -16,101 +16,68 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from amends import canonical, notices, planmark, planning, proofs, requesting
-from amends.budgetrows import UpdateSlice
-from amends.chain import GENESIS
-from amends.engine import (
-    call,
-    checkpointing,
-    doubt,
-    ending,
-    holding,
-    judge,
-    landing,
-    leaving,
-    policy,
-    recovery,
-    replay,
-    rollback,
-    session,
-    veiling,
-)
-from amends.engine import values as engine_values
-from amends.ledger import AdmitCall
-from amends.lockrows import TakeLock, Wanted
-from amends.ops import Lease
-from amends.record import changed
-from amends.rows import AddEvent, FindKey, Now
-from amends.store import (
+from amends.encoding import canonical
+from amends.encoding.chain import GENESIS
+from amends.encoding.dataclass import changed
+from amends.engine import approvals as engine_approvals
+from amends.engine import call, checkpoints, doubts, ending, recovery, rollback, session
+from amends.engine import recorded_values as engine_values
+from amends.host import notices, requests
+from amends.ledger import (
     admission,
-    below,
+    approvals,
+    audit,
     budgets,
-    change,
-    charging,
-    checkpoints,
-    forking,
-    intents,
-    kin,
-    law,
+    changes,
+    decisions,
+    dispatch,
+    forks,
     locks,
     opening,
-    paying,
-    requests,
     retention,
     settlement,
 )
-from amends.store import approvals as store_approvals
-from amends.store import ending as store_ending
-from amends.store import notices as store_notices
-from amends.store.memory import _ROWS, MemoryStore
+from amends.ledger import ending as store_ending
+from amends.ledger.operations import AdmitCall
+from amends.ledger.rows import AddEvent, FindKey, Now, TakeLock, UpdateSlice, Wanted
+from amends.ledger.world import Lease
+from amends.people import rollback_plans
+from amends.replay import answers
+from amends.stores.memory import _ROWS, MemoryStore
 from amends.testing.simulation import Process, Simulation
-from amends.tool import BareUse
+from amends.tools.tool import BareUse
 from tests.sim.scenarios import VARIANTS, Variant
 from tests.sim.schedule import LEDGER, Schedule, kinds_at
 from tests.sim.sweep import Tally, clean_trace, one, random_schedule, scenarios_of
 
 tool_module = sys.modules[BareUse.__module__]  # `amends.tool` is the decorator
 MODULES = (
+    engine_approvals,
     call,
-    doubt,
+    doubts,
     ending,
-    holding,
-    judge,
-    landing,
-    leaving,
-    policy,
-    recovery,
-    replay,
-    engine_values,
     rollback,
+    approvals,
+    recovery,
+    answers,
+    engine_values,
     session,
-    veiling,
     admission,
-    law,
-    change,
+    changes,
     opening,
     retention,
     settlement,
     store_ending,
     locks,
-    planmark,
-    planning,
-    requests,
-    store_approvals,
+    rollback_plans,
+    decisions,
     budgets,
-    charging,
     notices,
-    store_notices,
-    paying,
-    checkpointing,
     checkpoints,
-    proofs,
-    forking,
-    kin,
-    below,
-    requesting,
+    audit,
+    forks,
+    requests,
     canonical,
-    veiling,
     tool_module,
 )
 SCHEDULES_MAX = 4_000
@@ -156,7 +123,7 @@ def rewritten(*changes: tuple[ModuleType, str, str, str]) -> Iterator[None]:
             if isinstance(module, ModuleType):
                 setattr(module, name, original)
             else:
-                intents.INTENTS[module] = original  # type: ignore[index]
+                dispatch.INTENTS[module] = original  # type: ignore[index]
 
 
 def _spread(original: Any, mutant: Any) -> list[Any]:
@@ -167,9 +134,9 @@ def _spread(original: Any, mutant: Any) -> list[Any]:
             if value is original:
                 setattr(module, name, mutant)
                 undo.append((module, name, original))
-    for op, flow in list(intents.INTENTS.items()):
+    for op, flow in list(dispatch.INTENTS.items()):
         if flow is original:
-            intents.INTENTS[op] = mutant
+            dispatch.INTENTS[op] = mutant
             undo.append((op, "", original))
     return undo
 
@@ -232,8 +199,8 @@ def _copied(table: Any) -> Any:
 def event_too_late() -> Iterator[None]:
     """The change is written, its event a transaction later."""
     late = _Late()
-    add = _ROWS[__import__("amends.rows", fromlist=["AddEvent"]).AddEvent]
-    from amends.rows import AddEvent
+    add = _ROWS[__import__("amends.ledger.rows", fromlist=["AddEvent"]).AddEvent]
+    from amends.ledger.rows import AddEvent
 
     def put_off(store: MemoryStore, op: AddEvent) -> int:
         if op.what == "call" and op.to_state == "succeeded":
@@ -318,7 +285,7 @@ def pivot_too_late() -> Iterator[None]:
 
 
 def _flow_in(store: MemoryStore, flow: Any) -> None:
-    from amends.flow import run_flow
+    from amends.ledger.flow import run_flow
 
     run_flow(flow, store._row)
     store._undo.clear()
@@ -378,7 +345,7 @@ def compensation_locked() -> Iterator[None]:
 def yes_too_late() -> Iterator[None]:
     """The yes is looked at with the start, and used up a transaction later."""
     late = _Late()
-    original = requests.use
+    original = approvals.use
 
     async def put_off(run: Any, approval: Any, *, at: float, by: str, epoch: int) -> Any:
         late.pending.append(lambda store: _use_late(store, run.uid, approval.id, at, by, epoch))
@@ -392,7 +359,7 @@ def yes_too_late() -> Iterator[None]:
     with (
         late.installed(),
         mock.patch.object(settlement, "use", put_off),
-        mock.patch.object(requests, "use", put_off),
+        mock.patch.object(approvals, "use", put_off),
     ):
         yield
 
@@ -437,16 +404,16 @@ BUGS: tuple[Bug, ...] = (
         ("ledger_against_world", "effects_once"), ("F1", "F6")),
     Bug("6", "no lease check before the body", lease_unchecked, ("no_stale_body",), ("F1", "F6")),
     Bug("7", "Absent believed before the settle delay",
-        lambda: rewritten((doubt, "settle_left", "return quiet + spec.settle - clocks.mono", "return 0.0")),
+        lambda: rewritten((doubts, "settle_left", "return quiet + spec.settle - clocks.mono", "return 0.0")),
         ("ledger_against_world", "effects_once"), ("F1", "F6", "F17")),
     Bug("8", "settle delay counted from the start",
-        lambda: rewritten((doubt, "settle_left", "return quiet + spec.settle - clocks.mono", "return (row.started_at or 0.0) + spec.settle - clocks.wall")),
+        lambda: rewritten((doubts, "settle_left", "return quiet + spec.settle - clocks.mono", "return (row.started_at or 0.0) + spec.settle - clocks.wall")),
         ("ledger_against_world", "effects_once"), ("F1", "F6", "F17")),
     Bug("9", "timeout recorded as failed",
-        lambda: rewritten((judge, "_by_name", 'if name in PERHAPS:\n            return "doubt"', 'if name in PERHAPS:\n            return "certain"')),
+        lambda: rewritten((doubts, "_by_name", 'if name in PERHAPS:\n            return "doubt"', 'if name in PERHAPS:\n            return "certain"')),
         ("ledger_against_world",), ("F3", "F1")),
     Bug("10", "non-idempotent call restarted from in_doubt",
-        lambda: rewritten((doubt, "is_repeatable", "if not spec.idempotent or", "if")), ("effects_once",), ("F1", "F3")),
+        lambda: rewritten((doubts, "is_repeatable", "if not spec.idempotent or", "if")), ("effects_once",), ("F1", "F3")),
     Bug("11", "a retry gets a new key per attempt",
         lambda: rewritten((session, "provider_key", "row.key, row.generation)", "row.key, row.generation, row.attempt)")),
         ("effects_once",), ("F1", "F3", "F12")),
@@ -458,10 +425,10 @@ BUGS: tuple[Bug, ...] = (
         ("pivot_law",), ("F9", "F17")),
     Bug("14", "pivot settles, its run is moved in a second transaction", pivot_too_late, ("pivot_moves_its_run",), ("F9",)),
     Bug("15", "compensatable admitted while the pivot is in flight",
-        lambda: rewritten((law, "broken_law", "if run.pivot and not pivoted:", "if False:")),
+        lambda: rewritten((admission, "broken_law", "if run.pivot and not pivoted:", "if False:")),
         ("pivot_law",), ("F9b",)),
     Bug("16a", "staged call started before the decision",
-        lambda: rewritten((law, "admit_by_law", 'op.kind == "retriable" or op.at_commit', "op.at_commit")),
+        lambda: rewritten((admission, "admit_by_law", 'op.kind == "retriable" or op.at_commit', "op.at_commit")),
         ("outbox",), ("F10", "F9")),
     Bug("16b", "staged call not dropped on rollback",
         lambda: rewritten((store_ending, "_turn_back", '("held", "ready", "backing_off")', '("backing_off",)')),
@@ -473,7 +440,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((rollback, "_reversed", "row.settled_seq", "row.seq"), (store_ending, "_comes_first", "return later and", "return False and")),
         ("compensation_order", "world_order"), ("F8b",)),
     Bug("18b", "compensation begun while a sibling is live",
-        lambda: rewritten((landing, "wait_for_live", "if not await LiveCalls(session.uid):\n            return await _settle_orphans(session, seen)", "return None"), (store_ending, "_comes_first", 'if other.state == "started":\n        return True', "if False:\n        return True")),
+        lambda: rewritten((rollback, "wait_for_live", "if not await LiveCalls(session.uid):\n            return await _settle_orphans(session, seen)", "return None"), (store_ending, "_comes_first", 'if other.state == "started":\n        return True', "if False:\n        return True")),
         ("compensation_order",), ("F8c",)),
     Bug("19a", "a failed compensation stops the others",
         lambda: rewritten((rollback, "_one_pass", "if not todo:", "if not todo or any(row.comp_gave_up for row in tree.calls):")),
@@ -492,7 +459,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((recovery, "_unless_a_person_is_asked", "if _asks_a_person(tree):", "if tree.run.suspended:")),
         ("people_are_waited_for",), ("F20",)),
     Bug("27", "what is staged starts without its yes being used up",
-        lambda: rewritten((requests, "use_staged", 'row.state == "approved"', "False"), (requests, "may_start", 'approval.state == "used"', "True")),
+        lambda: rewritten((approvals, "use_staged", 'row.state == "approved"', "False"), (approvals, "may_start", 'approval.state == "used"', "True")),
         ("approvals_against_starts",), ("F20",)),
     Bug("23", "event written outside the transaction of its change", event_too_late, ("event_per_transition",), ("F1", "F6")),
     Bug("24", "goal not recorded",
@@ -521,7 +488,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((rollback, "roll_back", "session.recall.close()", "pass")),
         ("answered_for_good",), ("F16c",)),
     Bug("N1", "a notice is claimed although somebody else has it",
-        lambda: rewritten((store_notices, "claim_notice", "if row.tell_at is None or row.tell_at > now:", "if row.tell_at is None:")),
+        lambda: rewritten((approvals, "claim_notice", "if row.tell_at is None or row.tell_at > now:", "if row.tell_at is None:")),
         ("told_once",), ("F28",)),
     Bug("N2", "people count as told before they are",
         lambda: rewritten((notices, "tell", "ended = await _fire", "await NoteTold(approval_id, teller)\n    ended = await _fire")),
@@ -530,13 +497,13 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((notices, "tell", "if failed is None:", "if True:")),
         ("people_are_told",), ("F20", "F28")),
     Bug("N4", "a claim never runs out",
-        lambda: rewritten((store_notices, "claim_notice", '"tell_at": now + op.claim_s', '"tell_at": None')),
+        lambda: rewritten((approvals, "claim_notice", '"tell_at": now + op.claim_s', '"tell_at": None')),
         ("people_are_told",), ("F20", "F28")),
     Bug("N5", "only who asked has the notice: it is not written with the request",
-        lambda: rewritten((requests, "ask", "tell_at=at,", "tell_at=None,")),
+        lambda: rewritten((approvals, "ask", "tell_at=at,", "tell_at=None,")),
         ("people_are_told",), ("F28",)),
     Bug("K1", "locks outlive their run",
-        lambda: rewritten((change, "move_run", "if run.locked and run.uid == run.root:", "if False:")),
+        lambda: rewritten((changes, "move_run", "if run.locked and run.uid == run.root:", "if False:")),
         ("locks_end_with_their_run",), ("F24",)),
     Bug("K2", "lock taken outside the transaction of the admission", lock_too_late, ("body_holds_its_locks",), ("F24",)),
     Bug("K3", "lock given although another run has it",
@@ -562,7 +529,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((store_ending, "begin_rollback", "if op.mark and not (op.repeated and run.plan == op.plan):", "if op.mark:")),
         ("stale_plans_do_nothing",), ("F26", "F26b", "F26c")),
     Bug("P3", "a plan does not see what was settled since",
-        lambda: rewritten((planmark, "tree_mark", "call.kind, call.state, call.attempt, call.settled_seq, call.tries_from", "call.kind"), (planmark, "tree_mark", "call.args, call.result, call.evidence", "call.args")),
+        lambda: rewritten((changes, "tree_mark", "call.kind, call.state, call.attempt, call.settled_seq, call.tries_from", "call.kind"), (changes, "tree_mark", "call.args, call.result, call.evidence", "call.args")),
         ("plans_bind",), ("F26", "F26b", "F26c")),
     Bug("X1", "a run is taken back although a fork stands on it",
         lambda: rewritten((store_ending, "begin_rollback", "if forks and not any(", "if False and not any(")),
@@ -576,25 +543,25 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((session, "ask_for", "session.kin or session.root", "session.root")),
         ("shared_is_not_done_again",), ("F29", "F29b")),
     Bug("X4", "a fork goes on although what it shares was taken back",
-        lambda: rewritten((kin, "taken_back", "if not fork.forked_from:", "if True:")),
+        lambda: rewritten((changes, "taken_back", "if not fork.forked_from:", "if True:")),
         ("forks_end_with_what_they_share",), ("F29c",)),
     Bug("X5", "a run is forked while it goes back: looked at before the transaction, and not in it",
-        lambda: rewritten((forking, "fork_run", "if back is not None:", "if False:")),
+        lambda: rewritten((forks, "fork_run", "if back is not None:", "if False:")),
         ("forks_are_of_what_stood", "not_taken_back_under_a_fork"), ("F29e",)),
     Bug("X6", "only forks that are open count: one that has committed loses what it stands on",
-        lambda: rewritten((kin, "forks_on", "if fork.state not in GONE_BACK and", "if fork.closed_at is None and")),
+        lambda: rewritten((changes, "forks_on", "if fork.state not in GONE_BACK and", "if fork.closed_at is None and")),
         ("not_taken_back_under_a_fork",), ("F29", "F29d")),
     Bug("X7", "a fork of a fork stands on its own source only",
-        lambda: rewritten((kin, "forks_on", "todo.append(fork.uid)", "pass")),
+        lambda: rewritten((changes, "forks_on", "todo.append(fork.uid)", "pass")),
         ("not_taken_back_under_a_fork",), ("F29d",)),
     Bug("X8", "a fork that has gone back wakes nobody",
-        lambda: rewritten((change, "_wake_sources", "if waits and", "if False and")),
+        lambda: rewritten((changes, "_wake_sources", "if waits and", "if False and")),
         ("waits_for_forks_that_stand",), ("F29b", "F29d")),
     Bug("X9", "a run waits for a fork that ended between its two looks",
-        lambda: rewritten((below, "forks_are_gone", "if run.uid != run.root:", "if True:")),
+        lambda: rewritten((changes, "forks_are_gone", "if run.uid != run.root:", "if True:")),
         ("waits_for_forks_that_stand",), ("F29f",)),
     Bug("25b", "doubt releases its budget reservation",
-        lambda: rewritten((charging, "_next_phase", 'case "failed" | "dropped" | "refused"', 'case "failed" | "dropped" | "refused" | "in_doubt"')),
+        lambda: rewritten((changes, "_next_phase", 'case "failed" | "dropped" | "refused"', 'case "failed" | "dropped" | "refused" | "in_doubt"')),
         ("sum_of_budgets",), ("F24q",)),
     Bug("B1", "what a call costs is reserved outside the transaction of its admission", reserved_too_late, ("sum_of_budgets", "books_balance"), ("F24p",)),
     Bug("B2", "a slice is as good as the whole budget",
@@ -604,16 +571,16 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((store_ending, "_take_staged", "over = await pay_staged(run, root, staged, terms=op.outbox, now=now, by=op.owner)", "over = None"), (settlement, "start_call", "if not call.attempt and (call.cost or root.charged):", "if False:")),
         ("paid_before_it_starts",), ("F24r", "F24s")),
     Bug("B4", "a failure keeps what it had reserved, and nobody knows",
-        lambda: rewritten((charging, "moved_on", "await _shift(", "phase == FAILED or await _shift(")),
+        lambda: rewritten((changes, "moved_on", "await _shift(", "phase == FAILED or await _shift(")),
         ("books_balance",), ("F24p", "F24t")),
     Bug("B5", "a compensation gives back before it is settled",
-        lambda: rewritten((charging, "_next_phase", 'case "compensated"', 'case "compensating" | "compensated"')),
+        lambda: rewritten((changes, "_next_phase", 'case "compensated"', 'case "compensating" | "compensated"')),
         ("paid_before_it_starts",), ("F24t", "F24p")),
     Bug("B6", "a budget takes a run back over its pivot",
-        lambda: rewritten((paying, "refused", 'or run.phase != "open" or run.pivot or', "or")),
+        lambda: rewritten((budgets, "refused", 'or run.phase != "open" or run.pivot or', "or")),
         ("no_budget_on_the_way_back",), ("F24u",)),
     Bug("R1", "replay falls through to a body on a miss",
-        lambda: rewritten((replay, "_unrecorded", "return replay.stop(", "from amends.ops import Invoke, Later\n    row = replay.record.tree.calls[0]\n    if ask.fn is not None:\n        ended = await Invoke(ask.fn, ask.args, ask.is_async, None, Later(row, lambda: call_of(row, ask.spec)), None, 'execute')\n        return Done(row, ended.value)\n    return replay.stop(")),
+        lambda: rewritten((answers, "_unrecorded", "return replay.stop(", "from amends.ledger.world import Invoke, Later\n    row = replay.record.tree.calls[0]\n    if ask.fn is not None:\n        ended = await Invoke(ask.fn, ask.args, ask.is_async, None, Later(row, lambda: call_of(row, ask.spec)), None, 'execute')\n        return Done(row, ended.value)\n    return replay.stop(")),
         ("replays_start_nothing",), ("F27",)),
     Bug("R2", "a resumed run reads the clock anew",
         lambda: rewritten((engine_values, "read_clock", "if place < len(recorded):", "if False:")),
@@ -622,28 +589,28 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((retention, "_open_question", 'if call.state == "compensated" and call.comp_blind:', "if False:")),
         ("work_left",), ("F25", "F25b")),
     Bug("C1", "the anchor is told before the ledger has the checkpoint",
-        lambda: rewritten((checkpointing, "write_checkpoints", "if await WriteCheckpoint(row):", "if await _anchored(anchor, row) and await WriteCheckpoint(row):")),
+        lambda: rewritten((checkpoints, "write_checkpoints", "if await WriteCheckpoint(row):", "if await _anchored(anchor, row) and await WriteCheckpoint(row):")),
         ("checkpoints_anchored",), ("F33",)),
     Bug("C2", "who is second puts its checkpoint behind the other one as it is",
-        lambda: rewritten((checkpoints, "write_checkpoint", "(op.row.n - 1, op.row.prev) == end and await AddCheckpoint(op.row)", "await AddCheckpoint(changed(op.row, {'n': end[0] + 1}))")),
+        lambda: rewritten((audit, "write_checkpoint", "(op.row.n - 1, op.row.prev) == end and await AddCheckpoint(op.row)", "await AddCheckpoint(changed(op.row, {'n': end[0] + 1}))")),
         ("checkpoints_chain",), ("F33",)),
     Bug("C3", "who has nothing to write leaves the anchor as a dead writer left it",
-        lambda: rewritten((checkpointing, "write_checkpoints", "newest = rows[-1:] or await ReadCheckpoints(-1, 1)", "newest = rows[-1:]")),
+        lambda: rewritten((checkpoints, "write_checkpoints", "newest = rows[-1:] or await ReadCheckpoints(-1, 1)", "newest = rows[-1:]")),
         ("checkpoints_anchored",), ("F33",)),
     Bug("C4", "a checkpoint names the first event of a tree instead of the newest",
-        lambda: rewritten((checkpoints, "draft_checkpoint", "heads[one.root].n < one.n", "heads[one.root].n > one.n")),
+        lambda: rewritten((audit, "draft_checkpoint", "heads[one.root].n < one.n", "heads[one.root].n > one.n")),
         ("checkpoints_cover",), ("F33",)),
     Bug("U1", "a rule that cannot be compared lets the call pass",
-        lambda: rewritten((policy, "_first", 'if judged.verdict == "no":', 'if judged.verdict != "matches":')),
+        lambda: rewritten((engine_approvals, "_first", 'if judged.verdict == "no":', 'if judged.verdict != "matches":')),
         ("approvals_against_starts",), ("F35",)),
     Bug("U2", "a repeat that was not offered is honoured",
-        lambda: rewritten((requesting, "_because", "if not hub.may_repeat(spec):", "if False:")),
+        lambda: rewritten((requests, "_because", "if not hub.may_repeat(spec):", "if False:")),
         ("repeats_are_offered",), ("F35",)),
     Bug("H1", "a handler may call the tool's own function any number of times",
         lambda: rewritten((tool_module, "BareUse", "if self._is_used:", "if False:")),
         ("effects_once", "ledger_against_world"), ("H1", "H2")),
     Bug("H2", "a handler may call the tool's own function with any arguments",
-        lambda: rewritten((requesting, "_with_bare_use", "== asked", "!= ''")),
+        lambda: rewritten((requests, "_with_bare_use", "== asked", "!= ''")),
         ("effects_once", "ledger_against_world"), ("H1", "H2")),
     Bug("H3", "what a handler leaves behind may still call the tool's own function",
         lambda: rewritten((tool_module, "BareUse", "self._is_over = True", "pass")),
@@ -652,22 +619,22 @@ BUGS: tuple[Bug, ...] = (
     Bug("V2", "an event is linked to nothing", link_to_nothing, ("record_is_whole",)),
     Bug("V3", "an event is written beside the chain", beside_the_chain, ("record_is_whole",)),
     Bug("N6", "a group of errors is judged without its leaves",
-        lambda: rewritten((judge, "_links", "if is_a(link, BaseExceptionGroup):", "if False:")),
+        lambda: rewritten((doubts, "_links", "if is_a(link, BaseExceptionGroup):", "if False:")),
         ("ledger_against_world", "effects_once"), ("F40",)),
     Bug("N7", "an error is judged without what it was raised from",
-        lambda: rewritten((judge, "_links", "if cause is not None:", "if False:")),
+        lambda: rewritten((doubts, "_links", "if cause is not None:", "if False:")),
         ("ledger_against_world", "effects_once"), ("F40",)),
     Bug("N8", "an error is judged without what was handled when it was raised",
-        lambda: rewritten((judge, "_links", "if context is not None and", "if False and")),
+        lambda: rewritten((doubts, "_links", "if context is not None and", "if False and")),
         ("ledger_against_world", "effects_once"), ("F40",)),
     Bug("N9", "Held that passes through a body is a failure of the outer call",
-        lambda: rewritten((judge, "_of_amends", "is_a(error, Waiting, InDoubt, RunBlocked, LedgerError, Locked)", "is_a(error, InDoubt)")),
+        lambda: rewritten((doubts, "_of_amends", "is_a(error, Waiting, InDoubt, RunBlocked, LedgerError, Locked)", "is_a(error, InDoubt)")),
         ("ledger_against_world", "effects_once"), ("F41",)),
     Bug("N10", "a child left inside a body lets the lease of its tree go",
-        lambda: rewritten((holding, "let_go_held", "if session.uid == session.root or not (session.bodies or await LiveCalls(session.root)):", "if True:")),
+        lambda: rewritten((ending, "let_go_held", "if session.uid == session.root or not (session.bodies or await LiveCalls(session.root)):", "if True:")),
         ("lease_kept",), ("F41",)),
     Bug("N11", "a refusal after a call inside had its effect is a failure",
-        lambda: rewritten((judge, "_of_amends", 'return "doubt" if nested and', 'return "doubt" if False and')),
+        lambda: rewritten((doubts, "_of_amends", 'return "doubt" if nested and', 'return "doubt" if False and')),
         ("ledger_against_world", "effects_once"), ("F41",)),
     Bug("N12", "a call inside a body does not wait for its person",
         lambda: rewritten((call, "_patience", "if body is None:", "if True:")),
@@ -676,19 +643,19 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((rollback, "_settle", 'judge(spec, ended.error, around=ended.around).verdict == "doubt"', "isinstance(ended.error, TimeoutError)")),
         ("compensated_once", "ledger_against_world"), ("F40",)),
     Bug("V4", "a settlement does not prove its result",
-        lambda: rewritten((proofs, "settlement_said", '"result": proof_of(op, op.result), ', "")),
+        lambda: rewritten((changes, "settlement_said", '"result": proof_of(op, op.result), ', "")),
         ("record_is_whole",)),
     Bug("G2", "a lost result is handed to its compensation as None",
-        lambda: rewritten((veiling, "missing", 'if "result" not in asked.needs or (', "if True or ("), (veiling, "twin_given", "result = None if asked.takes_none and row.comp_blind else LOST", "result = None")),
+        lambda: rewritten((session, "missing", 'if "result" not in asked.needs or (', "if True or ("), (session, "twin_given", "result = None if asked.takes_none and row.comp_blind else LOST", "result = None")),
         ("ledger_against_world",), ("G1", "G3")),
     Bug("G3", "a compensation that tolerates absence is started in doubt without the result that it needs",
-        lambda: rewritten((doubt, "may_compensate_in_doubt", " and not twin.needs_result", ""), (veiling, "missing", 'if "result" not in asked.needs or (', 'if "result" not in asked.needs or row.comp_blind or ('), (veiling, "twin_given", "result = None if asked.takes_none and row.comp_blind else LOST", "result = None")),
+        lambda: rewritten((doubts, "may_compensate_in_doubt", " and not twin.needs_result", ""), (session, "missing", 'if "result" not in asked.needs or (', 'if "result" not in asked.needs or row.comp_blind or ('), (session, "twin_given", "result = None if asked.takes_none and row.comp_blind else LOST", "result = None")),
         ("ledger_against_world",), ("G2",)),
     Bug("G4", "asked again, a lost result is None",
-        lambda: rewritten((veiling, "recorded_result", "if row.result is None:", "if False:")),
+        lambda: rewritten((session, "recorded_result", "if row.result is None:", "if False:")),
         ("answers_true",), ("G1",)),
     Bug("G5", "a compensation that was stopped in a living process stays as it is",
-        lambda: rewritten((landing, "stop_here", "if await LiveCalls(session.uid):", "if True:")),
+        lambda: rewritten((rollback, "stop_here", "if await LiveCalls(session.uid):", "if True:")),
         ("no_orphans",), ("G4", "F6")),
     Bug("T1", "the wall clock alone says that a lease has ended",
         lambda: rewritten((opening, "_is_free", "return ended and root.lease_until <= now", "return root.lease_until <= now")),
@@ -697,10 +664,10 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((opening, "_leased", ', "silent_boot": "", "silent_mono": None, "silent_at": None', "")),
         ("owner_undisturbed",), ("T1",)),
     Bug("E1", "whoever edits a request may approve it alone",
-        lambda: rewritten((requests, "is_requester", "*approval.edited_by", "")),
+        lambda: rewritten((approvals, "is_requester", "*approval.edited_by", "")),
         ("approvals_against_starts",), ("F20",)),
     Bug("V5", "an event does not say who refused a call, and why",
-        lambda: rewritten((change, "move_approval", "said=words_bound(row, changes), ", "")),
+        lambda: rewritten((changes, "move_approval", "said=words_bound(row, changes), ", "")),
         ("record_is_whole",), ("F20",)),
     # ---- L: values ----
     Bug("L11", "the class of a value is missing from the key",

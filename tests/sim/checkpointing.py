@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from amends.engine import checkpointing
-from amends.ops import Sleep
-from amends.testing.program import Inside
+from amends.engine import checkpoints
+from amends.ledger.world import Sleep
+from amends.testing.simulation import Inside
 from tests.sim.approving import VARIANTS
 from tests.sim.scenarios import Scenario, Variant, do, make, traits
 
@@ -13,7 +13,7 @@ LOOKS = 4
 
 async def write(inside: Inside) -> None:
     """As a runtime does in its own time."""
-    await checkpointing.write_checkpoints(ledger=inside.hub.new_id("ldg"), key=None, anchor=inside.sim.anchor)
+    await checkpoints.write_checkpoints(ledger=inside.hub.new_id("ldg"), key=None, anchor=inside.sim.anchor)
 
 
 async def writer(inside: Inside) -> None:

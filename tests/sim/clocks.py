@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from amends.errors import Error
-from amends.ops import Sleep
-from amends.testing.program import Inside
+from amends.ledger.world import Sleep
+from amends.testing.simulation import Inside
 from tests.sim.scenarios import Scenario, Variant, do, make, traits
 
 JUMP_S = 3_600.0

@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 from amends.errors import NoRun
-from amends.requesting import model_ask
-from amends.testing.program import Inside, NoNestedCalls, SimulatedRun
+from amends.host.requests import model_ask
+from amends.testing.simulation import Inside, NoNestedCalls, SimulatedRun
 from tests.sim.scenarios import Fails, Here, Scenario, Variant, make, traits
 
 REFUSED = (NoRun, NoNestedCalls)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from amends import doubting, planning
 from amends.errors import RunEnded, StalePlan, UsageError
-from amends.ledger import ReadRun
-from amends.ops import Sleep
-from amends.testing.program import NOBODY, Inside
+from amends.ledger.operations import ReadRun
+from amends.ledger.world import Sleep
+from amends.people import doubts, rollback_plans
+from amends.testing.simulation import NOBODY, Inside
 from tests.sim.scenarios import MAIL, Fails, Here, Scenario, Variant, do, make, traits
 
 LOOKS = 8
@@ -21,13 +21,15 @@ def _planner(pause: float, look_away: float) -> Callable[[Inside], Coroutine[Any
         for _ in range(LOOKS):
             await Sleep(pause)
             try:
-                plan = await planning.plan_rollback(inside.hub, NOBODY, "r")
+                plan = await rollback_plans.plan_rollback(inside.hub, NOBODY, "r")
             except UsageError:
                 continue  # not there yet
             Here.world.plans[plan.hash] = plan
             await Sleep(look_away)
             try:
-                await planning.rollback_planned(inside.hub, NOBODY, "r", plan=plan.hash, by="anna", why="as planned")
+                await rollback_plans.rollback_planned(
+                    inside.hub, NOBODY, "r", plan=plan.hash, by="anna", why="as planned"
+                )
             except StalePlan:
                 Here.world.told_stale.append(plan.hash)
             except RunEnded:
@@ -46,7 +48,7 @@ async def _accepter(inside: Inside) -> None:
         for row in () if tree is None else tree.calls:
             if row.state in ("in_doubt", "compensation_failed", "compensation_in_doubt"):
                 with suppress(UsageError):
-                    await doubting.accept(NOBODY, row.id, by="anna", why="it stays")
+                    await doubts.accept(NOBODY, row.id, by="anna", why="it stays")
 
 
 def desk_scenarios(v: Variant) -> list[Scenario]:

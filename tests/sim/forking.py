@@ -6,11 +6,12 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from amends import forking, people
 from amends.errors import CannotFork, Error, RunConflict, UsageError
-from amends.ledger import ReadRun
-from amends.ops import Sleep
-from amends.testing.program import NOBODY, Inside, SimulatedRun
+from amends.host import runs
+from amends.ledger.operations import ReadRun
+from amends.ledger.world import Sleep
+from amends.replay import forks
+from amends.testing.simulation import NOBODY, Inside, SimulatedRun
 from tests.sim.scenarios import Fails, Scenario, Variant, do, make, traits
 
 LOOKS = 40
@@ -26,7 +27,7 @@ async def _forked(inside: Inside, run: str, tool: str, *, id: str, pause: float 
         if not done:
             continue
         try:
-            await forking.fork(inside.hub, NOBODY, run, at=done[0].id, id=id)
+            await forks.fork_verb(inside.hub, NOBODY, run, at=done[0].id, id=id)
         except CannotFork as no:
             if no.why == "taken_back":
                 return False
@@ -53,7 +54,7 @@ async def _person(inside: Inside) -> None:
         await Sleep(1.5)
         if await ReadRun("", "f") is not None:
             with suppress(Error):
-                await people.ask_rollback(NOBODY, "r", by="anna", why="all the same")
+                await runs.ask_rollback(NOBODY, "r", by="anna", why="all the same")
             return
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from amends.errors import Locked
-from amends.ledger import ReadRun
-from amends.ops import Sleep
-from amends.testing.program import Inside, SimulatedRun
+from amends.ledger.operations import ReadRun
+from amends.ledger.world import Sleep
+from amends.testing.simulation import Inside, SimulatedRun
 from amends.testing.world import World
 from tests.sim.scenarios import MAIL, Fails, Here, Scenario, Variant, do, make, traits
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from amends import Retry, tool
 from amends.errors import ResultLost
-from amends.testing.program import Inside, SimulatedRun
+from amends.testing.simulation import Inside, SimulatedRun
 from tests.sim.scenarios import Fails, Here, Scenario, Variant, _rest, do, make
 
 VARIANTS = (

@@ -9,12 +9,12 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from amends.approvalops import SearchApprovals
-from amends.context import current_run
+from amends.drivers.context import current_run
 from amends.errors import Error, Held, Refused
-from amends.hub import Hub
-from amends.ops import ReadClocks, Sleep
-from amends.testing.program import Inside, SimulatedRun
+from amends.host.host import Hub
+from amends.ledger.operations import SearchApprovals
+from amends.ledger.world import ReadClocks, Sleep
+from amends.testing.simulation import Inside, SimulatedRun
 from tests.sim.approving import ONE, decide
 from tests.sim.scenarios import Fails, Here, Scenario, Variant, do, make, traits
 

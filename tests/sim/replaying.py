@@ -5,35 +5,36 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from amends import people, replaying
-from amends.engine import values
+from amends.engine import recorded_values
 from amends.engine.call import guarded_call
 from amends.errors import Diverged, Error, UsageError
-from amends.ops import Sleep
-from amends.requesting import direct_ask
-from amends.testing.program import NOBODY, Inside, SimulatedRun
-from amends.tool import Options
+from amends.host import runs
+from amends.host.requests import direct_ask
+from amends.ledger.world import Sleep
+from amends.replay import driver
+from amends.testing.simulation import NOBODY, Inside, SimulatedRun
+from amends.tools.tool import Options
 from tests.sim.scenarios import Here, Scenario, Variant, do, make, traits
 
 HERE = ("", 0)
 
 
 async def _read(run: SimulatedRun, number: int) -> None:
-    at = await values.read_clock(run.session, HERE)
-    Here.world.read.append((run.session.uid, number, (at, values.seed_of(run.session, "uuid", HERE))))
+    at = await recorded_values.read_clock(run.session, HERE)
+    Here.world.read.append((run.session.uid, number, (at, recorded_values.seed_of(run.session, "uuid", HERE))))
 
 
 async def _replay(inside: Inside, asks: list[tuple[Any, int]]) -> None:
     """Replay what there is of the run, and go on where the record ends."""
     try:
-        record, others = await replaying.read(inside.hub, NOBODY, "r")
+        record, others = await driver.read(inside.hub, NOBODY, "r")
     except UsageError:
         return  # not there yet
     Here.world.replaying.add(inside.process.name)
-    replay = replaying.begun(record, others, until=None, strict=True)
-    session = replaying.session_of(inside.hub, replay)
+    replay = driver.begun(record, others, until=None, strict=True)
+    session = driver.session_of(inside.hub, replay)
     for a_tool, number in asks:
-        declared, _ = people.declared_as(a_tool)
+        declared, _ = runs.declared_as(a_tool)
         ask = direct_ask(inside.hub, session, declared, Options(), (), {"n": number})
         with suppress(Diverged):
             try:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from amends.approvalops import SearchApprovals
 from amends.errors import Error, Refused
-from amends.hub import Hub
-from amends.ledger import ReadRun
-from amends.ops import Sleep
-from amends.rules import Rule
+from amends.host.host import Hub
+from amends.ledger.operations import ReadRun, SearchApprovals
+from amends.ledger.world import Sleep
 from amends.states import RUN_FINAL
-from amends.testing.program import Inside
+from amends.testing.simulation import Inside
+from amends.tools.rules import Rule
 from tests.sim.approving import EXPIRES_S, LOOKS_MAX, VARIANTS, decide, told
 from tests.sim.scenarios import Scenario, Variant, do, make, traits
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from amends import doubting, people
-from amends.budget import Budget
 from amends.engine.session import provider_key
 from amends.errors import Busy, Refused, RunBlocked, UsageError
-from amends.hub import Hub
-from amends.ledger import ReadRun, Tree
-from amends.model import Absent, Happened, Probed, Retry
-from amends.ops import Sleep, Together
-from amends.testing.program import NOBODY, Inside, SimulatedRun
+from amends.host import runs
+from amends.host.host import Hub
+from amends.ledger.operations import ReadRun, Tree
+from amends.ledger.world import Sleep, Together
+from amends.model import Absent, Budget, Happened, Probed, Retry
+from amends.people import doubts
+from amends.testing.simulation import NOBODY, Inside, SimulatedRun
 from amends.testing.world import Traits, World, result_of
-from amends.tool import tool
+from amends.tools.tool import tool
 
 SETTLE_S = 20.0
 
@@ -578,8 +578,8 @@ def f22_ledger_scope(v: Variant, first: str) -> Scenario:
 
 
 def f23_person(v: Variant) -> Scenario:
-    from amends import people
-    from amends.testing.program import NOBODY
+    from amends.host import runs
+    from amends.testing.simulation import NOBODY
 
     a, b = make("a", variant=v), make("b", variant=v)
 
@@ -590,7 +590,7 @@ def f23_person(v: Variant) -> Scenario:
 
     async def second(inside: Inside) -> None:
         try:
-            await people.ask_rollback(NOBODY, "r", by="anna", why="stop")
+            await runs.ask_rollback(NOBODY, "r", by="anna", why="stop")
         except Exception:
             return
 
@@ -623,13 +623,13 @@ async def _say(hub: Hub, tree: Tree, verb: str) -> None:
     for row in tree.calls:
         with suppress(UsageError):
             if verb == "abandons":
-                await people.abandon(NOBODY, tree.run.id, by="anna", why="enough")
+                await runs.abandon(NOBODY, tree.run.id, by="anna", why="enough")
             elif row.state == "in_doubt" and not any(one.call_id == row.id for _, one in world.later):
                 there = Happened(result_of(provider_key(row))) if world.stands(row.id) else Absent()
-                await doubting.resolve(hub, NOBODY, row.id, there, by="anna", why="looked")
+                await doubts.resolve(hub, NOBODY, row.id, there, by="anna", why="looked")
             elif row.state == "compensation_in_doubt":
                 undone = Absent() if world.stands(row.id) else Happened(None)
-                await doubting.resolve(hub, NOBODY, row.id, undone, by="anna", why="looked")
+                await doubts.resolve(hub, NOBODY, row.id, undone, by="anna", why="looked")
 
 
 def f17b_opened_again(v: Variant, ends: str) -> Scenario:

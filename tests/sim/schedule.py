@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from amends import deciding, doubting, people
 from amends.errors import Busy, Refused, UsageError
-from amends.ledger import ReadRun
+from amends.host import runs
+from amends.ledger.operations import ReadRun
+from amends.ledger.rows import RunRow
 from amends.model import Absent, Happened
-from amends.rows import RunRow
+from amends.people import approvals, doubts
 from amends.states import RUN_FINAL
-from amends.store.memory import MemoryStore
+from amends.stores.memory import MemoryStore
 from amends.testing.checkers import Violation, check_all
-from amends.testing.program import NOBODY, Inside
-from amends.testing.simulation import Endless, Fault, Process, Simulation
+from amends.testing.simulation import NOBODY, Endless, Fault, Inside, Process, Simulation
 from amends.testing.world import World, result_of
 from tests.sim.scenarios import Here, Scenario
 
@@ -237,16 +237,16 @@ async def _decide_all(world: World, hub: Any, uid: str, round_: int, process: Pr
     for row in tree.calls:
         if row.state == "in_doubt":
             answer = Happened(result_of(_provider(row))) if world.stands(row.id) else Absent()
-            await doubting.resolve(hub, NOBODY, row.id, answer, by="anna", why="looked")
+            await doubts.resolve(hub, NOBODY, row.id, answer, by="anna", why="looked")
         elif row.state == "compensation_in_doubt":
             undone = Absent() if world.stands(row.id) else Happened(None)
-            await doubting.resolve(hub, NOBODY, row.id, undone, by="anna", why="looked")
+            await doubts.resolve(hub, NOBODY, row.id, undone, by="anna", why="looked")
         elif row.state == "compensation_failed" or (row.state == "backing_off" and row.retry_at is None):
             lacks = row.state == "compensation_failed" and row.result is None and bool(world.stands(row.id))
             given = {"result": result_of(_provider(row))} if lacks and _needs_result(hub, row) else {}
-            await people.retry(hub, NOBODY, row.id, by="anna", why="mended", **given)
+            await runs.retry(hub, NOBODY, row.id, by="anna", why="mended", **given)
         elif row.state == "held" and row.reason in ("duplicate", "conflict"):
-            await people.decide(NOBODY, row.id, ("replay", "refuse")[round_ % 2], by="anna", why="looked")
+            await runs.decide(NOBODY, row.id, ("replay", "refuse")[round_ % 2], by="anna", why="looked")
         elif row.state in ("held", "ready") and row.approval and round_ == 0:
             await _decide_request(hub, row.approval)
         else:
@@ -255,21 +255,21 @@ async def _decide_all(world: World, hub: Any, uid: str, round_: int, process: Pr
     if done:
         return
     if tree.run.state == "blocked" and tree.run.came_from == "pivoted":
-        await people.finish(NOBODY, tree.run.id, by="anna", why="done by hand")
+        await runs.finish(NOBODY, tree.run.id, by="anna", why="done by hand")
     elif tree.run.state == "open" and round_ == 0:
-        await people.ask_rollback(NOBODY, tree.run.id, by="anna", why="nobody goes on")
+        await runs.ask_rollback(NOBODY, tree.run.id, by="anna", why="nobody goes on")
     else:
-        await people.abandon(NOBODY, tree.run.id, by="anna", why="nothing else helps")
+        await runs.abandon(NOBODY, tree.run.id, by="anna", why="nothing else helps")
 
 
 async def _decide_request(hub: Any, id: str) -> None:
     with suppress(UsageError, Refused):
-        asked = await deciding.read(hub, NOBODY, id)
+        asked = await approvals.read(hub, NOBODY, id)
         if asked.state == "expired":
-            asked = await deciding.ask_again(hub, NOBODY, id, by="anna", why="too late")
+            asked = await approvals.ask_again(hub, NOBODY, id, by="anna", why="too late")
         if asked.state == "pending":
             for by in ("anna", "bob")[: asked.needed]:
-                await deciding.decide(hub, NOBODY, asked.id, "approve", by=by, why="", digest=asked.digest)
+                await approvals.decide(hub, NOBODY, asked.id, "approve", by=by, why="", digest=asked.digest)
 
 
 def _needs_result(hub: Any, row: Any) -> bool:

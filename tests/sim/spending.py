@@ -7,13 +7,12 @@ from contextlib import suppress
 from typing import Any
 
 from amends import spent
-from amends.approvalops import SearchApprovals
-from amends.budget import Budget, Cost
 from amends.errors import BudgetExceeded, Error, InDoubt, Refused
-from amends.ledger import ReadRun
-from amends.ops import Sleep
+from amends.ledger.operations import ReadRun, SearchApprovals
+from amends.ledger.world import Sleep
+from amends.model import Budget, Cost
 from amends.states import RUN_FINAL
-from amends.testing.program import Inside
+from amends.testing.simulation import Inside
 from tests.sim.approving import LOOKS_MAX, decide
 from tests.sim.locking import VARIANTS, worker
 from tests.sim.scenarios import MAIL, Fails, Scenario, Variant, do, make, traits

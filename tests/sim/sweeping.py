@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 from amends.errors import ResultGone
-from amends.ledger import CollectGarbage
-from amends.ops import Sleep
-from amends.testing.program import Inside
+from amends.ledger.operations import CollectGarbage
+from amends.ledger.world import Sleep
+from amends.testing.simulation import Inside
 from tests.sim.scenarios import Fails, Scenario, Variant, do, make, traits
 
 SWEEPS = 6

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 
 from amends.errors import Held
-from amends.hub import Hub
-from amends.noticedesk import tell_all
-from amends.notices import CLAIM_S
-from amends.ops import Sleep
-from amends.rules import Rule
-from amends.testing.program import NOBODY, Inside
+from amends.host.host import Hub
+from amends.host.notices import CLAIM_S
+from amends.ledger.world import Sleep
+from amends.people.approvals import tell_all
+from amends.testing.simulation import NOBODY, Inside
+from amends.tools.rules import Rule
 from tests.sim.approving import VARIANTS
 from tests.sim.scenarios import Scenario, Variant, do, make, traits
 

@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-from amends import doubting, people, planning
-from amends.chain import moment
+from amends.encoding.chain import moment
 from amends.engine import recovery
 from amends.engine.rollback import roll_back
 from amends.errors import LedgerError
-from amends.flow import Flow, run_flow
-from amends.hub import Hub
-from amends.ledger import StoreOp
+from amends.host import runs
+from amends.host.host import Hub
+from amends.ledger.flow import Flow, run_flow
+from amends.ledger.operations import StoreOp
+from amends.ledger.rows import RunRow
+from amends.ledger.world import Clocks, Ended, Invoke, IsDead, Later, LiveCalls, Luck, ReadClocks, Sleep, Together
 from amends.model import Absent, Happened, Probed, Unknown
-from amends.ops import Clocks, Ended, Invoke, IsDead, Later, LiveCalls, Luck, ReadClocks, Sleep, Together
-from amends.planned import Next, RollbackPlan
-from amends.rehearsal import MICROSECOND
-from amends.rows import RunRow
+from amends.people import doubts, rollback_plans
+from amends.people.rollback_plans import MICROSECOND
+from amends.report import Next, RollbackPlan
 from amends.states import RUN_FINAL
-from amends.store.memory import MemoryStore
-from amends.testing.program import NOBODY
-from amends.testing.simulation import Simulation
+from amends.stores.memory import MemoryStore
+from amends.testing.simulation import NOBODY, Simulation
 from tests.sim import schedule
 from tests.sim.sweep import random_schedule, scenarios_of
 
@@ -86,11 +86,11 @@ class Copy:
 def _followed(sim: Simulation, hub: Hub, call_id: str, root: str, answer: Probed[Any]) -> tuple[Copy, str]:
     """As ``rt.resolve`` does it in a process that has no agent."""
     copy = Copy(sim, Unknown("assumed"))
-    copy.drive(doubting.resolve(hub, NOBODY, call_id, answer, by="anna", why="..."))
-    found = copy.drive(people.one(hub, root))
+    copy.drive(doubts.resolve(hub, NOBODY, call_id, answer, by="anna", why="..."))
+    found = copy.drive(runs.one(hub, root))
     if found is not None:
-        row, lease = copy.drive(people.claim(hub, found, force=True))
-        session = hub.session(row, lease, resumed=True, wait_s=people.patience(hub))
+        row, lease = copy.drive(runs.claim(hub, found, force=True))
+        session = hub.session(row, lease, resumed=True, wait_s=runs.patience(hub))
         try:
             done = copy.drive(recovery.recover_tree(session, row, has_agent=False))
             assert done.how == "done"
@@ -132,7 +132,7 @@ def _look_at_doubts(sim: Simulation, hub: Hub, run: RunRow) -> int:
             continue
         reader = Copy(sim, Unknown())
         before = list(sim.store.events)
-        preview = reader.drive(doubting.preview(hub, NOBODY, call.id, ()))
+        preview = reader.drive(doubts.preview(hub, NOBODY, call.id, ()))
         assert list(sim.store.events) == before
         for name, answer in ANSWERS.items():
             told: Next = getattr(preview, name)
@@ -146,14 +146,14 @@ def _look_at_doubts(sim: Simulation, hub: Hub, run: RunRow) -> int:
 
 def _look_at_plan(sim: Simulation, hub: Hub, run: RunRow) -> int:
     reader = Copy(sim, Absent())
-    plan: RollbackPlan = reader.drive(planning.plan_rollback(hub, NOBODY, run.id))
+    plan: RollbackPlan = reader.drive(rollback_plans.plan_rollback(hub, NOBODY, run.id))
     if plan.refused is not None:
         return 0
     copy = Copy(sim, Absent())
-    copy.drive(planning.rollback_planned(hub, NOBODY, run.id, plan=plan.hash, by="anna", why="..."))
-    found = copy.drive(people.one(hub, run.uid))
+    copy.drive(rollback_plans.rollback_planned(hub, NOBODY, run.id, plan=plan.hash, by="anna", why="..."))
+    found = copy.drive(runs.one(hub, run.uid))
     assert found is not None
-    row, lease = copy.drive(people.claim(hub, found, force=True))
+    row, lease = copy.drive(runs.claim(hub, found, force=True))
     session = hub.session(row, lease, resumed=True, wait_s=float("inf"))
     back = copy.drive(roll_back(session, by="recovery", why="..."))
     undone = [id for what, id in copy.seen if what == "compensate"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from amends import Retry, tool
-from amends.testing.program import Inside, SimulatedRun
+from amends.testing.simulation import Inside, SimulatedRun
 from tests.sim.scenarios import SETTLE_S, Fails, Here, Scenario, Variant, do, traits
 
 VARIANTS = (

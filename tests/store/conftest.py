@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from amends.store.sqlite import SqliteStore
+from amends.stores.sqlite.store import SqliteStore
 from amends.testing.conformance.ledger import Ledger, audit
 from tests.servers.databases import create_database, drop_database
 from tests.servers.fixtures import server_url
@@ -65,7 +65,7 @@ def shared(tmp_path: Path, gate: Gate) -> Iterator[SqliteStore]:
 @pytest.fixture(scope="session")
 def mysql_kept(pytestconfig: pytest.Config) -> Iterator[str]:
     """A database with a ledger in it, for all tests of this process that empty it themselves."""
-    from amends.store.mysql import MysqlStore
+    from amends.stores.mysql.store import MysqlStore
 
     server = server_url(pytestconfig, "mysql")
     url = create_database(server)

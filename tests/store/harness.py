@@ -7,16 +7,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from amends.ledger import Store
-from amends.store.memory import MemoryStore
-from amends.store.sqlite import SqliteStore
+from amends.ledger.operations import Store
+from amends.stores.memory import MemoryStore
+from amends.stores.sqlite.store import SqliteStore
 from tests.store.emptied import Emptied
 
 NEW_LEDGER = "opening.a_new_ledger_says_that_it_is_new_and_is_empty"
 
 SERVERS = {
-    "postgresql": ("amends.store.postgres", "PostgresStore"),
-    "mysql": ("amends.store.mysql", "MysqlStore"),
+    "postgresql": ("amends.stores.postgres.store", "PostgresStore"),
+    "mysql": ("amends.stores.mysql.store", "MysqlStore"),
 }
 STORES = ("memory", "sqlite", *(kind for kind, (module, _) in SERVERS.items() if find_spec(module)))
 

@@ -13,9 +13,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from amends import ledger as ops
-from amends.rows import RunRow
-from amends.store.sqlite import SqliteStore
+from amends.ledger import operations as ops
+from amends.ledger.rows import RunRow
+from amends.stores.sqlite.store import SqliteStore
 from amends.testing.conformance.ledger import Ledger
 
 CALLERS = 64

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from amends.errors import LedgerUnavailable
-from amends.store import file
-from amends.store.file import lock_holders, network_file_system
-from amends.store.sqlite import SqliteStore
+from amends.stores.sqlite import file
+from amends.stores.sqlite.file import lock_holders, network_file_system
+from amends.stores.sqlite.store import SqliteStore
 
 MOUNTS = """\
 /dev/sda1 / ext4 rw 0 0

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from amends.bundleops import LoadRecords
 from amends.errors import RunTaken
-from amends.flow import run_flow
-from amends.rows import Now
-from amends.store.intents import intent
-from amends.store.memory import MemoryStore
+from amends.ledger.dispatch import intent
+from amends.ledger.flow import run_flow
+from amends.ledger.operations import LoadRecords
+from amends.ledger.rows import Now
+from amends.stores.memory import MemoryStore
 from amends.testing.conformance.ledger import Ledger
 from amends.testing.conformance.loaded import a_record, elsewhere
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from amends.errors import BadConfig
-from amends.store.locate import store_for
-from amends.store.memory import MemoryStore
-from amends.store.sqlite import SqliteStore
+from amends.stores import store_for
+from amends.stores.memory import MemoryStore
+from amends.stores.sqlite.store import SqliteStore
 
 
 def test_memory_is_a_store_of_its_own_each_time() -> None:
@@ -69,8 +69,6 @@ def test_what_cannot_be_used_is_said_with_a_hint(url: str) -> None:
 
 
 def test_a_store_that_is_not_asked_for_is_not_imported() -> None:
-    code = (
-        "import sys; from amends.store.locate import store_for; store_for('memory:'); print('sqlite3' in sys.modules)"
-    )
+    code = "import sys; from amends.stores import store_for; store_for('memory:'); print('sqlite3' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from amends import ledger as ops
 from amends.errors import BadConfig, LedgerCorrupt, LedgerMissing, LedgerTooNew, LedgerUnavailable, TooLarge
-from amends.store.locate import store_for
-from amends.store.migrations import Migrating, migrations
-from amends.store.myschema import check_server
-from amends.store.mysql import RUN_ID_BYTES_MAX, TENANT_BYTES_MAX, MysqlStore
+from amends.ledger import operations as ops
+from amends.stores import store_for
+from amends.stores.migrations import Migrating, migrations
+from amends.stores.mysql.schema import check_server
+from amends.stores.mysql.store import RUN_ID_BYTES_MAX, TENANT_BYTES_MAX, MysqlStore
 from amends.testing.conformance.ledger import Ledger, audit
 from tests.servers import databases
 from tests.store.many import child
@@ -278,7 +278,7 @@ def test_a_child_process_uses_no_connection_of_its_parent(mysql_url: str) -> Non
     said = child(
         """
         import os, sys
-        from amends.store.mysql import MysqlStore
+        from amends.stores.mysql.store import MysqlStore
         from amends.testing.conformance.ledger import Ledger, audit
         store = MysqlStore(sys.argv[1])
         ledger = Ledger(store)
@@ -337,7 +337,7 @@ def test_a_url_that_cannot_be_used_is_said_without_its_password(url: str) -> Non
 def test_without_its_driver_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['pymysql'] = None\n"
-        "from amends.store.locate import store_for\n"
+        "from amends.stores import store_for\n"
         "try: store_for('mysql://bob:secret@host/shop')\n"
         "except Exception as error: print(type(error).__name__, error.hint)"
     )

@@ -12,9 +12,9 @@ from typing import Any
 import pymysql  # type: ignore[import-untyped]
 import pytest
 
-from amends import ledger as ops
 from amends.errors import LedgerError, LedgerMissing, LedgerUnavailable
-from amends.store.mysql import MysqlStore
+from amends.ledger import operations as ops
+from amends.stores.mysql.store import MysqlStore
 from amends.testing.conformance.ledger import Ledger, audit
 from tests.servers import databases
 from tests.servers.fixtures import unavailable

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from amends.errors import LedgerUnavailable
-from amends.store.mysql import MysqlStore
+from amends.stores.mysql.store import MysqlStore
 from amends.testing.conformance.ledger import Ledger, audit
 from tests.store.many import wait_for
 

@@ -15,7 +15,7 @@ import pytest
 
 from amends import AsyncRuntime, Runtime, tool
 from amends.errors import TooLarge
-from amends.store.mysql import TENANT_BYTES_MAX
+from amends.stores.mysql.store import TENANT_BYTES_MAX
 from amends.worker import work
 from tests.cli.command import environment
 from tests.scenarios.processes import wait_until

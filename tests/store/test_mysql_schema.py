@@ -8,14 +8,13 @@ from typing import Any
 import pymysql  # type: ignore[import-untyped]
 import pytest
 
-from amends import approvalrows, checkpointrows, rows
-from amends.flow import run_flow
-from amends.ledger import OpenRun
+from amends.ledger import rows
+from amends.ledger.flow import run_flow
+from amends.ledger.operations import OpenRun
 from amends.states import CALL_STATES, RUN_STATES
-from amends.store.dialect import MYSQL
-from amends.store.migrations import migrations
-from amends.store.mysql import RUN_ID_BYTES_MAX, TENANT_BYTES_MAX, MysqlStore
-from amends.store.sql import _ROWS, OPEN, Desk, Execute, Result, Statements
+from amends.stores.migrations import migrations
+from amends.stores.mysql.store import RUN_ID_BYTES_MAX, TENANT_BYTES_MAX, MysqlStore
+from amends.stores.sql import _ROWS, MYSQL, OPEN, Desk, Execute, Result, Statements
 from tests.servers import databases
 from tests.store.test_schema import ASKED, TABLES
 
@@ -173,8 +172,8 @@ def asked_of(database: Any, op: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("op", ASKED, ids=repr)
 def test_no_question_walks_through_a_table(database: Any, op: Any) -> None:
-    in_order = isinstance(op, rows.Now | rows.PageRuns | rows.PageCalls | rows.PageEvents | approvalrows.PageApprovals)
-    in_order = in_order or isinstance(op, checkpointrows.NewestCheckpoint)
+    in_order = isinstance(op, rows.Now | rows.PageRuns | rows.PageCalls | rows.PageEvents | rows.PageApprovals)
+    in_order = in_order or isinstance(op, rows.NewestCheckpoint)
     for line in asked_of(database, op):
         found = line["type"] in ("const", "ref", "eq_ref", "range")
         assert found or (in_order and line["type"] == "index"), line
@@ -201,8 +200,8 @@ def test_no_question_walks_through_a_table(database: Any, op: Any) -> None:
         (rows.PageCalls(None, ("in_doubt",), None, 9), "calls_open"),
         (rows.PageCalls("t", ("in_doubt", "held"), 200, 9), "calls_open"),
         (rows.PageEvents("u7", None, 0, 9), "events_root"),
-        (approvalrows.ListTells(20.0, None, 9), "approvals_tell"),
-        (approvalrows.ListTells(20.0, "t", 9), "approvals_tell"),
+        (rows.ListTells(20.0, None, 9), "approvals_tell"),
+        (rows.ListTells(20.0, "t", 9), "approvals_tell"),
     ],
     ids=repr,
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from amends.errors import LedgerUnavailable
-from amends.store.mysql import MysqlStore
+from amends.stores.mysql.store import MysqlStore
 from amends.testing.conformance.ledger import Ledger
 from tests.servers.fixtures import unavailable
 from tests.servers.found import Unavailable

@@ -9,10 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from amends.store.pglasting import FIRST_USES, numbered, written
-from amends.store.pglink import AsyncLink, Link, connect, connect_async
-from amends.store.pgurl import read_url
-from amends.store.statement import Execute
+from amends.stores.postgres.connection import FIRST_USES, AsyncLink, Link, connect, connect_async, numbered, written
+from amends.stores.postgres.url import read_url
+from amends.stores.sql import Execute
 from tests.store.pg import ends_sessions, fails, works_again
 from tests.store.test_postgres import Make, make  # noqa: F401
 

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from amends.errors import LedgerUnavailable
-from amends.store.pgpool import LoopPool, Pool
+from amends.stores.postgres.pool import LoopPool, Pool
 
 
 class Line:

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from amends import Runtime
-from amends import ledger as ops
 from amends.errors import BadConfig, LedgerCorrupt, LedgerMissing, LedgerTooNew, LedgerUnavailable, NotStorable
+from amends.ledger import operations as ops
 from amends.model import Schema
-from amends.store import pglink, pgschema
-from amends.store.locate import store_for
-from amends.store.migrations import migrations
-from amends.store.pgurl import read_url
-from amends.store.postgres import PostgresStore
+from amends.stores import store_for
+from amends.stores.migrations import migrations
+from amends.stores.postgres import connection, schema
+from amends.stores.postgres.store import PostgresStore
+from amends.stores.postgres.url import read_url
 from amends.testing.conformance.ledger import Clock, Ledger, audit
 from tests.servers.databases import execute, with_database
 from tests.store.pg import count, sessions
@@ -99,7 +99,7 @@ def test_what_cannot_be_used_is_said_without_the_password(url: str) -> None:
 def test_without_psycopg_the_extra_is_named(tmp_path: Path) -> None:
     (tmp_path / "psycopg.py").write_text("raise ImportError('no pq wrapper available')")
     code = (
-        "from amends.store.locate import store_for\n"
+        "from amends.stores import store_for\n"
         "try: store_for('postgresql://bob:secret@host/shop')\n"
         "except Exception as error: print(type(error).__name__, error, error.hint)"
     )
@@ -202,8 +202,8 @@ def test_an_older_ledger_is_brought_up_to_date(make: Make, monkeypatch: pytest.M
         statements=("create table more (a text)",),
     )
     both = (*migrations("postgresql"), newer)
-    monkeypatch.setattr(pgschema, "migrations", lambda _: both)
-    monkeypatch.setattr(pgschema, "schema_of", lambda _, found, needs, name: _schema(found, needs, name, both))
+    monkeypatch.setattr(schema, "migrations", lambda _: both)
+    monkeypatch.setattr(schema, "schema_of", lambda _, found, needs, name: _schema(found, needs, name, both))
     store = make()
     assert store.open(create=False) is False
     assert store.schema().version == len(both)
@@ -214,7 +214,7 @@ def _schema(found: int, needs: int, ledger: str, known: tuple[Any, ...]) -> Sche
 
 
 def test_a_server_that_is_too_old_is_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pglink, "PG_MIN", 99_00_00)
+    monkeypatch.setattr(connection, "PG_MIN", 99_00_00)
     with pytest.raises(LedgerUnavailable) as old:
         make().open(create=True)
     assert "needs 99 or newer" in str(old.value)

@@ -9,10 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from amends import ledger as ops
 from amends.errors import BadConfig, LedgerMissing, LedgerUnavailable
-from amends.store import pgflow
-from amends.store.postgres import PostgresStore
+from amends.ledger import operations as ops
+from amends.stores.postgres import transaction
+from amends.stores.postgres.store import PostgresStore
 from amends.testing.conformance.ledger import Ledger
 from tests.servers.databases import execute, with_database
 from tests.servers.fixtures import unavailable
@@ -318,7 +318,7 @@ def test_a_commit_whose_answer_is_lost_is_not_known_and_found_out_by_repeating(
 def test_what_the_server_undid_because_of_others_is_begun_again(make: Make, url: str, code: str, colour: str) -> None:
     ledger = Ledger(make(), colour)
     run = ledger.run()
-    fails(url, code, times=pgflow.TRIES_MAX - 1)
+    fails(url, code, times=transaction.TRIES_MAX - 1)
     assert ledger.admit(run).verdict == "start"
     works_again(url)
     assert len(ledger.calls()) == 1
@@ -331,7 +331,7 @@ def test_what_is_undone_every_time_is_told(make: Make, url: str, colour: str) ->
     run = ledger.run()
     fails(url, "40001", times=1000)
     error = unavailable_error(ledger, ledger.admit_op(run))
-    assert f"{pgflow.TRIES_MAX} times" in str(error)
+    assert f"{transaction.TRIES_MAX} times" in str(error)
     works_again(url)
     assert ledger.calls() == []
 

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from amends.errors import LedgerUnavailable
-from amends.store.postgres import PostgresStore
+from amends.stores.postgres.store import PostgresStore
 from amends.testing.conformance import CHECKS, COLOURS, check_store
 from amends.testing.conformance.ledger import Ledger, audit
 from amends.testing.conformance.prove import Colour

@@ -10,7 +10,7 @@ import pytest
 
 from amends import AsyncRuntime, Runtime, tool
 from amends.errors import BadConfig
-from amends.store.postgres import PostgresStore
+from amends.stores.postgres.store import PostgresStore
 from tests.servers.databases import connect, database_of
 from tests.servers.fixtures import server_url, unavailable
 from tests.servers.found import Unavailable

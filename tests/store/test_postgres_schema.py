@@ -8,13 +8,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from amends import rows
-from amends.flow import run_flow
+from amends.ledger import rows
+from amends.ledger.flow import run_flow
 from amends.states import CALL_STATES, RUN_STATES
-from amends.store.migrations import migrations
-from amends.store.pgflow import READING, WRITING
-from amends.store.postgres import PostgresStore
-from amends.store.sql import _ROWS, OPEN, Desk, Execute, Result
+from amends.stores.migrations import migrations
+from amends.stores.postgres.store import PostgresStore
+from amends.stores.postgres.transaction import READING, WRITING
+from amends.stores.sql import _ROWS, OPEN, Desk, Execute, Result
 from tests.servers.databases import create_database, drop_database
 from tests.servers.fixtures import server_url
 from tests.store.test_schema import ASKED, TABLES

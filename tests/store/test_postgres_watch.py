@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from amends import ledger as ops
-from amends.store.pgwatch import ANYTHING
-from amends.store.postgres import PostgresStore
+from amends.ledger import operations as ops
+from amends.stores.postgres.store import PostgresStore
+from amends.stores.postgres.wakeup import ANYTHING
 from amends.testing.conformance.ledger import Ledger
 from tests.servers.databases import execute
 from tests.servers.postgres import PostgresServer

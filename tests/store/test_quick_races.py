@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from amends import ledger as ops
-from amends.flow import run_flow
-from amends.store.intents import intent
-from amends.store.memory import MemoryStore
-from amends.store.sql import Desk, transaction
+from amends.ledger import operations as ops
+from amends.ledger.dispatch import intent
+from amends.ledger.flow import run_flow
+from amends.stores.memory import MemoryStore
+from amends.stores.sql import Desk, transaction
 from amends.testing.conformance.alike import answered, ranked, without_places
 from amends.testing.conformance.ledger import LEASE_S, Clock, Ledger, audit
 from tests.servers.databases import execute
@@ -247,8 +247,8 @@ def root_of(ledger: Ledger, op: Any) -> str:
 
 
 def store_of(kind: str, url: str, clock: Clock) -> Any:
-    from amends.store.mysql import MysqlStore
-    from amends.store.postgres import PostgresStore
+    from amends.stores.mysql.store import MysqlStore
+    from amends.stores.postgres.store import PostgresStore
 
     return (PostgresStore if kind == "postgres" else MysqlStore)(url, clock=clock)
 
@@ -258,7 +258,9 @@ def held(kind: str, url: str, root: str, clock: Clock) -> Iterator[Callable[[ops
     """Somebody else's transaction that has the run locked, carries one operation out and commits."""
     store = store_of(kind, url, clock)
     link = store._connect()
-    statements = __import__(f"amends.store.{'pgflow' if kind == 'postgres' else 'mysql'}", fromlist=["WRITING"]).WRITING
+    statements = __import__(
+        f"amends.stores.{'pgflow' if kind == 'postgres' else 'mysql'}", fromlist=["WRITING"]
+    ).WRITING
     say = link.say if kind == "postgres" else link.ask
     say("begin")
     say(f"select 1 from runs where uid = '{root}' for update")

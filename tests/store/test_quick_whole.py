@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from amends import ledger as ops
-from amends.ledger import StoreOp
-from amends.store.mysql import MysqlStore
-from amends.store.postgres import PostgresStore
-from amends.store.sqlite import SqliteStore
+from amends.ledger import operations as ops
+from amends.ledger.operations import StoreOp
+from amends.stores.mysql.store import MysqlStore
+from amends.stores.postgres.store import PostgresStore
+from amends.stores.sqlite.store import SqliteStore
 from amends.testing.conformance.ledger import Ledger, audit
 from tests.servers.databases import execute
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from amends.errors import LedgerTooNew, LedgerUnavailable
-from amends.store import migrations as package
-from amends.store.migrations import Migration, migrations
-from amends.store.sqlite import SqliteStore
+from amends.stores import migrations as package
+from amends.stores.migrations import Migration, migrations
+from amends.stores.sqlite.store import SqliteStore
 from amends.testing.conformance.ledger import Ledger, audit
 from tests.servers import databases
 
@@ -57,11 +57,11 @@ def make(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> Iterator[
         if kind == "sqlite":
             made.append(SqliteStore(tmp_path / "ledger.db", "NORMAL"))
         elif kind == "postgresql":
-            from amends.store.postgres import PostgresStore
+            from amends.stores.postgres.store import PostgresStore
 
             made.append(PostgresStore(request.getfixturevalue("postgres_url")))
         else:
-            from amends.store.mysql import MysqlStore
+            from amends.stores.mysql.store import MysqlStore
 
             made.append(MysqlStore(request.getfixturevalue("mysql_url")))
         return made[-1]
@@ -78,7 +78,7 @@ def newer(kind: str, statements: tuple[str, ...], *, needs: int = 1) -> Iterator
     version = len(known) + 1
     more = (*known, Migration(version, f"{version:04d}_more", needs, statements))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (package, importlib.import_module(f"amends.store.{WHERE[kind]}")):
+        for module in (package, importlib.import_module(f"amends.stores.{WHERE[kind]}")):
             patch.setattr(module, "migrations", lambda dialect: more if dialect == kind else migrations(dialect))
         yield version
 
@@ -151,7 +151,7 @@ def test_of_eight_who_start_at_once_one_migrates(kind: str, make: Make, caplog: 
 
 @pytest.mark.parametrize("count", range(len(ADDED["mysql"]) + 1))
 def test_a_migration_that_ended_after_any_of_its_statements_is_finished_by_the_next(mysql_url: str, count: int) -> None:
-    from amends.store.mysql import MysqlStore
+    from amends.stores.mysql.store import MysqlStore
 
     old = MysqlStore(mysql_url)
     old.open(create=True)
@@ -169,7 +169,7 @@ def test_a_migration_that_ended_after_any_of_its_statements_is_finished_by_the_n
 
 
 def test_a_migration_whose_connection_is_killed_can_be_repeated(mysql_url: str) -> None:
-    from amends.store.mysql import MysqlStore
+    from amends.stores.mysql.store import MysqlStore
 
     first = MysqlStore(mysql_url)
     first.open(create=True)

@@ -8,18 +8,24 @@ from typing import Any
 
 import pytest
 
-from amends import approvalrows, checkpointrows, lockrows, markrows, rows
-from amends.approvalrows import APPROVAL_STATES, ApprovalRow, DelegationRow
-from amends.budgetrows import SliceRow
-from amends.checkpointrows import CheckpointRow
-from amends.flow import run_flow
-from amends.lockrows import LockRow, WaitRow
-from amends.markrows import MarkRow
-from amends.rows import CallRow, EventRow, RunRow
+from amends.ledger import rows
+from amends.ledger.flow import run_flow
+from amends.ledger.rows import (
+    APPROVAL_STATES,
+    ApprovalRow,
+    CallRow,
+    CheckpointRow,
+    DelegationRow,
+    EventRow,
+    LockRow,
+    MarkRow,
+    RunRow,
+    SliceRow,
+    WaitRow,
+)
 from amends.states import CALL_STATES, RUN_STATES
-from amends.store.dialect import SQLITE
-from amends.store.migrations import migrations
-from amends.store.sql import _ROWS, OPEN, Desk, Execute, Result, Statements
+from amends.stores.migrations import migrations
+from amends.stores.sql import _ROWS, OPEN, SQLITE, Desk, Execute, Result, Statements
 
 TYPES = {
     "str": ("TEXT", 1), "int": ("INTEGER", 1), "float": ("REAL", 1), "float | None": ("REAL", 0), "str | None": ("TEXT", 0)
@@ -112,31 +118,31 @@ ASKED: list[Any] = [
     rows.PageCalls("t", ("in_doubt", "held"), 5, 9),
     rows.PageEvents(None, None, 5, 9),
     rows.PageEvents("r", "t", 5, 9),
-    lockrows.FindLocks("t", ("x", "y")),
-    lockrows.DropLock("r", "x"),
-    lockrows.FreeLocks("r"),
-    lockrows.LocksOf("r"),
-    lockrows.PageLocks("t", "x", 9),
-    lockrows.SeeWait(lockrows.WaitRow("r", "t", "x", "i", "a", 1.0, 1.0)),
-    lockrows.WaitsOf("r"),
-    lockrows.WaitsFor("t", "x"),
-    lockrows.DropWaits("r"),
-    lockrows.DropWaits("r", ("x", "y")),
-    checkpointrows.NewestCheckpoint(),
-    checkpointrows.PageCheckpoints(5, 9),
-    checkpointrows.PageHeads(5, 9),
-    checkpointrows.PageHeads(5, 9, 7),
-    checkpointrows.HashesAt((("r", 1), ("r", 2))),
-    approvalrows.FindApproval("a"),
-    approvalrows.ApprovalsOf("r"),
-    approvalrows.PageApprovals(None, (), None, 9),
-    approvalrows.PageApprovals("t", ("pending",), 5, 9),
-    approvalrows.PageApprovals("t", ("pending", "used"), 5, 9),
-    approvalrows.ListTells(20.0, None, 9),
-    approvalrows.ListTells(20.0, "t", 9),
-    approvalrows.FindUse("u"),
-    approvalrows.DelegationsTo("t", "b"),
-    markrows.FindMark("x"),
+    rows.FindLocks("t", ("x", "y")),
+    rows.DropLock("r", "x"),
+    rows.FreeLocks("r"),
+    rows.LocksOf("r"),
+    rows.PageLocks("t", "x", 9),
+    rows.SeeWait(rows.WaitRow("r", "t", "x", "i", "a", 1.0, 1.0)),
+    rows.WaitsOf("r"),
+    rows.WaitsFor("t", "x"),
+    rows.DropWaits("r"),
+    rows.DropWaits("r", ("x", "y")),
+    rows.NewestCheckpoint(),
+    rows.PageCheckpoints(5, 9),
+    rows.PageHeads(5, 9),
+    rows.PageHeads(5, 9, 7),
+    rows.HashesAt((("r", 1), ("r", 2))),
+    rows.FindApproval("a"),
+    rows.ApprovalsOf("r"),
+    rows.PageApprovals(None, (), None, 9),
+    rows.PageApprovals("t", ("pending",), 5, 9),
+    rows.PageApprovals("t", ("pending", "used"), 5, 9),
+    rows.ListTells(20.0, None, 9),
+    rows.ListTells(20.0, "t", 9),
+    rows.FindUse("u"),
+    rows.DelegationsTo("t", "b"),
+    rows.FindMark("x"),
 ]
 
 
@@ -155,8 +161,8 @@ def asked_of(database: sqlite3.Connection, op: Any) -> list[str]:
 
 @pytest.mark.parametrize("op", ASKED, ids=repr)
 def test_no_question_walks_through_a_table_without_its_order(database: sqlite3.Connection, op: Any) -> None:
-    in_order = isinstance(op, rows.Now | rows.PageRuns | rows.PageCalls | rows.PageEvents | approvalrows.PageApprovals)
-    in_order = in_order or isinstance(op, checkpointrows.NewestCheckpoint)
+    in_order = isinstance(op, rows.Now | rows.PageRuns | rows.PageCalls | rows.PageEvents | rows.PageApprovals)
+    in_order = in_order or isinstance(op, rows.NewestCheckpoint)
     for line in asked_of(database, op):
         walk = line.startswith("SCAN") and (in_order or " INDEX " in line)
         assert (
@@ -179,12 +185,12 @@ def test_no_question_walks_through_a_table_without_its_order(database: sqlite3.C
         (rows.PageCalls(None, ("in_doubt",), None, 9), "calls_open"),
         (rows.PageCalls("t", ("in_doubt", "held"), 5, 9), "calls_open"),
         (rows.PageEvents("r", None, 5, 9), "events_root"),
-        (checkpointrows.HashesAt((("r", 1), ("r", 2))), "events_root"),
-        (approvalrows.ApprovalsOf("r"), "approvals_root"),
-        (approvalrows.PageApprovals("t", ("pending",), 5, 9), "approvals_state"),
-        (approvalrows.FindUse("u"), "approvals_use"),
-        (approvalrows.ListTells(20.0, None, 9), "approvals_tell"),
-        (approvalrows.ListTells(20.0, "t", 9), "approvals_tell"),
+        (rows.HashesAt((("r", 1), ("r", 2))), "events_root"),
+        (rows.ApprovalsOf("r"), "approvals_root"),
+        (rows.PageApprovals("t", ("pending",), 5, 9), "approvals_state"),
+        (rows.FindUse("u"), "approvals_use"),
+        (rows.ListTells(20.0, None, 9), "approvals_tell"),
+        (rows.ListTells(20.0, "t", 9), "approvals_tell"),
     ],
     ids=repr,
 )

@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 
-from amends import ledger as ops
+from amends.encoding.dataclass import changed
 from amends.errors import TransitionRefused
-from amends.flow import Flow, run_flow
-from amends.record import changed
-from amends.rows import CallRow, UpdateCall
+from amends.ledger import operations as ops
+from amends.ledger.dispatch import intent
+from amends.ledger.flow import Flow, run_flow
+from amends.ledger.rows import CallRow, UpdateCall
 from amends.states import CALL_MOVES, CALL_STATES, call_may
-from amends.store.dialect import SQLITE, Dialect
-from amends.store.intents import intent
-from amends.store.migrations import migrations
-from amends.store.sql import _ROWS, CALLS, Desk, Execute, Result, Statements, transaction
+from amends.stores.migrations import migrations
+from amends.stores.sql import _ROWS, CALLS, SQLITE, Desk, Dialect, Execute, Result, Statements, transaction
 from amends.testing.conformance.ledger import Ledger
 
 OTHER = Dialect(

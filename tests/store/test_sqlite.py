@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from amends import ledger as ops
 from amends.errors import LedgerCorrupt, LedgerError, LedgerMissing, LedgerTooNew, LedgerUnavailable
-from amends.store import file
-from amends.store.migrations import Migration, migrations
-from amends.store.sqlite import SqliteStore
+from amends.ledger import operations as ops
+from amends.stores.migrations import Migration, migrations
+from amends.stores.sqlite import file
+from amends.stores.sqlite.store import SqliteStore
 from amends.testing.conformance.ledger import Clock, Ledger, audit
 from tests.store.many import child
 
@@ -278,10 +278,10 @@ def test_a_file_that_was_taken_away_is_not_written_any_more(make: Make, path: Pa
 READ_ONLY = """
     import os, sys
     from pathlib import Path
-    import amends.store.locate, amends.store.sqlite
+    import amends.stores, amends.stores.sqlite.store
     from amends import ledger as ops
     from amends.errors import LedgerUnavailable
-    from amends.store.sqlite import SqliteStore
+    from amends.stores.sqlite.store import SqliteStore
     from amends.testing.conformance.ledger import Ledger
 
     folder = Path(sys.argv[1])

@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from amends import ledger as ops
 from amends.errors import LedgerUnavailable
-from amends.store.sqlite import SqliteStore
+from amends.ledger import operations as ops
+from amends.stores.sqlite.store import SqliteStore
 from amends.testing.conformance.ledger import Ledger
 from tests.store.many import CALLERS, Gate, commits, in_line, numbered, stored, wait_for
 

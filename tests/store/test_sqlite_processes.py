@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from amends.store.sqlite import SqliteStore
+from amends.stores.sqlite.store import SqliteStore
 from amends.testing.conformance.ledger import Ledger, audit
 from tests.store.many import child
 
 HAMMER = """
     import sys
     from pathlib import Path
-    from amends.store.sqlite import SqliteStore
+    from amends.stores.sqlite.store import SqliteStore
     from amends.testing.conformance.ledger import Clock, Ledger
 
     name, path = sys.argv[1], Path(sys.argv[2])
@@ -45,7 +45,7 @@ def test_processes_that_share_a_file_start_each_shared_key_once(tmp_path: Path) 
 FORKS = """
     import os, sys, threading
     from pathlib import Path
-    from amends.store.sqlite import SqliteStore
+    from amends.stores.sqlite.store import SqliteStore
     from amends.testing.conformance.ledger import Clock, Ledger, audit
 
     path = Path(sys.argv[1])
@@ -71,7 +71,7 @@ FORKS = """
             own = mine.run(f"child {name}")
             for number in range(5):
                 mine.do(own, f"tool {number}")
-            assert len(mine(__import__("amends.ledger").ledger.ReadRun("", uid=own.uid)).calls) == 5
+            assert len(mine(__import__("amends.ledger.operations").ledger.ReadRun("", uid=own.uid)).calls) == 5
             store.close()
             os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0

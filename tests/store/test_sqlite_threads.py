@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from amends import ledger as ops
 from amends.errors import LeaseLost, LedgerUnavailable
-from amends.rows import RunRow
-from amends.store import sqlite
-from amends.store.batch import BATCH_MAX
-from amends.store.sqlite import SqliteStore
+from amends.ledger import operations as ops
+from amends.ledger.rows import RunRow
+from amends.stores.sqlite import store
+from amends.stores.sqlite.connection import BATCH_MAX
+from amends.stores.sqlite.store import SqliteStore
 from amends.testing.conformance.ledger import Ledger
 from tests.store.many import CALLERS, Gate, ask_together, commits, in_line, numbered, stored, wait_for
 
@@ -111,7 +111,7 @@ def test_what_stops_the_first_is_told_to_all_in_line_at_once(
         waits.append(wait_s)
         raise LedgerUnavailable("locked")
 
-    monkeypatch.setattr(sqlite, "patiently", no_lock)
+    monkeypatch.setattr(store, "patiently", no_lock)
     holder = sqlite3.connect(shared.path, isolation_level=None)
     holder.execute("begin immediate")
     assert shared._writer is not None

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from amends.flow import run_flow
-from amends.rows import FindKey, FindRunById, InsertCall, InsertRun
-from amends.store import intents
-from amends.store.memory import MemoryStore
+from amends.ledger import dispatch
+from amends.ledger.flow import run_flow
+from amends.ledger.rows import FindKey, FindRunById, InsertCall, InsertRun
+from amends.stores.memory import MemoryStore
 from amends.testing import STORE_CHECKS, Proof, Skipped, check_store, prove_store
 from amends.testing.conformance.ledger import Clock, Ledger, raises
 from amends.testing.conformance.scenarios import SCENARIOS
@@ -23,7 +23,7 @@ def test_every_operation_that_changes_something_has_a_scenario() -> None:
     for scenario in SCENARIOS.values():
         clock = Clock()
         tried.add(type(scenario(Ledger(MemoryStore(clock), clock=clock))))
-    assert tried == set(intents.INTENTS) - intents.READS
+    assert tried == set(dispatch.INTENTS) - dispatch.READS
 
 
 def test_a_good_store_is_proved() -> None:
@@ -42,7 +42,7 @@ class LeavesHalves(MemoryStore):
 
     def perform(self, op: Any) -> Any:
         with self._lock:
-            return run_flow(intents.intent(op), self._row)
+            return run_flow(dispatch.intent(op), self._row)
 
 
 class ForgetsRepetitions(MemoryStore):
@@ -105,7 +105,7 @@ class Unlocked(MemoryStore):
         self._meeting = threading.Barrier(2, timeout=5.0)
 
     def perform(self, op: Any) -> Any:
-        return run_flow(intents.intent(op), self._row)
+        return run_flow(dispatch.intent(op), self._row)
 
     def _row(self, op: Any) -> Any:
         answer = super()._row(op)
@@ -172,7 +172,7 @@ def test_a_store_without_the_shared_flows_has_nothing_to_break() -> None:
             with self._lock:
                 return run_flow(flows[type(op)](op), self._row)
 
-    flows = dict(intents.INTENTS)
+    flows = dict(dispatch.INTENTS)
     name = "atomic.an_operation_that_fails_in_the_middle_leaves_nothing_behind[settle]"
     proof = prove_store(OwnFlows, only=[name], colours=["blocking"])
     assert "SettleCall" in proof.skipped[f"{name}-blocking"]
@@ -203,7 +203,7 @@ def test_who_does_not_ask_for_it_does_not_load_it() -> None:
 
 def test_without_assertions_it_refuses_to_prove_anything() -> None:
     code = (
-        "from amends.store.memory import MemoryStore; from amends.testing import prove_store; prove_store(MemoryStore)"
+        "from amends.stores.memory import MemoryStore; from amends.testing import prove_store; prove_store(MemoryStore)"
     )
     done = python("-O", "-c", code)
     assert done.returncode == 1

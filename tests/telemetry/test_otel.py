@@ -18,7 +18,7 @@ from opentelemetry.trace import StatusCode
 
 from amends import AsyncRuntime, Happened, RunBlocked, Runtime, UsageError, current_call, tool
 from amends.errors import OutOfOrder
-from amends.otel import traced
+from amends.telemetry import traced
 from tests.behaviour.world import FAST, ONCE
 
 CANARY = "c4n4ry-5ecret"

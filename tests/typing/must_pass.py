@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, assert_type
 from uuid import UUID
-from amends import (
-    Absent, Answer, Approval, AsyncRun, AsyncRuntime, Budget, BudgetState, Call, Comparison, Cost, CostLine, Happened, Probed, Replayed, Retry, Rule, RuleTest, RuleVerdict, Run, Runtime, Staged, Tool, ToolCall, Unknown, current_call, declare, spent, tool,
-)
+from amends import Absent, Answer, Approval, AsyncRun, AsyncRuntime, Budget, BudgetState, Call, Comparison, Cost, CostLine, Happened, Probed, Replayed, Retry, Rule, RuleTest, RuleVerdict, Run, Runtime, Staged, Tool, ToolCall, Unknown, current_call, declare, spent, tool
 from amends.links import Verb, sign, verify
 from amends.llm import Finished, Heard, ModelServer, Reply, ScriptedModel, run_agent, run_agent_async
 from amends.notify import Webhook, slack_payload

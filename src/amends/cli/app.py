@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from amends import __version__
-from amends.cli import auditverbs, forkverbs, ledgerverbs, peopleverbs, runverbs
+from amends.cli import audit, ledger, people, replay, runs
 from amends.cli.show import put, put_error, put_plain
 from amends.errors import Error
 
@@ -30,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for verbs in (runverbs, forkverbs, peopleverbs, auditverbs, ledgerverbs):
+for verbs in (runs, replay, people, audit, ledger):
     verbs.add_to(app)
 
 
@@ -49,7 +49,7 @@ def run(args: Sequence[str] | None) -> int:
         code = app(args=words, prog_name="amends", standalone_mode=False)
         sys.stdout.flush()
     except Error as error:
-        from amends.cli.codes import code_of
+        from amends.cli.options import code_of
 
         put_error(error, as_json=as_json)
         return code_of(error)

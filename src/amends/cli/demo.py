@@ -2,22 +2,205 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 import amends
-from amends import Held, Report, Runtime
-from amends.cli import accounts, place
-from amends.cli.load import load_module
-from amends.cli.show import BOLD, DIM, GREEN, RED, put, put_error, put_json
-from amends.cli.story import put_doubt, put_end, put_head, put_rows, put_told
+from amends import Call, Held, Report, Runtime
+from amends.cli.access import load_module
+from amends.cli.show import BOLD, DIM, GREEN, RED, STYLES, put, put_error, put_json
+from amends.errors import UsageError
+from amends.visible import visible
+
+# ---- How the demonstration tells a run: a head, its calls from the ledger, and its end
+
+
+WIDTH: Final = 90
+GLYPHS: Final = {
+    "succeeded": "✓",
+    "failed": "✗",
+    "in_doubt": "?",
+    "compensated": "↩",
+    "dropped": "–",
+    "held": "…",
+}
+
+
+def put_head(number: int, title: str, run_id: str) -> None:
+    """What is going to happen."""
+    put(f"{number}  {title:<{WIDTH - 20}}run {visible(run_id)}", style=BOLD)
+
+
+def put_rows(report: Report, notes: Mapping[str, str], *, untimed: str = "") -> None:
+    """The calls of a run as the ledger has them, in the order in which they started."""
+    for call in sorted(report.calls, key=lambda call: (call.started_at is None, str(call.started_at))):
+        took = call.tool != untimed and call.state == "succeeded" and call.seconds is not None
+        _put_row(call, notes.get(call.tool, ""), call.state, f"{(call.seconds or 0) * 1000:.0f} ms" if took else "")
+
+
+def put_doubt(report: Report, tool: str, note: str) -> None:
+    """One call as it stood when its process was dead and nobody had asked yet."""
+    _put_row(next(call for call in report.calls if call.tool == tool), note, "in_doubt", "")
+
+
+def _put_row(call: Call, note: str, state: str, took: str) -> None:
+    words = f"{GLYPHS.get(state, '·')} {state.replace('_', ' ')}"
+    told = note or (visible(call.error, prose=True) if state == "failed" and call.error else "")
+    put(
+        f"   {visible(call.tool):<14}  {call.kind:<14}  {words:<14} {took:>7}   {told}".rstrip(),
+        style=STYLES.get(state, ""),
+    )
+
+
+def put_told(text: str, *, indent: int = 3) -> None:
+    """What was said, in whole lines."""
+    for line in textwrap.wrap(text, WIDTH - indent):
+        put(" " * indent + line)
+
+
+def put_end(report: Report) -> None:
+    """How it ended, and that nothing is left where nothing is left."""
+    standing = ", nothing left standing" if report.state == "rolled_back" and not report.residue else ""
+    put(f"   = {report.state.replace('_', ' ')}{standing}", style=STYLES.get(report.state, ""))
+
+
+# ---- The shop's own files against the ledger, order by order
+
+
+STANDING: Final = frozenset({"succeeded"})
+
+
+def differences(shop: Any, rt: Runtime) -> list[str]:
+    """What the shop's files and the ledger do not agree about, in words; empty is the good case."""
+    calls = [call for run in rt.runs() for call in rt.report(run.id).calls]
+    pairs = {
+        "reserve_stock": ("stock", _reserved(shop)),
+        "charge": ("payments", Counter(order for order, _ in _charged(shop))),
+        "ship": ("shipping", Counter(entry["order"] for entry in shop.entries("shipping"))),
+        "send_mail": ("mail", Counter(entry["order"] for entry in shop.entries("mail"))),
+    }
+    found: list[str] = []
+    for tool, (book, world) in pairs.items():
+        ledger = Counter(str(call.args["order"]) for call in calls if call.tool == tool and call.state in STANDING)
+        found += [
+            f"{book}.jsonl has {world[order]} of {order}, the ledger {ledger[order]} {tool}"
+            for order in sorted(world.keys() | ledger.keys())
+            if world[order] != ledger[order]
+        ]
+    found += [f"{call.tool} of {call.run_id} is {call.state}" for call in calls if _is_unclear(call)]
+    return found
+
+
+def summary(shop: Any, rt: Runtime) -> str:
+    """The end of the story in numbers, all but the last from the shop's own files."""
+    payments = shop.entries("payments")
+    kept = _charged(shop)
+    per_order = Counter(order for order, _ in kept)
+    given_back = sum("refund" in entry for entry in payments)
+    double = sum(count - 1 for count in per_order.values())
+    mails = len(shop.entries("mail"))
+    doubts = sum(1 for _ in rt.doubts())
+    bank = f"bank: {len(kept)} charges kept, {given_back} given back, {double} double"
+    return f"{bank}     mail: {mails} sent     in doubt: {doubts}"
+
+
+def _charged(shop: Any) -> list[tuple[str, str]]:
+    """Order and receipt of every charge that was not given back."""
+    payments = shop.entries("payments")
+    back = {entry["refund"] for entry in payments if "refund" in entry}
+    return [
+        (entry["order"], entry["charge"]) for entry in payments if "charge" in entry and entry["charge"] not in back
+    ]
+
+
+def _reserved(shop: Any) -> Counter[str]:
+    taken: Counter[str] = Counter()
+    for entry in shop.entries("stock"):
+        taken[entry["order"]] -= entry["change"]
+    return taken
+
+
+def _is_unclear(call: Call) -> bool:
+    return call.state in ("in_doubt", "started", "compensating", "compensation_failed", "compensation_in_doubt")
+
+
+# ---- The folder of the demonstration: made, made again, and never at the cost of what somebody else put t
+
+
+MARK: Final = ".amends-demo.json"
+"""Says that we made this folder, and the digest of the program we put there."""
+SHOP: Final = "shop.py"
+MADE: Final = (
+    *("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-journal"),
+    *("ledger.db.anchor", "ledger.db.anchor.lock"),
+    *("payments.jsonl", "stock.jsonl", "shipping.jsonl", "mail.jsonl"),
+    SHOP,
+)
+
+
+def prepare(folder: Path, *, fresh: bool) -> Path:
+    """A folder with the shop's program in it; with ``fresh`` nothing of an earlier time. Returns the program."""
+    program = Path(__file__).with_name(SHOP).read_bytes()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        mark = _mark(folder)
+        if fresh or mark is None:
+            _clear(folder, mark)
+            (folder / SHOP).write_bytes(program)
+            (folder / MARK).write_text(json.dumps({"shop": _digest(program)}) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"the demonstration cannot be made in {folder}: {error}", hint="choose another place with --dir"
+        ) from error
+    return folder / SHOP
+
+
+def _mark(folder: Path) -> dict[str, Any] | None:
+    """What we wrote there the last time; None where we never were."""
+    path = folder / MARK
+    if path.is_file():
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return found if isinstance(found, dict) else {}
+        except ValueError:
+            return {}
+    if any(folder.iterdir()):
+        raise UsageError(
+            f"{folder} is not empty and was not made by amends demo; nothing in it was touched",
+            hint="choose another place with --dir",
+        )
+    return None
+
+
+def _clear(folder: Path, mark: dict[str, Any] | None) -> None:
+    program = folder / SHOP
+    if mark is not None and program.is_file() and _digest(program.read_bytes()) != mark.get("shop"):
+        raise UsageError(
+            f"{program} was changed since amends demo made it; nothing was touched",
+            hint="play with it as it is: --keep; or leave it alone and choose another place: --dir",
+        )
+    for name in MADE:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+# ---- ``amends demo``: five orders in a shop of its own, each told from the ledger and the shop's own file
+
 
 PATIENCE_S: Final = 50
 """A child process that takes longer has hung: the demonstration ends within a minute or says why not."""
@@ -32,7 +215,7 @@ def play(folder: Path, *, fresh: bool) -> int:
     began = time.monotonic()
     for name in [name for name in os.environ if name.startswith("AMENDS_")]:
         del os.environ[name]  # the shop has its own ledger, whatever is set for the user's
-    file = place.prepare(folder, fresh=fresh)
+    file = prepare(folder, fresh=fresh)
     sys.dont_write_bytecode = True  # the folder holds what is told about it, and no caches
     shop: Any = load_module(str(file))
     rt: Runtime = shop.rt
@@ -51,10 +234,10 @@ def play(folder: Path, *, fresh: bool) -> int:
         except Failed as failed:
             put_error(str(failed))
             return 1
-        problems = accounts.differences(shop, rt)
-        summary = accounts.summary(shop, rt)
+        problems = differences(shop, rt)
+        told = summary(shop, rt)
     put()
-    put(f"{summary}     {time.monotonic() - began:.1f} s")
+    put(f"{told}     {time.monotonic() - began:.1f} s")
     if problems:
         for problem in problems:
             put_error(problem)

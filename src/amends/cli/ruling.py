@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from amends import RuleTest, Runtime
-from amends.cli.access import Blocking, app_setting
-from amends.cli.codes import APPROVAL_REFUSED, AWAITING_APPROVAL, DONE
-from amends.cli.load import load_runtime
+from amends.cli.access import Blocking, app_setting, load_runtime
+from amends.cli.options import APPROVAL_REFUSED, AWAITING_APPROVAL, DONE
 from amends.cli.show import put, put_json, put_table, say
 from amends.errors import BadArguments, UsageError
 

@@ -186,7 +186,7 @@ def put_error(
     """What went wrong, what to do and where it is explained, without a traceback; with ``--json`` as one object."""
     facts = {"code": code, "message": str(error), "hint": hint}
     if isinstance(error, Error):
-        from amends.cli.codes import docs_of  # the runtime's own names: nothing that --help needs
+        from amends.cli.options import docs_of  # the runtime's own names: nothing that --help needs
 
         # typer leaves a mark on what passes through it.
         own = {name: value for name, value in error.to_dict().items() if not name.startswith("_")}

@@ -2,44 +2,257 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-from amends.approvalerrors import only_waits
-from amends.approvalrows import TermsOf, Unapproved
-from amends.budgetrows import Overrun
-from amends.canonical import faithful
-from amends.engine.anchoring import anchor_use
-from amends.engine.asking import PAUSES, Patience, held_for, raise_unapproved, raise_void, request_of_call, tell_of
-from amends.engine.doubt import LOST_STARTS_MAX, note_late, settle_doubt, stays_in_doubt
-from amends.engine.judge import NESTED, Judgement, judge, matches
-from amends.engine.locking import deadlocked, lock_wait_s, locked, start_waiting, wanted_by
-from amends.engine.policy import accepted_by, need_for, outbox_terms, terms_for
-from amends.engine.refusing import busy, failure, in_doubt, refuse, row_of
-from amends.engine.refusing import ended as run_ended
+from amends.encoding.canonical import diff, faithful
+from amends.encoding.dataclass import dataclass
+from amends.encoding.secret import SEALED
+from amends.engine.approvals import (
+    PAUSES,
+    Patience,
+    accepted_by,
+    held_for,
+    need_for,
+    outbox_terms,
+    raise_unapproved,
+    raise_void,
+    rejected,
+    request_of_call,
+    tell_of,
+    terms_for,
+)
+from amends.engine.checkpoints import anchor_use
+from amends.engine.doubts import (
+    LOST_STARTS_MAX,
+    NESTED,
+    Judgement,
+    judge,
+    matches,
+    note_late,
+    settle_doubt,
+    stays_in_doubt,
+)
 from amends.engine.session import (
     Ask,
     Session,
+    Wait,
     asking_bill,
+    body_args,
+    bring,
+    call_of,
+    cause_of,
+    decode_args,
     describe_error,
+    error_parts,
+    error_text,
+    exceeded,
+    first_result,
+    known_of,
+    lacking,
     later_of,
+    moment,
+    recorded_result,
+    remember,
     unforeseen,
 )
-from amends.engine.spending import exceeded
-from amends.engine.veiling import body_args, bring, cause_of, first_result, known_of, lacking, recorded_result, remember
-from amends.engine.waiting import Wait
-from amends.errors import Error, LeaseLost, LedgerError, Locked, UsageError
-from amends.ledger import Admission, AdmitCall, ReadCall, SettleCall
-from amends.lockrows import Contention
+from amends.errors import (
+    Busy,
+    Deadlocked,
+    Error,
+    GenerationsSpent,
+    InDoubt,
+    KeyConflict,
+    LeaseLost,
+    LedgerError,
+    Locked,
+    OutOfOrder,
+    RuleRefused,
+    RunEnded,
+    ToolFailed,
+    UsageError,
+    is_a,
+    only_waits,
+    words_of,
+)
+from amends.ledger.operations import Admission, AdmitCall, ReadCall, SettleCall, StartCall
+from amends.ledger.rows import NOTHING, CallRow, Contention, Overrun, Terms, TermsOf, Unapproved, Wanted, lost_at
+from amends.ledger.world import Ended, Invoke, Later, Luck, ReadClocks, Sleep
 from amends.model import LOST, NoEffect, Retry
-from amends.ops import Ended, Invoke, Later, Luck, ReadClocks, Sleep
-from amends.phrases import is_a, words_of
-from amends.record import dataclass
-from amends.rows import CallRow
-from amends.tool import Spec
+from amends.tools.spec import Spec
+
+# ---- Waiting for what another run has locked: how long, and what is said when it was not freed in time
+
+
+def lock_wait_s(ask: Ask, wait: Wait) -> float:
+    """How long this request may wait for another run."""
+    return 0.0 if ask.spec.on_lock == "raise" else wait.limit_s
+
+
+def wanted_by(ask: Ask, wait: Wait) -> Wanted:
+    """The names that the request needs. A pivot may need those of its outbox too, which only the ledger knows."""
+    if not ask.locks and ask.spec.kind != "pivot":
+        return NOTHING
+    return Wanted(ask.locks, waits=wait.waited < lock_wait_s(ask, wait), waited=bool(wait.root))
+
+
+async def start_waiting(
+    session: Session,
+    row: CallRow,
+    terms: Terms | None = None,
+    outbox: TermsOf | None = None,
+    *,
+    wait: Wait | None = None,
+) -> CallRow | Contention | Overrun | Unapproved | None:
+    """Start the next attempt of a recorded call, as soon as its locks are free; the last word if they never were."""
+    wait = wait or Wait(session.wait_s)
+    while True:
+        started = await StartCall(
+            row.id, session.lease.owner, session.lease.epoch, row.attempt + 1, terms, outbox or {}
+        )
+        if not isinstance(started, Contention) or started.victim:
+            return started
+        if not await wait.again(started.root or session.root):
+            return started
+
+
+def locked(session: Session, tool: str, lock: Contention, *, waited: float, hint: str | None = None) -> Locked:
+    """The typed error for a lock that was not freed in time."""
+    since = moment(lock.since)
+    assert since is not None, "a lock was taken at some time"
+    error = Locked(
+        tool,
+        lock=lock.name,
+        holder=lock.run_id,
+        since=since,
+        waited=waited,
+        held_s=lock.now - lock.since,
+        run_id=session.id,
+    )
+    error.hint = hint or error.hint
+    return error
+
+
+def deadlocked(session: Session, tool: str, why: str) -> Deadlocked:
+    """The typed error for a run that was chosen to go back."""
+    return Deadlocked(tool, why=why, run_id=session.id)
+
+
+# ---- Answers that are errors: what a verdict of the ledger means to who asked
+
+
+def row_of(answer: Admission) -> CallRow:
+    """The call that an answer is about."""
+    assert answer.call is not None, f"a verdict {answer.verdict!r} names its call"
+    return answer.call
+
+
+def in_doubt(session: Session, row: CallRow) -> InDoubt:
+    """The typed error for a call that may have happened."""
+    words = f"{row.tool} was sent and its answer was lost ({row.why or row.state}); it may have happened"
+    if row.why == NESTED:
+        words = (
+            f"{row.tool} may have happened: its body was stopped by a call inside it "
+            f"({error_text(row.error)}); {PAUSES}"
+        )
+    said = str(json.loads(row.learned)[-1][-1]) if row.learned else ""
+    said = "" if said.startswith(SEALED) else said
+    return InDoubt(
+        words,
+        call=call_of(row, session.spec(row.tool)),
+        why=row.why,
+        run_id=row.run_id,
+        hint=f"{said}; mend it, or decide with rt.resolve({row.id!r}, ...)" if said else None,
+    )
+
+
+def failure(spec: Spec | None, row: CallRow) -> ToolFailed:
+    """A recorded failure: only its words are left of the original exception."""
+    name, message = error_parts(row.error)
+    words = "it failed" if row.lost_at is None else "it failed; gc has removed what it said"
+    return ToolFailed(message or row.why or words, call=call_of(row, spec), type_name=name, run_id=row.run_id)
+
+
+def busy(session: Session, answer: Admission, waited: float) -> Busy:
+    """The typed error for a call that somebody else is at."""
+    row = row_of(answer)
+    whose = f" in run {answer.run.id}, which may still take it back" if answer.twin is not None and answer.run else ""
+    return Busy(
+        f"{row.tool} is {row.state}{whose}; waited {waited:.1f} s",
+        owner=row.run_id,
+        retry_after=session.lease.lease_s,
+        run_id=session.id,
+    )
+
+
+def ended(session: Session, state: str) -> RunEnded:
+    """The typed error for a run that takes nothing more."""
+    return RunEnded(f"run {session.id} is {state}: it takes no new call", state=state, run_id=session.id)
+
+
+def refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
+    """Raise what a verdict that starts nothing means."""
+    spec = ask.spec
+    match answer.verdict:
+        case "refused" if answer.over is not None:
+            raise exceeded(spec.name, answer.over, session.id)
+        case "refused" if answer.law == "rule":
+            raise RuleRefused(spec.name, why=answer.void, run_id=session.id)
+        case "refused":
+            raise OutOfOrder(
+                spec.name,
+                law=answer.law,
+                missing=answer.missing,
+                unsettled=answer.unsettled,
+                allowed=[one.name for one in session.specs.values() if one.kind in ("retriable", "read")],
+                pivot=answer.pivot or None,
+                run_id=session.id,
+            )
+        case "conflict":
+            raise conflict(session, ask, row_of(answer))
+        case "held":
+            raise held_for(session, row_of(answer), answer.approval, answer.twin)
+        case "failed":
+            raise failure(spec, row_of(answer))
+        case "rejected":
+            raise rejected(session, row_of(answer))
+        case "spent":
+            raise GenerationsSpent(spec.name, limit=row_of(answer).generation, run_id=session.id)
+        case "ended":
+            assert answer.run is not None, "an ended run is named"
+            if answer.run.goal_by == "deadlock":
+                raise deadlocked(session, spec.name, answer.run.goal_why)
+            closing = answer.run.goal == "rollback" and answer.run.state == "open"
+            raise ended(session, "rolling_back" if closing else answer.run.state)
+    raise AssertionError(f"the ledger gave a verdict nobody knows: {answer.verdict}")
+
+
+def conflict(session: Session, ask: Ask, row: CallRow) -> KeyConflict:
+    """The typed error for a known identity with other arguments."""
+    changed, shown = {}, "gc has removed them since"
+    given = ask.args if ask.shown is None else ask.shown
+    if row.args.startswith(SEALED):
+        shown = "they are encrypted, and this process has no key for them"
+    elif lost_at(row.args) is None:
+        changed = diff(decode_args(row, session.spec(row.tool)), given)
+        shown = ", ".join(f"{name}: {was!r} then, {now!r} now" for name, (was, now) in changed.items())
+    return KeyConflict(
+        f"{row.tool} was already asked for under this identity with other arguments ({shown}); nothing was started",
+        tool=row.tool,
+        call=call_of(row, session.spec(row.tool)),
+        given=dict(given),
+        diff=changed,
+        may_repeat=session.may_repeat(row.tool),
+        run_id=session.id,
+    )
+
+
+# ---- One guarded call: admitted, started at most once, settled, answered
+
 
 NO_TERMS: Final[TermsOf] = {}
 FORWARD: Final = Retry(attempts=1_000_000, delay=1.0, factor=2.0, max_delay=300.0, jitter=0.3)
@@ -413,7 +626,7 @@ async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
     if started is None:
         newest = await ReadCall(row.id)
         if newest is not None and newest.state == row.state and newest.attempt == row.attempt:
-            raise run_ended(session, session.state or "closing")
+            raise ended(session, session.state or "closing")
     return started
 
 

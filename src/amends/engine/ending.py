@@ -5,44 +5,187 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Final, NoReturn
 
-from amends.engine.call import run_attempts
-from amends.engine.doubt import is_repeatable
-from amends.engine.giving import give_back, read_tree
-from amends.engine.holding import asks_somebody, is_pending, leave_to_caller, let_go_held, recorded_ask, start_decided
-from amends.engine.landing import STOPPED, let_land, wait_for_live
-from amends.engine.leftover import Leftover, leftovers, obstacles
-from amends.engine.locking import locked, start_waiting
-from amends.engine.policy import outbox_terms, terms_for
-from amends.engine.rollback import Back, roll_back, settle_all
-from amends.engine.session import Session, call_of
-from amends.engine.spending import exceeded
-from amends.engine.veiling import cause_of, lacking, lacks
-from amends.engine.waiting import Wait
+from amends.engine.answers import report_of
+from amends.engine.approvals import held_for, outbox_terms, rejected, request_of_call, tell_of, terms_for
+from amends.engine.call import Done, conclude, guarded_admission, locked, run_attempts, start_waiting
+from amends.engine.doubts import is_repeatable
+from amends.engine.rollback import (
+    STOPPED,
+    Back,
+    Leftover,
+    leftovers,
+    let_land,
+    obstacles,
+    roll_back,
+    settle_all,
+    wait_for_live,
+)
+from amends.engine.session import (
+    POLL_S_MAX,
+    POLL_S_MIN,
+    Ask,
+    Session,
+    Wait,
+    body_args,
+    call_of,
+    cause_of,
+    exceeded,
+    give_back,
+    known_of,
+    lacking,
+    lacks,
+    read_tree,
+    scrubbed,
+)
 from amends.errors import (
     BudgetExceeded,
+    Held,
     InDoubt,
     LedgerError,
     Locked,
     OutOfOrder,
+    RolledBack,
     RunBlocked,
+    RunEnded,
     ToolFailed,
     Waiting,
+    clean,
+    described,
+    is_a,
+    only_waits,
 )
-from amends.ledger import (
+from amends.ledger.operations import (
     CloseRun,
     DecideCommit,
     Decision,
+    ReadCall,
     ResolveCall,
     SettleCall,
     StartCall,
     Tree,
 )
+from amends.ledger.rows import CallRow, Contention, Overrun, RunRow, Unapproved
+from amends.ledger.world import Ended, Flight, LiveCalls, ReadClocks, Sleep
 from amends.model import Residue
-from amends.ops import Flight, ReadClocks
-from amends.rows import CallRow, RunRow
 from amends.states import LIVE
+from amends.visible import visible
+
+# ---- Calls that wait for a person: suspending a run for them, and doing what was decided after its block
+
+
+def asks_somebody(tree: Tree) -> bool:
+    """Whether a person can still say something that this tree waits for, or has said yes to what it has not done."""
+    living = {row.id for row in tree.approvals if row.lives(tree.now)}
+    for row in tree.calls:
+        if row.state not in ("held", "ready") or row.attempt:
+            continue
+        if row.approval in living or (row.state == "held" and not row.is_staged and not row.approval):
+            return True
+    return False
+
+
+def is_pending(tree: Tree) -> bool:
+    """Whether somebody has not yet said what this tree waits for."""
+    asked = {row.approval for row in tree.calls if row.state in ("held", "ready") and not row.attempt}
+    if any(row.state == "held" and not row.approval and not row.is_staged for row in tree.calls):
+        return True
+    return any(row.id in asked and row.state == "pending" and row.lives(tree.now) for row in tree.approvals)
+
+
+async def let_go_held(session: Session, row: CallRow, *, again_s: float | None = None) -> Held:
+    """Suspend the run for a person, in one transaction; returns what to raise.
+
+    Not while a call of the tree runs in this process, in the body of which a child may be left: its run is still needed.
+    """
+    twin = await ReadCall(row.twin) if row.twin else None
+    if session.uid == session.root or not (session.bodies or await LiveCalls(session.root)):
+        await give_back(session, again_s, suspended=True)
+    held = held_for(session, row, await request_of_call(row), twin)
+    held.args = (f"run {visible(session.id)} waits for a person: {visible(row.tool)} is held ({held.reason})",)
+    return held
+
+
+async def leave_to_caller(session: Session) -> None:
+    """Raise ``Held``, and decide nothing, where only the caller's own body can go on with what waits for a person."""
+    for known in session.strangers.values():
+        if session.uid not in (known.run, known.root):
+            continue  # another child's: this one ends without it
+        row = await ReadCall(known.id)
+        if row is not None and row.state in ("held", "ready") and not row.is_staged:
+            raise await let_go_held(session, row)
+    if session.resumed and any(spec.fn is None for spec in session.specs.values()):
+        # Asked for by an earlier opening, and not yet again: its caller may still come.
+        for row in (await read_tree(session)).calls:
+            if row.state in ("held", "ready") and not row.is_staged and session.body(row) is None:
+                raise await let_go_held(session, row)
+
+
+async def start_decided(session: Session, row: CallRow) -> None:
+    """A person let this call go on after its block had ended: it is done now, and its own error is no failure."""
+    if session.body(row) is None:
+        raise await let_go_held(session, row, again_s=session.lease.lease_s)
+    if lacking(session, row):
+        raise await let_go_held(session, row)  # whoever asked for it has what it hides, and comes back for it
+    outbox = await outbox_terms(session) if row.kind == "pivot" else {}
+    started = await start_waiting(session, row, await terms_for(session, row), outbox)
+    if isinstance(started, Contention) and not started.victim:
+        raise locked(session, row.tool, started, waited=session.wait_s)
+    if isinstance(started, Overrun):
+        raise exceeded(row.tool, started, session.id)
+    if isinstance(started, Unapproved):
+        await tell_of(session, started.approval)
+    if isinstance(started, Unapproved) and started.why == "refused" and session.uid == session.root:
+        await _block_refused(session, started)
+    if isinstance(started, Unapproved) and started.why not in ("", "expired"):
+        raise await let_go_held(session, started.call, again_s=session.lease.lease_s)
+    if not isinstance(started, CallRow):
+        return
+    try:
+        await run_attempts(session, recorded_ask(session, started), started, told=False)
+    except (Waiting, LedgerError):
+        raise
+    except Exception:  # settled as failed, or in doubt for the next round; a tool's error is not its run's
+        return
+
+
+async def _block_refused(session: Session, no: Unapproved) -> NoReturn:
+    """Somebody has said yes, and a rule says no by now: more asking changes nothing, so a person must end it."""
+    row, tree = no.call, await read_tree(session)
+    withdraw = "" if no.approval is None else f"rt.withdraw({no.approval.id!r}, by=..., why=...), or "
+    end = "rollback" if tree.run.phase == "open" else "abandon"
+    cause = f"{row.tool} ({row.id}): a rule refuses it by now: {withdraw}rt.{end}({session.id!r}, by=..., why=...)"
+    await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=(cause,))
+    raise RunBlocked(f"run {session.id} is blocked: {cause}", run_id=session.id, causes=[cause])
+
+
+def recorded_ask(session: Session, row: CallRow) -> Ask:
+    """The request of a recorded call, to start it again in its own words."""
+    spec = session.spec(row.tool)
+    body = session.body(row)
+    assert spec is not None, f"the tool {row.tool} is known here"
+    assert body is not None, f"the tool {row.tool} has its body here"
+    return Ask(
+        spec=spec,
+        args=body_args(session, spec, row),
+        copy=partial(body_args, session, spec, row),
+        text=row.args,
+        key=row.key,
+        ident=row.ident,
+        whole="",
+        fn=body[0],
+        is_async=body[1],
+        timeout=spec.timeout,
+        flight=session.memory.flight(row),
+        recorded_digest=row.digest,
+        known=known_of(session, row),
+    )
+
+
+# ---- Leaving a run: commit, go forward, go back, or let it go. Each is a flow of its own
+
 
 ROUNDS_MAX: Final = 10_000
 
@@ -363,3 +506,161 @@ async def go_back(session: Session, *, by: str, why: str) -> Back:
         run = await interrupted(session)
         return Back(run, await read_tree(session))
     return back
+
+
+# ---- The ways out of a block, and what a person may do to a run from outside
+
+
+async def leave(session: Session, error: BaseException | None, output: str | None) -> str:
+    """The nine ways out of a block; returns what is to be noted on the error. Never swallows one."""
+    if error is None:
+        await leave_clean(session, output)
+        return ""
+    if is_a(error, LedgerError) or (is_a(error, RolledBack) and error.run_id == session.id):
+        return ""  # nothing can be written down here; or nothing is left to do
+    try:
+        if only_waits(error):
+            if session.uid == session.root:
+                await leave_waiting(session)
+            return ""
+        phase = "" if is_a(error, Exception) else await _let_go_as_it_is(session)
+        if phase:
+            return f"amends: run {session.id} was let go as it is ({phase}); open it again, or a worker goes on"
+        back = await leave_raised(session, error)
+    except LedgerError as broken:
+        return f"amends: run {session.id} could not be left in order here ({broken}); a worker will see to it"
+    if back.run.state == "blocked" and back.run.phase != "pivoted" and is_a(error, Exception):
+        # Only over an ordinary error: an interrupt or a cancellation that comes out as another one is swallowed.
+        raise_blocked(session, back.tree, error)
+    return note_of(session, back)
+
+
+async def _let_go_as_it_is(session: Session) -> str:
+    """Stopped from outside: a run that may be resumed, or only goes forward, is given back; its phase, else ""."""
+    run = (await read_tree(session)).run
+    if run.policy == "rollback" and run.phase in ("open", "rolling_back"):
+        return ""
+    if session.uid == session.root:
+        await wait_for_live(session)
+        await let_go(session)
+    return run.phase
+
+
+async def leave_clean(session: Session, output: str | None) -> RunRow:
+    """The block ended: commit. Raises what stands in the way, or ``RolledBack`` when the goal was to go back."""
+    await let_land(session, patient=True)
+    run = await commit(session, output=output)
+    if run.state == "committed":
+        return run
+    tree = await read_tree(session)
+    raise_blocked(session, tree, None)
+    if run.state in ("abandoned", "rolled_back"):
+        raise RunEnded(
+            f"run {session.id} was {run.state.replace('_', ' ')} meanwhile: it is not committed",
+            state=run.state,
+            run_id=session.id,
+        )
+    if run.phase == "open" and run.goal == "rollback":
+        await _take_back_undecided(session, run)
+    return tree.run
+
+
+async def _take_back_undecided(session: Session, run: RunRow) -> None:
+    """The goal is to go back; a person's no to the pivot comes out as what it is."""
+    try:
+        await take_back(session, why=run.goal_why or "the deadline passed")
+    except RolledBack as back:
+        for row in (await read_tree(session)).calls:
+            if row.state == "refused" and row.at_commit and row.approval and row.run == session.uid:
+                raise rejected(session, row) from back
+        raise
+
+
+async def take_back(session: Session, *, why: str) -> None:
+    """Go back on request; always raises, ``RolledBack`` when nothing is left standing."""
+    why = clean(why)
+    back = await go_back(session, by=session.principal or session.lease.owner, why=why)
+    raise_blocked(session, back.tree, None)
+    report = report_of(session, back.tree)
+    undone = undone_in(back)
+    words = f"run {session.id} was taken back ({why}): {undone} compensated"
+    if back.run.state == "abandoned":
+        words = f"run {session.id} was taken back ({why}), but {back.run.goal_why}"
+    elif back.run.state != "rolled_back":
+        words = f"run {session.id} is {back.run.state} ({why}); a worker goes on with it"
+    raise RolledBack(words, report=report, run_id=session.id)
+
+
+async def leave_raised(session: Session, error: BaseException) -> Back:
+    """The block raised: go back before the pivot, forward after it."""
+    return await go_back(session, by=session.lease.owner, why=scrubbed(session, described(error))[:500])
+
+
+async def leave_waiting(session: Session) -> RunRow:
+    """The block waits for something: give the run back, to a person if a call is held."""
+    await wait_for_live(session, patient=True)  # what other threads and tasks have sent is settled by its owner
+    tree = await read_tree(session)
+    held = [row for row in tree.calls if row.state in ("held", "ready") and not row.is_staged]
+    if held:
+        await let_go_held(session, held[0])
+        return (await read_tree(session)).run
+    return await let_go(session)
+
+
+def undone_in(back: Back) -> str:
+    """How many calls were compensated, in words."""
+    count = sum(row.state == "compensated" for row in back.tree.calls)
+    return f"{count} call{'' if count == 1 else 's'}"
+
+
+def note_of(session: Session, back: Back) -> str:
+    """What is said on the exception that took the run back."""
+    match back.run.state:
+        case "rolled_back":
+            return f"amends: run {session.id} rolled back, {undone_in(back)} compensated"
+        case "abandoned":
+            return f"amends: run {session.id} was taken back, {undone_in(back)} compensated; {back.run.goal_why}"
+        case "rolling_back":
+            return f"amends: run {session.id} is rolling back; a worker goes on in {back.again_s or 0:.0f} s"
+        case "pivoted":
+            return f"amends: run {session.id} goes on: it has pivoted, what it recorded is being done"
+        case "blocked" if back.run.phase == "pivoted":
+            return f"amends: run {session.id} has pivoted and was interrupted; open it again or finish it"
+        case _:
+            return f"amends: run {session.id} is {back.run.state}"
+
+
+# ---- attempts by hand ---------------------------------------------------------------------
+
+
+async def begin_by_hand(session: Session, ask: Ask) -> Done:
+    """Admit a call whose body is the caller's own code; ``replayed`` when the record answers."""
+    return await guarded_admission(session, ask)
+
+
+async def let_others_end(session: Session) -> None:
+    """What other threads and tasks of this process do in the run comes to its end; however long that takes.
+
+    Unlike ``let_land`` it judges nobody: attempts by hand that are open are asked next.
+    """
+    pause = POLL_S_MIN
+    while await LiveCalls(session.uid):
+        await Sleep(pause)
+        pause = min(pause * 2, POLL_S_MAX)
+
+
+async def end_by_hand(
+    session: Session, ask: Ask, row: CallRow, ended: Ended, *, said: dict[str, int] | None = None
+) -> CallRow:
+    """Settle a call that was started by hand, and was said to have spent this."""
+    _, settled = await conclude(session, ask, row, ended, said=said)
+    return settled
+
+
+async def doubt_by_hand(session: Session, ask: Ask, row: CallRow, *, said: dict[str, int] | None = None) -> CallRow:
+    """The caller left without a word: perhaps it happened."""
+    newest = await ReadCall(row.id)
+    if newest is not None and newest.state != "started":
+        return newest
+    silence = TimeoutError("the attempt ended without succeed() or fail()")
+    return await end_by_hand(session, ask, row, Ended(error=silence), said=said)

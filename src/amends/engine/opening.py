@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from amends.canonical import decode
-from amends.engine.anchoring import check_anchor
+from amends.encoding.canonical import decode
+from amends.encoding.dataclass import dataclass, field
+from amends.encoding.redaction import NO_SECRETS, Known
+from amends.encoding.secret import SEALED, UNREADABLE
+from amends.engine.checkpoints import check_anchor
 from amends.engine.ending import commit, raise_blocked
-from amends.engine.giving import give_back, read_tree
 from amends.engine.rollback import roll_back, settle_all
-from amends.engine.session import Session
-from amends.engine.veiling import lacking
-from amends.engine.waiting import Wait
+from amends.engine.session import Session, Wait, give_back, lacking, read_tree
 from amends.errors import Busy, RunConflict, RunEnded
-from amends.forkrows import twins_of
-from amends.ledger import OpenChild, Opened, OpenRun
-from amends.ops import IsDead, Lease, ReadClocks
-from amends.record import dataclass, field
-from amends.rows import RunRow, lost_at
-from amends.secret import SEALED, UNREADABLE
-from amends.veil import NO_SECRETS, Known
+from amends.ledger.operations import OpenChild, Opened, OpenRun
+from amends.ledger.rows import RunRow, lost_at, twins_of
+from amends.ledger.world import IsDead, Lease, ReadClocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
-from amends.approvalops import ExpireApprovals
-from amends.engine.anchoring import check_anchor
+from amends.encoding.dataclass import dataclass
+from amends.engine.checkpoints import check_anchor
 from amends.engine.ending import commit, interrupted
-from amends.engine.giving import give_back, read_tree
-from amends.engine.leftover import obstacles
-from amends.engine.rollback import roll_back, settle_all
-from amends.engine.session import Session
+from amends.engine.rollback import obstacles, roll_back, settle_all
+from amends.engine.session import Session, give_back, read_tree
 from amends.errors import BudgetExceeded, Locked, RunBlocked, Waiting
-from amends.flow import Flow
-from amends.ledger import ClaimRun, CloseRun, DueRuns, Tree
-from amends.ops import IsDead, Lease, ReadClocks
-from amends.record import dataclass
-from amends.rows import RunRow
+from amends.ledger.flow import Flow
+from amends.ledger.operations import ClaimRun, CloseRun, DueRuns, ExpireApprovals, Tree
+from amends.ledger.rows import RunRow
+from amends.ledger.world import IsDead, Lease, ReadClocks
 from amends.states import UNSETTLED
 
 LOOKED_AT_MAX: Final = 10_000

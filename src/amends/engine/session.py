@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,42 +12,299 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
-from amends.approvalrows import Tell
-from amends.budget import Budget
-from amends.budgetrows import FREE, Bill, Want
-from amends.canonical import (
+from amends.encoding.canonical import (
     ARGS_BYTES_MAX,
     CLASS_MARK,
     CONSTANTS,
     Shape,
+    Stored,
     Written,
     canonical,
     check_size,
     classes_of,
     decode,
     digest,
+    digest_of,
     encode,
+    faithful,
+    head,
     load_result,
+    misfits,
+    plain_texts,
     revive_each,
     write_args,
 )
-from amends.charges import read_charge
-from amends.check import lock_names
-from amends.engine.hidden import Memory, hidden_locks, hide_args
-from amends.engine.recall import Readings, Recall
-from amends.engine.spending import bill_for, unreserved
-from amends.errors import BadArguments, LedgerSealed, NotStorable
-from amends.forkrows import forked_key
-from amends.model import Call, Compensation, Order, Phase, Request
-from amends.ops import Flight, Later, Lease
-from amends.phrases import class_name, cut, words_of
-from amends.plain import digest_of, head, plain_texts
-from amends.record import dataclass, field
-from amends.rows import CallRow, lost_at
-from amends.rules import Rule
-from amends.secret import MARK, MASK, SEALED, UNREADABLE, Secret
-from amends.tool import Spec
-from amends.veil import NO_SECRETS, Known, Veil
+from amends.encoding.dataclass import dataclass, field
+from amends.encoding.redaction import NO_SECRETS, REDACTED, Known, Veil
+from amends.encoding.secret import MARK, MASK, SEALED, UNREADABLE, Secret
+from amends.errors import (
+    BadArguments,
+    BadCost,
+    BudgetExceeded,
+    Error,
+    LedgerSealed,
+    NotStorable,
+    ResultGone,
+    ResultLost,
+    ToolFailed,
+    class_name,
+    cut,
+    described,
+    is_a,
+    is_slip,
+    type_name,
+    words_of,
+)
+from amends.ledger.changes import read_charge
+from amends.ledger.flow import Flow
+from amends.ledger.operations import LetGo, ReadRun, Tree
+from amends.ledger.rows import FREE, Bill, CallRow, Overrun, RunRow, Tell, Want, forked_key, lost_at
+from amends.ledger.world import Await, Flight, Later, Lease, ReadClocks, Watch
+from amends.model import (
+    CALLS,
+    LOST,
+    ONE,
+    Budget,
+    Call,
+    Compensation,
+    Order,
+    Phase,
+    Request,
+    billionths,
+    costs_in,
+    decimal_of,
+    is_for,
+    without_result,
+)
+from amends.tools.checks import lock_names
+from amends.tools.rules import Rule
+from amends.tools.signature import admits_none
+from amends.tools.spec import EVERYTHING, ProbeSpec, Spec, Twin, twin_kwargs
+
+# ---- Hiding what a request brings, before anything of it is written down
+
+
+KNOWN_MAX: Final = 10_000
+"""Spellings of hidden values that one tree remembers."""
+
+
+RESULTS_MAX: Final = 10_000
+"""Results that the ledger could not keep and that one tree remembers."""
+
+
+class Memory:
+    """What one process knows of one tree and the ledger does not: shared by its sessions, and gone with the last."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Secret] = {}
+        self.live: dict[str, Any] = {}
+        self.results: dict[str, Any] = {}
+        """By call: results that could not be kept, or not whole. The compensation in this process gets them."""
+        self.flights: dict[str, Flight] = {}
+        """By call: what flows that close or recover the run have under way, in case one is stopped."""
+
+    def copy(self) -> Memory:
+        """Return what is known now, for whoever only tries something out: what that learns is nobody else's."""
+        made = Memory()
+        made.known, made.live, made.results = dict(self.known), dict(self.live), dict(self.results)
+        return made
+
+    def flight(self, row: CallRow) -> Flight:
+        """Return a new flight for a call or a compensation that is about to be sent."""
+        made = self.flights[row.id] = Flight(row)
+        return made
+
+    def keep_result(self, call_id: str, value: object) -> None:
+        """Remember a result that the ledger does not have."""
+        self.results[call_id] = value
+        while len(self.results) > RESULTS_MAX:
+            del self.results[next(iter(self.results))]
+
+    def keep(self, known: Known) -> None:
+        """Remember how hidden values are spelled."""
+        self.known.update(known)
+        while len(self.known) > KNOWN_MAX:
+            del self.known[next(iter(self.known))]
+
+
+def hide_args(
+    veil: Veil, memory: Memory, request: Request, spec: Spec, *, places: tuple[str, ...], shape: Shape
+) -> tuple[Mapping[str, Any], Known]:
+    """The arguments as they are written down, and what no text may spell; refuses what could not be started later."""
+    given = dict(request.args)
+    shown, known = veil.hide(given, (request.tenant or "", spec.name), places=places, path="args", shape=shape)
+    if shown is given:
+        return request.args, NO_SECRETS
+    memory.keep(known)
+    if spec.is_staging and veil.vault is None:
+        name = next(name for name in given if shown.get(name) is not given[name])
+        raise NotStorable(
+            f"args.{name} of {spec.name} is redacted, and {spec.name} is accepted for later: a worker that starts it "
+            "would not have the value",
+            path=f"args.{name}",
+            hint="keep it encrypted with Runtime(encrypt=...), or pass a reference and look the value up in the body",
+        )
+    return shown, known
+
+
+def hidden_locks(veil: Veil, request: Request, spec: Spec, known: Known) -> tuple[str, ...]:
+    """The names of what the request must have to itself, in which a hidden value is a commitment."""
+    about = (request.tenant or "", "lock")  # not the tool's: two tools that lock the same thing must meet
+    return lock_names(spec, request, lambda name: veil.name(name, known, about))
+
+
+def hidden_effect(veil: Veil, tenant: str, spec: Spec, effect: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An effect of the world as the ledger would name it: its hidden arguments by what stands for them."""
+    if spec.redact is None:
+        return effect
+    about, places = (tenant, spec.name), spec.redact.places
+    shown: Mapping[str, Any] = veil.hide(dict(effect), about, places=places, path="effect", shape=spec.anywhere)[0]
+    return shown
+
+
+# ---- What this process itself saw succeed in the tree that it owns: answered again without asking the led
+
+# Why that is the ledger's answer too. A call that has succeeded leaves that state in two ways only (``states``). It is
+# compensated: by the owner of its tree, in this epoch, and so by a flow of this very process, which closes the memory
+# before it begins; or by another owner, who has the tree only after it was given back, which closes the memory first, or
+# after our lease has run out, which is looked at last, on our own clock and with its margin, as before a body. Or a
+# person abandons the run: then the effect stands, the answer is still true, and nothing starts on it any more, because
+# the epoch has changed; the next renewal of the lease says so here. What else others may do meanwhile does not touch such
+# a call: a goal to roll back waits for the owner, a word on a doubt or on a held call is about another state, late
+# evidence about one that succeeded is no news, and gc takes nothing of a tree whose root is open.
+
+
+CALLS_MAX: Final = 1_000
+"""Calls that one tree remembers; at one more it begins anew."""
+CHARS_MAX: Final = 8_192
+"""Arguments and result of a call that is remembered, together: a tree remembers eight million characters at most."""
+
+
+@dataclass(slots=True)
+class Recall:
+    """Succeeded calls by their keys; one for a run and all that are inside it. Once closed it stays empty.
+
+    Closed for good rather than emptied: a thread that saw its call succeed just before is then late in any case.
+    """
+
+    rows: dict[str, CallRow] = field(default_factory=dict)
+    closed: bool = False
+    record: Callable[[Any, Any], Flow[Any]] | None = None
+    """In a replay: answers every request from the record of a run that was; None: this run is live."""
+
+    def keep(self, row: CallRow) -> None:
+        """Remember a call that this process has settled as succeeded."""
+        assert row.state == "succeeded", "only what has happened is answered again"
+        if self.closed or row.kind == "read" or len(row.args) + len(row.result or "") > CHARS_MAX:
+            return
+        if len(self.rows) >= CALLS_MAX:
+            self.rows = {}
+        self.rows[row.key] = row
+
+    def of(self, key: str, ident: str) -> CallRow | None:
+        """The call of this key, if it is remembered and was asked for with these arguments."""
+        row = None if self.closed else self.rows.get(key)
+        return None if row is None or row.ident != ident else row
+
+    def close(self) -> None:
+        """Forget everything, and whatever comes: what has succeeded here may be taken back from now on."""
+        self.closed = True
+        self.rows = {}
+
+
+@dataclass(slots=True)
+class Readings:
+    """What programs and bodies of one tree have read of the clock, dice and new names."""
+
+    counters: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    recorded: Mapping[tuple[str, str], Sequence[float]] | None = None
+    """What the clock said before a resume, by run and by the call in whose body it was read; None: not looked up."""
+
+
+# ---- What a request costs, and which budgets it comes out of. Asked before anything is recorded
+
+
+def bill_for(
+    spec: Spec, request: Request, budgets: Sequence[Budget], root: str, *, scrub: Callable[[str], str] = str
+) -> Bill:
+    """What this request costs and what it must be reserved of; raises ``BadCost`` before anything runs.
+
+    ``scrub``: takes out of a text what is hidden of the request; the function of ``cost=`` sees it.
+    """
+    costs = () if spec.cost is None else _said(spec, request, scrub)
+    mine = [budget for budget in budgets if is_for(budget, spec.name)]
+    if mine and callable(spec.cost):
+        _check_units(spec, request, {unit for unit, _, _ in costs}, {budget.unit for budget in mine})
+    if any(budget.unit == CALLS for budget in mine) and not any(unit == CALLS for unit, _, _ in costs):
+        costs = (*costs, (CALLS, ONE, 0))
+    if not costs:
+        return FREE
+    return Bill(costs, wants_of(mine, {unit: amount for unit, amount, _ in costs}, request, root))
+
+
+def _said(spec: Spec, request: Request, scrub: Callable[[str], str]) -> tuple[tuple[str, int, int], ...]:
+    try:
+        return costs_in(spec.cost(request) if callable(spec.cost) else spec.cost)
+    except Exception as error:
+        said = words_of(error) if is_a(error, ValueError) else described(error)
+        why = scrub(said)
+        # A traceback shows what an error comes from, with what it says: not where that tells what is hidden.
+        raise BadCost(spec.name, why=why[:500], run_id=request.run_id) from (error if why == said else None)
+
+
+def _check_units(spec: Spec, request: Request, said: AbstractSet[str], capped: AbstractSet[str]) -> None:
+    """Raise ``BadCost`` for a unit that is probably a budget's, mistyped: it would spend past that cap."""
+    for unit in said - capped:
+        for meant in capped - said:
+            if is_slip(unit, meant):
+                raise BadCost(
+                    spec.name,
+                    why=f"no budget is in {unit!r}; did you mean {meant!r}?",
+                    run_id=request.run_id,
+                )
+
+
+def wants_of(budgets: Sequence[Budget], amounts: Mapping[str, int], request: Request, root: str) -> tuple[Want, ...]:
+    """What these budgets are asked for. Of two that differ in nothing but the cap the lower one is both."""
+    found: dict[tuple[str, ...], Want] = {}
+    for budget in budgets:
+        if budget.unit not in amounts or not is_for(budget, request.tool):
+            continue
+        who = {"run": root, "agent": request.agent or "", "tool": request.tool}.get(budget.per, "")
+        ident = (budget.unit, budget.per, budget.every or "", budget.tool, budget.then)
+        cap = billionths(budget.cap)
+        if ident in found:
+            cap = min(cap, found[ident].cap)
+        unit, per, every, tool, then = ident
+        found[ident] = Want(unit, cap, per, every, tool, then, who, amounts[unit])
+    return tuple(found.values())
+
+
+def unreserved(
+    said: Mapping[str, int], bill: Bill, budgets: Sequence[Budget], request: Request, root: str
+) -> tuple[Want, ...]:
+    """The budgets of what a body spent and nobody had foreseen: nothing is asked of them, it is gone already."""
+    asked = {unit for unit, _, _ in bill.costs}
+    return wants_of(budgets, dict.fromkeys(set(said) - asked, 0), request, root)
+
+
+def exceeded(tool: str, over: Overrun, run_id: str) -> BudgetExceeded:
+    """The typed error for a call that would have passed a cap."""
+    want = over.want
+    budget = Budget(
+        decimal_of(want.cap),
+        want.unit,
+        want.per,  # type: ignore[arg-type]  # the ledger's own words
+        want.every or None,  # type: ignore[arg-type]
+        want.tool,
+        want.then,  # type: ignore[arg-type]
+    )
+    amounts = {name: decimal_of(getattr(over, name)) for name in ("spent", "reserved", "asked", "left")}
+    return BudgetExceeded(over.tool or tool, budget=budget, period=over.period or None, run_id=run_id, **amounts)
+
+
+# ---- One opened run as the engine sees it, and one request made in it
+
 
 MESSAGE_CHARS_MAX: Final = 2_000
 NAME_CHARS_MAX: Final = 500
@@ -493,3 +751,230 @@ def error_text(text: str) -> str | None:
         return None
     name, message = error_parts(text)
     return ": ".join(word for word in (name, message) if word)
+
+
+# ---- Hidden values in the engine: given to bodies where they can be had, named where they cannot, spelled
+
+
+def bring(session: Session, ask: Ask, row: CallRow) -> None:
+    """Whoever asks for a recorded call in its own words brings its hidden arguments, until it is settled."""
+    if ask.shown is not None and ask.digest == row.digest:
+        session.live[row.id] = ask
+
+
+def known_of(session: Session, row: CallRow) -> Known:
+    """How the hidden values of a recorded call are spelled, where this process can know it."""
+    ask = session.live.get(row.id)
+    return {**session.known, **session.veil.known(row.args)} if ask is None else ask.known
+
+
+def body_args(session: Session, spec: Spec, row: CallRow) -> Mapping[str, Any]:
+    """What the body of a recorded call is given; see ``lacking`` first."""
+    ask = session.live.get(row.id)
+    return _given(session, spec, row) if ask is None else ask.fresh()
+
+
+def lacking(session: Session, row: CallRow, params: Iterable[str] | None = None) -> tuple[str, ...]:
+    """The hidden arguments that a body, or a twin that asks for these, would need and that nobody here has.
+
+    A twin gets only what every process could give it: that it worked here must not hide that it fails elsewhere.
+    """
+    if MARK not in row.args or (params is None and row.id in session.live):
+        return ()
+    return session.veil.lacking(row.args, params)
+
+
+def lacks(names: Iterable[str]) -> str:
+    """Why a call cannot be started here, in words."""
+    return f"its {', '.join(names)} is redacted, and only the program that asked for it has the value"
+
+
+def missing(session: Session, spec: Spec, row: CallRow, asked: Twin | ProbeSpec) -> str:
+    """Return why a compensation, guard or probe cannot be started: what it needs and nobody here has; "" otherwise."""
+    if gone := lacking(session, row, dict.fromkeys((*asked.params, *asked.needs))):
+        return f"it asks for {', '.join(gone)}, which is redacted and not kept"
+    args = () if lost_at(row.args) is not None else decode_args(row, spec)
+    if absent := [name for name in asked.needs if name != "result" and name not in args]:
+        return f"it asks for {', '.join(absent)}, which the record of the call does not have"
+    if "result" not in asked.needs or (asked.takes_none and row.comp_blind):
+        return ""
+    why = result_loss(session, spec, row)
+    return f"it asks for the result of the call, which nobody here has: {why}" if why else ""
+
+
+def result_loss(session: Session, spec: Spec | None, row: CallRow) -> str:
+    """Return why this process does not have the whole result of a call; "" where it does."""
+    if row.id in session.memory.results:
+        return ""
+    if (gone_at := moment(lost_at(row.result))) is not None:
+        return f"gc removed it on {gone_at:%Y-%m-%d}"
+    if row.result is None:
+        return row.loss or "nobody knows what it gave back"
+    if row.loss.startswith(REDACTED):
+        return row.loss
+    if MARK in row.result and session.veil.lacking(f'{{"result":{row.result}}}'):
+        return "a part of it is encrypted, and this process has no key to read it"
+    if spec is not None and not row.loss and misfits(session.veil.revealed(row.result), spec.result_type):
+        return f"what was recorded cannot be read as {spec.result_type} any more"
+    return ""
+
+
+def twin_given(
+    session: Session, spec: Spec, asked: Twin | ProbeSpec, row: CallRow, *, call: Call
+) -> tuple[dict[str, Any], Call]:
+    """Return what a compensation, a guard or a probe is called with, and its call; see ``missing`` first.
+
+    A result that nobody has is left out; None for a call in doubt, where it says that it takes that. ``call.result``
+    raises then.
+    """
+    usable = call.args
+    if EVERYTHING in asked.params and MARK in row.args:
+        gone = session.veil.lacking(row.args)
+        usable = {name: value for name, value in usable.items() if name not in gone}
+    result: Any = LOST
+    if why := result_loss(session, spec, row):
+        lost = ResultLost(f"{row.tool} ({row.id})", why=why, run_id=row.run_id)
+        call = without_result(call, lost)
+        result = None if asked.takes_none and row.comp_blind else LOST
+    else:
+        result = session.memory.results.get(row.id, LOST)
+        result = (
+            result_of(session, spec, row, hint=asked.result_type if row.loss else Any) if result is LOST else result
+        )
+        call = replace(call, result=result)
+    return twin_kwargs(asked.params, args=usable, result=result, call=call), call
+
+
+def call_given(session: Session, spec: Spec, row: CallRow, *, phase: Phase = "execute") -> Call:
+    """The call as its own code sees it: with its hidden arguments, where they were kept and can be read here."""
+    return call_of(row, spec, phase=phase, args=_given(session, spec, row))
+
+
+def _given(session: Session, spec: Spec, row: CallRow) -> Mapping[str, Any]:
+    return {} if lost_at(row.args) is not None else args_of(session.veil.revealed(row.args), spec)
+
+
+def result_of(session: Session, spec: Spec, row: CallRow, *, hint: Any = Any) -> Any:
+    """The recorded result as its caller gets it; as ``hint`` says, where the tool does not say what it is."""
+    said = spec.result_type if hint is Any else hint
+    return load_result(row.result and session.veil.revealed(row.result), said)
+
+
+def kept_result(session: Session, spec: Spec, row: CallRow, value: object) -> tuple[str | None, str]:
+    """Return what the ledger keeps of a body's result, and what of it is lost; remember here what it cannot keep."""
+    seen, stored = _stored(session, spec, row, value)
+    remember(session, spec, row, seen, stored)
+    return stored.text, stored.loss or ""
+
+
+def told_result(session: Session, spec: Spec, row: CallRow, value: object) -> tuple[str | None, str]:
+    """Return the same for a result that a probe or a person tells, who say None where they do not know it."""
+    if value is LOST or (value is None and not admits_none(spec.result_type)):
+        return None, "whoever said that it happened did not say its result"
+    _, stored = _stored(session, spec, row, value)
+    return stored.text, stored.loss or ""
+
+
+def _stored(session: Session, spec: Spec, row: CallRow, value: object) -> tuple[Any, Stored]:
+    seen, stored = faithful(value, spec.result_type)
+    if spec.redact:
+        stored = session.veil.kept(stored, known_of(session, row), (row.tenant, row.tool))
+    return seen, stored
+
+
+def remember(session: Session, spec: Spec, row: CallRow, value: object, stored: Stored) -> None:
+    """Keep a result in this process where the ledger does not have the whole of it."""
+    is_whole = stored.text is not None and not (stored.loss or "").startswith(REDACTED)
+    if not is_whole or (type(value).__module__ == "builtins" and misfits(stored.text or "", spec.result_type)):
+        session.memory.keep_result(row.id, value)
+
+
+def first_result(session: Session, spec: Spec, row: CallRow) -> Any:
+    """Return the result of a call to whoever waited for it; raise ``ResultLost`` where nobody has it."""
+    if row.id in session.memory.results:
+        return session.memory.results[row.id]
+    return recorded_result(session, spec, row)
+
+
+def recorded_result(session: Session, spec: Spec, row: CallRow) -> Any:
+    """Return the result as the ledger has it; raise ``ResultLost`` where it has none."""
+    call = call_of(row, spec)
+    if (gone_at := moment(lost_at(row.result))) is not None:
+        raise ResultGone(f"{row.tool} ({row.id})", gone_at=gone_at, call=call, run_id=session.id)
+    if row.result is None:
+        why = row.loss or "nobody knows what it gave back"
+        raise ResultLost(f"{row.tool} ({row.id})", why=why, call=call, run_id=session.id)
+    return result_of(session, spec, row)
+
+
+def said_of(session: Session, row: CallRow, error: BaseException) -> str:
+    """An exception about a recorded call, as the ledger keeps it."""
+    return describe_error(error, session.veil, known_of(session, row))
+
+
+def scrubbed(session: Session, text: str) -> str:
+    """A text of this run without what is hidden in it."""
+    return session.veil.scrub(text, session.known)
+
+
+def cause_of(session: Session, error: BaseException | None, known: Known = NO_SECRETS) -> BaseException | None:
+    """What an error of ours is said to come from: the error itself, unless its text would tell what is hidden."""
+    if error is None or is_a(error, Error):
+        return error
+    text = words_of(error)
+    shown = session.veil.scrub(text, {**session.known, **known})
+    if shown == text:
+        return error
+    return ToolFailed(shown, call=None, type_name=type_name(error))
+
+
+# ---- Reading a run tree, and giving it back: to a person, a worker, or whoever opens it next
+
+
+async def give_back(session: Session, wake_s: float | None, *, suspended: bool = False) -> RunRow:
+    """The tree is nobody's; ``wake_s``: when a worker is to look at it, ``suspended``: it waits for a person."""
+    session.recall.close()  # before it is gone: from then on others may take back what has succeeded here
+    lease = session.lease
+    return await LetGo(session.root, lease.owner, lease.epoch, wake_s, suspended=suspended, replays=session.replays)
+
+
+async def read_tree(session: Session) -> Tree:
+    """This run, its descendants and their calls, as they are now."""
+    tree = await ReadRun(session.tenant, uid=session.uid)
+    assert tree is not None, "an open run is in the ledger"
+    return tree
+
+
+# ---- Waiting for somebody else's run: watched, polled in growing pauses, and never for ever
+
+
+POLL_S_MIN: Final = 0.005
+POLL_S_MAX: Final = 0.25
+
+
+@dataclass(slots=True)
+class Wait:
+    """One wait, from the first refusal on."""
+
+    limit_s: float
+    """How long at most, in all."""
+    since: float = 0.0
+    waited: float = 0.0
+    pause: float = POLL_S_MIN
+    watcher: Any = None
+    root: str = ""
+
+    async def again(self, root: str) -> bool:
+        """Let time pass until this tree may have changed; False when the limit is reached."""
+        clocks = await ReadClocks()
+        self.since = self.since or clocks.mono
+        self.waited = clocks.mono - self.since
+        if self.waited >= self.limit_s:
+            return False
+        if self.root != root:
+            # It may have changed just before it was watched: look once more.
+            self.root, self.watcher = root, await Watch(root)
+            return True
+        await Await(self.watcher, min(self.pause, self.limit_s - self.waited))
+        self.pause = min(self.pause * 2, POLL_S_MAX)
+        return True

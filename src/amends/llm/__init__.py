@@ -5,8 +5,7 @@ from __future__ import annotations
 from amends.llm.agent import Finished, run_agent, run_agent_async
 from amends.llm.prices import Price
 from amends.llm.recording import record
-from amends.llm.scripted import Heard, Reply, ScriptedModel
-from amends.llm.serving import ModelServer
+from amends.llm.scripted import Heard, ModelServer, Reply, ScriptedModel
 
 __all__ = [
     "Finished",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final, Literal, TypeAlias, TypedDict, Unpack, get_args
 
 from amends import (
@@ -14,20 +16,332 @@ from amends import (
     AsyncRun,
     AsyncRuntime,
     Budget,
+    Call,
     Held,
     Report,
     RolledBack,
     Run,
     Runtime,
+    Secret,
     Tool,
+    ToolCall,
     UsageError,
     current_run,
 )
-from amends.errors import ApprovalVoid, NoRun, RunEnded
-from amends.llm.clients import Client, OnText, client_for
-from amends.llm.conversation import ROLLBACK, Conversation
-from amends.llm.dialects import Prompt, Style, dialect
-from amends.llm.wire import Api
+from amends.errors import ApprovalVoid, NoRun, RunEnded, UnknownTool
+from amends.llm import requests
+from amends.llm.prices import Prices
+from amends.llm.recording import kind_of, record
+from amends.llm.requests import Asked, asked_for
+from amends.llm.scripted import ScriptedModel, response_of
+from amends.llm.streams import assembler, events_of
+from amends.llm.wire import Api, Message, Prompt, Said, Style, dialect, heard_in, written
+
+# ---- The conversation of one run: what is asked next, and where it stood when the run was left or lost
+
+
+ROLLBACK: Final = "request_rollback"
+"""The tool by which a model asks for everything to be taken back."""
+MASK: Final = "•••"
+
+
+class Conversation:
+    """What was said so far, in the words of one API. It asks nobody and runs nothing."""
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        model: str,
+        system: str,
+        prompt: Prompt,
+        tools: Sequence[Mapping[str, Any]],
+        options: Mapping[str, Any],
+    ) -> None:
+        self.api: Api = api
+        self._speaks = dialect(api)
+        self._model, self._system, self._options = model, system, dict(options)
+        self._tools = list(tools)
+        self._offered = frozenset(_name(one) for one in tools)
+        self._opening = self._speaks.opening(system, prompt)
+        self.input: Any = prompt if isinstance(prompt, str) else written(list(prompt)).data
+        self._begin()
+
+    def _begin(self) -> None:
+        self.messages: list[Message] = list(self._opening)
+        self.turns = 0
+        self.pending: Said | None = None
+        """What the model said last, while its calls have no outcome."""
+        self.knows_all = True
+        """Whether everything that the run has done is in the conversation."""
+        self.waiting: tuple[Held | ApprovalVoid, ...] = ()
+        """What waits for a person."""
+
+    # ---- asking ---------------------------------------------------------------------------
+
+    def request(self) -> dict[str, Any]:
+        """The body of the next request."""
+        body = self._speaks.request(self._model, self.messages, system=self._system, tools=self._tools)
+        return {**body, **self._options}
+
+    def hear(self, response: Mapping[str, Any]) -> None:
+        """Take in what the model said."""
+        self.turns += 1
+        self.pending = self._speaks.said(response)
+        self.messages += self.pending.messages
+
+    def delta(self, event: Mapping[str, Any]) -> str:
+        """The text that an event of a stream adds."""
+        return self._speaks.delta(event)
+
+    def asked(self) -> tuple[ToolCall, ...]:
+        """The calls to be done now: of tools that the model was told about."""
+        assert self.pending is not None, "the model has said something"
+        return tuple(call for call in self.pending.calls if call.tool in self._offered and call.tool != ROLLBACK)
+
+    def tell(self, answers: Iterable[Answer], *, no_way_back: str = "") -> None:
+        """Take in what became of the calls; ``no_way_back``: what is said to a model that asked for the way back."""
+        assert self.pending is not None, "the model has said something"
+        outcomes, done = [], iter(answers)
+        for call in self.pending.calls:
+            if call.tool not in self._offered:
+                known = sorted(self._offered - {ROLLBACK})
+                outcomes.append((call, _refusal(UnknownTool(call.tool, known=known))))
+            elif call.tool == ROLLBACK:
+                outcomes.append((call, Answer("refused", no_way_back)))
+            else:
+                outcomes.append((call, next(done)))
+        self.messages += self._speaks.told(outcomes)
+        self.pending = None
+
+    @property
+    def rollback_asked(self) -> ToolCall | None:
+        """The model's request that everything be taken back, if it has just made one."""
+        calls = () if self.pending is None or ROLLBACK not in self._offered else self.pending.calls
+        return next((call for call in calls if call.tool == ROLLBACK), None)
+
+    # ---- going on -------------------------------------------------------------------------
+
+    def recall(self, report: Report | None) -> None:
+        """Stand where the run stood: after the last answer of the model that the ledger has."""
+        self._begin()
+        if report is None or report.state == "rolled_back":  # its next generation begins anew
+            return
+        asked = [call for call in report.calls if _is_turn(call)]
+        last = asked[-1] if asked else None
+        if last is None:
+            self.knows_all = not any(call.kind != "read" for call in report.calls)
+            return
+        if not _is_whole(last):  # too large to have been kept: from the beginning, and the keys see to the rest
+            self.turns, self.knows_all = len(asked), False
+            return
+        if last.args["api"] != self.api:
+            raise UsageError(
+                f"run {report.run_id} speaks with its model by {last.args['api']}, not by {self.api}",
+                hint=f"go on with api={last.args['api']!r} and a client of the same provider",
+            )
+        before = list(self._speaks.conversation(last.args["request"]))
+        # The system's words may be others by now, or in an API that sends them as a message, none.
+        opened = len(self._opening) + _systems(before) - _systems(self._opening)
+        self.messages += [_readable(one) for one in before[opened:]]
+        self.turns = len(asked) - 1
+        response = last.result["response"]
+        if _has_secret(response):  # its calls cannot be read any more: the model is asked for this turn again
+            self.knows_all = False
+            return
+        if self._speaks.said(response).cut:  # none of it was done, and the model is asked again
+            self.turns = len(asked)
+            return
+        self.hear(response)
+
+
+def _refusal(error: UnknownTool) -> Answer:
+    return Answer("refused", error.for_model(), error=error)
+
+
+def _systems(messages: Sequence[Any]) -> int:
+    """How many messages at the beginning are of the system."""
+    return sum(1 for _ in takewhile(lambda one: isinstance(one, Mapping) and one.get("role") == "system", messages))
+
+
+def _is_turn(call: Call) -> bool:
+    """A request of the loop itself, answered to its end; tools that ask models on their own have a parent."""
+    if not call.tool.startswith("model:") or call.parent or call.state != "succeeded":
+        return False
+    return not isinstance(call.result, Mapping) or bool(call.result.get("complete"))
+
+
+def _is_whole(call: Call) -> bool:
+    """Whether the ledger holds what was asked and what was answered."""
+    request, result = call.args.get("request"), call.result
+    response = result.get("response") if isinstance(result, Mapping) else None
+    return all(isinstance(one, Mapping) and "left out" not in one for one in (request, response))
+
+
+def _has_secret(value: object) -> bool:
+    match value:
+        case Secret():
+            return True
+        case str():
+            return MASK in value
+        case Mapping():
+            return any(_has_secret(one) for one in value.values())
+        case list() | tuple():
+            return any(_has_secret(one) for one in value)
+    return False
+
+
+def _readable(value: Any) -> Any:
+    """What was hidden from the ledger is hidden from the model too, once only the ledger knows what was said."""
+    match value:
+        case Secret():
+            return MASK
+        case Mapping():
+            return {name: _readable(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_readable(one) for one in value]
+    return value
+
+
+# ---- Whom the loop asks: a recorded client of an SDK, or a script; each request is a call of the current
+
+
+OnText: TypeAlias = Callable[[str], object]
+"""Gets what the model says, piece by piece."""
+APIS: Final[dict[str, tuple[Api, ...]]] = {
+    "openai": ("chat.completions", "responses"),
+    "anthropic": ("messages",),
+    "scripted": ("chat.completions", "responses", "messages"),
+}
+"""What each provider speaks, the default first."""
+FREE: Final = Prices({"*": (0, 0)}, provider="scripted", url="")
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Whoever answers requests, and in which wire format."""
+
+    api: Api
+    given: Any
+    """A recorded client, or a ``ScriptedModel``."""
+
+    def ask(self, request: Mapping[str, Any], on_text: OnText | None) -> Mapping[str, Any]:
+        """What the model says; written down before it is sent, and after."""
+        if isinstance(self.given, ScriptedModel):
+            return self._scripted(request, on_text)
+        if on_text is None:
+            return _plain(self._create(**request))
+        made, speaks = assembler(self.api), dialect(self.api)
+        with self._create(**request, stream=True) as stream:
+            for event in stream:
+                made.see(plain := _plain(event))
+                if piece := speaks.delta(plain):
+                    on_text(piece)
+        return made.response or {}
+
+    async def ask_async(self, request: Mapping[str, Any], on_text: OnText | None) -> Mapping[str, Any]:
+        """The same, awaited; ``on_text`` may be either."""
+        if isinstance(self.given, ScriptedModel):
+            return await self._scripted_async(request, on_text)
+        if on_text is None:
+            return _plain(await self._create(**request))
+        made, speaks = assembler(self.api), dialect(self.api)
+        async with await self._create(**request, stream=True) as stream:
+            async for event in stream:
+                made.see(plain := _plain(event))
+                if piece := speaks.delta(plain):
+                    await _called(on_text, piece)
+        return made.response or {}
+
+    @property
+    def _create(self) -> Callable[..., Any]:
+        found: Any = self.given
+        for name in self.api.split("."):
+            found = getattr(found, name)
+        create: Callable[..., Any] = found.create
+        return create
+
+    # ---- a script -------------------------------------------------------------------------
+
+    def _scripted(self, request: Mapping[str, Any], on_text: OnText | None) -> Mapping[str, Any]:
+        entry = requests.begin(current_run(), self._asked(request))
+        if entry.replayed:
+            response = _recorded(entry.attempt.result)
+        else:
+            try:
+                response = self._reply(request)
+            except BaseException as error:
+                requests.fail(entry, error)
+                raise
+            requests.succeed(entry, response)
+        if on_text is not None:
+            for piece in self._pieces(response):
+                on_text(piece)
+        return response
+
+    async def _scripted_async(self, request: Mapping[str, Any], on_text: OnText | None) -> Mapping[str, Any]:
+        entry = await requests.begin_async(current_run(), self._asked(request))
+        if entry.replayed:
+            response = _recorded(entry.attempt.result)
+        else:
+            try:
+                response = self._reply(request)
+            except BaseException as error:
+                await requests.fail_async(entry, error)
+                raise
+            await requests.succeed_async(entry, response)
+        if on_text is not None:
+            for piece in self._pieces(response):
+                await _called(on_text, piece)
+        return response
+
+    def _asked(self, request: Mapping[str, Any]) -> Asked:
+        return asked_for("model:scripted", self.api, request, FREE)
+
+    def _reply(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        number, _ = heard_in(self.api, request)
+        return response_of(self.api, self.given.reply(self.api, request), request, number=number + 1)
+
+    def _pieces(self, response: Mapping[str, Any]) -> list[str]:
+        found = [dialect(self.api).delta(event) for _, event in events_of(self.api, response)]
+        return [piece for piece in found if piece]
+
+
+def client_for(given: object, api: Api | None, *, is_async: bool) -> Client:
+    """The client, recorded if it is not yet; raises where it does not speak ``api`` or has the wrong colour."""
+    if isinstance(given, ScriptedModel):
+        provider = "scripted"
+    else:
+        kind = kind_of(given)
+        provider = kind.provider
+        if kind.is_async != is_async:
+            wanted = "run_agent_async" if kind.is_async else "run_agent"
+            raise UsageError(f"{type(given).__name__} is for {wanted}", hint="take the client of the other colour")
+        given = given if kind.is_recorded else record(given)
+    if api is not None and api not in APIS[provider]:
+        raise UsageError(f"{provider} does not speak {api!r}; it speaks {', '.join(APIS[provider])}")
+    return Client(api or APIS[provider][0], given)
+
+
+def _plain(answer: Any) -> dict[str, Any]:
+    found: dict[str, Any] = answer.to_dict(mode="json", warnings=False)
+    return found
+
+
+def _recorded(result: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = result["response"]
+    return found
+
+
+async def _called(on_text: OnText, piece: str) -> None:
+    done = on_text(piece)
+    if inspect.isawaitable(done):
+        awaited: Awaitable[object] = done
+        await awaited
+
+
+# ---- ``run_agent``: a model, its tools and one run. The model proposes; the run records, refuses, waits a
+
 
 Outcome: TypeAlias = Literal["done", "waiting", "rolled_back", "max_turns", "stopped"]
 TURNS_MAX: Final = 20

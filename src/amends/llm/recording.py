@@ -3,19 +3,56 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Final, TypeVar, get_args
 
 from amends import UsageError
-from amends.llm import settling
-from amends.llm.asking import Asked, Outside, asked_for, run_for
+from amends.llm import requests
 from amends.llm.prices import Price, Prices
-from amends.llm.replaying import recorded
-from amends.llm.settling import Entry, failed_outcome
-from amends.llm.watching import is_stream, watch, watch_async
+from amends.llm.requests import Asked, Entry, Outside, asked_for, failed_outcome, run_for
+from amends.llm.streams import events_of, is_stream, watch, watch_async
 from amends.llm.wire import api_of
 from amends.visible import visible_log
+
+# ---- Answers from the record: a run that has ended asks its model nothing, and is told what it was told
+
+
+def recorded(client: Any, asked: Asked, result: Any, *, options: Any, kwargs: Mapping[str, Any]) -> Any:
+    """The recorded answer, as the SDK would have given it: a model, a stream, or one of its raw forms.
+
+    Built by the SDK's own reading of a response, since only that knows what the caller asked for. Awaited by an
+    async client.
+    """
+    response = result.get("response") if isinstance(result, Mapping) else None
+    if not isinstance(response, Mapping):
+        raise UsageError(
+            f"{asked.tool}: the run has ended, and its record does not hold the answer to this request",
+            hint="open a new run to ask again",
+        )
+    options = options.model_copy()
+    cast_to = client._maybe_override_cast_to(kwargs["cast_to"], options)
+    request = client._build_request(options)
+    if kwargs["stream"]:
+        content, kind = _sse(asked, response), "text/event-stream"
+    else:
+        content, kind = json.dumps(response).encode(), "application/json"
+    http = import_module(type(request).__module__.partition(".")[0])  # whichever the SDK stands on
+    answer = http.Response(200, headers={"content-type": kind}, content=content, request=request)
+    return client._process_response(**{**kwargs, "cast_to": cast_to}, options=options, response=answer)
+
+
+def _sse(asked: Asked, response: Mapping[str, Any]) -> bytes:
+    lines = [f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in events_of(asked.api, response)]
+    if asked.api == "chat.completions":
+        lines = [line.partition("\n")[2] for line in lines] + ["data: [DONE]\n\n"]
+    return "".join(lines).encode()
+
+
+# ---- ``record(client)``: the same client, whose requests to models are calls of the current run
+
 
 log = visible_log("amends")
 
@@ -109,7 +146,7 @@ def _blocking_class(plain: type[Any], recorder: _Recorder) -> type[Any]:
         run = None if asked is None else run_for(asked, recorder.outside, is_async=False)
         if asked is None or run is None:
             return send(options)
-        entry = settling.begin(run, asked)
+        entry = requests.begin(run, asked)
         if entry.replayed:
             kwargs = {"cast_to": cast_to, "stream": stream, "stream_cls": stream_cls}
             return recorded(self, asked, entry.attempt.result, options=options, kwargs=kwargs)
@@ -126,12 +163,12 @@ def _answered(entry: Entry, send: Callable[[], Any], *, stream: bool, hide_usage
             found = answer.parse() if stream else answer.http_response
             _ = stream or found.read()
     except BaseException as error:
-        settling.fail(entry, error, failed_outcome(entry.asked, error))
+        requests.fail(entry, error, failed_outcome(entry.asked, error))
         raise
     if is_stream(found):
         watch(found, entry, hide_usage=hide_usage)
     else:
-        settling.succeed(entry, _plain(found))
+        requests.succeed(entry, _plain(found))
     return answer
 
 
@@ -150,7 +187,7 @@ def _async_class(plain: type[Any], recorder: _Recorder) -> type[Any]:
         run = None if asked is None else run_for(asked, recorder.outside, is_async=True)
         if asked is None or run is None:
             return await send(options)
-        entry = await settling.begin_async(run, asked)
+        entry = await requests.begin_async(run, asked)
         if entry.replayed:
             kwargs = {"cast_to": cast_to, "stream": stream, "stream_cls": stream_cls}
             return await recorded(self, asked, entry.attempt.result, options=options, kwargs=kwargs)
@@ -168,12 +205,12 @@ async def _answered_async(entry: Entry, send: Callable[[], Any], *, stream: bool
             found = await found if inspect.isawaitable(found) else found
             _ = stream or await found.aread()
     except BaseException as error:
-        await settling.fail_async(entry, error, failed_outcome(entry.asked, error))
+        await requests.fail_async(entry, error, failed_outcome(entry.asked, error))
         raise
     if is_stream(found):
         watch_async(found, entry, hide_usage=hide_usage)
     else:
-        await settling.succeed_async(entry, _plain(found))
+        await requests.succeed_async(entry, _plain(found))
     return answer
 
 

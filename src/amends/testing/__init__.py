@@ -18,8 +18,9 @@ from amends.testing.simulation import Crash, Fault, Simulation
 from amends.testing.world import World
 
 if TYPE_CHECKING:
-    from amends.testing.conformance import CHECKS as STORE_CHECKS
-    from amends.testing.conformance import Proof, Skipped, check_store, prove_store
+    from amends.testing.conformance.prove import Proof, check_store, prove_store
+    from amends.testing.conformance.registry import CHECKS as STORE_CHECKS
+    from amends.testing.conformance.registry import Skipped
 
 __all__ = [
     "CHECKERS",

@@ -4,16 +4,536 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
-from amends.rows import CallRow, EventRow
-from amends.states import RUN_FINAL, call_may, run_may
-from amends.store.memory import MemoryStore
-from amends.testing.forkcheckers import by_word
-from amends.testing.topics import TOPIC_CHECKERS
-from amends.testing.world import World, result_of
+from amends.audit.verify import Audit, verify_chains
+from amends.encoding.chain import GENESIS, read_heads
+from amends.host.notices import CLAIM_S
+from amends.ledger.flow import run_flow
+from amends.ledger.operations import TELLS_MAX
+from amends.ledger.rows import OPEN, ApprovalRow, CallRow, EventRow
+from amends.report import RollbackPlan
+from amends.states import RUN_FINAL, STANDING, UNSETTLED, call_may, run_may
+from amends.stores.memory import MemoryStore
+from amends.testing.world import World, imbalances, overdrawn, result_of, unpaid
+
+# ---- What must hold of replays, and of what they give again, at the end of every schedule
+
+
+def replays_start_nothing(_: MemoryStore, world: World) -> Iterator[str]:
+    """No body, compensation or probe was started by who replays."""
+    yield from world.replay_bodies
+
+
+def readings_repeat(_: MemoryStore, world: World) -> Iterator[str]:
+    """The nth reading of a run's clock, die or name is one value, however often its program began anew."""
+    known: dict[tuple[str, int], object] = {}
+    for run, number, value in world.read:
+        first = known.setdefault((run, number), value)
+        if first != value:
+            yield f"reading {number} of run {run} was {first} and is {value}"
+
+
+REPLAY_CHECKERS: Final[tuple[Callable[[MemoryStore, World], Iterator[str]], ...]] = (
+    replays_start_nothing,
+    readings_repeat,
+)
+
+
+# ---- What must hold of the record at the end of every schedule: it is as an audit would have it
+
+
+def record_is_whole(store: MemoryStore, _world: World) -> Iterator[str]:
+    """Every event hangs on the one before it, and every row stands where its events left it, with what they proved."""
+    verified = run_flow(verify_chains(Audit()), store.perform).verified()
+    yield from map(str, verified.problems)
+    if verified.events != len(store.events):
+        yield f"{len(store.events) - verified.events} events are in no chain"
+
+
+CHAIN_CHECKERS: Final[tuple[Callable[[MemoryStore, World], Iterator[str]], ...]] = (record_is_whole,)
+
+
+# ---- What must hold of approvals at the end of every schedule, read from the record and from what the wor
+
+
+def approvals_against_starts(store: MemoryStore, world: World) -> Iterator[str]:
+    """What needs a yes starts by using one up, of exactly this call, unexpired, once, in the breath of its start."""
+    yield from world.unapproved
+    used: dict[str, EventRow] = {}
+    now = 0.0
+    for event in store.events:
+        now = max(now, event.at)  # ledger time: a clock that was set back makes nothing younger
+        if event.what == "approval" and event.to_state == "used":
+            yield from _badly_used(store, event, used, now)
+            used[_id(event)] = event
+        call = store.calls.get(event.call)
+        if event.what != "call" or event.to_state != "started" or call is None:
+            continue
+        first = json.loads(event.facts).get("attempt", 1) == 1
+        if not first or not (call.approval or call.tool in world.asks):
+            continue
+        mine = used.get(call.approval)
+        if mine is None or mine.call != call.id:
+            yield f"{call.tool} {call.id} was started without using up a yes to it"
+        elif call.kind != "retriable" and not call.at_commit and not _one_breath(store, mine, event):
+            yield f"the yes to {call.tool} {call.id} was used up in another transaction than its start"
+
+
+def _badly_used(store: MemoryStore, event: EventRow, used: dict[str, EventRow], now: float) -> Iterator[str]:
+    row = store.shelf.approvals[_id(event)]
+    if row.id in used:
+        yield f"approval {row.id} was used up twice"
+    if now >= row.expires_at:
+        yield f"approval {row.id} of {row.tool} was used after it had expired"
+    if event.frm != "approved":
+        yield f"approval {row.id} of {row.tool} was used while it was {event.frm}"
+    people = {said["by"].casefold() for said in row.yeses}
+    if people & {row.principal.casefold(), row.agent.casefold()} - {""}:
+        yield f"approval {row.id} of {row.tool} was given by who had asked for it"
+    if people & {name.casefold() for name in row.edited_by}:
+        yield f"approval {row.id} of {row.tool} was given by who had edited it"
+
+
+def _one_breath(store: MemoryStore, used: EventRow, started: EventRow) -> bool:
+    between = store.events[used.seq : started.seq - 1]
+    return all(one.what in ("approval", "call") and one.root == started.root and one.at == used.at for one in between)
+
+
+def _id(event: EventRow) -> str:
+    return str(json.loads(event.facts)["approval"])
+
+
+def approvals_recorded(store: MemoryStore, world: World) -> Iterator[str]:
+    """The record, replayed, gives exactly the requests; what was decided is not decided again."""
+    states: dict[str, str] = {}
+    for event in store.events:
+        if event.what != "approval":
+            continue
+        was = states.get(_id(event), "(new)")
+        if event.frm != was or (was not in OPEN and was != "(new)"):
+            yield f"event {event.seq} moves approval {_id(event)} from {event.frm} to {event.to_state}; it was {was}"
+        states[_id(event)] = event.to_state
+    for row in store.shelf.approvals.values():
+        if states.get(row.id) != row.state:
+            yield f"approval {row.id} is {row.state}, the record says {states.get(row.id)}"
+        call = store.calls.get(row.call)
+        if row.state in OPEN and call is not None and call.approval == row.id and call.state not in ("held", "ready"):
+            yield f"somebody is still asked about {row.tool} {row.call}, which is {call.state}"
+
+
+def people_are_waited_for(store: MemoryStore, world: World) -> Iterator[str]:
+    """No policy takes a run back while somebody may still say yes to what it waits for, or has."""
+    states: dict[str, str] = {}
+    now = 0.0
+    for event in store.events:
+        now = max(now, event.at)
+        if event.what == "approval":
+            states[_id(event)] = event.to_state
+        by_policy = event.what == "goal" and event.to_state == "rollback" and event.by_whom == "recovery"
+        if not by_policy or event.run != event.root:
+            continue
+        for id, state in states.items():
+            row = store.shelf.approvals[id]
+            if row.root == event.root and state in OPEN and row.expires_at > now:
+                yield f"run {event.run_id} was taken back while {row.tool} waited for a person ({state})"
+
+
+def repeats_are_offered(store: MemoryStore, world: World) -> Iterator[str]:
+    """No call is a deliberate repeat where none was offered: what a model makes up is refused."""
+    for call in store.calls.values():
+        if call.again and call.tool in world.unrepeated:
+            yield f"{call.tool} {call.id} was done once more ({call.again}), and no repeat was offered"
+
+
+APPROVAL_CHECKERS: Final[tuple[Callable[[MemoryStore, World], Iterator[str]], ...]] = (
+    approvals_against_starts,
+    approvals_recorded,
+    people_are_waited_for,
+    repeats_are_offered,
+)
+
+
+# ---- What must hold of budgets at the end of every schedule, read from the ledger and from what the world
+
+
+def sum_of_budgets(store: MemoryStore, world: World) -> Iterator[str]:
+    """What stands in the world never cost more than a cap, and no more is spent and reserved than it."""
+    yield from world.overspent
+    # What lands after it was thought absent is spent all the same; and a person may let a call pass.
+    if not any(call.late or '"passed"' in call.cost for call in store.calls.values()):
+        yield from overdrawn(store.slices.values())
+
+
+def books_balance(store: MemoryStore, world: World) -> Iterator[str]:
+    """Every slice holds what its calls hold, and the slices of a budget are its cap."""
+    yield from imbalances(store.slices.values(), store.calls.values())
+
+
+def paid_before_it_starts(store: MemoryStore, world: World) -> Iterator[str]:
+    """A body runs only while what it costs is reserved; what has, or may have, an effect keeps it."""
+    yield from world.unpaid
+    yield from unpaid(store.calls.values())
+
+
+def no_budget_on_the_way_back(store: MemoryStore, world: World) -> Iterator[str]:
+    """A tree that goes back is refused nothing by a budget, and none takes a run back over its pivot."""
+    going_back: set[str] = set()
+    pivoted: set[str] = set()
+    for event in store.events:
+        if event.what == "run" and event.to_state == "rolling_back":
+            going_back.add(event.run)
+        if event.what == "run" and event.to_state == "pivoted":
+            pivoted.add(event.run)
+        by_budget = event.what == "refused" and json.loads(event.facts).get("law") == "budget"
+        if by_budget and event.run in going_back:
+            yield f"run {event.run_id} goes back and was refused money"
+        if event.what == "goal" and event.by_whom == "budget" and event.run in pivoted:
+            yield f"run {event.run_id} was to go back over its pivot for a budget"
+
+
+BUDGET_CHECKERS: Final[tuple[Callable[[MemoryStore, World], Iterator[str]], ...]] = (
+    sum_of_budgets,
+    books_balance,
+    paid_before_it_starts,
+    no_budget_on_the_way_back,
+)
+
+
+# ---- What must hold of checkpoints at the end of every schedule: one chain, over what is there, known out
+
+
+def checkpoints_chain(store: MemoryStore, _world: World) -> Iterator[str]:
+    """Each follows the one before it, whoever wrote them and whoever died or was faster."""
+    rows = store.checkpoints
+    if rows and (rows[0].n, rows[0].prev) != (1, GENESIS):
+        yield f"the first checkpoint is {rows[0].n}"
+    for one, other in pairwise(rows):
+        if (other.n, other.prev, other.ledger) != (one.n + 1, one.hash, one.ledger):
+            yield f"checkpoint {other.n} does not follow {one.n}"
+    yield from (f"checkpoint {row.n} is not what its hash says" for row in rows if row.hash != row.true_hash)
+
+
+def checkpoints_cover(store: MemoryStore, _world: World) -> Iterator[str]:
+    """What a checkpoint names is there, and every event up to its place is behind one."""
+    hashes = {(event.root, event.n): event.hash for event in store.events}
+    behind: dict[str, int] = {}
+    for row in store.checkpoints:
+        for root, n, hash in read_heads(row.heads):
+            behind[root] = max(behind.get(root, 0), n)
+            if hashes.get((root, n)) != hash:
+                yield f"checkpoint {row.n} names event {n} of {root}, which is not there"
+    high = store.checkpoints[-1].high if store.checkpoints else 0
+    for event in store.events:
+        if event.seq <= high and behind.get(event.root, 0) < event.n:
+            yield f"event {event.n} of {event.run_id} is behind no checkpoint"
+
+
+def checkpoints_anchored(store: MemoryStore, world: World) -> Iterator[str]:
+    """The anchor knows the newest checkpoint and none that the ledger does not have."""
+    mark = world.sim.anchor.mark
+    known = None if mark is None else mark.checkpoint
+    newest = store.checkpoints[-1].anchored if store.checkpoints else None
+    if known != newest:
+        yield f"the anchor knows checkpoint {known and known.n}, and the ledger ends with {newest and newest.n}"
+
+
+CHECKPOINT_CHECKERS: Final[tuple[Callable[[MemoryStore, World], Iterator[str]], ...]] = (
+    checkpoints_chain,
+    checkpoints_cover,
+    checkpoints_anchored,
+)
+
+
+# ---- What must hold of a person's plans at the end of every schedule, read from the record and not from i
+
+
+def plans_bind(store: MemoryStore, world: World) -> Iterator[str]:
+    """When the ledger took a planned rollback, every call stood as the plan had shown it, and there was no other."""
+    state: dict[str, str] = {}
+    for event in store.events:
+        if event.what == "call":
+            state[event.call] = event.to_state
+        if event.what != "rollback planned":
+            continue
+        plan = world.plans.get(json.loads(event.facts)["plan"])
+        if plan is None:
+            yield f"run {event.run_id} goes back by a plan that nobody was shown"
+            continue
+        shown = _shown(plan)
+        for call_id, now in state.items():
+            call = store.calls[call_id]
+            if call.root != event.root or call.kind == "read" or now not in STANDING | UNSETTLED:
+                continue
+            if shown.get(call_id) != now:
+                yield f"{call.tool} is {now}, and the plan of {event.run_id} has it as {shown.get(call_id)}"
+
+
+def _shown(plan: RollbackPlan) -> dict[str, str]:
+    shown = {one.call.id: one.call.state for one in (*plan.compensations, *plan.doubts)}
+    shown |= {left.call.id: left.call.state for left in plan.cannot if left.call.id not in shown}
+    return {**shown, **{call.id: call.state for call in (*plan.dropped, *plan.running)}}
+
+
+def stale_plans_do_nothing(store: MemoryStore, world: World) -> Iterator[str]:
+    """Who was told that a plan is stale finds no rollback of that plan in the record."""
+    for event in store.events:
+        if event.what == "rollback planned" and json.loads(event.facts)["plan"] in world.told_stale:
+            yield f"run {event.run_id} goes back by a plan that its person was told is stale"
+
+
+DESK_CHECKERS: Final[tuple[Callable[[MemoryStore, World], Iterator[str]], ...]] = (plans_bind, stale_plans_do_nothing)
+
+
+# ---- What must hold of forks and of the runs that they were forked from, read from the record and the wor
+
+
+def not_taken_back_under_a_fork(store: MemoryStore, world: World) -> Iterator[str]:
+    """While a fork stands on a run, nothing that they share is taken back without a person's word."""
+    standing: set[str] = set()
+    sharing: dict[str, set[str]] = {}
+    for event in store.events:
+        if event.what == "shared":
+            sharing.setdefault(json.loads(event.facts)["shared"], set()).add(event.root)
+            standing.add(event.root)
+        if event.what == "run" and event.run == event.root and event.to_state in ("rolled_back", "abandoned"):
+            standing.discard(event.root)
+        forks = sharing.get(event.call, set()) & standing
+        undone = event.what == "call" and event.to_state == "compensating"
+        if undone and forks and not by_word(store, event.call):
+            yield f"{store.calls[event.call].tool} of {event.run_id} was taken back under {sorted(forks)}"
+
+
+def shared_stays_as_it_is(store: MemoryStore, world: World) -> Iterator[str]:
+    """What a fork shares is never started, moved or taken back in it."""
+    shared = {call.id: call for call in store.calls.values() if call.shared}
+    for event in store.events:
+        if event.what == "call" and event.call in shared:
+            yield f"{shared[event.call].tool} is shared, and was moved to {event.to_state} in {event.run_id}"
+    for phase in ("execute", "compensate"):
+        for call_id in world.landed_counts(phase):
+            if call_id in shared:
+                yield f"{shared[call_id].tool} is shared, and {phase} of it landed in the fork"
+
+
+def shared_is_not_done_again(store: MemoryStore, world: World) -> Iterator[str]:
+    """What a fork shares is answered from the record: the same request starts nothing in it."""
+    done = {_asked(call) for call in store.calls.values() if call.shared and call.state == "succeeded"}
+    for call in store.calls.values():
+        if not call.shared and call.attempt and call.kind != "read" and _asked(call) in done:
+            yield f"{call.tool} of fork {call.run_id} was done again, although the fork shares it"
+
+
+def _asked(call: CallRow) -> tuple[str, ...]:
+    return (call.root, call.tool, call.ident, call.again)
+
+
+def forks_end_with_what_they_share(store: MemoryStore, world: World) -> Iterator[str]:
+    """A fork under which a person took its original back neither commits nor starts anything after that."""
+    turned: set[str] = set()
+    pivoted: set[str] = set()
+    for event in store.events:
+        run = store.runs.get(event.root)
+        if event.what == "run" and event.run == event.root and event.to_state == "rolling_back":
+            turned.add(event.root)
+        if run is None or run.forked_from not in turned:
+            if event.what == "call" and event.to_state == "started" and _kind(store, event.call) == "pivot":
+                pivoted.add(event.root)
+            continue
+        begins = event.what == "call" and event.frm == "(new)" and event.to_state == "started"
+        commits = (
+            event.what == "run" and event.run == event.root and (event.frm, event.to_state) == ("open", "committed")
+        )
+        if (begins or commits) and event.root not in pivoted and _kind(store, event.call) != "read":
+            yield f"fork {event.run_id} went on ({event.to_state}) after {run.forked_from} was taken back"
+
+
+def by_word(store: MemoryStore, call_id: str) -> bool:
+    """Whether the tree of this call goes back by a person's word."""
+    return call_id in store.calls and store.runs[store.calls[call_id].root].goal_by == "person"
+
+
+def _kind(store: MemoryStore, call_id: str) -> str:
+    return store.calls[call_id].kind if call_id in store.calls else ""
+
+
+def forks_are_of_what_stood(store: MemoryStore, world: World) -> Iterator[str]:
+    """A run that goes back, or will, is not forked."""
+    going: dict[str, str] = {}
+    for event in store.events:
+        if event.what == "goal" and event.run == event.root:
+            going[event.root] = event.to_state
+        if event.what == "forked" and going.get(event.root) == "rollback":
+            yield f"run {event.run_id} was forked on its way back"
+
+
+def waits_for_forks_that_stand(store: MemoryStore, world: World) -> Iterator[str]:
+    """A run that is not taken back because of forks goes on when none of them stands any more."""
+    forks = {run.uid: run for run in store.runs.values() if run.forked_from and run.uid == run.root}
+    for run in store.runs.values():
+        waits = run.state == "blocked" and run.came_from == "open" and run.goal == "rollback" and not run.pivot
+        if run.uid != run.root or not waits or run.wake_at is not None:
+            continue
+        mine = {call.id for call in store.calls.values() if call.root == run.uid}
+        sharing = {call.root for call in store.calls.values() if call.shared in mine}
+        if not any(forks[uid].state not in ("rolled_back", "abandoned") for uid in sharing):
+            yield f"run {run.id} waits for forks, and none of them stands any more"
+
+
+FORK_CHECKERS: Final[tuple[Callable[[MemoryStore, World], Iterator[str]], ...]] = (
+    not_taken_back_under_a_fork,
+    shared_stays_as_it_is,
+    shared_is_not_done_again,
+    forks_end_with_what_they_share,
+    forks_are_of_what_stood,
+    waits_for_forks_that_stand,
+)
+
+
+# ---- What must hold of locks at the end of every schedule, read from the record and from what the world s
+
+
+def one_holder(store: MemoryStore, world: World) -> Iterator[str]:
+    """From the first start of a call that names a lock until its tree has ended, nobody else's call has it."""
+    holders: dict[tuple[str, str], str] = {}
+    for event in store.events:
+        call = store.calls.get(event.call)
+        if event.what == "call" and event.to_state == "started" and call is not None and call.locks:
+            if store.runs[call.root].goal == "rollback" and event.frm == "in_doubt":
+                continue  # to learn a result on the way back
+            for name in json.loads(call.locks):
+                other = holders.setdefault((call.tenant, name), call.root)
+                if other != call.root:
+                    yield f"{call.tool} of {call.run_id} had {name} while run {store.runs[other].id} had not ended"
+        for key in _released(event, holders):
+            del holders[key]
+
+
+def _released(event: EventRow, holders: dict[tuple[str, str], str]) -> list[tuple[str, str]]:
+    if event.what == "lock let go":
+        key = (event.tenant, json.loads(event.facts)["lock"])
+        return [key] if holders.get(key) == event.root else []
+    ended = event.what == "run" and event.run == event.root and event.to_state in RUN_FINAL
+    return [key for key, root in holders.items() if ended and root == event.root]
+
+
+def body_holds_its_locks(store: MemoryStore, world: World) -> Iterator[str]:
+    """A body runs only while its root has, in the ledger, what its call names."""
+    yield from world.unlocked
+
+
+def locks_end_with_their_run(store: MemoryStore, world: World) -> Iterator[str]:
+    """Who has ended holds nothing and waits for nothing."""
+    for lock in store.locks.values():
+        if store.runs[lock.root].state in RUN_FINAL:
+            yield f"run {lock.run_id} is {store.runs[lock.root].state} and still has {lock.name}"
+    for wait in store.waits.values():
+        if store.runs[wait.root].state in RUN_FINAL:
+            yield f"run {wait.run_id} is {store.runs[wait.root].state} and still waits for {wait.name}"
+
+
+def deadlocks_end(store: MemoryStore, world: World) -> Iterator[str]:
+    """Nobody waits to the end of his patience in a circle out of which a run could have been taken."""
+    yield from world.deadlocks
+
+
+def victims_had_not_pivoted(store: MemoryStore, world: World) -> Iterator[str]:
+    """Whoever goes back to end a deadlock had no pivot in its tree, neither passed nor in flight."""
+    pivots: dict[str, set[str]] = {}
+    for event in store.events:
+        call = store.calls.get(event.call)
+        seen = pivots.setdefault(event.root, set())
+        if event.what == "call" and call is not None and call.kind == "pivot" and not call.violation:
+            (seen.discard if event.to_state == "failed" else seen.add)(call.tool if event.to_state != "held" else "")
+            seen.discard("")
+        if event.what == "run" and event.to_state == "pivoted":
+            seen.add("its commit")
+        if event.what == "goal" and event.by_whom == "deadlock" and seen:
+            yield f"run {event.run_id} was chosen to go back over {', '.join(sorted(seen))}"
+
+
+def compensations_never_wait(store: MemoryStore, world: World) -> Iterator[str]:
+    """A tree that goes back waits for no lock."""
+    going_back: set[str] = set()
+    for event in store.events:
+        if event.what == "run" and event.run == event.root and event.to_state == "rolling_back":
+            going_back.add(event.root)
+        if event.what == "waits" and event.root in going_back:
+            yield f"run {event.run_id} goes back and waits for {json.loads(event.facts)['lock']}"
+
+
+LOCK_CHECKERS: Final[tuple[Callable[[MemoryStore, World], Iterator[str]], ...]] = (
+    one_holder,
+    body_holds_its_locks,
+    locks_end_with_their_run,
+    deadlocks_end,
+    victims_had_not_pivoted,
+    compensations_never_wait,
+)
+
+
+# ---- What must hold of notices at the end of every schedule: who is asked was told, and told again only a
+
+
+LIFE_CLAIMS: Final = 10
+"""A request that lives for so many claims outlives those who die while they tell of it."""
+
+
+def people_are_told(store: MemoryStore, world: World) -> Iterator[str]:
+    """No request waits for people who were never told of it, whoever died in between; the record does not say so."""
+    told = {one.approval for one in world.notices if one.arrived}
+    now = max(store._clock(), store.events[-1].at) if store.events else 0.0
+    for row in store.shelf.approvals.values():
+        if row.id in told or not world.asks:
+            continue
+        if row.told_at is not None:
+            yield f"{row.id} ({row.tool}) is told by the record, and nobody heard of it"
+        elif row.state_at(now) == "pending" and row.tells < TELLS_MAX:
+            yield f"{row.id} ({row.tool}) waits for people whom nobody told"
+        elif row.state_at(now) == "expired" and _lived_long(row, world):
+            yield f"{row.id} ({row.tool}) ran out, and nobody was ever told of it"
+
+
+def _lived_long(row: ApprovalRow, world: World) -> bool:
+    """Whether there was time to tell of it: a clock that was put forward leaves none."""
+    return row.expires_at - row.requested_at > LIFE_CLAIMS * CLAIM_S and not world.sim.jumped
+
+
+def told_once(store: MemoryStore, world: World) -> Iterator[str]:
+    """Each claim tells once at most; where nothing died, stood still or failed, people are told once."""
+    fired = Counter(one.approval for one in world.notices)
+    failed = {one.approval for one in world.notices if one.failed}
+    for row in store.shelf.approvals.values():
+        if fired[row.id] > row.tells:
+            yield f"{row.id} ({row.tool}) was told of {fired[row.id]} times, and claimed {row.tells} times"
+        elif fired[row.id] > 1 and world.is_quiet and row.id not in failed:
+            yield f"{row.id} ({row.tool}) was told of {fired[row.id]} times, and nothing had gone wrong"
+
+
+NOTICE_CHECKERS: Final[tuple[Callable[[MemoryStore, World], Iterator[str]], ...]] = (people_are_told, told_once)
+
+
+# ---- The checkers of single topics, in the order in which they are told
+
+
+TOPIC_CHECKERS: Final = (
+    *LOCK_CHECKERS,
+    *DESK_CHECKERS,
+    *APPROVAL_CHECKERS,
+    *BUDGET_CHECKERS,
+    *NOTICE_CHECKERS,
+    *CHECKPOINT_CHECKERS,
+    *CHAIN_CHECKERS,
+    *REPLAY_CHECKERS,
+    *FORK_CHECKERS,
+)
+
+
+# ---- What must hold at the end of every schedule, each by its name. Always the ledger against the world
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from amends.drive import Driver, Live
-from amends.flow import Op
-from amends.hub import Hub, View
-from amends.keeper import Keeper
-from amends.ledger import Store, StoreOp
+from amends.drivers.blocking import Driver, Live
+from amends.host.heartbeat import Keeper
+from amends.host.host import Hub, View
+from amends.ledger.flow import Op
+from amends.ledger.operations import Store, StoreOp
+from amends.ledger.world import Await, Ended, Invoke, IsDead, Luck, ReadClocks, Sleep, Watch
 from amends.model import Approval
-from amends.ops import Await, Ended, Invoke, IsDead, Luck, ReadClocks, Sleep, Watch
 from amends.run import Run
 from amends.runtime import Runtime
-from amends.store.memory import MemoryStore
+from amends.stores.memory import MemoryStore
 from amends.testing.clock import Clock
 from amends.testing.simulation import Crash
-from amends.tool import caller_here
+from amends.tools.tool import caller_here
 
 
 class TestClock(Clock):

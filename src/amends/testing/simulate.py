@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from amends.canonical import encode
+from amends.encoding.canonical import encode
 from amends.errors import NotStorable
+from amends.host.runs import declared_as
 from amends.model import Absent, Happened, Policy
-from amends.people import declared_as
 from amends.run import Run
-from amends.spec import Spec
 from amends.states import RUN_FINAL
 from amends.testing.checkers import CHECKERS, Violation
 from amends.testing.runtime import TestRuntime
 from amends.testing.simulation import Crash, Simulation
 from amends.testing.world import World
+from amends.tools.spec import Spec
 
 SCHEDULES_MAX: Final = 5_000
 ROUNDS_MAX: Final = 60
@@ -303,7 +303,7 @@ class _Claims:
 
 async def _body_again(spec: Spec, run: Run, row: Any) -> object:
     from amends.engine.session import call_of
-    from amends.ops import Invoke
+    from amends.ledger.world import Invoke
 
     assert spec.fn is not None, "only a tool with a body is repeated"
     call = call_of(row, spec)

@@ -1,6 +1,6 @@
 """The conformance suite: what every ledger must do, so that somebody else's store can prove that it does.
 
-``prove_store`` runs all of it. A store is ``amends.ledger.Store``; what it is asked are the operations of that module.
+``prove_store`` runs all of it. A store is ``amends.ledger.operations.Store``; what it is asked are the operations of that module.
 """
 
 from __future__ import annotations

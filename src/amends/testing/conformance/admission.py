@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from amends import ledger as ops
 from amends.errors import LeaseLost
-from amends.store.admission import GENERATIONS_MAX
+from amends.ledger import operations as ops
+from amends.ledger.admission import GENERATIONS_MAX
 from amends.testing.conformance.ledger import LEASE_S, Ledger, raises
 from amends.testing.conformance.registry import check, check_each
 

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final, TypeAlias
 
-from amends import ledger as ops
-from amends.approvalrows import ApprovalRow, DelegationRow
 from amends.errors import Error
-from amends.rows import CallRow, EventRow, RunRow
-from amends.store.memory import MemoryStore
+from amends.ledger import operations as ops
+from amends.ledger.rows import ApprovalRow, CallRow, DelegationRow, EventRow, RunRow
+from amends.stores.memory import MemoryStore
 from amends.testing.conformance.ledger import LEASE_S, Ledger
 from amends.testing.conformance.registry import check_each
 

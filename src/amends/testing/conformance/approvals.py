@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from amends import approvalops
-from amends import ledger as ops
-from amends.approvalrows import Terms, Unapproved
 from amends.errors import LeaseLost, TransitionRefused
-from amends.rows import CallRow
+from amends.ledger import operations
+from amends.ledger import operations as ops
+from amends.ledger.rows import CallRow, Terms, Unapproved
 from amends.testing.conformance.asking import EXPIRES_S, held, need, request_of, start_op, yes, yes_op
 from amends.testing.conformance.ledger import Ledger, raises
 from amends.testing.conformance.racing import ROUNDS, race
@@ -133,7 +132,7 @@ def so_many_different_people_must_say_yes(ledger: Ledger) -> None:
     assert ledger(yes_op(ledger, call, "Ann", roles=("finance",))).approval.state == "pending"
     assert ledger(yes_op(ledger, call, "bob", roles=("it",))).void == "role"
     assert ledger(yes_op(ledger, call, "bob", behalf="carl", roles=("finance",))).void == "role"
-    ledger(approvalops.Delegate("d", "acme", "carl", "bob", ledger.clock.now + 50, "away"))
+    ledger(operations.Delegate("d", "acme", "carl", "bob", ledger.clock.now + 50, "away"))
     ruled = ledger(yes_op(ledger, call, "bob", behalf="Carl", roles=("finance",)))
     assert (ruled.approval.state, ruled.call.state) == ("approved", "ready")
     assert [said["by"] for said in ruled.approval.yeses] == ["Ann", "bob"]
@@ -153,13 +152,13 @@ def one_may_pass_over_the_rule_on_the_record(ledger: Ledger) -> None:
 def a_no_is_replayed_and_frees_the_key_for_other_arguments(ledger: Ledger) -> None:
     run = ledger.run()
     call = held(ledger, run, args="1")
-    ruled = ledger(approvalops.DecideApproval(request_of(ledger, call).id, "reject", "ann", "too much"))
+    ruled = ledger(operations.DecideApproval(request_of(ledger, call).id, "reject", "ann", "too much"))
     assert (ruled.approval.state, ruled.call.state) == ("rejected", "refused")
     assert json.loads(ruled.call.error) == ["ann", "too much"]
     assert ledger.admit(run, args="1", need=need(ledger)).verdict == "rejected"
     assert ledger.admit(run, args="2", need=need(ledger)).call.generation == 2
     with raises(TransitionRefused):
-        ledger(approvalops.DecideApproval(ruled.approval.id, "reject", "bob", "me too"))
+        ledger(operations.DecideApproval(ruled.approval.id, "reject", "bob", "me too"))
 
 
 @check
@@ -219,7 +218,7 @@ def what_expired_is_not_staged_any_more(ledger: Ledger) -> None:
 def a_no_to_the_pivot_at_commit_makes_rollback_the_goal(ledger: Ledger) -> None:
     run = ledger.run()
     call = held(ledger, run, "wire", kind="pivot", at_commit=True)
-    ledger(approvalops.DecideApproval(request_of(ledger, call).id, "reject", "ann", "no"))
+    ledger(operations.DecideApproval(request_of(ledger, call).id, "reject", "ann", "no"))
     found = ledger.read(run)
     assert (found.goal, found.goal_by, found.staged_pivot) == ("rollback", "person", "")
 
@@ -281,13 +280,13 @@ def requests_are_listed_newest_first_page_by_page(ledger: Ledger) -> None:
     held(ledger, ledger.run("theirs", tenant="other"))
     seen: list[str] = []
     before = None
-    while page := ledger(approvalops.SearchApprovals("acme", ("pending",), before, 2)):
+    while page := ledger(operations.SearchApprovals("acme", ("pending",), before, 2)):
         seen += [found.call.run_id for found in page]
         before = page[-1].approval.seq
     assert seen == ["run 4", "run 3", "run 2", "run 0"]
-    everything = ledger(approvalops.SearchApprovals(None, (), None, 10))
+    everything = ledger(operations.SearchApprovals(None, (), None, 10))
     assert [found.approval.seq for found in everything] == sorted((f.approval.seq for f in everything), reverse=True)
-    assert len(ledger(approvalops.SearchApprovals("acme", ("pending", "approved"), None, 10))) == 5
+    assert len(ledger(operations.SearchApprovals("acme", ("pending", "approved"), None, 10))) == 5
 
 
 # ---- races --------------------------------------------------------------------------------
@@ -307,7 +306,7 @@ def one_yes_starts_one_call_however_many_want_it(ledger: Ledger) -> None:
 def a_yes_and_a_no_at_once_are_one_of_them(ledger: Ledger) -> None:
     for number in range(ROUNDS):
         call = held(ledger, ledger.run(f"run {number}"))
-        no = approvalops.DecideApproval(request_of(ledger, call).id, "reject", "bob", "no")
+        no = operations.DecideApproval(request_of(ledger, call).id, "reject", "bob", "no")
         race(ledger, yes_op(ledger, call), no, may=TransitionRefused)
         state = (request_of(ledger, call).state, ledger.look(call).state)
         assert state in (("approved", "ready"), ("rejected", "refused"))

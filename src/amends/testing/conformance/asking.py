@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from amends import approvalops, noticeops
-from amends import ledger as ops
-from amends.approvalrows import ApprovalRow, Need, Terms
-from amends.rows import CallRow, RunRow
+from amends.ledger import operations
+from amends.ledger import operations as ops
+from amends.ledger.rows import ApprovalRow, CallRow, Need, RunRow, Terms
 from amends.testing.conformance.ledger import Ledger
 
 EXPIRES_S: Final = 100.0
@@ -29,17 +28,17 @@ def held(ledger: Ledger, run: RunRow, tool: str = "charge", *, asks: Need | None
 
 def request_of(ledger: Ledger, call: CallRow) -> ApprovalRow:
     """The newest request about a call."""
-    found = ledger(approvalops.ReadApproval(ledger.look(call).approval))
+    found = ledger(operations.ReadApproval(ledger.look(call).approval))
     assert found is not None
     row: ApprovalRow = found.approval
     return row
 
 
-def yes_op(ledger: Ledger, call: CallRow, by: str = "ann", **given: Any) -> approvalops.DecideApproval:
+def yes_op(ledger: Ledger, call: CallRow, by: str = "ann", **given: Any) -> operations.DecideApproval:
     """A person's yes to it."""
     row = request_of(ledger, call)
     word = {"verb": "approve", "by": by, "why": "fine", "digest": row.digest, **given}
-    return approvalops.DecideApproval(row.id, **word)
+    return operations.DecideApproval(row.id, **word)
 
 
 def yes(ledger: Ledger, call: CallRow, by: str = "ann", **given: Any) -> CallRow:
@@ -106,17 +105,17 @@ def approve_first_of_two(ledger: Ledger) -> ops.StoreOp[Any]:
 
 def reject(ledger: Ledger) -> ops.StoreOp[Any]:
     call = held(ledger, ledger.run())
-    return approvalops.DecideApproval(request_of(ledger, call).id, "reject", "ann", "no")
+    return operations.DecideApproval(request_of(ledger, call).id, "reject", "ann", "no")
 
 
 def reject_pivot(ledger: Ledger) -> ops.StoreOp[Any]:
     call = held(ledger, ledger.run(), "wire", kind="pivot", at_commit=True)
-    return approvalops.DecideApproval(request_of(ledger, call).id, "reject", "ann", "no")
+    return operations.DecideApproval(request_of(ledger, call).id, "reject", "ann", "no")
 
 
 def withdraw(ledger: Ledger) -> ops.StoreOp[Any]:
     call = held(ledger, ledger.run())
-    return approvalops.DecideApproval(request_of(ledger, call).id, "withdraw", "ann", "never mind")
+    return operations.DecideApproval(request_of(ledger, call).id, "withdraw", "ann", "never mind")
 
 
 def let_go_asked(ledger: Ledger) -> ops.StoreOp[Any]:
@@ -128,31 +127,31 @@ def let_go_asked(ledger: Ledger) -> ops.StoreOp[Any]:
 def ask_again(ledger: Ledger) -> ops.StoreOp[Any]:
     call = held(ledger, ledger.run())
     ledger.clock.now += EXPIRES_S + 1
-    return approvalops.AskAgain(request_of(ledger, call).id, ledger.new("apr"), ledger.new("nonce"), "ann", "again")
+    return operations.AskAgain(request_of(ledger, call).id, ledger.new("apr"), ledger.new("nonce"), "ann", "again")
 
 
 def edit(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     call = held(ledger, run, args="1")
     instead = ledger.admit_op(run, args="2", need=need(ledger))
-    return approvalops.EditApproval(request_of(ledger, call).id, "ann", "too much", instead)
+    return operations.EditApproval(request_of(ledger, call).id, "ann", "too much", instead)
 
 
 def expire(ledger: Ledger) -> ops.StoreOp[Any]:
     run = ledger.run()
     yes(ledger, held(ledger, run))
     ledger.clock.now += EXPIRES_S + 1
-    return approvalops.ExpireApprovals(run.uid, "a", 1)
+    return operations.ExpireApprovals(run.uid, "a", 1)
 
 
 def void(ledger: Ledger) -> ops.StoreOp[Any]:
     call = yes(ledger, held(ledger, ledger.run()))
-    return approvalops.VoidApproval(request_of(ledger, call).id, "ann", "restored")
+    return operations.VoidApproval(request_of(ledger, call).id, "ann", "restored")
 
 
 def delegate(ledger: Ledger) -> ops.StoreOp[Any]:
     ledger.run()
-    return approvalops.Delegate(ledger.new("dlg"), "acme", "Ann", "bob", ledger.clock.now + 50, "away")
+    return operations.Delegate(ledger.new("dlg"), "acme", "Ann", "bob", ledger.clock.now + 50, "away")
 
 
 def commit_over_asked(ledger: Ledger) -> ops.StoreOp[Any]:
@@ -169,25 +168,25 @@ def roll_back_asked(ledger: Ledger) -> ops.StoreOp[Any]:
 
 def claim_notice(ledger: Ledger) -> ops.StoreOp[Any]:
     call = held(ledger, ledger.run())
-    return noticeops.ClaimNotice(call.approval, ledger.new("tell"), 60.0)
+    return operations.ClaimNotice(call.approval, ledger.new("tell"), 60.0)
 
 
 def claim_late(ledger: Ledger) -> ops.StoreOp[Any]:
     """What ran out before anybody was told of it leaves the outbox."""
     call = held(ledger, ledger.run())
     ledger.clock.now += EXPIRES_S + 1
-    return noticeops.ClaimNotice(call.approval, ledger.new("tell"), 60.0)
+    return operations.ClaimNotice(call.approval, ledger.new("tell"), 60.0)
 
 
 def note_told(ledger: Ledger) -> ops.StoreOp[Any]:
     claim = claim_notice(ledger)
     found = ledger(claim)
-    return noticeops.NoteTold(found.approval.id, found.approval.teller)
+    return operations.NoteTold(found.approval.id, found.approval.teller)
 
 
 def note_not_told(ledger: Ledger) -> ops.StoreOp[Any]:
     told = note_told(ledger)
-    assert isinstance(told, noticeops.NoteTold)
+    assert isinstance(told, operations.NoteTold)
     return replace(told, error="OSError", retry_s=5.0)
 
 

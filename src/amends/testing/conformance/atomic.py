@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, Final
 
-from amends import ledger as ops
-from amends.flow import Flow
-from amends.store import intents
-from amends.store.memory import MemoryStore
+from amends.ledger import dispatch
+from amends.ledger import operations as ops
+from amends.ledger.flow import Flow
+from amends.stores.memory import MemoryStore
 from amends.testing.conformance.alike import ranked, without_places
 from amends.testing.conformance.ledger import Clock, Ledger
 from amends.testing.conformance.registry import Skipped, check_each
@@ -82,15 +82,15 @@ def repeating_what_never_happened_makes_it_happen(ledger: Ledger, scenario: Scen
 def breaking(kind: type[ops.StoreOp[Any]], after: int) -> Iterator[list[int]]:
     """The flow of this operation fails in place of its row operation number ``after``; the list says that it did.
 
-    A store that carries operations out through ``amends.store.intents`` cannot avoid it.
+    A store that carries operations out through ``amends.ledger.dispatch`` cannot avoid it.
     """
-    true = intents.INTENTS[kind]
+    true = dispatch.INTENTS[kind]
     broken: list[int] = []
-    intents.INTENTS[kind] = _breaking(true, after, broken)
+    dispatch.INTENTS[kind] = _breaking(true, after, broken)
     try:
         yield broken
     finally:
-        intents.INTENTS[kind] = true
+        dispatch.INTENTS[kind] = true
 
 
 def _breaking(true: Callable[[Any], Flow[Any]], after: int, broken: list[int]) -> Callable[[Any], Flow[Any]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from amends.auditops import Chains, Place, ReadChains
-from amends.chain import GENESIS, link
-from amends.engine.verify import Audit, Found, verify_chains
-from amends.flow import run_flow
-from amends.rows import EventRow
+from amends.audit.verify import Audit, Found, verify_chains
+from amends.encoding.chain import GENESIS, link
+from amends.ledger.flow import run_flow
+from amends.ledger.operations import Chains, Place, ReadChains
+from amends.ledger.rows import EventRow
 from amends.testing.conformance.ledger import Ledger
 from amends.testing.conformance.racing import race
 from amends.testing.conformance.registry import check

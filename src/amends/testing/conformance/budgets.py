@@ -7,13 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
-from amends import ledger as ops
-from amends.budget import ONE, amount_in, text_of
-from amends.budgetrows import Bill, Overrun, SliceRow, Want
-from amends.rows import CallRow, RunRow
-from amends.testing.books import overdrawn
+from amends.ledger import operations as ops
+from amends.ledger.rows import Bill, CallRow, Overrun, RunRow, SliceRow, Want
+from amends.model import ONE, amount_in, text_of
 from amends.testing.conformance.ledger import LEASE_S, Ledger
 from amends.testing.conformance.registry import check, check_each
+from amends.testing.world import overdrawn
 
 RACERS: Final = 32
 ALL: Final = ("run", "agent", "tenant", "tool", "ledger")

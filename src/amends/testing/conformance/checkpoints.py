@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 
-from amends.chain import GENESIS
-from amends.checkpoint import read_heads
-from amends.checkpointops import DraftCheckpoint, ReadCheckpoints, ReadHashes, WriteCheckpoint
-from amends.checkpointrows import CheckpointRow
-from amends.record import changed
+from amends.encoding.chain import GENESIS, read_heads
+from amends.encoding.dataclass import changed
+from amends.ledger.operations import DraftCheckpoint, ReadCheckpoints, ReadHashes, WriteCheckpoint
+from amends.ledger.rows import CheckpointRow
 from amends.testing.conformance.ledger import Ledger
 from amends.testing.conformance.racing import ROUNDS, race
 from amends.testing.conformance.registry import check

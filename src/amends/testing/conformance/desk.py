@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from amends import ledger as ops
-from amends.deskops import AcceptCall
 from amends.errors import TransitionRefused
-from amends.planmark import tree_mark
-from amends.rows import CallRow, RunRow
+from amends.ledger import operations as ops
+from amends.ledger.changes import tree_mark
+from amends.ledger.operations import AcceptCall
+from amends.ledger.rows import CallRow, RunRow
 from amends.testing.conformance.ledger import Ledger, raises
 from amends.testing.conformance.registry import check, check_each
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from amends import ledger as ops
-from amends.engine.forking import Wish, made
-from amends.forkops import Forked, ForkRun
-from amends.forkrows import forked_key
-from amends.rows import CallRow, RunRow
+from amends.ledger import operations as ops
+from amends.ledger.operations import Forked, ForkRun
+from amends.ledger.rows import CallRow, RunRow, forked_key
+from amends.replay.forks import Wish, made
 from amends.testing.conformance.ledger import Ledger
 
 

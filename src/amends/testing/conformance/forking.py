@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from amends import ledger as ops
-from amends.forkops import ReadForks
-from amends.forkrows import forked_key
+from amends.ledger import operations as ops
+from amends.ledger.operations import ReadForks
+from amends.ledger.rows import forked_key
 from amends.testing.conformance.desk import planned
 from amends.testing.conformance.forked import asked, fork_op, forked, opened, own
 from amends.testing.conformance.ledger import LEASE_S, Ledger

@@ -10,17 +10,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
 
-from amends import ledger as ops
-from amends.approvalops import SearchApprovals
-from amends.approvalrows import ApprovalRow
-from amends.budgetops import ListBudgets
-from amends.budgetrows import SliceRow
-from amends.engine.verify import Audit, verify_chains
-from amends.flow import run_flow
-from amends.ledger import Store
-from amends.rows import CallRow, EventRow, RunRow
+from amends.audit.verify import Audit, verify_chains
+from amends.ledger import operations as ops
+from amends.ledger.flow import run_flow
+from amends.ledger.operations import ListBudgets, SearchApprovals, Store
+from amends.ledger.rows import ApprovalRow, CallRow, EventRow, RunRow, SliceRow
 from amends.states import NEW, call_may, run_may
-from amends.testing.books import imbalances, unpaid
+from amends.testing.world import imbalances, unpaid
 
 E = TypeVar("E", bound=BaseException)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from amends.approvalrows import Need
-from amends.bundleops import LoadRecords, ReadRecord, Record
-from amends.rows import RunRow
-from amends.store.memory import MemoryStore
+from amends.ledger.operations import LoadRecords, ReadRecord, Record
+from amends.ledger.rows import Need, RunRow
+from amends.stores.memory import MemoryStore
 from amends.testing.conformance.ledger import Ledger
 
 ELSEWHERE: Final = "ldg-elsewhere"

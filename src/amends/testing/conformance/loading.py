@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from amends import ledger as ops
-from amends.approvalops import DecideApproval
-from amends.bundleops import FindTrees, HasLoaded, ReadRecord, Record
 from amends.errors import LedgerTampered, RunIsRecord, RunTaken
-from amends.rows import CallRow, RunRow
+from amends.ledger import operations as ops
+from amends.ledger.operations import DecideApproval, FindTrees, HasLoaded, ReadRecord, Record
+from amends.ledger.rows import CallRow, RunRow
 from amends.testing.conformance.ledger import Ledger, raises
 from amends.testing.conformance.loaded import ELSEWHERE, a_record, elsewhere, load_op, taken_out
 from amends.testing.conformance.racing import race

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from amends import ledger as ops
 from amends.errors import LeaseLost
-from amends.lockrows import Contention, Wanted
-from amends.rows import CallRow, RunRow
-from amends.store.locks import WAIT_FRESH_S
+from amends.ledger import operations as ops
+from amends.ledger.locks import WAIT_FRESH_S
+from amends.ledger.rows import CallRow, Contention, RunRow, Wanted
 from amends.testing.conformance.ledger import LEASE_S, Ledger, raises
 from amends.testing.conformance.racing import ROUNDS, race
 from amends.testing.conformance.registry import check, check_each

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from amends.approvalops import DecideApproval, ReadApproval
-from amends.approvalrows import ApprovalRow, Need
-from amends.noticeops import TELLS_MAX, ClaimNotice, DueNotices, NoteTold
-from amends.rows import RunRow
+from amends.ledger.operations import TELLS_MAX, ClaimNotice, DecideApproval, DueNotices, NoteTold, ReadApproval
+from amends.ledger.rows import ApprovalRow, Need, RunRow
 from amends.testing.conformance.ledger import Ledger
 from amends.testing.conformance.racing import ROUNDS, race
 from amends.testing.conformance.registry import check

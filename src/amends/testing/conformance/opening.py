@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from amends import ledger as ops
 from amends.errors import LeaseLost, RunEnded
+from amends.ledger import operations as ops
 from amends.testing.conformance.ledger import LEASE_S, Ledger, raises
 from amends.testing.conformance.registry import check, check_each
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from amends import ledger as ops
-from amends.approvalops import DecideApproval
-from amends.approvalrows import ApprovalRow, Need, Terms, Unapproved
-from amends.budget import ONE
-from amends.budgetrows import Bill, Overrun
-from amends.rows import RunRow
+from amends.ledger import operations as ops
+from amends.ledger.operations import DecideApproval
+from amends.ledger.rows import ApprovalRow, Bill, Need, Overrun, RunRow, Terms, Unapproved
+from amends.model import ONE
 from amends.testing.conformance.budgets import admit, bill, books, start
 from amends.testing.conformance.ledger import Ledger
 from amends.testing.conformance.registry import check, check_each

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias, TypeVar
 
-from amends.ledger import Store
+from amends.ledger.operations import Store
 from amends.testing.conformance.ledger import Clock, Ledger, audit
 from amends.testing.conformance.registry import CHECKS, Skipped
 

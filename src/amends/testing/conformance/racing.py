@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
-from amends import ledger as ops
 from amends.errors import Error, LeaseLost, TransitionRefused
-from amends.store.memory import MemoryStore
+from amends.ledger import operations as ops
+from amends.stores.memory import MemoryStore
 from amends.testing.conformance.alike import ranked, without_places
 from amends.testing.conformance.ledger import LEASE_S, Clock, Ledger
 from amends.testing.conformance.registry import Skipped, check, check_each

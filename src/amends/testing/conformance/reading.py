@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from amends import ledger as ops
-from amends.rows import CallRow, RunRow
+from amends.ledger import operations as ops
+from amends.ledger.rows import CallRow, RunRow
 from amends.testing.conformance.ledger import Ledger
 from amends.testing.conformance.registry import check
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from amends import ledger as ops
-from amends.rows import GONE, CallRow, RunRow
+from amends.ledger import operations as ops
+from amends.ledger.rows import GONE, CallRow, RunRow
 from amends.testing.conformance.ledger import Ledger
 from amends.testing.conformance.racing import race
 from amends.testing.conformance.registry import check, check_each

@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from amends import ledger as ops
-from amends.budget import ONE
-from amends.budgetrows import Bill, Want
-from amends.checkpointops import DraftCheckpoint, WriteCheckpoint
-from amends.checkpointrows import CheckpointRow
-from amends.deskops import AcceptCall
-from amends.rows import CallRow, RunRow
-from amends.sealops import PinKey, RewriteTexts
+from amends.ledger import operations as ops
+from amends.ledger.operations import AcceptCall, DraftCheckpoint, NoteValue, PinKey, RewriteTexts, WriteCheckpoint
+from amends.ledger.rows import Bill, CallRow, CheckpointRow, RunRow, Want
+from amends.model import ONE
 from amends.testing.conformance.asking import ASKING
 from amends.testing.conformance.desk import planned
 from amends.testing.conformance.forked import FORKING
 from amends.testing.conformance.ledger import LEASE_S, Ledger
 from amends.testing.conformance.loaded import a_record, elsewhere, load_op
-from amends.valueops import NoteValue
 
 Scenario: TypeAlias = Callable[[Ledger], ops.StoreOp[Any]]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from amends import ledger as ops
-from amends.sealops import PinKey, RewriteTexts
+from amends.ledger import operations as ops
+from amends.ledger.operations import PinKey, RewriteTexts
 from amends.testing.conformance.ledger import Ledger
 from amends.testing.conformance.racing import race
 from amends.testing.conformance.registry import check

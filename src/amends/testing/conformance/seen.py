@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from amends import ledger as ops
 from amends.errors import LeaseLost
-from amends.rows import CallRow, RunRow
+from amends.ledger import operations as ops
+from amends.ledger.rows import CallRow, RunRow
 from amends.testing.conformance.ledger import LEASE_S, Ledger, raises
 from amends.testing.conformance.registry import check, check_each
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from amends import ledger as ops
 from amends.errors import LeaseLost, TransitionRefused
+from amends.ledger import operations as ops
 from amends.testing.conformance.ledger import Ledger, raises
 from amends.testing.conformance.registry import check, check_each
 

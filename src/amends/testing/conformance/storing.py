@@ -7,9 +7,9 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from amends import ledger as ops
 from amends.errors import Error
-from amends.rows import CallRow, RunRow
+from amends.ledger import operations as ops
+from amends.ledger.rows import CallRow, RunRow
 from amends.testing.conformance.ledger import Ledger
 from amends.testing.conformance.registry import check, check_each
 

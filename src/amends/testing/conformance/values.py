@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from amends import ledger as ops
 from amends.errors import LeaseLost
-from amends.rows import EventRow, RunRow
+from amends.ledger import operations as ops
+from amends.ledger.operations import NoteValue
+from amends.ledger.rows import EventRow, RunRow
 from amends.testing.conformance.ledger import Ledger, raises
 from amends.testing.conformance.registry import check
-from amends.valueops import NoteValue
 
 
 def reading(run: RunRow, nonce: str = "val_1", *, call: str = "", epoch: int = 1) -> NoteValue:

@@ -1,0 +1,1 @@
+"""The verifier that is packed into a bundle: standard library only."""

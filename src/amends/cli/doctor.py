@@ -1,0 +1,242 @@
+"""``amends doctor``: whether a program started here would work, and what is waiting for a person."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Final, Literal
+
+from amends import AsyncRuntime, Runtime, __version__
+from amends.cli.access import app_setting, load_runtime, loaded
+from amends.cli.options import DONE, NEEDS_A_PERSON
+from amends.cli.runs import newest
+from amends.cli.show import RED, put, put_json, put_table, say
+from amends.errors import Error, LedgerMissing, LedgerTooNew
+
+FREE_BYTES_MIN: Final = 100 << 20
+WRITES: Final = 5
+WRITE_S_MAX: Final = 0.05
+"""A durable write that takes longer than this is most of what a call costs."""
+AHEAD_S_MAX: Final = 5.0
+COUNT_MAX: Final = 100
+RETURNED: Final = "the probe returned"
+"""How the record says that a probe gave none of the three answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check: how it went, in words, and what to do about it."""
+
+    check: str
+    status: Literal["ok", "warning", "failed"]
+    words: str
+    hint: str = ""
+
+
+def examine(*, app: str | None, url: str | None, as_json: bool) -> int:
+    """See ``amends doctor``."""
+    findings = list(_findings(app, url))
+    if as_json:
+        for finding in findings:
+            put_json(asdict(finding))
+    else:
+        put_table(("check", "status", "found"), [(one.check, one.status, one.words) for one in findings], state=1)
+        for finding in findings:
+            if finding.hint:
+                say(f"{finding.check}: {finding.hint}")
+    failed = [one.check for one in findings if one.status == "failed"]
+    if failed and not as_json:
+        put(f"failed: {', '.join(failed)}", style=RED, stream=sys.stderr)
+    return NEEDS_A_PERSON if failed else DONE
+
+
+def _findings(app: str | None, url: str | None) -> Iterator[Finding]:
+    yield Finding("amends", "ok", f"{__version__}, Python {platform.python_version()}, {platform.system()}")
+    try:
+        rt = Runtime(url, create=False)
+    except Error as error:
+        yield Finding("settings", "failed", str(error), error.hint)
+        return
+    yield from _file_rules(rt)
+    setting = rt.settings["url"]
+    set_here = [name for name, one in rt.settings.items() if one.origin not in ("default", "argument")]
+    yield Finding("settings", "ok", f"set: {', '.join(set_here) or 'none'}; amends config show --origin says where")
+    place = str(setting.value)
+    if place.startswith("sqlite:///"):
+        yield from _file(Path(place.removeprefix("sqlite:///").partition("?")[0]))
+    try:
+        yield from _ledger(rt, f"{place} ({setting.origin})")
+    except Error as error:
+        yield Finding("ledger", "failed", str(error), error.hint)
+    finally:
+        rt.close()
+    yield from _tools(app)
+
+
+def _file(path: Path) -> Iterator[Finding]:
+    import sqlite3
+
+    yield Finding("sqlite", "ok", sqlite3.sqlite_version)
+    folder = path.parent
+    if not folder.is_dir():
+        yield Finding("disk", "failed", f"there is no folder {folder}", "make it, or say another ledger: --url")
+        return
+    try:
+        took = _write_s(folder)
+    except OSError as error:
+        yield Finding(
+            "disk", "failed", f"{folder} cannot be written to: {error.strerror}", "amends needs to write there"
+        )
+        return
+    free = shutil.disk_usage(folder).free
+    words = f"{took * 1000:.1f} ms for a durable write, {free >> 20:,} MB free"
+    if free < FREE_BYTES_MIN:
+        yield Finding(
+            "disk", "warning", words, "a full disk stops every run: no call starts that cannot be written down"
+        )
+    elif took > WRITE_S_MAX:
+        yield Finding("disk", "warning", words, "each call waits for two of these: docs/explanation/speed.md")
+    else:
+        yield Finding("disk", "ok", words)
+
+
+def _write_s(folder: Path) -> float:
+    """Seconds of the quickest of a few durable writes in this folder; the file is gone afterwards."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".amends-doctor-") as file:
+        took = []
+        for _ in range(WRITES):
+            began = time.perf_counter()
+            file.write(b"x" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+            took.append(time.perf_counter() - began)
+    return min(took)
+
+
+def _ledger(rt: Runtime, place: str) -> Iterator[Finding]:
+    try:
+        schema = rt.schema()
+    except LedgerMissing as error:
+        yield Finding(
+            "ledger", "warning", str(error), "the first program that uses it makes it; so does: amends db migrate"
+        )
+        return
+    if schema.version == 0:
+        yield Finding(
+            "ledger",
+            "warning",
+            f"none yet at {place}",
+            "the first program that uses it makes it; so does: amends db migrate",
+        )
+        return
+    if schema.needs > schema.newest:
+        yield Finding("ledger", "failed", f"{place} needs a newer amends", "upgrade amends")
+        return
+    if schema.pending:
+        yield Finding(
+            "ledger", "warning", f"{place} is at version {schema.version}", "amends db migrate brings it up to date"
+        )
+    else:
+        yield Finding("ledger", "ok", f"{place}, version {schema.version}")
+    try:
+        with rt:
+            yield _clock(rt)
+            yield _waiting(rt)
+            yield from _probes(rt)
+    except LedgerTooNew as error:
+        yield Finding("ledger", "failed", str(error), error.hint)
+
+
+def _clock(rt: Runtime) -> Finding:
+    last = newest(rt)
+    event = next(iter(rt.events(after=last - 1)), None) if last else None
+    if event is None:
+        return Finding("clock", "ok", "nothing in the ledger to compare with")
+    ahead = (event.at - datetime.now(UTC)).total_seconds()
+    if ahead > AHEAD_S_MAX:
+        return Finding(
+            "clock",
+            "warning",
+            f"the newest event is {ahead:.0f} s in the future",
+            "this clock is behind, or was set back: ledger time stands still until it has caught up",
+        )
+    return Finding("clock", "ok", f"the newest event is {max(-ahead, 0):.0f} s old")
+
+
+def _waiting(rt: Runtime) -> Finding:
+    """What only a person can move on."""
+    blocked, doubts, asked = (
+        sum(1 for _ in islice(found, COUNT_MAX)) for found in (rt.runs("status:blocked"), rt.doubts(), rt.approvals())
+    )
+    if not blocked and not doubts and not asked:
+        return Finding("waiting", "ok", "nothing waits for a person")
+    words = f"{_counted(asked, 'approval')}, {_counted(blocked, 'blocked run')}, {_counted(doubts, 'doubt')}"
+    where = "amends approvals list" if asked and not blocked else "amends runs list status:blocked"
+    return Finding("waiting", "warning" if blocked or doubts else "ok", words, where)
+
+
+def _probes(rt: Runtime) -> Iterator[Finding]:
+    """Probes that gave none of the three answers: their calls stay in doubt whatever they find."""
+    told: set[str] = set()
+    for doubt in islice(rt.doubts(), COUNT_MAX):
+        said = [one.why for one in doubt.evidence if one.why.startswith(RETURNED)]
+        if said and doubt.tool not in told:
+            told.add(doubt.tool)
+            yield Finding(
+                "probes", "warning", f"{doubt.tool}: {said[-1]}", "mend the probe; the call is asked about again"
+            )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count}{' or more' if count == COUNT_MAX else ''} {what}{'' if count == 1 else 's'}"
+
+
+def _tools(app: str | None) -> Iterator[Finding]:
+    place, folder = (app, None) if app else app_setting()
+    if place is None:
+        return
+    try:
+        program = load_runtime(place, folder=folder)  # checks rules and budgets with its tools; opens no ledger
+    except Error as error:
+        yield Finding("rules" if error.code == "bad_rule" else "app", "failed", f"{place}: {error}", error.hint)
+        return
+    rules, budgets, warnings = len(_said(program, "rules")), len(_said(program, "budgets")), program.warnings
+    yield _app(place, folder)
+    for warning in warnings:
+        check = "budgets" if warning.startswith("budgets:") else "rules"
+        yield Finding(check, "warning", warning, "mend its name, or leave it where another program has it")
+    if not warnings:
+        words = f"{_counted(rules, 'rule')} and {_counted(budgets, 'budget')} fit the tools of {place}"
+        yield Finding("rules", "ok", words)
+
+
+def _app(place: str, folder: Path | None) -> Finding:
+    try:
+        with loaded(place, folder=folder) as rt:
+            tools = len(rt.schemas())
+    except LedgerMissing:
+        return Finding("app", "ok", f"{place} can be loaded; its ledger is not there yet")
+    except Error as error:
+        return Finding("app", "failed", f"{place}: {error}", error.hint)
+    return Finding("app", "ok", f"{place} has {tools} tool{'' if tools == 1 else 's'}")
+
+
+def _said(rt: Runtime | AsyncRuntime, name: str) -> Sequence[object]:
+    found: Sequence[object] = rt.settings[name].value
+    return found
+
+
+def _file_rules(rt: Runtime) -> Iterator[Finding]:
+    """What can be said of rules without the tools of a program."""
+    if rules := len(_said(rt, "rules")):
+        words = f"{_counted(rules, 'rule')} of {rt.settings['rules'].origin} can be read"
+        yield Finding("rules", "ok", f"{words}; amends rules test TOOL ARGS tries them on a call")

@@ -1,0 +1,298 @@
+"""Two ways to carry out what a flow asks for: blocking, and on an event loop.
+
+The third is the simulator's (``amends.testing``). A flow never sees a crash, an interrupt or a cancellation: it
+ends where it stands, and the run's facade turns what it had started into doubt.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from amends.drivers import process
+from amends.drivers.context import inside
+from amends.drivers.wakeup import Bell
+from amends.errors import LedgerUnavailable, type_name
+from amends.ledger.flow import Flow, Op, run_flow
+from amends.ledger.operations import NoteEvidence, SettleCall, SettleCompensation, Store, StoreOp
+from amends.ledger.world import (
+    Await,
+    Ended,
+    Flight,
+    Invoke,
+    IsDead,
+    KeepAnchor,
+    KeepCheckpoint,
+    LiveCalls,
+    Luck,
+    ReadAnchor,
+    ReadClocks,
+    Sleep,
+    Together,
+    Watch,
+)
+from amends.model import Absent, Happened, Unknown
+
+if TYPE_CHECKING:
+    from amends.drivers.event_loop import LoopThread
+
+log = logging.getLogger("amends")
+
+T = TypeVar("T")
+
+INSIST: Final = (SettleCall, SettleCompensation, NoteEvidence)
+TRIES_MAX: Final = 3
+PLAIN: Final = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
+"""Types of results that are certainly nothing to await."""
+
+
+class Live:
+    """How many flows of each run are under way in this process; those of a child count for its parents too."""
+
+    def __init__(self, store: Store | None = None) -> None:
+        self._counts: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self.bell = Bell(store)
+        self.around: Callable[[Invoke], Invoke] | None = None
+        """What puts something around every body; None: nothing does."""
+        self.entered: Callable[[str], AbstractContextManager[None]] | None = None
+        """What is around the block of a run, by its uid; see ``block``."""
+
+    def count(self, run: str) -> int:
+        """Flows of this run that have not ended."""
+        return self._counts.get(run, 0)
+
+    def block(self, uid: str) -> AbstractContextManager[None]:
+        """What is around the block of this run."""
+        return nullcontext() if self.entered is None else self.entered(uid)
+
+    def enter(self, lineage: Sequence[str]) -> None:
+        """A flow of this run, and so of those around it, begins."""
+        with self._lock:
+            for run in lineage:
+                self._counts[run] = self._counts.get(run, 0) + 1
+
+    def leave(self, lineage: Sequence[str]) -> None:
+        """A flow of this run has ended."""
+        with self._lock:
+            for run in lineage:
+                left = self._counts[run] - 1
+                if left:
+                    self._counts[run] = left
+                else:
+                    del self._counts[run]
+
+
+class Patience:
+    """How long a lost answer of the ledger is asked for again: a settlement while the lease lives."""
+
+    def __init__(self, op: StoreOp[Any], lease_s: float) -> None:
+        insists = isinstance(op, INSIST)
+        self._until = time.monotonic() + (lease_s if insists else lease_s / 10)
+        self._tries = 10_000 if insists else TRIES_MAX
+        self._pause = 0.02
+
+    def another(self, op: StoreOp[Any]) -> float | None:
+        """Seconds to wait before asking again, with the same nonce; None: give up."""
+        self._tries -= 1
+        self._pause = min(self._pause * 2, 1.0)
+        if self._tries <= 0 or time.monotonic() + self._pause > self._until:
+            return None
+        op.repeated = True
+        return self._pause
+
+
+def warn_of(op: Invoke, ended: Ended) -> None:
+    """Log that a probe gave none of the three answers: the call stays in doubt, whatever was meant."""
+    value = ended.value
+    says = isinstance(value, Happened | Absent | Unknown) or value is Absent or value is Unknown
+    if ended.error is None and not ended.in_flight and not says:
+        log.warning(
+            "the probe of %s returned %s, which says nothing: it returns Happened(result), Absent() or Unknown()",
+            op.call.tool,
+            type(value).__name__,  # not the value: it may be one that is hidden
+        )
+
+
+class Driver:
+    """Carries out operations, blocking the calling thread."""
+
+    mono: Callable[[], float] = staticmethod(process.mono)
+
+    def __init__(self, store: Store, live: Live, lease_s: float) -> None:
+        self.store, self.live, self.lease_s = store, live, lease_s
+        self._loop: LoopThread | None = None
+        self._lock = threading.Lock()
+
+    def run(self, flow: Flow[T]) -> T:
+        """Drive a flow to its end."""
+        return run_flow(flow, self.perform)
+
+    def perform(self, op: Op[Any]) -> Any:
+        """Carry out one operation."""
+        if isinstance(op, StoreOp):
+            try:
+                answer = self.store.perform(op)
+            except LedgerUnavailable:
+                answer = self._ask_again(op)
+            self.live.bell.heard(op, answer)
+            return answer
+        answer = WORLD[type(op)](self, op)
+        if isinstance(op, Invoke) and op.probes:
+            warn_of(op, answer)
+        return answer
+
+    def _ask_again(self, op: StoreOp[T]) -> T:
+        """Inside the handler of the first answer's loss, which is what is told when patience ends."""
+        patience = Patience(op, self.lease_s)
+        while True:
+            pause = patience.another(op)
+            if pause is None:
+                raise  # noqa: PLE0704 (see above)
+            time.sleep(pause)
+            try:
+                return self.store.perform(op)
+            except LedgerUnavailable:
+                continue
+
+    def through(self, wrap: Callable[[Store], Store]) -> None:
+        """From now on the ledger is asked through this."""
+        self.store = wrap(self.store)
+
+    def _invoke(self, op: Invoke) -> Ended:
+        if self.live.around is not None:
+            op = self.live.around(op)
+        if op.lease is not None:
+            op.lease.check(self.mono())
+        if op.flight is not None:
+            op.flight.sent = True
+        if op.is_async:
+            return self._on_loop(op, lambda: op.fn(**op.kwargs))
+        if op.timeout is not None:
+            return self._in_thread(op)
+        return self._directly(op)
+
+    def _directly(self, op: Invoke) -> Ended:
+        around = sys.exception()
+        try:
+            with inside(op.run, op.call, op.phase, is_async=False):
+                value = op.fn(**op.kwargs)
+        except Exception as error:
+            return Ended(error=error, around=around)
+        if type(value) not in PLAIN and inspect.isawaitable(
+            value
+        ):  # a plain function that gave back a coroutine: nothing has run yet
+            return self._on_loop(op, lambda: value)
+        return Ended(value)
+
+    def _in_thread(self, op: Invoke) -> Ended:
+        """With a limit the body gets a thread, since nothing can stop a blocking call: past it, it is in flight."""
+        box = _Box()
+        context = copy_context()
+
+        def body() -> None:
+            try:
+                ended = context.run(self._directly, op)
+            except (
+                BaseException
+            ) as error:  # sys.exit() and the like end this thread, not the program; perhaps it was sent
+                ended = Ended(error=TimeoutError(f"stopped: {type_name(error)}"))
+            late = box.put(ended)
+            if late is not None and op.late is not None:
+                self.run(op.late(late))
+
+        if op.flight is not None:
+            op.flight.goes_on = True
+        threading.Thread(target=body, name=f"amends-{op.call.tool}", daemon=True).start()
+        return box.wait(op.timeout)
+
+    def _on_loop(self, op: Invoke, start: Callable[[], Any]) -> Ended:
+        from amends.drivers.event_loop import (  # here: asyncio takes longer to import than half of amends
+            LoopThread,
+            awaited,
+        )
+
+        with self._lock:
+            if self._loop is None:
+                self._loop = LoopThread()
+        flight = op.flight or Flight()
+        flight.goes_on = True  # an interrupt stops us here, not the coroutine there
+        try:
+            ended: Ended = self._loop.run(awaited(op, start, late=self._late))
+        except Exception as error:  # the coroutine was cancelled from inside
+            ended = Ended(error=error)
+        flight.goes_on = ended.in_flight
+        return ended
+
+    def _late(self, flow: Flow[None]) -> None:
+        threading.Thread(target=self.run, args=(flow,), name="amends-late", daemon=True).start()
+
+    def _together(self, op: Together) -> list[Any]:
+        with ThreadPoolExecutor(max_workers=max(1, len(op.flows)), thread_name_prefix="amends-group") as pool:
+            futures = [pool.submit(copy_context().run, self.run, flow) for flow in op.flows]
+            return [_end_of(future) for future in futures]
+
+    def close(self) -> None:
+        """End the private loop, if there is one."""
+        if self._loop is not None:
+            self._loop.close()
+            self._loop = None
+
+
+WORLD: Final[dict[type[Any], Callable[[Driver, Any], Any]]] = {
+    Invoke: Driver._invoke,
+    Together: Driver._together,
+    ReadClocks: lambda _, _op: process.clocks(),
+    Luck: lambda _, _op: process.luck(),
+    Sleep: lambda _, op: time.sleep(max(0.0, op.seconds)),
+    Watch: lambda driver, op: driver.live.bell.watch(op.root),
+    Await: lambda _, op: op.watcher.wait(op.seconds),
+    IsDead: lambda _, op: process.is_dead(op.owner),
+    ReadAnchor: lambda _, op: op.anchor.read(),
+    KeepAnchor: lambda _, op: op.anchor.keep(op.seq, op.approval),
+    KeepCheckpoint: lambda _, op: op.anchor.keep_checkpoint(op.newest),
+    LiveCalls: lambda driver, op: driver.live.count(op.run),
+}
+
+
+def _end_of(future: Future[Any]) -> Any:
+    error = future.exception()
+    if error is not None and not isinstance(error, Exception):
+        raise error
+    return future.result() if error is None else error
+
+
+class _Box:
+    """One answer, or the word that nobody waits for it any more; whichever comes first."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._ended: Ended | None = None
+        self._left = False
+
+    def put(self, ended: Ended) -> Ended | None:
+        """Hand over the answer; gives it back when it came too late."""
+        with self._lock:
+            if self._left:
+                return ended
+            self._ended = ended
+        self._done.set()
+        return None
+
+    def wait(self, timeout: float | None) -> Ended:
+        """The answer, or that the body is still in flight."""
+        try:
+            self._done.wait(timeout)
+        finally:
+            with self._lock:
+                self._left = self._ended is None
+        return self._ended or Ended(in_flight=True)

@@ -1,0 +1,402 @@
+"""The driver of an event loop: the same operations as ``drive``, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
+from typing import Any, Final, TypeVar
+
+from amends.drivers import process
+from amends.drivers.blocking import WORLD, Driver, Live, Patience, warn_of
+from amends.drivers.context import inside
+from amends.encoding.dataclass import dataclass
+from amends.errors import LeaseLost, LedgerUnavailable, type_name
+from amends.ledger.flow import Flow, Op
+from amends.ledger.operations import Store, StoreOp
+from amends.ledger.world import Await, Ended, Flight, Invoke, Sleep, Together
+from amends.model import NoEffect
+
+# ---- Awaiting coroutines for a driver: on the running loop, or on a private one for a blocking program
+
+
+GRACE_S: Final = 1.0
+"""How long a cancelled coroutine may take to end before it counts as still in flight."""
+
+
+async def awaited(op: Invoke, start: Callable[[], Any], *, late: Callable[[Flow[None]], None]) -> Ended:
+    """Await a coroutine in its context, up to its timeout; a cancelled one that ends is over, not in flight."""
+    if op.timeout is None:
+        around = sys.exception()
+        try:
+            with inside(op.run, op.call, op.phase, is_async=True):
+                return Ended(await start())
+        except Exception as error:
+            return Ended(error=error, around=around)
+        except BaseException:
+            if op.flight is not None:
+                op.flight.goes_on = False  # whoever stopped it, it has ended
+            raise
+
+    async def body() -> Any:
+        with inside(op.run, op.call, op.phase, is_async=True):
+            return await start()
+
+    running = asyncio.ensure_future(body())
+    try:
+        done, _ = await asyncio.wait({running}, timeout=op.timeout)
+    except asyncio.CancelledError:
+        await _stopped(running, op, late)
+        raise
+    if not done and not await _stopped(running, op, late):
+        return Ended(in_flight=True)
+    return _ended(running, timeout=op.timeout)
+
+
+async def _stopped(running: asyncio.Future[Any], op: Invoke, late: Callable[[Flow[None]], None]) -> bool:
+    """Cancel it; False when it goes on all the same: then its return is evidence."""
+    running.cancel()
+    flight = op.flight or Flight()
+    flight.goes_on = True  # should we be cancelled once more while we wait
+    done, _ = await asyncio.wait({running}, timeout=GRACE_S)
+    flight.goes_on = not done
+    if not done and op.late is not None:
+        make_late = op.late
+        running.add_done_callback(lambda ended: late(make_late(_ended(ended))))
+    return bool(done)
+
+
+def _ended(running: asyncio.Future[Any], *, timeout: float | None = None) -> Ended:
+    if running.cancelled():
+        return Ended(error=TimeoutError(f"no answer within {timeout} s"))
+    error = running.exception()
+    if error is None:
+        return Ended(running.result())
+    if not isinstance(error, Exception):
+        return Ended(error=TimeoutError(f"stopped: {type_name(error)}"))
+    return Ended(error=error)
+
+
+class LoopThread:
+    """A private event loop for async tools in a blocking runtime."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._forever, name="amends-loop", daemon=True)
+        self._thread.start()
+
+    def _forever(self) -> None:
+        """Run the loop until it is closed.
+
+        ``sys.exit()`` in a coroutine, or an interrupt that it raises, comes out of the loop too: without going on,
+        everybody who waits for another coroutine here would wait for ever.
+        """
+        while True:
+            try:
+                return self.loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                continue
+
+    def run(self, coroutine: Any) -> Any:
+        """Run it there, with the caller's context, and wait for it here."""
+        context = copy_context()
+        done: Future[Any] = Future()
+
+        tasks: list[asyncio.Task[Any]] = []
+
+        def begin() -> None:
+            tasks.append(context.run(self.loop.create_task, coroutine))
+            tasks[0].add_done_callback(lambda ended: _copy_end(ended, done))
+
+        def stop() -> None:
+            tasks[0].cancel()  # begin() ran before: the loop keeps its order
+
+        self.loop.call_soon_threadsafe(begin)
+        try:
+            return done.result()
+        except BaseException:
+            if not done.done():  # interrupted here while it runs there: it is stopped, not left running unseen
+                self.loop.call_soon_threadsafe(stop)
+                wait([done], timeout=GRACE_S)
+            raise
+
+    def close(self) -> None:
+        """Stop the loop and its thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(timeout=5.0)
+        if not self.loop.is_running():
+            self.loop.close()
+
+
+def _copy_end(ended: asyncio.Future[Any], done: Future[Any]) -> None:
+    if ended.cancelled():
+        done.set_exception(TimeoutError("the coroutine was cancelled"))
+        return
+    error = ended.exception()
+    if error is None:
+        done.set_result(ended.result())
+    else:
+        done.set_exception(error)
+
+
+_kept: Final[set[asyncio.Future[Any]]] = set()
+
+
+def is_on_loop() -> bool:
+    """Return whether an event loop runs in this thread, and so something can be awaited."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def on_own_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Run ``work`` to its end in a loop of its own, where none runs in this thread."""
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+async def shielded(work: Coroutine[Any, Any, T]) -> T:
+    """Finish ``work`` although this task is cancelled meanwhile; the cancellation comes out afterwards."""
+    running = asyncio.ensure_future(work)
+    _kept.add(running)  # a loop holds its tasks weakly, and whoever waits here may be dropped
+    running.add_done_callback(_kept.discard)
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError as stop:
+            cancelled = stop
+    if cancelled is not None and (running.cancelled() or running.exception() is None):
+        raise cancelled
+    return running.result()
+
+
+# ---- The driver of an event loop: the same operations as ``drive``, awaited
+
+
+T = TypeVar("T")
+
+
+class AsyncDriver:
+    """Carries out operations on the running event loop."""
+
+    mono: Callable[[], float] = staticmethod(process.mono)
+
+    def __init__(self, store: Store, live: Live, lease_s: float) -> None:
+        self.store, self.live, self.lease_s = store, live, lease_s
+        self._instant = store.url == "memory:"  # never blocks, so it needs no hop and no shield
+        self._threads: ThreadPoolExecutor | None = None
+        self._blocking = Driver(store, live, lease_s)
+        self._bodies: dict[str, list[_Body]] = {}
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Drive a flow to its end.
+
+        A cancellation that arrives while the ledger writes is kept until the flow next touches the world: the
+        flow then knows what it has started, and nothing is started for a caller that has gone.
+        """
+        pending: asyncio.CancelledError | None = None
+        try:
+            op = flow.send(None)
+            while True:
+                try:
+                    if isinstance(op, StoreOp) and self._instant:
+                        answer = self.store.perform(op)
+                        self.live.bell.heard(op, answer)
+                    elif isinstance(op, StoreOp):
+                        asked, cancelled = await self._ask_ledger(op)
+                        pending = pending or cancelled
+                        answer = asked.result()
+                        self.live.bell.heard(op, answer)
+                    elif pending is not None:
+                        raise pending
+                    elif isinstance(op, Invoke):
+                        answer = await self._invoke(op)
+                        if op.probes:
+                            warn_of(op, answer)
+                    else:
+                        answer = await self._world(op)
+                except Exception as error:
+                    op = flow.throw(error)
+                else:
+                    op = flow.send(answer)
+        except StopIteration as stop:
+            if pending is not None:
+                raise pending from None
+            value: T = stop.value
+            return value
+        except Exception as error:
+            if pending is not None:  # whoever cancelled waits for that, not for what the ledger said meanwhile
+                raise pending from error
+            raise
+        finally:
+            flow.close()
+
+    async def _ask_ledger(self, op: StoreOp[Any]) -> tuple[asyncio.Future[Any], asyncio.CancelledError | None]:
+        """The ledger's answer or error, and the cancellation that came meanwhile: neither replaces the other."""
+        writing = asyncio.ensure_future(self._insist(op))
+        cancelled: asyncio.CancelledError | None = None
+        while not writing.done():
+            try:
+                await asyncio.shield(writing)
+            except asyncio.CancelledError as stop:
+                cancelled = stop
+            except Exception:
+                break
+        return writing, cancelled
+
+    async def _insist(self, op: StoreOp[Any]) -> Any:
+        patience: Patience | None = None
+        while True:
+            try:
+                return await self.store.perform_async(op)
+            except LedgerUnavailable:
+                patience = patience or Patience(op, self.lease_s)
+                pause = patience.another(op)
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
+
+    async def _world(self, op: Op[Any]) -> Any:
+        if isinstance(op, Sleep):
+            return await asyncio.sleep(max(0.0, op.seconds))
+        if isinstance(op, Await):
+            return await op.watcher.wait_async(op.seconds)
+        if isinstance(op, Together):
+            ends = await asyncio.gather(*(self.run(flow) for flow in op.flows), return_exceptions=True)
+            for end in ends:
+                if isinstance(end, BaseException) and not isinstance(end, Exception):
+                    raise end
+            return ends
+        return WORLD[type(op)](self._blocking, op)
+
+    def through(self, wrap: Callable[[Store], Store]) -> None:
+        """From now on the ledger is asked through this."""
+        self.store = wrap(self.store)
+        self._blocking.through(wrap)
+
+    def _invoke(self, op: Invoke) -> Coroutine[Any, Any, Ended]:
+        if self.live.around is not None:
+            op = self.live.around(op)
+        if op.lease is not None:
+            op.lease.check(self.mono())
+        if op.flight is not None:
+            op.flight.sent = True
+        return self._owned(op) if op.is_async else self._in_thread(op)
+
+    async def _owned(self, op: Invoke) -> Ended:
+        """Await a coroutine while its run is ours: whoever learns that it no longer is cancels it."""
+        task = asyncio.current_task()
+        if op.lease is None or task is None:
+            return await awaited(op, lambda: op.fn(**op.kwargs), late=self._late)
+        body = _Body(asyncio.get_running_loop(), task, task.cancelling())
+        bodies = self._bodies.setdefault(op.lease.root, [])
+        bodies.append(body)
+        try:
+            return await awaited(op, lambda: op.fn(**op.kwargs), late=self._late)
+        except asyncio.CancelledError as error:
+            if body.stopped and body.task.cancelling() <= body.cancelling + 1:
+                raise LeaseLost(f"{op.call.tool} was stopped: its run has another owner by now") from error
+            raise
+        finally:
+            body.over()
+            bodies.remove(body)
+            if not bodies:
+                self._bodies.pop(op.lease.root, None)
+
+    def lose(self, root: str) -> None:
+        """A run tree is no longer ours: cancel the coroutines of it that still run. From any thread."""
+        for body in list(self._bodies.get(root, ())):
+            with contextlib.suppress(RuntimeError):  # its loop is closed: it runs no more
+                body.loop.call_soon_threadsafe(body.stop)
+
+    async def _in_thread(self, op: Invoke) -> Ended:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(max_workers=64, thread_name_prefix="amends-tool")
+        if op.flight is not None:
+            op.flight.goes_on = True
+        queued = self._threads.submit(copy_context().run, self._body, op)
+        running = asyncio.wrap_future(queued)
+        try:
+            done, _ = await asyncio.wait({running}, timeout=op.timeout)
+        except asyncio.CancelledError:
+            if not queued.cancel():
+                self._watch(running, op)
+            elif op.flight is not None:
+                op.flight.sent = False
+            raise
+        if not done and queued.cancel():
+            return Ended(error=NoEffect(f"no thread was free for {op.call.tool} within {op.timeout} s"))
+        if not done:
+            self._watch(running, op)
+            return Ended(in_flight=True)
+        ended: Ended = running.result()
+        if inspect.isawaitable(ended.value):
+            awaitable = ended.value
+            return await awaited(op, lambda: awaitable, late=self._late)
+        return ended
+
+    def _body(self, op: Invoke) -> Ended:
+        if op.lease is not None:  # it may have waited long for a thread
+            op.lease.check(self.mono())
+        try:
+            with inside(op.run, op.call, op.phase, is_async=True):
+                return Ended(op.fn(**op.kwargs))
+        except Exception as error:
+            return Ended(error=error)
+
+    def _watch(self, running: asyncio.Future[Any], op: Invoke) -> None:
+        if op.late is not None:
+            make_late = op.late
+            running.add_done_callback(lambda ended: self._late(make_late(_returned(ended))))
+
+    def _late(self, flow: Flow[None]) -> None:
+        threading.Thread(target=self._blocking.run, args=(flow,), name="amends-late", daemon=True).start()
+
+    def close(self) -> None:
+        """Give the threads back without waiting for bodies that are still in flight."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
+        self._blocking.close()
+
+
+@dataclass(slots=True, eq=False)
+class _Body:
+    """A coroutine that runs in this task; stopped as ``asyncio.timeout`` stops one, so that the task goes on."""
+
+    loop: asyncio.AbstractEventLoop
+    task: asyncio.Task[Any]
+    cancelling: int
+    running: bool = True
+    stopped: bool = False
+
+    def stop(self) -> None:
+        """Cancel it, once, if it still runs."""
+        if self.running and not self.stopped:
+            self.stopped = self.task.cancel()
+
+    def over(self) -> None:
+        """It has ended; the cancellation was ours and is over too."""
+        self.running = False
+        if self.stopped:
+            self.task.uncancel()
+
+
+def _returned(running: asyncio.Future[Ended]) -> Ended:
+    """How a body that was no longer waited for ended in its thread."""
+    error = running.exception()
+    if isinstance(error, LeaseLost):
+        return Ended(error=NoEffect(str(error)))  # it had waited for a thread, and was not begun
+    return running.result() if error is None else Ended(error=TimeoutError(f"stopped: {type_name(error)}"))

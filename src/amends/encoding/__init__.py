@@ -1,0 +1,1 @@
+"""How a value is written down: canonical text, digests, the hash chain, redaction."""

@@ -1,0 +1,475 @@
+"""Waiting for a person's yes in place, and what is told of a request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final, Literal, NoReturn
+
+from amends.encoding.canonical import diff, digest
+from amends.encoding.dataclass import dataclass
+from amends.engine.session import (
+    Ask,
+    Session,
+    bill_for,
+    body_args,
+    call_of,
+    decode_args,
+    describe_error,
+    error_parts,
+    error_text,
+    moment,
+    request_of,
+)
+from amends.errors import ApprovalVoid, Held, Rejected, RuleRefused
+from amends.ledger.operations import Admission, ReadApproval, ReadCall, ReadRun
+from amends.ledger.rows import ApprovalRow, CallRow, Need, Terms, Unapproved, lost_at
+from amends.ledger.world import Await, Later, ReadClocks, Watch
+from amends.model import Approval, ApprovalState, Budget, Request, Yes, text_of
+from amends.tools.rules import EXPIRES_S, Judged, Rule, RuleTest, RuleVerdict, yes_or_no
+from amends.tools.spec import Spec
+
+LOOK_S_MIN: Final = 0.02
+LOOK_S_MAX: Final = 1.0
+"""How often who waits looks, where nobody tells it of what other processes decide."""
+LEFT_S_MIN: Final = 0.001
+"""Less than this is no time any more: added to a clock it may not even move it."""
+TOLD_S_MAX: Final = 15.0
+"""The same where the store rings: only a ring that was lost costs so long."""
+
+
+PAUSES: Final = "what must pause belongs in a child run or an agent of its own, not in the body of a tool"
+"""What is said where a call inside a body waited in vain."""
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long one request waits for people in place.
+
+    ``body``: the request comes from this body, which is running. It cannot be left and gone on with later, so the
+    request waits where it stands, under the lease of its run, whoever it is that has to decide.
+    """
+
+    limit_s: float
+    since: float | None = None
+    body: Later | None = None
+    watcher: Any = None
+    pause: float = LOOK_S_MIN
+    waits: bool = False
+
+    def seen(self, verdict: str) -> None:
+        """Remember whether the body waits for this request now."""
+        waits = verdict in ("held", "void", "wait", "locked")
+        if self.body is not None and waits != self.waits:
+            self.waits = waits
+            self.body.waits += 1 if waits else -1
+            self.body.is_stuck = verdict == "over"
+
+    async def decided(self, answer: Admission) -> bool:
+        """Let time pass until the request is decided; False when there was none, or the limit is reached."""
+        if self.body is not None:
+            return await self._in_place(answer)
+        asked = answer.approval
+        if asked is None or self.limit_s <= 0:
+            return False
+        watcher = await Watch(asked.root)
+        longest = TOLD_S_MAX if getattr(watcher, "is_told", False) else LOOK_S_MAX
+        pause = LOOK_S_MIN
+        while True:
+            found = await ReadApproval(asked.id)
+            if found is None or found.approval.state_at(found.now) != "pending":
+                return True
+            now = (await ReadClocks()).mono
+            self.since = now if self.since is None else self.since
+            left = self.limit_s - (now - self.since)
+            if left <= 0:
+                return False
+            await Await(watcher, min(pause, left))
+            pause = min(pause * 2, longest)
+
+    async def _in_place(self, answer: Admission) -> bool:
+        """Let some time pass; the ledger then says again what is to become of the request, or that the run ends."""
+        assert answer.call is not None, "what waits for a person is a call"
+        assert self.body is not None, "what waits in place is inside a body"
+        if self.body.is_over:
+            return False  # it was left running by its body: it is a call of the run now, which can be let go
+        now = (await ReadClocks()).mono
+        self.since = now if self.since is None else self.since
+        left = self.limit_s - (now - self.since)
+        if left < LEFT_S_MIN:
+            return False
+        if self.watcher is None:
+            self.watcher = await Watch(answer.call.root)
+        await Await(self.watcher, min(self.pause, left))
+        self.pause = min(self.pause * 2, LOOK_S_MAX)
+        return True
+
+
+async def tell_of(session: Session, asked: ApprovalRow | None) -> None:
+    """People know that they are asked, if this process can tell them; otherwise somebody else does."""
+    if asked is not None and session.tell is not None:
+        await session.tell(asked)
+
+
+# ---- for people ---------------------------------------------------------------------------
+
+
+def approval_of(row: ApprovalRow, call: CallRow, spec: Spec | None, now: float | None = None) -> Approval:
+    """A request as users see it."""
+    expires_at, requested_at = moment(row.expires_at), moment(row.requested_at)
+    assert expires_at is not None, "a request runs out"
+    assert requested_at is not None, "a request was made at some time"
+    state: ApprovalState = row.state if now is None else row.state_at(now)  # type: ignore[assignment]
+    return Approval(
+        id=row.id,
+        call=call_of(call, spec),
+        digest=row.digest,
+        state=state,
+        expires_at=expires_at,
+        requested_at=requested_at,
+        rule=row.rule,
+        needed=row.needed,
+        roles=tuple(json.loads(row.roles)),
+        reasons=tuple(json.loads(row.reasons)),
+        given=tuple(_yes(said) for said in row.yeses),
+        by=row.by_whom or None,
+        reason=row.reason or None,
+        decided_at=moment(row.decided_at),
+        used_at=moment(row.used_at),
+        follows=row.follows or None,
+        editors=row.edited_by,
+    )
+
+
+def _yes(said: dict[str, object]) -> Yes:
+    at = moment(float(str(said["at"])))
+    assert at is not None, "a yes was said at some time"
+    roles = said.get("roles")
+    return Yes(
+        by=str(said["by"]),
+        at=at,
+        why=str(said.get("why", "")),
+        behalf=str(said["for"]) if said.get("for") else None,
+        roles=tuple(str(role) for role in roles) if isinstance(roles, list) else (),
+        bypass=bool(said.get("bypass")),
+    )
+
+
+# ---- as errors ----------------------------------------------------------------------------
+
+
+def held_for(session: Session, row: CallRow, approval: ApprovalRow | None, twin: CallRow | None = None) -> Held:
+    """The typed word for a call that waits for a person."""
+    reason = row.reason
+    if approval is not None:
+        reason = "budget" if approval.is_about_money else "approval"
+    return Held(
+        f"{row.tool} waits for a person's decision ({reason})",
+        call=call_of(row, session.spec(row.tool)),
+        reason=reason,
+        twin=None if twin is None else call_of(twin, session.spec(twin.tool)),
+        approval=None if approval is None else approval_of(approval, row, session.spec(row.tool)),
+        may_repeat=session.may_repeat(row.tool),
+        run_id=session.id,
+    )
+
+
+def rejected(session: Session, row: CallRow) -> Rejected:
+    """The typed error for a person's no."""
+    by, reason = error_parts(row.error)
+    return Rejected(
+        row.tool,
+        by=by or "a person",
+        reason=reason or "no reason given",
+        approval=row.approval or None,
+        call=call_of(row, session.spec(row.tool)),
+        run_id=session.id,
+    )
+
+
+async def raise_void(session: Session, ask: Ask, answer: Admission) -> NoReturn:
+    """Raise what a void approval means, with what was approved beside what is asked for."""
+    row, made = answer.call, answer.approval
+    assert row is not None, "a void approval is of a call"
+    assert made is not None, "a void approval is named"
+    old = await ReadApproval(made.follows) if made.follows else None
+    changed = {}
+    if old is not None and answer.void == "changed" and old.call.id != row.id and lost_at(old.call.args) is None:
+        changed = diff(decode_args(old.call, ask.spec), ask.args if ask.shown is None else ask.shown)
+    raise ApprovalVoid(
+        row.tool,
+        why=answer.void,
+        approval=approval_of(made, row, ask.spec),
+        call=call_of(row, ask.spec),
+        diff=changed,
+        expired_at=moment((made if old is None else old.approval).expires_at) if answer.void == "expired" else None,
+        run_id=session.id,
+    )
+
+
+async def raise_unapproved(session: Session, ask: Ask, no: Unapproved) -> NoReturn:
+    """Raise why a recorded call was not started."""
+    await tell_of(session, no.approval)
+    if no.why == "refused":
+        raise RuleRefused(no.call.tool, why="a rule forbids it by now", run_id=session.id)
+    if no.why and no.approval is not None:
+        await raise_void(session, ask, Admission("void", no.call, approval=no.approval, void=no.why))
+    raise held_for(session, no.call, no.approval)
+
+
+async def request_of_call(row: CallRow) -> ApprovalRow | None:
+    """The newest request about a call."""
+    found = await ReadApproval(row.approval) if row.approval else None
+    return None if found is None else found.approval
+
+
+async def newest(row: CallRow) -> CallRow:
+    """The call as it is now."""
+    found = await ReadCall(row.id)
+    assert found is not None, "a call is never removed"
+    return found
+
+
+# ---- What the rules say of a request: pure, evaluated before every admission. A rule that raises holds th
+
+
+ONCE = "once:"
+"""Code that its programmer runs once is their own word: it needs nobody else's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What was found, before it has an id."""
+
+    decision: str
+    why: str
+    needed: int = 1
+    roles: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    expires_s: float = EXPIRES_S
+    first_use: bool = False
+    residue: str = ""
+    by: str = ""
+    """Who says so: ``rule 2``, ``tool``, ``undeclared``."""
+
+
+def rule_on(
+    rules: Sequence[Rule], spec: Spec, request: Request, at: datetime | None, *, undeclared: bool = False
+) -> Ruling | None:
+    """What the tool and the first rule that matches say; None: it may simply start."""
+    ruled = _first(rules, request, at, undeclared=undeclared)
+    if ruled is not None and ruled.decision == "refuse":
+        return ruled
+    own = _own(spec, request)
+    if undeclared and (ruled is None or ruled.decision == "allow"):
+        lifted = ruled is not None and ruled.decision == "allow"
+        own = None if lifted else Ruling("approve", "nobody has declared this tool", by="undeclared")
+    if ruled is None or ruled.decision == "allow":
+        return own
+    if own is None:
+        return ruled
+    return Ruling(
+        "approve", ruled.why, max(own.needed, ruled.needed), ruled.roles, ruled.reasons,
+        min(own.expires_s, ruled.expires_s), residue=ruled.residue, by=ruled.by,
+    )  # fmt: skip
+
+
+def _first(rules: Sequence[Rule], request: Request, at: datetime | None, *, undeclared: bool) -> Ruling | None:
+    """The first rule that matches. One about the first use only adds to what the rules after it say of every use.
+
+    A rule of which it is unclear whether it matches holds the call, or refuses it. The rules after it are looked at
+    too, since it may not match: of what both say, the stricter counts.
+    """
+    first_use: Ruling | None = None
+    unclear: Ruling | None = None
+    for number, rule in enumerate(rules, 1):
+        judged = rule.judge(request, at, undeclared=undeclared)
+        if judged.verdict == "no":
+            continue
+        found = _ruling(rule, judged, number)
+        if judged.verdict == "unclear" and found.decision != "refuse":
+            unclear = found if unclear is None else _stricter(unclear, found)
+        elif found.decision == "allow" and undeclared and not rule.undeclared:
+            continue
+        elif not found.first_use:
+            every = found if first_use is None or found.decision == "refuse" else _with_first_use(first_use, found)
+            return every if unclear is None else _stricter(unclear, every)
+        else:
+            first_use = first_use or found
+    if unclear is not None:
+        return unclear if first_use is None else _stricter(unclear, first_use)
+    return first_use
+
+
+def _ruling(rule: Rule, judged: Judged, number: int) -> Ruling:
+    """What a rule decides; one that may not match lifts nothing and accepts nothing."""
+    sure = judged.verdict == "matches"
+    decision = "approve" if rule.decision == "allow" and not sure else rule.decision
+    return Ruling(
+        decision, rule.name if sure else f"{rule.name}: {judged.why}", rule.approvers, tuple(rule.roles),
+        tuple(rule.reasons), float(rule.expires), rule.first_use and sure, rule.residue if sure else "",
+        f"rule {number}",
+    )  # fmt: skip
+
+
+def _stricter(held: Ruling, other: Ruling) -> Ruling:
+    """What holds a call and what another rule decides of it, as one."""
+    if other.decision == "refuse":
+        return other
+    if other.decision == "allow":
+        return held
+    return Ruling(
+        "approve", held.why, max(held.needed, other.needed), held.roles or other.roles, held.reasons or other.reasons,
+        min(held.expires_s, other.expires_s), by=held.by,
+    )  # fmt: skip
+
+
+def _with_first_use(first_use: Ruling, every_use: Ruling) -> Ruling:
+    """Where every use needs a yes the first does too; where every use is allowed the first still needs its own."""
+    return first_use if every_use.decision == "allow" else every_use
+
+
+def _own(spec: Spec, request: Request) -> Ruling | None:
+    """What the tool says of itself."""
+    said = spec.needs_approval
+    if not callable(said):
+        return Ruling("approve", f"{spec.name} always needs approval", by="tool") if said else None
+    try:
+        needs = yes_or_no(said(request))
+    except Exception as error:
+        return Ruling("approve", f"needs_approval of {spec.name} raised {error_text(describe_error(error))}", by="tool")
+    if needs is None:
+        return Ruling("approve", f"needs_approval of {spec.name} returned neither True nor False", by="tool")
+    return Ruling("approve", f"{spec.name} says that this call needs approval", by="tool") if needs else None
+
+
+async def tested(
+    rules: Sequence[Rule], budgets: Sequence[Budget], spec: Spec, request: Request, *, at: datetime | None,
+    undeclared: bool, meant: str,
+) -> RuleTest:  # fmt: skip
+    """What would become of this request; reads no ledger, so only budgets of one call are looked at."""
+    if at is None and any(rule.tells_time for rule in rules):
+        at = moment((await ReadClocks()).wall)
+    found = rule_on(rules, spec, request, at, undeclared=undeclared)
+    if found is None or found.decision != "refuse":
+        found = _over_call(spec, request, budgets, found)
+    judged = [(rule, rule.judge(request, at, undeclared=undeclared)) for rule in rules]
+    verdicts = [
+        RuleVerdict(
+            number, rule.name, rule.decision, one.verdict, one.why, found is not None and found.by == f"rule {number}"
+        )
+        for number, (rule, one) in enumerate(judged, 1)
+    ]
+    allowed = next((one for one in verdicts if found is None and one.verdict == "matches"), None)
+    if allowed is not None:
+        verdicts[allowed.number - 1] = replace(allowed, decides=True)
+    decision: Literal["run", "approve", "refuse"] = "run"
+    if found is not None:
+        decision = "refuse" if found.decision == "refuse" else "approve"
+    return RuleTest(
+        tool=spec.name,
+        declared=not undeclared,
+        decision=decision,
+        by=found.by if found is not None else f"rule {allowed.number}" if allowed is not None else "",
+        why=found.why if found is not None else allowed.name if allowed is not None else "",
+        needed=found.needed if found is not None and decision == "approve" else 0,
+        roles=() if found is None else found.roles,
+        first_use=found is not None and found.first_use,
+        rules=tuple(verdicts),
+        meant=meant,
+    )
+
+
+def _over_call(spec: Spec, request: Request, budgets: Sequence[Budget], found: Ruling | None) -> Ruling | None:
+    """What budgets of a single call add to what the rules say."""
+    for want in bill_for(spec, request, budgets, "").wants:
+        if want.per == "call" and want.amount > want.cap:
+            words = f"it would pass {text_of(want.cap)} {want.unit} for one call"
+            if want.then != "hold":
+                return Ruling("refuse", words, by="budget")
+            found = Ruling("approve", words, by="budget") if found is None else found
+    return found
+
+
+async def need_of(session: Session, spec: Spec, request: Request, *, undeclared: bool = False) -> Need | None:
+    """What the ledger is told to ask for; None: nothing."""
+    if not (session.rules or spec.needs_approval or undeclared) or (not undeclared and _is_once(session, spec)):
+        return None
+    at = None
+    if any(rule.tells_time for rule in session.rules):
+        at = moment((await ReadClocks()).wall)
+    found = rule_on(session.rules, spec, request, at, undeclared=undeclared)
+    if found is None:
+        return None
+    why = session.veil.scrub(found.why, session.known)  # it may quote what a rule raised
+    return Need(
+        id=session.new_id("apr"),
+        nonce=session.new_id("nonce"),
+        decision="refuse" if found.decision == "refuse" else "approve",
+        needed=found.needed,
+        roles=found.roles,
+        reasons=found.reasons,
+        expires_s=found.expires_s,
+        why=why,
+        policy=digest("policy", found.needed, *sorted(found.roles), why),
+        first_use=found.first_use,
+        residue=found.residue,
+    )
+
+
+def _is_once(session: Session, spec: Spec) -> bool:
+    """Whether it is ``run.once``: not a tool that somebody declared, or a model named, in the same manner."""
+    return spec.name.startswith(ONCE) and spec.name not in session.specs
+
+
+async def need_for(session: Session, ask: Ask) -> Need | None:
+    """What the rules say of this request now."""
+    return await need_of(session, ask.spec, request_of(session, ask.spec, ask.fresh()), undeclared=ask.undeclared)
+
+
+async def accepted_by(session: Session, ask: Ask) -> str:
+    """The rule whose author takes what an undeclared tool leaves behind; empty: there is none."""
+    if not ask.undeclared or not any(rule.residue for rule in session.rules):
+        return ""
+    at = moment((await ReadClocks()).wall)
+    found = _first(session.rules, request_of(session, ask.spec, ask.fresh()), at, undeclared=True)
+    return "" if found is None or found.residue != "accept" else found.why
+
+
+async def terms_for(session: Session, row: CallRow, ask: Ask | None = None) -> Terms | None:
+    """Under what a recorded call may be started for the first time here; None: nothing is asked of it."""
+    spec = session.spec(row.tool) if ask is None else ask.spec
+    if row.attempt or spec is None or (row.is_staged and not _is_ruled(row)):
+        return None
+    undeclared = ask is not None and ask.undeclared
+    if not (row.approval or session.rules or spec.needs_approval or undeclared or spec.kind == "pivot"):
+        return None
+    args = body_args(session, spec, row) if ask is None else ask.fresh()
+    need = await need_of(session, spec, request_of(session, spec, args), undeclared=undeclared)
+    return Terms(spec.version, need, spec.after, advise=session.advises(spec))
+
+
+def _is_ruled(row: CallRow) -> bool:
+    """Whether the rules are asked about a staged call again: not where they let it pass when it was accepted.
+
+    One that is ``ready`` was held as a suspected repeat or a conflict: that was lifted, and no rule looked at it yet.
+    """
+    return bool(row.approval) or row.state == "ready"
+
+
+async def outbox_terms(session: Session) -> dict[str, Terms]:
+    """The same for what is staged here and somebody was, or is to be, asked about."""
+    governed = session.rules or any(spec.needs_approval for spec in session.specs.values())
+    if not session.asks and not (session.resumed and governed):
+        return {}
+    tree = await ReadRun(session.tenant, uid=session.uid)
+    assert tree is not None, "an open run is in the ledger"
+    found: dict[str, Terms] = {}
+    for row in tree.calls:
+        if row.run == session.uid and row.is_staged and _is_ruled(row):
+            terms = await terms_for(session, row)
+            if terms is not None:
+                found[row.id] = terms
+    return found

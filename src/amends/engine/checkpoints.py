@@ -1,0 +1,122 @@
+"""Writing checkpoints: drafted, signed, put at the end of the chain if nobody was faster, then told outside."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from amends.encoding.chain import Anchored
+from amends.encoding.dataclass import changed, dataclass
+from amends.engine.session import Session
+from amends.errors import LedgerBehind
+from amends.ledger.operations import DraftCheckpoint, ReadApproval, ReadCheckpoints, ReadEvents, WriteCheckpoint
+from amends.ledger.rows import CallRow, CheckpointRow
+from amends.ledger.world import KeepAnchor, KeepCheckpoint, ReadAnchor
+
+ROUNDS_MAX: Final = 1_000
+"""So many checkpoints are written, or lost to others, at once; what is more is behind the next ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What came of it."""
+
+    rows: tuple[CheckpointRow, ...]
+    """Those that were written here, in order."""
+    newest: CheckpointRow | None
+    """The end of the chain, whoever wrote it; None: nothing has ever happened in this ledger."""
+    behind: bool = False
+    """The anchor knows a checkpoint that the ledger does not have, and so was left as it is."""
+
+
+async def write_checkpoints(*, ledger: str, key: Any, anchor: Any) -> Written:
+    """Everything that is in the ledger now is behind a checkpoint, and the anchor knows the newest.
+
+    ``key`` signs; None: nobody does. ``ledger``: its name, should it have none yet.
+    """
+    rows: list[CheckpointRow] = []
+    for _ in range(ROUNDS_MAX):
+        draft = await DraftCheckpoint(ledger, "" if key is None else key.name)
+        if draft is None:
+            break
+        row = draft if key is None else changed(draft, {"signature": key.sign(draft.hash)})
+        if await WriteCheckpoint(row):
+            rows.append(row)
+    # Asked again also where nothing was written: who wrote it may have died before its anchor knew.
+    newest = rows[-1:] or await ReadCheckpoints(-1, 1)
+    if not newest:
+        return Written((), None)
+    return Written(tuple(rows), newest[0], behind=not await _anchored(anchor, newest[0]))
+
+
+async def _anchored(anchor: Any, newest: CheckpointRow) -> bool:
+    """The anchor knows this checkpoint or a later one; false where it knows one that is not in this chain."""
+    if anchor is None:
+        return True
+    mark = await ReadAnchor(anchor)
+    known = None if mark is None else mark.checkpoint
+    if known is not None and not await holds_checkpoint(known, newest):
+        return False
+    if known is not None and known.n >= newest.n:
+        return True
+    kept: bool = await KeepCheckpoint(anchor, newest.anchored)
+    return kept
+
+
+async def holds_checkpoint(known: Anchored, newest: CheckpointRow | None = None) -> bool:
+    """Whether the ledger has the checkpoint that an anchor knows."""
+    if newest is not None and newest.n == known.n + 1:
+        return newest.prev == known.hash and newest.ledger == known.ledger
+    found = await ReadCheckpoints(known.n - 1, 1)
+    return bool(found) and (found[0].n, found[0].hash, found[0].ledger) == (known.n, known.hash, known.ledger)
+
+
+# ---- Holding the ledger against its anchor, before anything is opened and after an approval was used up
+
+
+async def check_anchor(anchor: Any) -> None:
+    """Raise ``LedgerBehind`` when the ledger does not have what its anchor says was used up, or happened."""
+    mark = None if anchor is None else await ReadAnchor(anchor)
+    if mark is None:
+        return
+    if mark.checkpoint is not None and not anchor.is_held:
+        await _check_checkpoint(anchor, mark.checkpoint)
+        anchor.is_held = True
+    if not mark.seq:
+        return
+    later = await ReadEvents(None, None, max(0, mark.seq - 1), 1)
+    found = await ReadApproval(mark.approval) if mark.approval else None
+    used = not mark.approval or (found is not None and found.approval.state == "used")
+    if later and used:
+        return
+    raise LedgerBehind(
+        f"the ledger does not have event {mark.seq}, at which approval {mark.approval or '(none)'} was used up:"
+        " it was put back to an earlier state, and starts nothing",
+        known=mark.seq,
+        found=later[0].seq if later else 0,
+    )
+
+
+async def _check_checkpoint(anchor: Any, known: Any) -> None:
+    """Once in a process: a ledger that forgot what it did would do it again, approved or not."""
+    if await holds_checkpoint(known):
+        return
+    newest = await ReadCheckpoints(-1, 1)
+    has = f"its newest is {newest[0].n}" if newest else "it has none"
+    other = "" if not newest or newest[0].ledger == known.ledger else f", of another ledger than {known.ledger}"
+    raise LedgerBehind(
+        f"the ledger does not have checkpoint {known.n}, which its anchor knows ({has}{other}): it was put back to an"
+        " earlier state or deleted, has forgotten what it did since, and starts nothing",
+        known=known.n,
+        found=newest[0].n if newest else 0,
+        hint=f"{LedgerBehind.default_hint}; if it was deleted on purpose, and nothing that it did matters, delete"
+        f" {anchor.path} as well",
+    )
+
+
+async def anchor_use(session: Session, row: CallRow) -> None:
+    """What was used up to start this call is known outside the ledger before its body runs."""
+    if session.anchor is None or not row.approval:
+        return
+    found = await ReadApproval(row.approval)
+    assert found is not None, "a call names a request of this ledger"
+    await KeepAnchor(session.anchor, found.approval.used_seq, row.approval)

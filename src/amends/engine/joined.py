@@ -1,0 +1,123 @@
+"""One call that rides in the caller's own transaction: admitted, run and settled there, or it never was.
+
+It waits for nothing and tries nothing twice, because whatever it waited for would have to wait for the caller. Its
+body is undone with its savepoint when it fails, so there is nothing to probe: an error of the database is a failure.
+What a body did elsewhere no savepoint undoes; an error of that kind is judged as ever.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from amends.engine.approvals import raise_unapproved, raise_void, terms_for
+from amends.engine.call import (
+    Done,
+    admit,
+    as_approved,
+    busy,
+    conclude,
+    failure,
+    in_doubt,
+    locked,
+    recorded_done,
+    refuse,
+    row_of,
+)
+from amends.engine.doubts import stays_in_doubt
+from amends.engine.ending import stop_call
+from amends.engine.session import Ask, Session, Wait, cause_of, exceeded, first_result, later_of
+from amends.errors import Busy
+from amends.ledger.operations import ReadCall, StartCall
+from amends.ledger.rows import CallRow, Overrun, Unapproved
+from amends.ledger.world import Flight, Invoke, ReadClocks
+from amends.model import LOST, Retry
+from amends.tools.spec import Spec
+
+
+def riding_spec(spec: Spec) -> Spec:
+    """The tool as it rides: one attempt, nothing to ask the world about."""
+    return replace(spec, probe=None, retry=Retry(attempts=1), retry_declared=True)
+
+
+async def joined_call(session: Session, ask: Ask, *, is_undone: Callable[[Exception], bool]) -> Done:
+    """Do it in this transaction and give its result; raises the tool's own error, or says why not.
+
+    ``is_undone``: whether all that such an error can have left was in the database.
+    """
+    # Nobody is told of a request that may never have been: the outbox has it once the caller has committed.
+    session = replace(session, tell=None)
+    answer = await admit(session, ask, Wait(0.0, waited=math.inf))
+    match answer.verdict:
+        case "start":
+            return await _attempt(session, ask, row_of(answer), is_undone)
+        case "replay":
+            return recorded_done(session, ask.spec, row_of(answer))
+        case "retry":
+            approved = await as_approved(session, ask, row_of(answer))
+            return await _attempt(session, approved, await _restarted(session, ask, row_of(answer)), is_undone)
+        case "doubt":
+            raise in_doubt(session, row_of(answer))
+        case "wait":
+            raise busy(session, answer, 0.0)
+        case "locked":
+            assert answer.lock is not None, "a request that is locked out is told by whom"
+            raise locked(session, ask.spec.name, answer.lock, waited=0.0)
+        case "void":
+            await raise_void(session, ask, answer)
+        case _:
+            refuse(session, ask, answer)
+    raise AssertionError("refusing raises")
+
+
+async def doubt_left(session: Session, flight: Flight) -> None:
+    """The body ended the caller's transaction: if it committed, its call is in the ledger, and nobody settles it."""
+    if flight.call is not None and await ReadCall(flight.call.id) is not None:
+        await stop_call(session, flight)
+
+
+async def _restarted(session: Session, ask: Ask, row: CallRow) -> CallRow:
+    clocks = await ReadClocks()
+    early = 0.0 if row.retry_at is None else row.retry_at - clocks.wall
+    lease = session.lease
+    terms = await terms_for(session, row, ask)
+    started = None if early > 0 else await StartCall(row.id, lease.owner, lease.epoch, row.attempt + 1, terms)
+    if isinstance(started, Unapproved):
+        await raise_unapproved(session, ask, started)
+    if isinstance(started, Overrun):
+        raise exceeded(row.tool, started, session.id)
+    if not isinstance(started, CallRow):
+        raise Busy(
+            f"{row.tool} is {row.state} and cannot be begun again in this transaction now",
+            owner=row.run_id,
+            retry_after=max(early, 1.0),
+            run_id=session.id,
+        )
+    return started
+
+
+async def _attempt(session: Session, ask: Ask, row: CallRow, is_undone: Callable[[Exception], bool]) -> Done:
+    ask.flight.call, ask.flight.sent = row, False
+    later = later_of(row, ask)
+    session.bodies[later.id] = later
+    try:
+        ended = await Invoke(
+            fn=ask.fn,
+            kwargs=ask.fresh(),
+            is_async=ask.is_async,
+            timeout=None,
+            call=later,
+            lease=None,  # the admission has locked the tree in this very transaction: it is ours until that ends
+            phase="execute",
+            run=session.run,
+            flight=ask.flight,
+        )
+    finally:
+        session.end_body(later)
+    value, row = await conclude(session, ask, row, ended, body=later, is_undone=is_undone)
+    if row.state == "succeeded":
+        return Done(row, first_result(session, ask.spec, row) if value is LOST else value)
+    if stays_in_doubt(row):
+        raise in_doubt(session, row) from cause_of(session, ended.error, ask.known)
+    raise ended.error or failure(ask.spec, row)

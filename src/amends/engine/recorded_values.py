@@ -1,0 +1,100 @@
+"""What a program reads through its run: the clock, dice and new names, the same after a resume and in a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import count
+from typing import Final, TypeAlias
+
+from amends.encoding.canonical import digest
+from amends.engine.session import Session, moment
+from amends.errors import RunEnded
+from amends.ledger.operations import VALUE, NoteValue, ReadEvents, ReadRun
+from amends.ledger.rows import twins_of
+
+EVENTS_PAGE: Final = 1_000
+Reader: TypeAlias = tuple[str, int]
+"""The call in whose body something is read, and its attempt; of the program itself: no call, 0."""
+PAGES_MAX: Final = 100_000
+"""Pages of one tree's record: a hundred million events."""
+
+
+async def read_clock(session: Session, reader: Reader) -> datetime:
+    """The time now, written down. In a resumed run the nth reading is what the nth was before, as far as that goes.
+
+    ``reader``: the call in whose body it is read; bodies count for themselves, since a replay does not run them.
+    """
+    call, place, readings = reader[0], nth(session, "now", reader), session.readings
+    if readings.recorded is None and (session.resumed or session.lease.epoch > 1):
+        readings.recorded = await recorded_values(session)
+    recorded = (readings.recorded or {}).get((session.uid, call), ())
+    if place < len(recorded):
+        return _aware(recorded[place])
+    nonce = session.new_id("val")
+    lease = session.lease
+    now = await NoteValue(session.uid, session.root, lease.owner, lease.epoch, call, nonce)
+    if now is None:
+        raise clock_stopped(session.id, session.state)
+    return _aware(now)
+
+
+def clock_stopped(run_id: str, state: str) -> RunEnded:
+    """What a run that has ended says of its clock."""
+    return RunEnded(f"run {run_id} has ended: its clock is read no more", state=state, run_id=run_id)
+
+
+async def recorded_values(session: Session) -> dict[tuple[str, str], list[float]]:
+    """Every reading of the tree, by run and by the call in whose body it was."""
+    found: dict[tuple[str, str], list[float]] = {}
+    tree = await ReadRun(session.tenant, uid=session.root) if session.phases else None
+    for place, (root, last, _) in enumerate(session.phases):
+        # What the original had read when it asked for the last call that is shared, by the names that runs have here.
+        left = len(session.phases) - place
+        names = {twins_of(run)[-left]: run.uid for run in (tree.runs if tree else ()) if len(twins_of(run)) >= left}
+        for run, _, at in await _read(root, last):
+            if run in names:
+                found.setdefault((names[run], ""), []).append(at)
+    for run, call, at in await _read(session.root):
+        found.setdefault((run, call), []).append(at)
+    return found
+
+
+async def _read(root: str, last: str = "") -> list[tuple[str, str, float]]:
+    """What was read in this tree, by run and call, in order; ``last``: only before this call was asked for."""
+    found: list[tuple[str, str, float]] = []
+    after = 0
+    for _ in range(PAGES_MAX):
+        page = await ReadEvents(None, root, after, EVENTS_PAGE)
+        for event in page:
+            if last and event.call == last:
+                return [one for one in found if not one[1]]
+            if event.what == VALUE:
+                found.append((event.run, event.call, event.at))
+        if len(page) < EVENTS_PAGE:
+            break
+        after = page[-1].seq
+    return found
+
+
+def nth(session: Session, what: str, reader: Reader) -> int:
+    """How often this was asked for before, in this run and in this body; counted in one operation, threads included."""
+    counter: Iterator[int] = session.readings.counters.setdefault((what, session.uid, *reader), count())
+    return next(counter)
+
+
+def seed_of(session: Session, what: str, reader: Reader) -> str:
+    """What the nth die or name of a run is made from: the run, and how many there were before. Nothing is written."""
+    return digest(what, _drawn_by(session), reader[0], nth(session, what, reader))
+
+
+def _drawn_by(session: Session) -> str:
+    """The run whose dice these are: of a fork, those of the original until it has asked for all that it shares of it."""
+    left = sum(mine not in session.replays for _, _, mine in session.phases)
+    return session.twins[-left] if 0 < left <= len(session.twins) else session.uid
+
+
+def _aware(seconds: float) -> datetime:
+    at = moment(seconds)
+    assert at is not None, "a clock that was read says something"
+    return at

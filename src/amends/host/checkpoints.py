@@ -1,0 +1,387 @@
+"""Checkpoints, written beside the runs of a process and not in their way: one thread per runtime, when there is news.
+
+No call and no run waits for it, unless ``checkpoint=0`` says so. Whoever dies before it has written leaves that to the
+next process: what is in the ledger is behind the next checkpoint, whoever writes it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import inspect
+import json
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from amends.drivers import process
+from amends.encoding.chain import Anchored, Checkpoint, anchored_from
+from amends.encoding.dataclass import dataclass
+from amends.engine.checkpoints import Written, write_checkpoints
+from amends.errors import LedgerError, LedgerUnavailable, UsageError
+from amends.host.settings import Setting
+from amends.ledger.flow import Op, run_flow
+from amends.ledger.operations import Store, StoreOp
+from amends.ledger.world import KeepCheckpoint, ReadAnchor
+from amends.stores.migrations import Migrating
+from amends.visible import visible_log
+
+if TYPE_CHECKING:
+    from amends.signing import AuditKey
+
+
+# ---- A mark outside the ledger: the newest approval that was used up, and the newest checkpoint of its ow
+
+# A ledger that does not have them was put back. Without the one, yesterday's copy would offer its approvals once more,
+# for calls that have been made; without the other, nobody could tell it from a ledger in which nothing happened today.
+
+
+NO_MARK: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What a file raises that holds something else."""
+BYTES_MAX: Final = 4_096
+"""A mark is a line; a larger file is not ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The place in the ledger's record up to which approvals were used up, the approval that was, and a checkpoint."""
+
+    seq: int
+    approval: str = ""
+    checkpoint: Anchored | None = None
+
+
+def moved_to(known: Mark | None, newest: Anchored) -> Mark | None:
+    """The mark with this checkpoint, or itself where it knows a later one; None: what it knows is another ledger's."""
+    kept = None if known is None else known.checkpoint
+    if kept is None or known is None:
+        return Mark(0 if known is None else known.seq, "" if known is None else known.approval, newest)
+    if kept.ledger != newest.ledger:
+        return None
+    return known if kept.n >= newest.n else Mark(known.seq, known.approval, newest)
+
+
+class Anchor:
+    """One file; written whole or not at all, and never backwards but by a person's word."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self.is_held = False
+        """Whether this process has found the ledger to have the checkpoint: it is asked for once."""
+
+    def read(self) -> Mark | None:
+        """The mark; None: nothing was ever used up, and there is no checkpoint."""
+        try:
+            with self.path.open("rb") as file:
+                said = json.loads(file.read(BYTES_MAX))
+            kept = said.get("checkpoint")
+            return Mark(int(said["seq"]), str(said["approval"]), None if kept is None else anchored_from(kept))
+        except FileNotFoundError:
+            return None
+        except (OSError, *NO_MARK) as error:
+            raise LedgerUnavailable(
+                f"the ledger's anchor {self.path} cannot be read: {error}",
+                hint="put it back, or look at the ledger and call rt.reconcile_restore(by=..., why=...)",
+            ) from error
+
+    def keep(self, seq: int, approval: str) -> None:
+        """The mark is at least here when this returns, on the disk."""
+        with self._alone():
+            known = self.read()
+            if known is None or known.seq < seq:  # two who start at once may come here in either order
+                self._write(Mark(seq, approval, None if known is None else known.checkpoint))
+
+    def keep_checkpoint(self, newest: Anchored) -> bool:
+        """The mark's checkpoint is at least this one when this returns, on the disk; false: it is another ledger's."""
+        with self._alone():
+            known = self.read()
+            moved = moved_to(known, newest)
+            if moved is not None and moved is not known:
+                try:
+                    self._write(moved)
+                except LedgerUnavailable as error:
+                    raise LedgerUnavailable(
+                        f"checkpoint {newest.n} is in the ledger and cannot be written to its anchor {self.path}:"
+                        f" {error.__cause__ or error}",
+                        hint="make its folder writable, or name another file with anchor=",
+                    ) from error
+        return moved is not None
+
+    def reset(self, seq: int) -> None:
+        """A person has looked: the ledger counts from here on."""
+        with self._alone():
+            self._write(Mark(seq))
+
+    def _write(self, mark: Mark) -> None:
+        beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
+        try:
+            with beside.open("wb") as file:
+                file.write(json.dumps(_said(mark)).encode())
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(self.path)
+            if hasattr(os, "O_DIRECTORY"):
+                folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
+        except OSError as error:
+            raise LedgerUnavailable(
+                f"the ledger's anchor {self.path} cannot be written, so nothing that was approved is started: {error}",
+                hint="make its folder writable, or name another file with anchor=",
+            ) from error
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Other processes write it too: one after another, where the system has locks for files."""
+        with self._lock, contextlib.ExitStack() as stack:
+            with contextlib.suppress(ImportError, OSError):
+                import fcntl
+
+                held: Any = stack.enter_context(self.path.with_name(f"{self.path.name}.lock").open("ab"))
+                fcntl.flock(held, fcntl.LOCK_EX)
+            yield
+
+
+def read_copy(path: Path) -> Anchored:
+    """The checkpoint in a copy of an anchor, or in a file that holds one as ``Checkpoint.to_dict`` says it."""
+    try:
+        with path.open("rb") as file:
+            said = json.loads(file.read(BYTES_MAX))
+        return anchored_from(said.get("checkpoint") or said)
+    except (OSError, *NO_MARK) as error:
+        raise UsageError(
+            f"{path} holds no checkpoint: {type(error).__name__}: {error}",
+            hint="give a copy of the ledger's .anchor file, or what on_checkpoint= was given, as JSON",
+        ) from error
+
+
+def _said(mark: Mark) -> dict[str, Any]:
+    said: dict[str, Any] = {"seq": mark.seq, "approval": mark.approval}
+    return said if mark.checkpoint is None else {**said, "checkpoint": asdict(mark.checkpoint)}
+
+
+def anchor_of(url: str, said: str | None) -> Anchor | None:
+    """The anchor of a ledger: beside a file, or where it is said; None: it has none."""
+    if said:
+        return Anchor(Path(said).absolute())
+    if not url.startswith("sqlite:///"):
+        return None
+    path = Path(url.removeprefix("sqlite:///").partition("?")[0]).absolute()
+    return Anchor(path.with_name(f"{path.name}.anchor"))
+
+
+# ---- Checkpoints, written beside the runs of a process and not in their way: one thread per runtime, when
+
+# No call and no run waits for it, unless ``checkpoint=0`` says so. Whoever dies before it has written leaves that to the
+# next process: what is in the ledger is behind the next checkpoint, whoever writes it.
+
+
+log = visible_log("amends")
+
+CLOSE_S_MAX: Final = 5.0
+"""So long does closing wait for the last checkpoint: a ledger that does not answer must not keep a program."""
+OFF: Final = "off"
+
+Told = Callable[[Checkpoint], object]
+
+_left: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
+"""Those that may still have something to write when the program ends."""
+
+
+class Checkpointer:
+    """Writes the checkpoints of one runtime and of all its views."""
+
+    def __init__(
+        self, store: Store, settings: dict[str, Setting], *, anchor: Anchor | None, hook: Told | None = None
+    ) -> None:  # fmt: skip
+        if inspect.iscoroutinefunction(hook):
+            raise UsageError("on_checkpoint= is a plain function of one checkpoint: a thread calls it")
+        self._store, self._anchor, self._hook = store, anchor, hook
+        self._key_text: str = settings["audit_key"].value or ""
+        self._key: AuditKey | None = None
+        if self._key_text:
+            from amends.signing import check_key  # here: few sign
+
+            check_key(self._key_text)
+            settings["audit_key"] = Setting("(set)", settings["audit_key"].origin)  # settings are printed
+        said = settings["checkpoint"]
+        # A ledger in memory is gone with its process: who wants checkpoints of it says so.
+        idle = store.url == "memory:" and said.origin == "default" and hook is None and not self._key_text
+        self.every_s: float | None = None if said.value == OFF or idle else said.value
+        self.beats = True
+        """Whether a thread may write: not in virtual time."""
+        self._changed = threading.Condition()
+        self._writing = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._pending = self._closed = self._complained = False
+        self._name = ""
+        self._last: float | None = None
+        self._pid = os.getpid()
+
+    def ready(self) -> None:
+        """The key is read, if there is one. Raises ``BadConfig``."""
+        if self._key_text and self._key is None:
+            from amends.signing import load_key
+
+            self._key = load_key(self._key_text)
+
+    @property
+    def key(self) -> AuditKey | None:
+        """What checkpoints are signed with; None: nothing, or the ledger was not opened yet."""
+        return self._key
+
+    # ---- now ------------------------------------------------------------------------------
+
+    def write(self) -> Checkpoint | None:
+        """Everything in the ledger is behind a checkpoint; the newest one. None: nothing ever happened in it."""
+        self.ready()
+        self._be_here()
+        with self._writing:
+            self._pending = False
+            self._name = self._name or _name_of(self._store)
+            flow = write_checkpoints(ledger=self._name, key=self._key, anchor=self._anchor)
+            done: Written = run_flow(flow, self._perform)
+            self._last = process.mono()
+        if done.behind:
+            assert done.newest is not None, "only what is there is held against its anchor"
+            self._complain(
+                f"checkpoint {done.newest.n} is not anchored: the anchor knows another one, which this ledger does not"
+                " have; amends audit verify says more"
+            )
+        else:
+            self._complained = False
+        for row in done.rows:
+            self._tell(row.told())
+        return None if done.newest is None else done.newest.told()
+
+    def _be_here(self) -> None:
+        """A forked child has none of its parent's threads, and whatever they held locked stays so for ever."""
+        if self._pid != os.getpid():
+            self._pid, self._pending, self._thread, self._last = os.getpid(), False, None, None
+            self._changed, self._writing = threading.Condition(), threading.Lock()
+
+    def _perform(self, op: Op[Any]) -> Any:
+        if isinstance(op, StoreOp):
+            return self._store.perform(op)
+        if isinstance(op, ReadAnchor):
+            return op.anchor.read()
+        assert isinstance(op, KeepCheckpoint), f"no checkpoint needs {type(op).__name__}"
+        return op.anchor.keep_checkpoint(op.newest)
+
+    def _tell(self, checkpoint: Checkpoint) -> None:
+        if self._hook is not None:
+            try:
+                self._hook(checkpoint)
+            except Exception:  # whatever it was: the next one says all that this one did
+                log.exception("on_checkpoint failed for checkpoint %d", checkpoint.n)
+
+    # ---- in its own time ------------------------------------------------------------------
+
+    def left(self, run_id: str, *, quiet: bool) -> None:
+        """A run has been left. With ``checkpoint=0`` its checkpoint is written when this returns, else soon.
+
+        ``quiet``: something else is on its way to the caller, and is not to be hidden by what this has to say.
+        """
+        if self.every_s != 0:
+            self.wake()
+            return
+        try:
+            self.write()
+        except LedgerError as error:
+            words = f"run {run_id} has ended; what is not written is its checkpoint: {error}"
+            if quiet:
+                log.error("%s", words)  # noqa: TRY400 (said in words; nobody is helped by our lines)
+                return
+            raise LedgerUnavailable(
+                words, hint="amends audit checkpoint writes it; so does the next run that ends"
+            ) from error
+
+    def wake(self) -> None:
+        """There is news: a checkpoint is written within the time that is set."""
+        if self.every_s is None or not self.beats:
+            return
+        self._be_here()
+        if self._pending:
+            return
+        with self._changed:
+            self._pending, self._closed = True, False
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._loop, name="amends-checkpoints", daemon=True)
+                self._thread.start()
+        _left.add(self)
+
+    def beat(self) -> None:
+        """A worker comes by: what others left is behind a checkpoint too. Raises nothing."""
+        due = self.every_s is not None and (self._last is None or process.mono() >= self._last + self.every_s)
+        if due:
+            self._try()
+
+    def close(self, *, wait_s: float = CLOSE_S_MAX) -> None:
+        """What is new is behind a checkpoint, if the ledger answers in time; the thread has ended."""
+        self.stop()
+        thread = self._thread
+        if thread is not None and self._pid == os.getpid() and thread is not threading.current_thread():
+            thread.join(timeout=wait_s)
+
+    def stop(self) -> None:
+        """The thread writes what is new and ends; nobody waits for it."""
+        if self._pid == os.getpid():
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
+
+    def _loop(self) -> None:
+        assert self.every_s is not None, "what is off is never woken"
+        while True:
+            with self._changed:
+                since = self._last
+                pause = self.every_s if since is None else max(0.0, since + self.every_s - process.mono())
+                self._changed.wait_for(lambda: self._closed, pause)
+                is_last = self._closed
+                if not self._pending:
+                    self._thread = None
+                    return
+            if not self._try():
+                self._pending, self._last = True, process.mono()
+            if is_last:
+                with self._changed:
+                    self._thread = None
+                return
+
+    def _try(self) -> bool:
+        try:
+            self.write()
+        except Exception as error:  # whatever it was: nobody's run is the worse for it
+            is_known = isinstance(error, LedgerError)
+            self._complain(f"no checkpoint could be written: {error}", None if is_known else error)
+            return False
+        return True
+
+    def _complain(self, words: str, error: Exception | None = None) -> None:
+        """Once until it works again: a thread that says it every few seconds is not read."""
+        if not self._complained:
+            self._complained = True
+            log.warning("%s", words, exc_info=error)
+
+
+def _name_of(store: Store) -> str:
+    """The ledger's own name, or one that is made up where it has none."""
+    return (store.schema().ledger if isinstance(store, Migrating) else "") or process.new_id("ldg")
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Many a program never closes its runtime: what it did is behind a checkpoint all the same."""
+    until = process.mono() + CLOSE_S_MAX
+    waiting = [one for one in _left if one._pending]
+    for one in waiting:
+        one.stop()
+    for one in waiting:
+        one.close(wait_s=max(0.0, until - process.mono()))

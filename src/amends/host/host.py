@@ -1,0 +1,383 @@
+"""What the runtimes of both colours share: the ledger, the tools, who we are. No IO until first used."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+from amends.drivers import process
+from amends.drivers.blocking import Live
+from amends.engine.opening import Opening
+from amends.engine.session import Memory, Session
+from amends.errors import BadDeclaration, UnknownTool, UsageError, name_for_models
+from amends.host.checkpoints import Checkpointer, Told, anchor_of
+from amends.host.heartbeat import Keeper
+from amends.host.notices import Hook, Notices
+from amends.host.secrets import Hiding, input_said
+from amends.host.settings import Setting, settle_settings
+from amends.ledger.operations import Opened, Store
+from amends.ledger.rows import RunRow, point_of, twins_of
+from amends.ledger.world import Lease
+from amends.model import Budget, Order, budget_from, check_budgets_for, checked_budgets
+from amends.stores import store_for
+from amends.tools.compensation import is_undoable_here
+from amends.tools.declarations import specs_of
+from amends.tools.rules import Rule, check_agents, check_rules_for
+from amends.tools.spec import Declaration, Spec
+from amends.tools.tables import declared_in
+from amends.tools.tool import open_caller_here
+from amends.visible import visible_log
+
+log = visible_log("amends")
+
+
+class Hub:
+    """Tools, settings and the ledger of one runtime and of all its views."""
+
+    def __init__(
+        self, given: Mapping[str, Any], tools: Iterable[object], *, store: Store | None = None, alone: bool = False,
+        hook: Hook | None = None, on_checkpoint: Told | None = None,
+    ) -> None:  # fmt: skip
+        self.settings: dict[str, Setting] = settle_settings(given, alone=alone)
+        self.store: Store = store_for(str(self.value("url"))) if store is None else store
+        if store is None and not self.store.url.startswith(("sqlite:", "memory:")):
+            # A password may stand in the URL of a server, and settings are printed.
+            self.settings["url"] = Setting(self.store.url, self.settings["url"].origin)
+        self.order: Order = self.value("order")
+        self.lease_s: float = self.value("lease")
+        self.wait_s: float = self.value("wait")
+        self.repeats: bool = self.value("repeats")
+        self.hiding = Hiding(self.store, self.settings)
+        self.veil = self.hiding.veil
+        self._memories: weakref.WeakValueDictionary[str, Memory] = weakref.WeakValueDictionary()
+        self.budgets: tuple[Budget, ...] = self.value("budgets")
+        self.wait_approval_s: float = self.value("wait_approval")
+        self.rules: tuple[Rule, ...] = self.value("rules")
+        self.approvers: Mapping[str, tuple[str, ...]] = self.value("approvers")
+        self.anchor = anchor_of(self.store.url, self.value("anchor"))
+        self.checkpointer = Checkpointer(self.store, self.settings, anchor=self.anchor, hook=on_checkpoint)
+        self.warnings: tuple[str, ...] = ()
+        """What is odd about rules, budgets and tools, and may yet be meant: each was logged."""
+        self.tools: list[object] = [*tools, *self._tables()]
+        self.bodies: dict[str, Callable[..., Any]] = {}
+        """How this process reaches tools that live elsewhere."""
+        self.specs: dict[str, Spec] = self._checked(self.tools)
+        self.live = Live(self.store)
+        self.keeper = Keeper(self.store.perform, self.lease_s)
+        self.new_id: Callable[[str], str] = process.new_id
+        # Asked when it is needed: tools may be added, and a simulation has ids of its own.
+        self.notices = Notices(hook, self.settings, lambda: self.specs, lambda: self.new_id, self.veil)
+        self._opened = False
+        self._pid = 0
+        self._owner = ""
+        self._lock = threading.Lock()
+
+    def value(self, name: str) -> Any:
+        """One setting's value."""
+        return self.settings[name].value
+
+    def _set(self, name: str) -> float | None:
+        """A number of seconds, where somebody has set it."""
+        setting = self.settings[name]
+        return None if setting.origin == "default" else float(setting.value)
+
+    def _tables(self) -> list[Declaration]:
+        said = self.settings["tools"]
+        return [declared_in(table, said.origin) for table in said.value]
+
+    def add(self, tools: Iterable[object]) -> None:
+        """Declare more tools; all or none."""
+        more = [*self.tools, *tools]
+        self.specs = self._checked(more)
+        if self._opened:
+            self.hiding.ready()
+        self.tools = more
+
+    def reach(self, bodies: Mapping[str, Callable[..., Any]]) -> None:
+        """Give declared tools that live elsewhere their bodies; runs that are open have them too."""
+        new = {
+            name: fn
+            for name, fn in bodies.items()
+            if (spec := self.specs.get(name)) is not None and spec.signature is None and spec.fn is not fn
+        }
+        if not new:
+            return
+        with self._lock:
+            self.bodies |= new
+            self.specs |= self._checked(self.tools)  # in place: sessions hold this very table
+
+    def _checked(self, tools: list[object]) -> dict[str, Spec]:
+        specs = specs_of(tools, order=self.order, redact=self.veil.hidden, bodies=self.bodies)
+        self.hiding.check(specs.values())
+        said = self.settings["rules"]
+        costs = {name: spec.cost for name, spec in specs.items()}
+        self._warn(
+            [
+                *check_rules_for(self.rules, specs, origin=said.origin, approvers=self.approvers),
+                *check_budgets_for(self.budgets, costs, origin=self.settings["budgets"].origin),
+            ]
+        )
+        return specs
+
+    def check_agents(self, agents: Iterable[str]) -> None:
+        """Raise ``BadRule`` for a rule about an agent that is mistyped."""
+        known = [*agents, *([str(self.value("agent"))] if self.value("agent") else [])]
+        check_agents(self.rules, known, origin=self.settings["rules"].origin)
+
+    def _warn(self, found: Sequence[str]) -> None:
+        """Keep what is odd about rules and budgets for ``doctor``, and log what was not logged before."""
+        for text in found:
+            if text not in self.warnings:
+                log.warning("%s", text)
+        self.warnings = tuple(found)
+
+    @property
+    def doable(self) -> frozenset[str]:
+        """The tools whose calls this process can take back, or nobody can."""
+        return frozenset(name for name, spec in self.specs.items() if is_undoable_here(spec))
+
+    def be(self, owner: str) -> None:
+        """Act as this owner: a simulated process."""
+        self._pid, self._owner = os.getpid(), owner
+
+    @property
+    def owner(self) -> str:
+        """This process as the ledger names it; a forked child is another owner."""
+        if self._pid != os.getpid():
+            self._pid, self._owner = os.getpid(), process.owner_name()
+        return self._owner
+
+    @property
+    def hides(self) -> bool:
+        """Whether a tool, or the runtime, hides something."""
+        return self.hiding.hides
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the ledger has been opened by this runtime."""
+        return self._opened
+
+    def ready(self, *, run_id: str | None = None) -> None:
+        """Open the ledger on first use; says so loudly when it made a new one."""
+        if self._opened:
+            return
+        with self._lock:  # opening twice is harmless: the store is idempotent
+            made = self.store.open(create=bool(self.value("create")))
+            if made and self.store.url != "memory:":
+                # Somebody who names a run may have expected to resume one.
+                level = logging.WARNING if run_id is not None else logging.INFO
+                log.log(level, "created a new ledger at %s", self.store.url)
+            self.hiding.ready()
+            self.checkpointer.ready()
+            self._opened = True
+
+    def close(self) -> None:
+        """Give everything back; runs that are still open are recovered by their policy."""
+        self.keeper.close()
+        self.checkpointer.close()
+        self.store.close()
+        self._opened = False
+
+    # ---- building what flows need ---------------------------------------------------------
+
+    def spec_for(self, declared: Declaration) -> Spec:
+        """The checked form of a tool that is called directly."""
+        spec = self.specs.get(declared.name)
+        if spec is None:
+            raise UnknownTool(declared.name, known=sorted(self.specs))
+        if declared.fn is not None and spec.fn is not declared.fn:
+            raise BadDeclaration(
+                f"{declared.name} was declared again after the runtime was built; this call is of another function",
+                tool=declared.name,
+                where=declared.where,
+                hint="build the runtime again, after the last declaration",
+            )
+        return spec
+
+    def named(self, tool: str) -> Spec:
+        """The tool of this name."""
+        spec = self.find(tool)
+        if spec is None:
+            raise UnknownTool(tool, known=sorted(self.specs))
+        return spec
+
+    def find(self, tool: str) -> Spec | None:
+        """The tool of this name, or of this name as a model is told it; None: nobody has declared one."""
+        found = self.specs.get(tool)
+        if found is None:
+            found = next((spec for name, spec in self.specs.items() if name_for_models(name) == tool), None)
+        return found
+
+    def may_repeat(self, spec: Spec | None) -> bool:
+        """Whether a model's ``again_because`` is honoured for this tool; None: one that nobody declared."""
+        return self.repeats and (spec is None or spec.may_repeat)
+
+    def offers(self, wanted: bool | None) -> bool:
+        """Whether ``again_because`` is offered where this was asked for; raises where it would not be honoured."""
+        if wanted and not self.repeats:
+            raise UsageError(
+                "repeats=True offers again_because to a model, and this runtime does not honour it",
+                hint="say Runtime(repeats=True), AMENDS_REPEATS=true, or repeats = true in amends.toml",
+            )
+        return self.repeats if wanted is None else wanted
+
+    def opening(self, view: View, id: str | None, input: object, options: Mapping[str, Any]) -> Opening:
+        """What the caller said about a run, written down."""
+        tenant = view.within(options.get("tenant")) or ""
+        said = input_said(self.veil, tenant, input)
+        agent = options.get("agent") or view.agent
+        wait, yes = options.get("wait"), options.get("wait_approval")
+        return Opening(
+            id=self.new_id("run") if id is None else run_id_of(id),
+            tenant=tenant,
+            owner=self.owner,
+            lease_s=self.lease_s,
+            wait_s=self.wait_s if wait is None else float(wait),
+            wait_approval_s=self.wait_approval_s if yes is None else float(yes),
+            said=(None if wait is None else float(wait), None if yes is None else float(yes)),
+            anchor=self.anchor,
+            input=said.text,
+            input_digest=said.digest,
+            given=said.shown,
+            known=said.known,
+            policy=options.get("recover", "rollback"),
+            order_mode=self.order,
+            agent=agent or "",
+            principal=options.get("principal") or view.principal or "",
+            tags=json.dumps(_tags(options.get("tags", ())), ensure_ascii=False),
+            deadline_s=options.get("deadline"),
+            if_rolled_back=options.get("if_rolled_back", "again"),
+            history=bool(options.get("history", False)),
+            budgets=self._written_budgets(options.get("budgets", ())),
+            new_id=self.new_id,
+        )
+
+    def _written_budgets(self, given: Iterable[object]) -> str:
+        budgets = checked_budgets(given, "run")
+        for text in check_budgets_for(budgets, {name: spec.cost for name, spec in self.specs.items()}, origin="run"):
+            log.warning("%s", text)
+        return json.dumps([budget.to_dict() for budget in budgets], ensure_ascii=False) if budgets else ""
+
+    def session(
+        self,
+        row: RunRow,
+        lease: Lease,
+        *,
+        resumed: bool,
+        wait_s: float | None = None,
+        wait_approval_s: float = 0.0,
+        said: tuple[float | None, float | None] = (None, None),
+        given: object = None,
+    ) -> Session:
+        """An opened root run as the engine sees it; ``given``: the input that its caller has in hand.
+
+        ``said``: ``wait`` and ``wait_approval`` of this run, where its caller has set them.
+        """
+        wait, yes = said
+        return Session(
+            uid=row.uid,
+            id=row.id,
+            root=row.root,
+            tenant=row.tenant,
+            agent=row.agent,
+            principal=row.principal,
+            generation=row.generation,
+            lease=lease,
+            specs=self.specs,
+            order=self.order,
+            wait_s=self.wait_s if wait_s is None else wait_s,
+            new_id=self.new_id,
+            resumed=resumed,
+            state=row.state,
+            budgets=(*self.budgets, *map(budget_from, json.loads(row.budgets))) if row.budgets else self.budgets,
+            rules=self.rules,
+            repeats=self.repeats,
+            anchor=self.anchor,
+            wait_approval_s=wait_approval_s,
+            said_wait_s=self._set("wait") if wait is None else wait,
+            said_approval_s=self._set("wait_approval") if yes is None else yes,
+            tell=self.notices.tell,
+            veil=self.veil,
+            given=deepcopy(given) if self.veil.is_wide else given,
+            memory=self._memories.setdefault(row.root, Memory()),
+            kin="" if (point := point_of(row)) is None else point.kin,
+            phases=() if point is None or row.history else point.phases,
+            twins=twins_of(row),
+        )
+
+    def roles_of(self, person: str) -> tuple[str, ...]:
+        """The roles that this runtime knows somebody by."""
+        named = person.strip().casefold()
+        return tuple(role for role, people in self.approvers.items() if named in people)
+
+    def forget(self) -> None:
+        """Be another process: one that knows nothing of what was hidden."""
+        self._memories.clear()
+
+    def reader(self, row: RunRow | None = None, *, root: str = "") -> Session:
+        """A session that can only read: for reports of runs that are not ours; ``root``: of the tree that it reads."""
+        lease = Lease(root if row is None else row.root, "", -1, self.lease_s, 0.0, lost=True)
+        empty = RunRow(uid="", id="", tenant="", generation=1, root=root, parent="", state="open", created_at=0.0)
+        return self.session(empty if row is None else row, lease, resumed=False)
+
+
+class View:
+    """For whom a runtime acts: tenant, agent, principal."""
+
+    __slots__ = ("agent", "principal", "tenant")
+
+    def __init__(self, tenant: str | None, agent: str | None, principal: str | None) -> None:
+        self.tenant, self.agent, self.principal = tenant, agent, principal
+
+    def narrowed(self, tenant: str | None, agent: str | None, principal: str | None) -> View:
+        """The same, for these where they are given."""
+        return View(self.within(tenant), agent or self.agent, principal or self.principal)
+
+    def within(self, tenant: str | None) -> str | None:
+        """The tenant to act for; a view of one tenant cannot be turned into one of another."""
+        if tenant and self.tenant and tenant != self.tenant:
+            raise UsageError(
+                f"this runtime acts for tenant {self.tenant!r} and cannot act for {tenant!r}",
+                hint="take the other view from the runtime that has no tenant",
+            )
+        return tenant or self.tenant
+
+
+def run_id_of(id: Any) -> str:
+    """The id, if it can be one of a run."""
+    if not isinstance(id, str) or not id or len(id) > 512:
+        raise UsageError(f"a run id is a text of 1 to 512 characters, not {str(id)[:40]!r}")
+    return id
+
+
+def _tags(tags: Sequence[str]) -> list[str]:
+    if isinstance(tags, str):
+        return [tags]
+    return [str(tag) for tag in tags]
+
+
+def refuse_nested(what: str) -> None:
+    """A run inside a run of the same context is a child, and says so."""
+    caller = open_caller_here()
+    if caller is not None:
+        inner = getattr(caller, "id", "?")
+        raise UsageError(
+            f"{what} inside run {inner}: it would be neither part of it nor safe from it",
+            hint="use run.child() for work that belongs to this run, or leave the block first",
+        )
+
+
+def is_settled(row: RunRow) -> bool:
+    """Whether a run that was opened again owes its caller nothing: closed, or going forward without it."""
+    return row.closed_at is not None or not row.owner
+
+
+def is_over(opened: Opened) -> bool:
+    """Whether the run only answers from its record."""
+    return opened.how == "ended" or opened.run.state in ("committed", "rolled_back", "abandoned")

@@ -1,0 +1,124 @@
+"""What a ledger itself needs now and then: its schema brought up to date, and what is no longer needed removed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from amends.drivers.context import refuse_reaching
+from amends.errors import LedgerUnavailable, UsageError
+from amends.host.host import Hub, View
+from amends.host.listing import seconds_in
+from amends.ledger.operations import CollectGarbage, ListRuns, ReadCall, ReadRun, RewriteTexts, SearchCalls
+from amends.ledger.rows import CallRow, RunRow
+from amends.model import Collected
+from amends.stores.migrations import Migrating
+
+if TYPE_CHECKING:
+    from amends.host.secrets import Sealing
+
+BATCH_RUNS: Final = 50
+"""Trees that one transaction looks at: whoever waits for the ledger waits no longer than that."""
+RUNS_MAX: Final = 10**9
+PAGE: Final = 200
+TRIES_MAX: Final = 10
+"""How often a row that changes under one's hands is looked at again."""
+
+
+def migrating(hub: Hub) -> Migrating:
+    """The store, if its ledger has a schema."""
+    refuse_reaching("the schema of the ledger")
+    store = hub.store
+    if not isinstance(store, Migrating):
+        raise UsageError(
+            f"the ledger {store.url} has no schema: there is nothing to migrate",
+            hint="a ledger in memory is gone with its process; say which ledger is meant with url",
+        )
+    return store
+
+
+def seconds_of(age: float | str | timedelta) -> float:
+    """How old something must be: a timedelta, seconds, or a text like "30d", "12h", "2w"."""
+    found = seconds_in(age) if isinstance(age, str) else None
+    if found is not None:
+        return found
+    plain = age.total_seconds() if isinstance(age, timedelta) else age
+    if isinstance(plain, bool) or not isinstance(plain, int | float) or not 0 <= plain < float("inf"):
+        raise UsageError(f'older_than is {age!r}; it is a timedelta, seconds, or a text like "30d", "12h", "2w"')
+    return float(plain)
+
+
+async def collect(
+    view: View, older_than: float | str | timedelta, *, dry_run: bool, tenant: str | None, limit: int | None
+) -> Collected:
+    """Batch after batch until nothing is left to remove, or ``limit`` trees have lost their payloads."""
+    age_s, whose = seconds_of(older_than), view.within(tenant)
+    most = RUNS_MAX if limit is None else limit
+    if most < 1:
+        raise UsageError(f"limit is {limit!r}; it is how many runs may be collected, 1 or more")
+    runs = calls = freed = 0
+    kept: Counter[str] = Counter()
+    after: tuple[float, str] | None = None
+    while runs < most:
+        swept = await CollectGarbage(age_s, whose, after, min(BATCH_RUNS, most - runs), dry_run)
+        runs, calls, freed = runs + swept.runs, calls + swept.calls, freed + swept.freed
+        kept.update(dict(swept.kept))
+        if swept.after is None:
+            break
+        assert after is None or swept.after > after, "every batch begins after the last one"
+        after = swept.after
+    return Collected(runs, calls, freed, dict(kept), dry_run)
+
+
+def reencrypt(hub: Hub) -> int:
+    """Every payload is sealed with the newest key; how many rows were written anew. Beside living runs, row by row.
+
+    Events are never written again: what they quote stays sealed with the key of its day. So does a run that was loaded
+    from another ledger, whose keys they are.
+    """
+    refuse_reaching("rt.reencrypt()")
+    sealing = hub.hiding.sealing
+    if sealing is None:
+        raise UsageError(
+            "this runtime has no keys to encrypt with",
+            hint="give Runtime(encrypt=...) or AMENDS_ENCRYPT the new key, and after it those that the ledger has",
+        )
+    hub.ready()
+    perform, count = hub.store.perform, 0
+    place: tuple[float, str] | None = None
+    while runs := perform(ListRuns(None, (), place, PAGE)):
+        place = (runs[-1].created_at, runs[-1].uid)
+        count += sum(_rewritten(hub, sealing, run) for run in runs if not run.origin)
+    seq: int | None = None
+    while calls := perform(SearchCalls(None, (), seq, PAGE)):
+        seq = calls[-1].seq
+        count += sum(_rewritten(hub, sealing, call) for call in calls if not call.is_loaded)
+    return count
+
+
+def _rewritten(hub: Hub, sealing: Sealing, row: RunRow | CallRow) -> int:
+    """Whether this row had to be written; looked at again where it changed meanwhile."""
+    is_call = isinstance(row, CallRow)
+    about = row.id if isinstance(row, CallRow) else row.uid
+    names = sealing.CALLS if is_call else sealing.RUNS
+    for _ in range(TRIES_MAX):
+        was = {name: text for name in names if (text := getattr(row, name))}
+        now = {name: sealing.resealed(name, text, about) for name, text in was.items()}
+        news = {name: text for name, text in now.items() if text != was[name]}
+        if not news:
+            return 0
+        op = RewriteTexts(about, is_call, {name: was[name] for name in news}, news)
+        if hub.store.perform(op) == len(news):
+            return 1
+        fresh: Any = hub.store.perform(ReadCall(about)) if is_call else _run(hub, about)
+        assert fresh is not None, "no row is ever deleted"
+        row = fresh
+    raise LedgerUnavailable(
+        f"{about} changes faster than it can be encrypted; nothing of it was lost", hint="run it again"
+    )
+
+
+def _run(hub: Hub, uid: str) -> RunRow | None:
+    tree = hub.store.perform(ReadRun("", uid=uid))
+    return None if tree is None else tree.run

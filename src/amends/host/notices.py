@@ -1,0 +1,147 @@
+"""Telling people that they are asked: by the process that asked, right after the request is durable, and by workers.
+
+A hook is user code beside the record. Its error is logged and it is called again later; it never fails the call that
+asked, and what is asked stays asked.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeAlias
+
+from amends.encoding.redaction import Veil
+from amends.encoding.secret import is_unreadable
+from amends.engine.approvals import approval_of
+from amends.engine.session import call_of
+from amends.errors import LedgerError, log_error, type_name
+from amends.host.settings import Setting
+from amends.ledger.operations import TELLS_MAX, ClaimNotice, DueNotices, NoteTold
+from amends.ledger.rows import ApprovalRow, Requested, Tell
+from amends.ledger.world import Ended, Invoke, Later
+from amends.links import Links
+from amends.model import Approval
+from amends.tools.spec import Spec
+from amends.visible import story, visible, visible_log
+
+log = visible_log("amends")
+Hook: TypeAlias = Callable[[Approval], object]
+
+HOOK_S_MAX: Final = 20.0
+"""A hook is not waited for longer: whoever asked stands still meanwhile."""
+CLAIM_S: Final = 60.0
+"""Whoever tells has the notice to himself for so long: what a hook may take, and room for the ledger."""
+RETRY_S: Final = 5.0
+RETRY_S_MAX: Final = 3_600.0
+
+
+class Notices:
+    """How one runtime tells people: its hook, if it has one, and the links that its hook gets."""
+
+    def __init__(
+        self,
+        hook: Hook | None,
+        settings: dict[str, Setting],
+        specs: Callable[[], Mapping[str, Spec]],
+        new_id: Callable[[], Callable[[str], str]],
+        veil: Veil,
+    ) -> None:
+        secret = settings["link_secret"]
+        self.hook, self.links = hook, Links(secret.value or "", settings["link_url"].value or "")
+        self.links.check()
+        if secret.value:  # settings are printed: of a secret is said that there is one
+            settings["link_secret"] = Setting("(set)", secret.origin)
+        self._specs, self._new_id, self._veil = specs, new_id, veil
+
+    def new_teller(self) -> str:
+        """The name of one claim."""
+        return self._new_id()("tell")
+
+    @property
+    def tell(self) -> Tell | None:
+        """What tells people of a request at once; None where there is no hook."""
+        return None if self.hook is None else partial(tell_now, self)
+
+    def call(self, asked: Requested) -> object:
+        """Call the hook with this request as users see it; only here it has links."""
+        assert self.hook is not None, "only a runtime with a hook tells"
+        row = asked.approval
+        approval = approval_of(row, asked.call, self._specs().get(row.tool), asked.now)
+        # Without the key to show what is asked nobody decides here; people are told of it all the same.
+        links = {} if is_unreadable(approval.call.args) else self.links.of(approval)
+        return self.hook(replace(approval, links=links))
+
+    def log_failed(self, asked: Requested, error: BaseException, then: str) -> None:
+        """The log says how the hook failed, without what the runtime's patterns hide."""
+        words = f"on_approval_needed failed for {asked.approval.id} ({visible(asked.call.tool)}); {then}"
+        if not self._veil.is_wide:
+            log_error(log, logging.WARNING, words, error)
+            return
+        import traceback
+
+        # No exc_info: whoever handles the record would have the exception itself, and all that it says.
+        log.warning("%s\n%s", words, story(self._veil.scrub("".join(traceback.format_exception(error)))))
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the hook is to be awaited."""
+        return inspect.iscoroutinefunction(self.hook) or inspect.iscoroutinefunction(type(self.hook).__call__)
+
+
+async def tell_now(notices: Notices, asked: ApprovalRow) -> None:
+    """Whoever must be told of this request has been, or will be by somebody else; raises nothing of its own."""
+    if asked.tell_at is None:
+        return
+    try:
+        await tell(notices, asked.id)
+    except LedgerError as error:
+        # What was asked for is durable, and so is that somebody is to be told of it: this is no fault of the call.
+        log.warning("%s (%s) could not be told of here: %s", asked.id, visible(asked.tool), error)
+
+
+async def tell_due(notices: Notices, tenant: str | None, limit: int) -> int:
+    """Tell of what nobody was told of in time; how many that were."""
+    told = 0
+    if notices.hook is None:
+        return told
+    for approval in await DueNotices(tenant, limit):
+        told += await tell(notices, approval)
+    return told
+
+
+async def tell(notices: Notices, approval_id: str) -> bool:
+    """Call the hook with this request, unless somebody else does; whether it was called and came back."""
+    teller = notices.new_teller()
+    asked = await ClaimNotice(approval_id, teller, CLAIM_S)
+    if asked is None:
+        return False
+    ended = await _fire(notices, asked)
+    failed = TimeoutError(f"it did not come back within {HOOK_S_MAX:.0f} s") if ended.in_flight else ended.error
+    if failed is None:
+        await NoteTold(approval_id, teller)
+        return True
+    tells = asked.approval.tells
+    retry_s = None if tells >= TELLS_MAX else min(RETRY_S * 2.0 ** (tells - 1), RETRY_S_MAX)
+    then = "it is not called again" if retry_s is None else f"it is called again in {retry_s:.0f} s"
+    notices.log_failed(asked, failed, then)
+    # Its type only: what a hook's error says may hold the address of a service, which is a secret for many of them.
+    await NoteTold(approval_id, teller, error=type_name(failed), retry_s=retry_s)
+    return False
+
+
+async def _fire(notices: Notices, asked: Requested) -> Ended:
+    def on_approval_needed() -> object:
+        return notices.call(asked)
+
+    return await Invoke(
+        fn=on_approval_needed,
+        kwargs={},
+        is_async=notices.is_async,
+        timeout=HOOK_S_MAX,
+        call=Later(asked.call, partial(call_of, asked.call, None)),
+        lease=None,
+        phase="notice",
+    )

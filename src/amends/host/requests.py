@@ -1,0 +1,260 @@
+"""Requests in the forms in which they come: a tool called as a function, by a model, by its programmer once."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from types import GenericAlias
+from typing import Any
+
+from amends.drivers.context import parent_call
+from amends.encoding.canonical import canonical, shape_of_args, shape_of_given
+from amends.encoding.secret import NOTHING, Hidden
+from amends.engine import approvals
+from amends.engine.session import Ask, Session, ask_for
+from amends.errors import BadArguments, Error, UsageError, close_to
+from amends.host.host import Hub, View
+from amends.ledger.flow import Flow
+from amends.model import Request, ToolCall
+from amends.tools.declarations import declare, specs_of
+from amends.tools.rules import RuleTest
+from amends.tools.signature import REPEAT, hints_of, no_repeat
+from amends.tools.spec import Declaration, Spec
+from amends.tools.tool import BareUse, Options, scope_here
+
+
+def direct_ask(hub: Hub, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Ask:
+    """A tool called as a function."""
+    spec = hub.spec_for(declared)
+    bound = spec.bind(args, kwargs)
+    return ask_for(session, spec, bound, again=options.again, timeout=options.timeout, parent=parent_call())
+
+
+def model_ask(
+    hub: Hub,
+    session: Session,
+    tool: str,
+    args: Mapping[str, Any] | str,
+    *,
+    handler: Callable[..., Any] | None,
+    tool_call_id: str | None,
+    again: str | None,
+    grp: str = "",
+) -> Ask:
+    """A tool asked for by a model: a name and JSON. ``again_because`` is the model's word for a deliberate repeat."""
+    if handler is not None and hub.find(tool) is None:
+        return _undeclared_ask(hub, session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
+    spec = hub.named(tool)
+    if handler is None and spec.fn is None:
+        raise UsageError(f"{tool} is declared and has no body here", hint="pass handler= with the function to call")
+    plain = dict(_json_object(tool, args))
+    because = _because(hub, spec, plain)
+    bound = spec.bind_json(plain)
+    is_async = None if handler is None else _is_async(handler)
+    fn = handler
+    if handler is not None and spec.signature is not None:
+        fn = _with_bare_use(spec, bound, handler, is_async=is_async)
+    return ask_for(
+        session, spec, bound, fn=fn, is_async=is_async, again=because if _is_blank(again) else again, call_ref=tool_call_id,
+        parent=parent_call(), grp=grp, shape=shape_of_given(bound) if spec.signature is None else None,
+    )  # fmt: skip
+
+
+def foreseen_ask(
+    hub: Hub, session: Session, tool: str, args: Mapping[str, Any] | str, *, tool_call_id: str | None
+) -> Ask:
+    """The same request before it is made: its body is not at hand, and not needed."""
+
+    def nobody(**_: Any) -> None:
+        raise AssertionError("what is only asked about has no body")
+
+    return model_ask(hub, session, tool, args, handler=nobody, tool_call_id=tool_call_id, again=None)
+
+
+def tested(
+    hub: Hub, view: View, tool: str, args: Mapping[str, Any] | str, *, agent: str | None, at: datetime | None
+) -> Flow[RuleTest]:
+    """What would become of a call of this tool: see ``rt.test_rules``."""
+    spec = hub.find(tool)
+    undeclared = spec is None
+    if spec is None:
+        spec = adhoc_spec(tool, hub.veil.hidden, kind="pivot")
+    plain = dict(_json_object(tool, args))
+    _because(hub, spec, plain)
+    request = Request(
+        "", spec.name, spec.version, spec.bind_json(plain), tenant=view.tenant, agent=agent or view.agent,
+        principal=view.principal,
+    )  # fmt: skip
+    if at is not None and at.tzinfo is None:
+        raise UsageError(f"at={at} has no time zone", hint="say datetime(..., tzinfo=UTC)")
+    meant = "".join(close_to(tool, hub.specs)) if undeclared else ""
+    return approvals.tested(hub.rules, hub.budgets, spec, request, at=at, undeclared=undeclared, meant=meant)
+
+
+def turn_asks(hub: Hub, session: Session, calls: Sequence[ToolCall]) -> list[Ask | Exception]:
+    """What a model asks for in one turn, as one group; where it cannot be asked for, why."""
+    grp = session.new_id("grp") if len(calls) > 1 else ""
+    asks: list[Ask | Exception] = []
+    for call in calls:
+        try:
+            ask = model_ask(
+                hub, session, call.tool, call.args, handler=call.handler, tool_call_id=call.tool_call_id, again=None,
+                grp=grp,
+            )  # fmt: skip
+        except Exception as error:
+            asks.append(error)
+        else:
+            asks.append(ask)
+    return asks
+
+
+def _with_bare_use(
+    spec: Spec, bound: Mapping[str, Any], handler: Callable[..., Any], *, is_async: bool | None
+) -> Callable[..., Any]:
+    """Return the handler with the right to call the tool's own function once: a framework was given it as it is."""
+    assert spec.signature is not None, "whoever may call the tool's own function knows its parameters"
+    shape = spec.signature.shape
+    asked = canonical(dict(bound), path="args", shape=shape)  # before the handler can change a value
+
+    def is_same(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        try:
+            return canonical(dict(spec.bind(args, kwargs)), path="args", shape=shape) == asked
+        except Error:
+            return False  # a guarded call says what is wrong with its arguments
+
+    def begin() -> BareUse:
+        scope = scope_here()
+        assert scope is not None, "a handler is a body, and a body has a scope"
+        scope.use = BareUse(spec.declaration, is_same)
+        return scope.use
+
+    def do(**args: Any) -> Any:
+        use, goes_on = begin(), False
+        try:
+            value = handler(**args)
+            goes_on = inspect.isawaitable(value)
+            return _until_end(use, value) if goes_on else value
+        finally:
+            if not goes_on:
+                use.end()
+
+    async def do_async(**args: Any) -> Any:
+        use = begin()
+        try:
+            return await handler(**args)
+        finally:
+            use.end()
+
+    return do_async if is_async else do
+
+
+async def _until_end(use: BareUse, value: Any) -> Any:
+    try:
+        return await value
+    finally:
+        use.end()
+
+
+def _because(hub: Hub, spec: Spec, plain: dict[str, Any]) -> str | None:
+    """Take a model's word for a deliberate repeat out of its arguments; raises BadArguments where none is offered.
+
+    Refused, not dropped: the model would take the recorded result for that of a second call.
+    """
+    because = plain.pop(REPEAT, None)
+    if _is_blank(because):
+        return None  # where a schema is strict, a model must say that it says nothing
+    if hub.repeats and spec.kind == "read":
+        return None  # a read is done again anyway
+    if not hub.may_repeat(spec):
+        raise BadArguments(spec.name, problems=[no_repeat(spec.name)])
+    if not isinstance(because, str):
+        raise BadArguments(spec.name, problems=[f"{spec.name}.{REPEAT} must be a string"])
+    return because
+
+
+def _is_blank(because: object) -> bool:
+    """Whether a reason for a repeat says nothing: two blanks are no other reason than one, and none to charge again."""
+    return because is None or (isinstance(because, str) and not because.strip())
+
+
+def _undeclared_ask(
+    hub: Hub, session: Session, tool: str, args: Mapping[str, Any] | str, *, handler: Callable[..., Any],
+    tool_call_id: str | None, again: str | None,
+) -> Ask:  # fmt: skip
+    """A tool that nobody declared: a pivot in a run of its own, which a person must allow unless a rule does."""
+    plain = dict(_json_object(tool, args))
+    spec = adhoc_spec(tool, kind="pivot")
+    because = _because(hub, spec, plain)
+    bound = spec.bind_json(plain)
+    ask = ask_for(
+        session, spec, bound, fn=handler, is_async=_is_async(handler), again=because if _is_blank(again) else again,
+        call_ref=tool_call_id, parent=parent_call(), shape=shape_of_given(bound),
+    )  # fmt: skip
+    return replace(ask, undeclared=True)
+
+
+def stranger_name(ask: Ask) -> str:
+    """The child run of an undeclared call: the same request finds the same one."""
+    return f"{ask.spec.name}:{ask.key[:16]}"
+
+
+def _json_object(tool: str, args: Mapping[str, Any] | str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(args or "{}") if isinstance(args, str) else args
+    except ValueError as error:
+        raise BadArguments(tool, problems=[f"{tool}: the arguments are no JSON ({error})"]) from error
+    if not isinstance(found, Mapping):
+        raise BadArguments(tool, problems=[f"{tool}: the arguments must be a JSON object"])
+    return found
+
+
+def once_ask(
+    session: Session, key: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Ask:
+    """Undeclared code: the programmer's own word that it is a pivot, identified by ``key``."""
+    name = getattr(fn, "__qualname__", type(fn).__name__)
+    try:
+        signature = inspect.signature(fn)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+    except TypeError as error:
+        raise BadArguments(name, problems=[f"{name}: {error}"]) from error
+    except ValueError:  # a built-in without a signature
+        flat: dict[str, Any] = {**{f"arg{i}": one for i, one in enumerate(args)}, **kwargs}
+        count = len(args)
+        hints: dict[str, Any] = {}
+
+        def body(**given: Any) -> Any:
+            placed = [given.pop(f"arg{i}") for i in range(count)]
+            return fn(*placed, **given)
+
+    else:
+        flat = dict(bound.arguments)
+        hints = hints_of(fn.__init__ if inspect.isclass(fn) else fn, {})
+
+        def body(**given: Any) -> Any:
+            placed = inspect.BoundArguments(signature, given)
+            return fn(*placed.args, **placed.kwargs)
+
+        for one in signature.parameters.values():
+            if one.kind is one.VAR_POSITIONAL and one.name in hints:
+                hints[one.name] = GenericAlias(tuple, (hints[one.name], ...))
+            if one.kind is one.VAR_KEYWORD and one.name in hints:
+                hints[one.name] = GenericAlias(dict, (str, hints[one.name]))
+    spec = adhoc_spec(f"once:{name}", session.veil.hidden, kind="pivot", key=lambda _: key)
+    result_type = fn if inspect.isclass(fn) else hints.pop("return", Any)
+    spec = replace(spec, result_type=result_type)
+    shape = shape_of_args(hints, Any, words={})
+    return ask_for(session, spec, flat, fn=body, is_async=_is_async(fn), parent=parent_call(), shape=shape)
+
+
+def adhoc_spec(name: str, hidden: Hidden = NOTHING, **options: Any) -> Spec:
+    """A declaration made on the spot; ``hidden``: what its runtime hides."""
+    return specs_of([declare(name, **options)], order="advise", redact=hidden)[name]
+
+
+def _is_async(fn: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)

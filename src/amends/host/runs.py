@@ -1,0 +1,383 @@
+"""What both colours of the runtime do besides running: reading, recovering, and a person's verbs, as flows."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal, TypeVar
+
+from amends.drivers.context import calling_run, parent_call
+from amends.encoding.canonical import misfits
+from amends.encoding.redaction import REDACTED
+from amends.engine import opening, recovery
+from amends.engine.answers import answer_done, answer_error
+from amends.engine.call import Done
+from amends.engine.plans import End
+from amends.engine.recovery import Found, recover_tree
+from amends.engine.session import Ask, Session, ask_for, call_of, must_be_readable, result_loss, scrubbed, told_result
+from amends.errors import (
+    LedgerError,
+    NoRun,
+    RunEnded,
+    RunIsRecord,
+    TransitionRefused,
+    UsageError,
+    clean,
+    described,
+    is_a,
+    log_error,
+)
+from amends.host.host import Hub, View
+from amends.host.requests import adhoc_spec
+from amends.host.secrets import input_said, named_by
+from amends.ledger.flow import Flow
+from amends.ledger.operations import (
+    AbandonRun,
+    BeginRollback,
+    DecideCall,
+    FinishRun,
+    Opened,
+    ReadCall,
+    ReadRun,
+    RetryCall,
+    StoreOp,
+    Tree,
+)
+from amends.ledger.rows import CallRow, RunRow, needs_tool
+from amends.ledger.world import IsDead, Lease
+from amends.model import AHEAD_MAX_S, LOST, Answer, Call, NoEffect, Staged, ToolCall
+from amends.tools.spec import Declaration, declaration_of
+from amends.tools.tool import Options
+from amends.visible import story, visible, visible_log
+
+__all__ = ["Found", "recover_tree"]
+
+log = visible_log("amends")
+T = TypeVar("T")
+PATIENCE_S_MAX: Final = 5.0
+
+
+# ---- what callers hand in -----------------------------------------------------------------
+
+
+def declared_as(tool: object) -> tuple[Declaration, Options]:
+    """The declaration behind a tool function, with the options it carries."""
+    declared = declaration_of(tool)
+    if declared is None:
+        name = getattr(tool, "__name__", type(tool).__name__)
+        raise UsageError(f"{name} is no tool", hint="declare it with @tool, or use run.once for undeclared code")
+    return declared, getattr(tool, "__amends_options__", Options())
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Refuse a run option that makes no sense before anything is opened."""
+    choices = {"recover": ("rollback", "resume", "wait"), "if_rolled_back": ("again", "raise")}
+    for name, allowed in choices.items():
+        if options[name] not in allowed:
+            raise UsageError(f"{name} is {options[name]!r}; it is one of {', '.join(allowed)}")
+    for name in ("wait", "wait_approval", "deadline"):
+        value = options[name]
+        if value is not None and not (isinstance(value, int | float) and value >= 0):
+            raise UsageError(f"{name} is {value!r}; it is a number of seconds")
+    if (options["deadline"] or 0) > AHEAD_MAX_S:
+        raise UsageError(f"deadline is {options['deadline']!r}; it is at most {AHEAD_MAX_S:.0f} seconds, or left out")
+
+
+def refuse_in_body(run_id: str, what: str) -> None:
+    """A body that ends its run would wait for itself; amends could not say what became of it."""
+    if calling_run() == run_id:
+        raise UsageError(
+            f"run {run_id} cannot be {what} inside the body of a tool: that call has no result yet",
+            hint="return or raise, and end the run where it was opened",
+        )
+
+
+def refuse_forked(pid: int, run_id: str) -> None:
+    """A forked child has a copy of the run, and neither its lease nor its heartbeat."""
+    if pid != os.getpid():
+        raise NoRun(
+            f"run {run_id} belongs to process {pid}, which forked this one; nothing was started",
+            hint="do the call in the parent, or open a run of its own in this process",
+        )
+
+
+def log_for(session: Session, error: Exception, tool: str) -> None:
+    """A model is not told what is wrong with the program around it: the log is."""
+    if is_a(error, UsageError, LedgerError) and not is_a(error, RunEnded):
+        words = f"{tool}: {described(error)} ({error.hint})"
+        log.error("%s", scrubbed(session, words))
+
+
+def told_turn(
+    session: Session, calls: Sequence[ToolCall], asks: Sequence[Ask | Exception], ends: Sequence[End]
+) -> list[Answer]:
+    """What a model is told of each call of its turn."""
+    answers = []
+    for call, ask, end in zip(calls, asks, ends, strict=True):
+        if isinstance(end, Exception):
+            log_for(session, end, call.tool)
+            answers.append(answer_error(session, call.tool, end))
+        else:
+            assert isinstance(ask, Ask), "only what was asked for is done"
+            answers.append(answer_done(session, ask, end))
+    return answers
+
+
+def log_lost(hub: Hub, found: Found, error: Exception) -> None:
+    """A run could not be recovered: how that came, without what its runtime hides."""
+    if not hub.veil.key:
+        log_error(log, logging.ERROR, f"run {visible(found.root.id)} could not be recovered here", error)
+        return
+    import traceback
+
+    # No exc_info: whoever handles the record would have the exception itself, and all that it says.
+    told = scrubbed(hub.reader(root=found.root.uid), "".join(traceback.format_exception(error)))
+    log.error("run %s could not be recovered here\n%s", visible(found.root.id), story(told))
+
+
+def agent_ended(session: Session, error: Exception) -> str:
+    """What the log says of an agent that a worker had started again."""
+    return scrubbed(
+        session, f"agent {visible(session.agent)} of run {visible(session.id)} ended with {described(error)}"
+    )
+
+
+def hand_ask(
+    hub: Hub, session: Session, tool: str, args: Mapping[str, Any], *, key: Any, kind: str | None, cost: Any
+) -> Ask:
+    """A call started by hand, of a declared tool or of one declared by being written here."""
+    spec = hub.specs.get(tool)
+    if spec is None:
+        if kind not in ("pivot", "read"):
+            raise UsageError(
+                f"{tool} is not declared, so begin() must say what it is",
+                hint='kind="pivot" (cannot be taken back) or kind="read"; declare it with a compensation otherwise',
+            )
+        options = {} if key is None else {"key": key}
+        spec = adhoc_spec(tool, session.veil.hidden, kind=kind, **options)
+    elif kind is not None and kind != spec.kind:
+        raise UsageError(f"{tool} is declared as {spec.kind}, begin() says {kind}")
+    elif key is not None:
+        spec = replace(spec, key=(key,) if isinstance(key, str) else key, declared_key=True)
+    if cost is not None:
+        spec = replace(spec, cost=lambda _: cost)
+    bound = spec.bind((), dict(args))
+    return ask_for(session, spec, bound, fn=_by_hand, is_async=False, parent=parent_call())
+
+
+def _by_hand(**_: Any) -> None:
+    raise AssertionError("a call started by hand has no body that amends may run")
+
+
+def certain(error: BaseException | str) -> Exception:
+    """``attempt.fail(...)`` is the caller's word that nothing happened."""
+    why = NoEffect(clean(error))
+    if is_a(error, BaseException):
+        why.__cause__ = error
+    return why
+
+
+def child_of(hub: Hub, session: Session, id: str | None, input: object) -> Flow[tuple[Opened, Session]]:
+    """A run inside this one; without a name the input names it, so that the same request finds it again."""
+    said = input_said(session.veil, session.tenant, input)
+    session.known.update(said.known)
+    name = id or (f"child-{named_by(said)[:12]}" if said.digest else hub.new_id("child"))
+    return opening.open_child(
+        session, id=f"{session.id}/{name}", input=said.text, input_digest=said.digest, given=input, shown=said.shown
+    )
+
+
+# ---- reading ------------------------------------------------------------------------------
+
+
+async def read(*, tenant: str = "", id: str = "", uid: str = "") -> Tree | None:
+    """One tree."""
+    return await ReadRun(tenant, id, uid)
+
+
+async def read_call(call_id: str) -> CallRow | None:
+    """One call's row."""
+    return await ReadCall(call_id)
+
+
+def found(tree: Tree | None, id: str) -> Tree:
+    """The tree, which must be there."""
+    if tree is None:
+        raise no_run(id)
+    return tree
+
+
+def no_run(id: str) -> UsageError:
+    """What is said of a run that is not there."""
+    return UsageError(f"there is no run {id!r} in this ledger", hint="rt.runs() lists them; is it the right tenant?")
+
+
+def call_found(hub: Hub, view: View, row: CallRow | None, id: str) -> Call:
+    """The call, which must be there and be this tenant's."""
+    if row is None or (view.tenant or "") != row.tenant:
+        raise UsageError(f"there is no call {id!r} in this ledger")
+    return call_of(row, hub.specs.get(row.tool))
+
+
+def value_of(hub: Hub, session: Session, done: Done) -> Any:
+    """What a program is given for a call: its result, or the promise of one."""
+    spec = session.spec(done.row.tool)
+    if spec is None or not spec.is_staging:
+        return done.value
+    call_id = done.row.id
+    return Staged(call_of(done.row, spec), lambda: staged_now(hub, call_id))
+
+
+def staged_now(hub: Hub, call_id: str) -> Call:
+    """A staged call as it is now, for ``Staged.done``: a property, so it reads in place whatever the colour."""
+    row = hub.hiding.kept.perform(ReadCall(call_id))
+    assert row is not None, "a staged call is in the ledger"
+    return call_of(row, hub.specs.get(row.tool))
+
+
+# ---- recovering ---------------------------------------------------------------------------
+
+
+def abandoned(hub: Hub, view: View, limit: int, agents: Iterable[str]) -> Flow[list[Found]]:
+    """What this process could recover now."""
+    return recovery.find_abandoned(hub.doable, tenant=view.tenant or None, limit=limit, agents=frozenset(agents))
+
+
+def claim(hub: Hub, found: Found, *, force: bool = False) -> Flow[tuple[RunRow, Lease] | None]:
+    """Take one over."""
+    return recovery.claim(
+        found, owner=hub.owner, lease_s=hub.lease_s, new_id=hub.new_id, force=force, anchor=hub.anchor
+    )
+
+
+def patience(hub: Hub) -> float:
+    """How long recovery stands still for one run before it goes on to the next."""
+    return min(hub.wait_s, PATIENCE_S_MAX)
+
+
+async def one(hub: Hub, root: str) -> Found | None:
+    """One tree, as recovery sees it; None when it is closed, its owner lives, or it still waits for a person."""
+    tree = await ReadRun("", uid=root)
+    if tree is None or tree.run.closed_at is not None or tree.run.suspended:
+        return None
+    dead = ""
+    if tree.run.owner and tree.run.lease_until > tree.now:
+        if not await IsDead(tree.run.owner):
+            return None
+        dead = tree.run.owner
+    needed = {row.tool for row in tree.calls if needs_tool(tree.run, row)}
+    return Found(tree.run, tuple(sorted(set(needed) - hub.doable)), dead)
+
+
+# ---- a person's verbs ---------------------------------------------------------------------
+
+
+async def call_row(view: View, call_id: str) -> CallRow:
+    """The call of this id, which must be there and be this tenant's."""
+    row = await ReadCall(call_id)
+    if row is None or row.tenant != (view.tenant or ""):
+        raise UsageError(f"there is no call {call_id!r} in this ledger")
+    return row
+
+
+async def own_call(view: View, call_id: str) -> CallRow:
+    """Return the call of this id for a verb that changes it; raise ``RunIsRecord`` for one that was loaded."""
+    row = await call_row(view, call_id)
+    if row.is_loaded:
+        tree = await ReadRun(row.tenant, uid=row.run)
+        raise RunIsRecord(row.run_id, origin="" if tree is None else tree.run.origin)
+    return row
+
+
+def own_run(tree: Tree) -> Tree:
+    """Return the tree for a verb that changes it; raise ``RunIsRecord`` for one that was loaded."""
+    if tree.run.origin:
+        raise RunIsRecord(tree.run.id, origin=tree.run.origin)
+    return tree
+
+
+async def said_to_ledger(word: StoreOp[T]) -> T:
+    """A verb that does not fit the state is the person's mistake, not the ledger's failure."""
+    try:
+        return await word
+    except TransitionRefused as no:
+        raise UsageError(str(no), hint="look at it again with rt.report or rt.call: it may have moved on") from no
+
+
+def said(by: Any, why: Any) -> None:
+    """Refuse a word that nobody stands behind."""
+    if not (isinstance(by, str) and by and isinstance(why, str) and why):
+        raise UsageError("a person's word needs who said it (by=) and why (why=)")
+
+
+async def decide(
+    view: View, call_id: str, decision: Literal["run", "replay", "refuse"], *, by: str, why: str
+) -> CallRow:
+    """A person's word on a held call."""
+    said(by, why)
+    if decision not in ("run", "replay", "refuse"):
+        raise UsageError(f"a decision is run, replay or refuse, not {decision!r}")
+    row = await own_call(view, call_id)
+    if decision == "run":
+        must_be_readable(row)
+    return await said_to_ledger(DecideCall(call_id, decision, by, why))
+
+
+async def retry(hub: Hub, view: View, call_id: str, *, by: str, why: str, result: object = LOST) -> CallRow:
+    """A person's word to try again; ``result``: what the call gave back, for a compensation that lacked it."""
+    said(by, why)
+    row = await own_call(view, call_id)
+    text = None if result is LOST else _given_result(hub, row, result)
+    return await said_to_ledger(RetryCall(call_id, by, why, result=text))
+
+
+def _given_result(hub: Hub, row: CallRow, result: object) -> str:
+    """Return a result that a person gives, as it is written down; refuse one that could not be used."""
+    spec = hub.specs.get(row.tool)
+    if spec is None:
+        raise UsageError(f"this process does not know {row.tool}", hint="give the result where its tool is declared")
+    reader = hub.reader(root=row.root)
+    if row.state == "compensation_failed" and not result_loss(reader, spec, row):
+        raise UsageError(
+            f"call {row.id} ({row.tool}) has its result in the ledger: it cannot be given another one",
+            hint="rt.retry without result= tries its compensation again with the recorded one",
+        )
+    text, loss = told_result(reader, spec, row, result)
+    if text is None or loss.startswith(REDACTED) or misfits(text, spec.result_type):
+        why = loss or f"it cannot be read as {spec.result_type}"
+        raise UsageError(
+            f"this result of {row.tool} cannot be kept for its compensation: {why}",
+            hint="take the call back by hand, then rt.resolve(call_id, Happened(None), by=..., why=...)",
+        )
+    return text
+
+
+async def ask_rollback(view: View, run_id: str, *, by: str, why: str) -> str:
+    """Make rollback the run's goal; returns its root."""
+    said(by, why)
+    tree = own_run(found(await ReadRun(view.tenant or "", run_id), run_id))
+    asked = await BeginRollback(tree.run.uid, by, why, person=True)
+    if asked.how in ("refused", "ended"):
+        passed = (
+            "its pivot has passed, so it only goes forward" if asked.how == "refused" else f"it is {asked.run.state}"
+        )
+        raise RunEnded(f"run {run_id} cannot be taken back: {passed}", state=asked.run.state, run_id=run_id)
+    return tree.run.root
+
+
+async def abandon(view: View, run_id: str, *, by: str, why: str) -> RunRow:
+    """Close a run over what stands."""
+    said(by, why)
+    tree = own_run(found(await ReadRun(view.tenant or "", run_id), run_id))
+    if tree.run.parent:
+        raise UsageError(f"run {run_id} is a child: abandon its root")
+    return await said_to_ledger(AbandonRun(tree.run.uid, by, why))
+
+
+async def finish(view: View, run_id: str, *, by: str, why: str) -> RunRow:
+    """Close an interrupted run as committed."""
+    said(by, why)
+    tree = own_run(found(await ReadRun(view.tenant or "", run_id), run_id))
+    return await said_to_ledger(FinishRun(tree.run.uid, by, why))

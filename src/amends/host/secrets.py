@@ -1,0 +1,603 @@
+"""What one runtime hides and encrypts: its patterns and keys, the store through them, and texts of runs."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import re
+import secrets
+import stat
+import weakref
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from amends.encoding.canonical import Stored, canonical, decode, digest, encode, shape_of_given
+from amends.encoding.chain import proof
+from amends.encoding.dataclass import changed, dataclass
+from amends.encoding.redaction import NO_SECRETS, Known, Veil, with_secrets
+from amends.encoding.secret import MARK, MASK, SEALED, UNREADABLE, Hidden, hidden_by
+from amends.engine.session import Session
+from amends.errors import BadConfig, LedgerCorrupt, LedgerSealed, NotStorable
+from amends.host.settings import Setting
+from amends.ledger.operations import (
+    AdmitCall,
+    BeginRollback,
+    CloseRun,
+    DecideCommit,
+    EditApproval,
+    ForkRun,
+    NoteEvidence,
+    NoteProbe,
+    OpenChild,
+    OpenRun,
+    PinKey,
+    ReadChains,
+    ReadRecord,
+    ResolveCall,
+    RetryCall,
+    SettleCall,
+    SettleCompensation,
+    Store,
+    StoreOp,
+)
+from amends.ledger.rows import PLAIN, CallRow, EventRow, RunRow, lost_at
+from amends.tools.checks import check_recoverable
+from amends.tools.spec import Spec
+
+
+class Hiding:
+    """The veil of a runtime and, where it encrypts, the sealing of its ledger."""
+
+    def __init__(self, store: Store, settings: dict[str, Setting]) -> None:
+        self._store = store
+        self._key: str = settings["secret_key"].value or ""
+        self._hides = False
+        self.sealing: Sealing | None = None
+        self.kept: Store = store
+        """The ledger as drivers see it: the store itself where nothing is encrypted."""
+        self.veil = Veil(_patterns(settings["redact"]))
+        if keys := settings["encrypt"].value:
+            self._encrypt(keys)
+        for name, shown in (("secret_key", "(set)"), ("encrypt", self._key_ids())):
+            if settings[name].value:  # settings are printed: of a key is said that there is one, and which
+                settings[name] = Setting(shown, settings[name].origin)
+
+    def _key_ids(self) -> str:
+        return "" if self.sealing is None else ", ".join(self.sealing.vault.ids)
+
+    def _encrypt(self, keys: tuple[str, ...]) -> None:
+
+        self.sealing = Sealing(Vault(keys))
+        self.kept = SealedStore(self._store, self.sealing)
+        self.veil.vault = self.sealing.vault
+
+    def check(self, specs: Iterable[Spec]) -> None:
+        """Raise what is wrong with what these tools hide; looks at no file."""
+        for spec in specs:
+            self._hides = self._hides or bool(spec.redact)
+            if self.sealing is None:
+                check_recoverable(spec)
+        if self._hides or self.veil.is_wide:
+            self._hides = True
+            check_key(self._store, self._key)
+
+    @property
+    def hides(self) -> bool:
+        """Whether something is hidden, so that a key is needed."""
+        return self._hides
+
+    def ready(self) -> None:
+        """The key is there, if something is hidden; the ledger must be open."""
+        if self._hides and not self.veil.key:
+            self.veil.key = secret_key(self._store, self._key)
+
+
+def _patterns(setting: Setting) -> Hidden:
+    try:
+        return hidden_by(setting.value or ())
+    except ValueError as error:
+        raise BadConfig(f"redact: {error}", setting="redact", origin=setting.origin) from error
+
+
+# ---- what a run is given, and gives back --------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An input as it is written down."""
+
+    text: str = ""
+    digest: str = ""
+    shown: Any = None
+    known: Known = NO_SECRETS
+
+
+def input_said(veil: Veil, tenant: str, value: object) -> Said:
+    """A run's input, with what the runtime hides in it hidden."""
+    if value is None:
+        return Said()
+    shown, known = veil.hide(value, (tenant, "input"), path="input") if veil.is_wide else (value, NO_SECRETS)
+    return Said(encode(shown, path="input"), digest("input", canonical(shown, path="input")), shown, known)
+
+
+def named_by(said: Said) -> str:
+    """What names a child run that has no name: its input, with the classes of what is in it."""
+    try:
+        meaning = canonical(said.shown, path="input", shape=shape_of_given(said.shown))
+    except NotStorable:  # as plain data, as it is written down
+        return said.digest
+    return digest("input", meaning)
+
+
+def given_to(session: Session, row: RunRow) -> Any:
+    """A run's input as its program gets it: the values where they are at hand or were kept, else a ``Secret`` each."""
+    if not row.input or lost_at(row.input) is not None:
+        return None
+    if row.input.startswith(SEALED):
+        return UNREADABLE
+    text = session.veil.revealed(row.input)
+    return session.given if MARK in text and session.given is not None else decode(text)
+
+
+def output_said(session: Session, value: object) -> str:
+    """A run's output as it is written down: without what this run has hidden."""
+    text = encode(value, path="output")
+    if not session.known and not session.veil.is_wide:
+        return text
+    return session.veil.kept(Stored(text, None), session.known, (session.tenant, "output")).text or text
+
+
+def output_seen(session: Session, text: str, value: object) -> Any:
+    """A run's output as every later reader gets it: plain data, and nobody's live object.
+
+    Where something is hidden the program keeps what it has: the text may lack it.
+    """
+    return value if session.known or session.veil.is_wide else decode(text)
+
+
+def output_of(session: Session, row: RunRow) -> Any:
+    """A run's output as its program gets it."""
+    if row.output.startswith(SEALED):
+        return UNREADABLE
+    return None if not row.output or lost_at(row.output) is not None else decode(session.veil.revealed(row.output))
+
+
+# ---- Where the key that commitments are made with comes from; it is never in the ledger
+
+# What is there is a fingerprint of it: with another key the same request would not be recognised, and be done twice.
+
+
+CHARS_MIN: Final = 32
+MAKE: Final = 'make one: python -c "import secrets; print(secrets.token_urlsafe(32))"; keep it as you keep passwords'
+
+_memory: Final[weakref.WeakKeyDictionary[Store, bytes]] = weakref.WeakKeyDictionary()
+"""A ledger in memory is gone with its process, and so may its key be."""
+
+
+def check_key(store: Store, given: str) -> None:
+    """Raise ``BadConfig`` when no key can be had for this ledger; looks at no file."""
+    if given and len(given) < CHARS_MIN:
+        raise _bad_secret_key(f"secret_key has {len(given)} characters, and needs {CHARS_MIN}", hint=MAKE)
+    if not given and store.url != "memory:" and _file_of(store) is None:
+        raise _bad_secret_key(
+            "something is redacted, and there is no secret_key: what stands for a hidden value is made with it",
+            hint=f"set AMENDS_SECRET_KEY, the same in every process that uses this ledger; {MAKE}",
+        )
+
+
+def secret_key(store: Store, given: str) -> bytes:
+    """The key of this ledger, which must be open: given, from the file beside it, or made there.
+
+    Raises ``BadConfig`` when it is not the one that the ledger's commitments were made with.
+    """
+    pinned = store.perform(PinKey(""))
+    file = _file_of(store)
+    if given:
+        key, origin = _derived(given), "secret_key"
+    elif file is not None:
+        key, origin = _derived(_from_file(file, create=not pinned)), str(file)
+    else:
+        key, origin = _memory.setdefault(store, secrets.token_bytes(32)), "memory"
+    fingerprint = hmac.digest(key, b"amends fingerprint", "sha256").hex()[:16]
+    pinned = pinned or store.perform(PinKey(fingerprint))
+    if pinned != fingerprint:
+        raise _bad_secret_key(
+            f"the key from {origin} is not the one that this ledger's hidden values were written with; with it the same "
+            "request would not be recognised, and be done twice",
+            hint="use the key of before: from AMENDS_SECRET_KEY, or the .key file that was beside the ledger",
+        )
+    return key
+
+
+def _derived(text: str) -> bytes:
+    return sha256(b"amends secret key" + text.strip().encode()).digest()
+
+
+def _file_of(store: Store) -> Path | None:
+    path = getattr(store, "path", None)
+    return path.with_name(f"{path.name}.key") if isinstance(path, Path) else None
+
+
+def _from_file(file: Path, *, create: bool) -> str:
+    try:
+        return _read(file)
+    except FileNotFoundError:
+        if not create:
+            raise _bad_secret_key(
+                f"the key of this ledger is gone: there is no {file}",
+                hint="restore it from where the ledger was copied or backed up from, or set AMENDS_SECRET_KEY",
+            ) from None
+    _make(file)
+    return _read(file)
+
+
+def _read(file: Path) -> str:
+    mode = file.stat().st_mode
+    if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise _bad_secret_key(f"{file} may be read by others than its owner", hint=f"chmod 600 {file}")
+    return file.read_text(encoding="ascii")
+
+
+def _make(file: Path) -> None:
+    """The key is there, whole or not at all, whoever else makes it at the same time."""
+    draft = file.with_name(f"{file.name}.{secrets.token_hex(4)}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(fd, "w", encoding="ascii") as out:
+            out.write(f"{secrets.token_urlsafe(32)}\n")
+            out.flush()
+            os.fsync(out.fileno())
+        try:
+            os.link(draft, file)
+        except FileExistsError:
+            return
+    finally:
+        draft.unlink()
+    if os.name == "posix":
+        folder = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _bad_secret_key(problem: str, *, hint: str) -> BadConfig:
+    return BadConfig(problem, setting="secret_key", hint=hint)
+
+
+# ---- Encryption at rest: texts sealed with the newest of some keys, and opened with whichever sealed them
+
+
+KEY_BYTES_MIN: Final = 32
+KEYS_MAX: Final = 100
+NONCE_BYTES: Final = 12
+_SHAPE: Final = re.compile(rf"{SEALED}([0-9a-f]{{8}}):([A-Za-z0-9_-]+=*)")
+
+
+class Vault:
+    """Keys by their id. The first one seals; all of them open."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        if not keys or len(keys) > KEYS_MAX:
+            raise _bad_encryption_key(f"encrypt needs 1 to {KEYS_MAX} keys, the newest first, not {len(keys)}")
+        found = [_key_of(key) for key in keys]
+        self.ids: tuple[str, ...] = tuple(id for id, _ in found)
+        make = _cipher()
+        self._ciphers: dict[str, Any] = {id: make(key) for id, key in found}
+        self._proving = {id: sha256(b"amends proof" + key).digest() for id, key in found}
+        self._newest = self._ciphers[self.ids[0]]
+
+    def seal(self, text: str, about: str) -> str:
+        """The text, encrypted for one place; what is sealed already, as it is."""
+        if is_sealed(text):
+            return text
+        nonce = os.urandom(NONCE_BYTES)
+        sealed: bytes = self._newest.encrypt(nonce, text.encode("utf-8", "surrogatepass"), about.encode())
+        return f"{SEALED}{self.ids[0]}:{urlsafe_b64encode(nonce + sealed).decode('ascii')}"
+
+    def open(self, text: str, about: str) -> str:
+        """The text again; one that was never sealed, as it is. Raises ``LedgerSealed`` without its key."""
+        found = _SHAPE.fullmatch(text) if text.startswith(SEALED) else None
+        if found is None:
+            return text
+        cipher = self._ciphers.get(found[1])
+        if cipher is None:
+            raise LedgerSealed(f"a stored value is encrypted with key {found[1]}; here are {', '.join(self.ids)}")
+        raw = urlsafe_b64decode(found[2])
+        try:
+            plain: bytes = cipher.decrypt(raw[:NONCE_BYTES], raw[NONCE_BYTES:], about.encode())
+        except Exception as error:  # of the library, which says no more than that
+            raise LedgerCorrupt(
+                f"a stored value does not open with key {found[1]}: it was changed, or stands in another's place",
+                hint="restore the ledger from a backup",
+            ) from error
+        return plain.decode("utf-8", "surrogatepass")
+
+    def proof(self, text: str) -> str:
+        """What an event says of a payload: of no use to whoever has no key and guesses at it."""
+        return self._proof(self.ids[0], text)
+
+    def proves(self, proved: str, text: str) -> bool | None:
+        """Whether this is the proof of this text; None: its key is gone."""
+        id = proved.partition(":")[0]
+        return proved == self._proof(id, text) if id in self._proving else None
+
+    def _proof(self, id: str, text: str) -> str:
+        return f"{id}:{hmac.digest(self._proving[id], text.encode('utf-8', 'surrogatepass'), 'sha256').hex()}"
+
+    def is_newest(self, text: str) -> bool:
+        """Whether it is sealed with the key that seals now."""
+        return text.startswith(f"{SEALED}{self.ids[0]}:")
+
+
+def is_sealed(text: str) -> bool:
+    """Whether this is an encrypted text."""
+    return text.startswith(SEALED) and _SHAPE.fullmatch(text) is not None
+
+
+def _key_of(given: str) -> tuple[str, bytes]:
+    try:
+        raw = urlsafe_b64decode(given.strip().replace("+", "-").replace("/", "_") + "==")
+    except ValueError:
+        raw = b""
+    if len(raw) < KEY_BYTES_MIN:
+        raise _bad_encryption_key(f"a key of encrypt is {KEY_BYTES_MIN} random bytes as base64")
+    key = sha256(b"amends encrypt" + raw).digest()
+    return sha256(b"amends key id" + key).hexdigest()[:8], key
+
+
+def _cipher() -> Any:
+    try:
+        return import_module("cryptography.hazmat.primitives.ciphers.aead").AESGCM
+    except ImportError as error:
+        raise _bad_encryption_key(
+            "encrypt needs the package cryptography", hint="pip install 'amends[crypto]'"
+        ) from error
+
+
+def _bad_encryption_key(
+    problem: str, *, hint: str = 'make one: python -c "import secrets; print(secrets.token_urlsafe(32))"'
+) -> BadConfig:
+    return BadConfig(problem, setting="encrypt", hint=hint)
+
+
+# ---- A ledger whose payloads are encrypted: sealed on the way in, opened on the way out, by whoever has t
+
+# Keys, states, times, tools, ids, tags, lock names and a person's words stay as they are: the ledger works with them.
+
+
+T = TypeVar("T")
+
+SAID: Final[dict[type[StoreOp[Any]], tuple[str, tuple[str, ...]]]] = {
+    AdmitCall: ("call_id", ("args",)),
+    OpenRun: ("uid", ("input",)),
+    OpenChild: ("uid", ("input",)),
+    SettleCall: ("call_id", ("result", "error")),
+    SettleCompensation: ("call_id", ("error",)),
+    NoteEvidence: ("call_id", ("result", "error")),
+    ResolveCall: ("call_id", ("result",)),
+    RetryCall: ("call_id", ("result",)),
+    DecideCommit: ("run", ("output",)),
+    NoteProbe: ("call_id", ("why",)),
+    BeginRollback: ("", ("why",)),
+}
+"""What an operation says that is nobody else's, and the row that it is said of: it does not open in another one."""
+RAW: Final[tuple[type[StoreOp[Any]], ...]] = (ReadRecord, ReadChains)
+"""What is answered as it is written."""
+PROVED: Final[dict[type[StoreOp[Any]], tuple[str, ...]]] = {
+    AdmitCall: ("args",),
+    OpenRun: ("input",),
+    OpenChild: ("input",),
+    SettleCall: ("result", "error"),
+    NoteEvidence: ("result",),
+    ResolveCall: ("result",),
+    RetryCall: ("result",),
+    DecideCommit: ("output",),
+}
+"""What of it an event proves: the first of these that it has."""
+CALL_TEXTS: Final = ("args", "result", "error", "comp_error", "evidence", "learned")
+RUN_TEXTS: Final = ("input", "output", "goal_why", "causes")
+PARTS: Final = ("evidence", "learned", "causes")
+"""Columns that are JSON of our own, in which only what somebody else said is sealed."""
+ANYONES: Final = ("goal_why", "causes")
+"""Columns that may be copied from one run to another, and so are sealed for no row in particular."""
+
+
+class Sealing:
+    """What goes into the ledger sealed, and what comes out of it opened."""
+
+    CALLS: Final = CALL_TEXTS
+    RUNS: Final = RUN_TEXTS
+
+    def __init__(self, vault: Vault) -> None:
+        self.vault = vault
+
+    def seal(self, op: StoreOp[Any]) -> None:
+        """Seal what the operation says, in place and once: asked again it must say the same."""
+        if isinstance(op, CloseRun):
+            op.causes = tuple(self.vault.seal(cause, "") for cause in op.causes)
+        if isinstance(op, EditApproval):
+            self.seal(op.instead)
+        if isinstance(op, ForkRun):
+            self._seal_fork(op)
+        row, names = SAID.get(type(op), ("", ()))
+        if not op.proof:
+            op.proof = self._proof(op, PROVED.get(type(op), ()))
+        about = getattr(op, row) if row else ""
+        for name in names:
+            text = getattr(op, name)
+            if text is not None:
+                setattr(op, name, self.sealed(text, about))
+
+    def _proof(self, op: StoreOp[Any], names: tuple[str, ...]) -> str:
+        """Of what the operation says, before nobody can read it any more."""
+        said = next((text for name in names if (text := getattr(op, name))), "")
+        return self.vault.proof(_settled(said)) if said and not is_sealed(said) else ""
+
+    def proves(self, proved: str, text: str, about: str) -> bool | None:
+        """Whether an event's proof is of this payload, of the row of this id; None: nobody can tell without its key."""
+        try:
+            text = self.vault.open(text, about)
+        except LedgerSealed:
+            return None
+        except LedgerCorrupt:
+            return False
+        if ":" not in proved:  # written before the ledger was encrypted
+            return proved in (proof(text), proof(_settled(text)))
+        return self.vault.proves(proved, _settled(text))
+
+    def sealed(self, text: str, about: str) -> str:
+        """One payload; what says nothing of anybody, and what gc has left, stays as it is."""
+        return text if text in PLAIN or lost_at(text) is not None else self.vault.seal(text, about)
+
+    def _seal_fork(self, op: ForkRun) -> None:
+        if not op.proofs:
+            rows = [(row.uid, row, RUN_TEXTS[:2]) for row in op.runs]
+            every: list[tuple[str, Any, tuple[str, ...]]] = [
+                *rows,
+                *((c.row.id, c.row, CALL_TEXTS[:3]) for c in op.calls),
+            ]
+            said = ((f"{id}.{name}", getattr(row, name)) for id, row, names in every for name in names)
+            op.proofs = {name: self.vault.proof(_settled(text)) for name, text in said if text and not is_sealed(text)}
+        op.runs = tuple(self._sealed_row(row, RUN_TEXTS, row.uid) for row in op.runs)
+        op.calls = tuple(replace(one, row=self._sealed_row(one.row, CALL_TEXTS, one.row.id)) for one in op.calls)
+
+    def _sealed_row(self, row: Any, names: tuple[str, ...], about: str) -> Any:
+        """A row that comes whole, with each of its payloads sealed for it; those of our own JSON are empty in it."""
+        texts = ((name, getattr(row, name)) for name in names if name not in PARTS)
+        return changed(row, {name: self.sealed(text, "" if name in ANYONES else about) for name, text in texts if text})
+
+    def opened(self, answer: T) -> T:
+        """The answer with every row in it readable."""
+        made: Any = self._opened(answer)
+        return made  # type: ignore[no-any-return]
+
+    def _opened(self, answer: Any) -> Any:
+        if isinstance(answer, CallRow):
+            return self._row(answer, CALL_TEXTS, answer.id)
+        if isinstance(answer, RunRow):
+            return self._row(answer, RUN_TEXTS, answer.uid)
+        if isinstance(answer, EventRow):
+            return self._event(answer)
+        if isinstance(answer, list):
+            return [self._opened(one) for one in answer]
+        if isinstance(answer, tuple):
+            return tuple([self._opened(one) for one in answer])
+        if is_dataclass(answer) and not isinstance(answer, type):
+            news = {one.name: self._opened(getattr(answer, one.name)) for one in fields(answer)}
+            differs = {name: value for name, value in news.items() if value is not getattr(answer, name)}
+            return changed(answer, differs) if differs else answer
+        return answer
+
+    def _row(self, row: Any, names: tuple[str, ...], about: str) -> Any:
+        texts = ((name, getattr(row, name)) for name in names)
+        is_loaded = bool(row.origin) if isinstance(row, RunRow) else row.is_loaded
+        try:
+            news = {name: self.readable(name, text, about) for name, text in texts if text and SEALED in text}
+        except LedgerSealed:
+            if not is_loaded:
+                raise
+            return row  # with the keys of another ledger: what cannot be read stays as it is, and is shown so
+        return changed(row, news) if news else row
+
+    def readable(self, name: str, text: str, about: str) -> str:
+        """One column's text, opened."""
+        if name in PARTS:
+            return _each(text, name, lambda part: self.vault.open(part, "" if name in ANYONES else about))
+        return self.vault.open(text, "" if name in ANYONES else about)
+
+    def resealed(self, name: str, text: str, about: str) -> str:
+        """One column's text, sealed with the newest key; the same text where it is already, or says nothing."""
+        place = "" if name in ANYONES else about
+
+        def renewed(part: str) -> str:
+            fresh = self.vault.is_newest(part) or part in PLAIN or lost_at(part) is not None
+            return part if fresh else self.vault.seal(self._inside(self.vault.open(part, place)), place)
+
+        if not text or text in PLAIN:
+            return text
+        return _each(text, name, renewed) if name in PARTS else renewed(text)
+
+    def _inside(self, text: str) -> str:
+        """A payload with the hidden values in it sealed with the newest key as well."""
+        if MARK not in text:
+            return text
+
+        def renewed(packed: Any) -> Any:
+            if isinstance(packed, str):
+                return {"$secret": packed}
+            commitment, sealed = packed
+            return {"$secret": [commitment, self.vault.seal(self.vault.open(sealed, commitment), commitment)]}
+
+        return with_secrets(text, renewed)
+
+    def _event(self, row: EventRow) -> EventRow:
+        if SEALED not in row.facts:
+            return row
+        facts: Mapping[str, Any] = json.loads(row.facts)
+        return changed(row, {"facts": json.dumps({name: self._fact(one, row) for name, one in facts.items()})})
+
+    def _fact(self, fact: Any, row: EventRow) -> Any:
+        if isinstance(fact, list):
+            return [self._fact(one, row) for one in fact]
+        if not isinstance(fact, str):
+            return fact
+        try:
+            return self.vault.open(fact, row.call)
+        except LedgerSealed:  # of a key that is gone: an event is never written again
+            return f"({MASK} encrypted)"
+
+
+def _settled(text: str) -> str:
+    """A payload without what another key spells in another way: of a hidden value only what stands for it."""
+    if MARK not in text:
+        return text
+    return with_secrets(text, lambda packed: {"$secret": packed if isinstance(packed, str) else packed[0]})
+
+
+def _each(text: str, name: str, change: Callable[[str], str]) -> str:
+    """The same JSON with what others said in it changed; the same text where nothing is."""
+    kept: Any = json.loads(text)
+    if name == "causes":
+        news: Any = [change(cause) for cause in kept]
+    elif name == "learned":
+        news = [[*facts, change(why)] for *facts, why in kept]
+    else:
+        news = {key: change(one) if key in ("result", "error") and one else one for key, one in kept.items()}
+    return text if news == kept else json.dumps(news, ensure_ascii=False)
+
+
+class SealedStore:
+    """A store through a ``Sealing``: what drivers perform their operations on."""
+
+    def __init__(self, store: Store, sealing: Sealing) -> None:
+        self.url = store.url
+        self._store, self._sealing = store, sealing
+
+    def open(self, *, create: bool) -> bool:
+        """See ``Store``."""
+        return self._store.open(create=create)
+
+    def perform(self, op: StoreOp[T]) -> T:
+        """See ``Store``."""
+        if type(op) in RAW:
+            return self._store.perform(op)
+        self._sealing.seal(op)
+        return self._sealing.opened(self._store.perform(op))
+
+    async def perform_async(self, op: StoreOp[T]) -> T:
+        """See ``Store``."""
+        if type(op) in RAW:
+            return await self._store.perform_async(op)
+        self._sealing.seal(op)
+        return self._sealing.opened(await self._store.perform_async(op))
+
+    def close(self) -> None:
+        """See ``Store``."""
+        self._store.close()

@@ -1,0 +1,266 @@
+"""Settings: argument > AMENDS_* > amends.toml > [tool.amends] in pyproject.toml > default, each with its origin."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from amends.encoding.dataclass import dataclass
+from amends.encoding.secret import MASK
+from amends.errors import BadConfig, close_to
+from amends.model import checked_budgets
+from amends.tools.rules import checked_approvers, checked_rules
+from amends.tools.tables import checked_tools
+
+DEFAULTS: Final[dict[str, Any]] = {
+    "url": None,
+    "order": "strict",
+    "lease": 30.0,
+    "wait": 30.0,
+    "wait_approval": 0.0,
+    "create": True,
+    "repeats": False,
+    "tenant": None,
+    "agent": None,
+    "principal": None,
+    "app": None,
+    "by": None,
+    "anchor": None,
+    "checkpoint": 5.0,
+    "audit_key": None,
+    "budgets": (),
+    "rules": (),
+    "approvers": {},
+    "tools": (),
+    "link_secret": None,
+    "link_url": None,
+    "redact": None,
+    "secret_key": None,
+    "encrypt": None,
+}
+LISTS: Final = ("redact", "encrypt")
+"""Settings of many texts: a list, or one text with blanks between them."""
+SECRETS: Final = ("secret_key", "encrypt", "audit_key")
+"""Settings that are never shown."""
+TABLES: Final[dict[str, Callable[[Any, str], Any]]] = {
+    "budgets": checked_budgets,
+    "rules": checked_rules,
+    "approvers": checked_approvers,
+    "tools": checked_tools,
+}
+"""Settings that are tables in a file, and so have no variable; with what checks them."""
+CONFIG: Final = "AMENDS_CONFIG"
+"""The variable that names the one file to read: whoever sets it trusts that file, whoever owns it."""
+SWITCHED: Final = ("checkpoint",)
+"""Settings that are a number, or ``off``."""
+CHOICES: Final = {"order": ("strict", "advise")}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value and where it came from."""
+
+    value: Any
+    origin: str
+
+
+def settle_settings(
+    given: Mapping[str, Any], *, environ: Mapping[str, str] | None = None, alone: bool = False
+) -> dict[str, Setting]:
+    """Every setting with its origin. Reads at most one ``amends.toml`` and one ``pyproject.toml``, nothing else.
+
+    ``alone``: reads nothing at all; a test must never reach the real ledger.
+    """
+    env = {} if alone else os.environ if environ is None else environ
+    unknown = sorted(set(given) - set(DEFAULTS))
+    assert not unknown, f"settings that do not exist: {unknown}"
+    files = [] if alone else _files(env.get(CONFIG, ""))
+    for path, table in files:
+        _refuse_strange(path, table)
+    settled = {name: _one(name, given.get(name), env, files) for name in DEFAULTS}
+    settled["url"] = _placed(settled["url"], files)
+    return settled
+
+
+def _one(name: str, given: Any, env: Mapping[str, str], files: list[tuple[Path, Mapping[str, Any]]]) -> Setting:
+    if given is not None:
+        return Setting(_checked(name, given, "argument"), "argument")
+    variable = f"AMENDS_{name.upper()}"
+    if name not in TABLES and env.get(variable):
+        return Setting(_checked(name, env[variable], variable), variable)
+    for path, table in files:
+        if name in table:
+            return Setting(_checked(name, table[name], str(path)), str(path))
+    return Setting(DEFAULTS[name], "default")
+
+
+def _checked(name: str, value: Any, origin: str) -> Any:
+    default = DEFAULTS[name]
+    if name in LISTS:
+        texts = value.split() if isinstance(value, str) else value
+        if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+            raise BadConfig(f"{name} ({origin}) is no list of texts", setting=name, origin=origin)
+        return tuple(texts)
+    if name in TABLES:
+        return TABLES[name](value, origin)
+    if isinstance(default, bool):
+        words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+        known = words.get(str(value).lower())
+        if known is None:
+            raise BadConfig(
+                f"{name} is {value!r} ({origin}), which is neither true nor false", setting=name, origin=origin
+            )
+        return known
+    if name in SWITCHED and (value is False or str(value).lower() == "off"):
+        return "off"
+    if isinstance(default, float):
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = float("nan")
+        low = 0.0 if name != "lease" else 0.05
+        if not number >= low:
+            raise BadConfig(
+                f"{name} is {value!r} ({origin}); it is a number of seconds, at least {low:g}"
+                f"{', or off' if name in SWITCHED else ''}",
+                setting=name,
+                origin=origin,
+            )
+        return number
+    if not isinstance(value, str):
+        shown = MASK if name in SECRETS else repr(value)
+        raise BadConfig(f"{name} is {shown} ({origin}), which is no text", setting=name, origin=origin)
+    if name in CHOICES and value not in CHOICES[name]:
+        raise BadConfig(
+            f"{name} is {value!r} ({origin}); it is one of {', '.join(CHOICES[name])}", setting=name, origin=origin
+        )
+    return value
+
+
+def _files(named: str) -> list[tuple[Path, Mapping[str, Any]]]:
+    """The nearest ``amends.toml`` upwards, then the nearest ``pyproject.toml`` that has ``[tool.amends]``.
+
+    ``named``: only this file, which is trusted. One that was merely found must be ours, or root's: it sets approvers,
+    and names code that is run.
+    """
+    here = Path.cwd()
+    if named:
+        path = here / named
+        table = _table(path)
+        return [(path, _own_table(table) or {} if path.name == "pyproject.toml" else table)]
+    found: list[tuple[Path, Mapping[str, Any]]] = []
+    for folder in (here, *here.parents):
+        path = folder / "amends.toml"
+        if path.is_file() or path.is_symlink():
+            _check_trusted(path, above=folder != here)
+            found.append((path, _table(path)))
+            break
+    for folder in (here, *here.parents):
+        path = folder / "pyproject.toml"
+        if path.is_file():
+            own = _own_table(_table(path))
+            if own is not None:
+                _check_trusted(path, above=folder != here)
+            if own is not None or folder == here or _is_ours(path):
+                found.append((path, own or {}))
+            break
+    return found
+
+
+def _own_table(table: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    tools = table.get("tool", {})
+    own = tools.get("amends") if isinstance(tools, dict) else None
+    return own if isinstance(own, dict) else None
+
+
+def _check_trusted(path: Path, *, above: bool) -> None:
+    """Raise ``BadConfig`` for a file that somebody else wrote, could write, or could put another one in place of.
+
+    ``above``: it was found above the working directory; there a group counts as somebody else, too.
+    """
+    if not hasattr(os, "geteuid"):
+        return  # Windows: who owns a file is not said in its status
+    for place in dict.fromkeys((path, path.resolve())):
+        try:
+            link, file, folder = place.lstat(), place.stat(), place.parent.stat()
+        except OSError as error:
+            raise BadConfig(f"{path} cannot be read: {error}", setting="", origin=str(path)) from error
+        others = stat.S_IWOTH | (stat.S_IWGRP if above else 0)
+        for status in (link, file):
+            if status.st_uid not in (os.geteuid(), 0):
+                raise _untrusted(path, f"belongs to {_owner(status.st_uid)}, not to you or root")
+        if file.st_mode & others:
+            raise _untrusted(path, f"belongs to {_owner(file.st_uid)}, and others may write it", cure="chmod go-w")
+        if folder.st_uid not in (os.geteuid(), 0) and above:
+            raise _untrusted(path, f"is in a folder of {_owner(folder.st_uid)}, who may put another file in its place")
+        if folder.st_mode & others and not folder.st_mode & stat.S_ISVTX:
+            raise _untrusted(path, f"is in {place.parent}, where others may put another file in its place")
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file may say where the ledger is by where it stands: somebody else's would lead to a ledger of theirs."""
+    return not hasattr(os, "geteuid") or path.stat().st_uid in (os.geteuid(), 0)
+
+
+def _untrusted(path: Path, why: str, *, cure: str = "") -> BadConfig:
+    mend = f"{cure} {path}, or name" if cure else "name"
+    return BadConfig(
+        f"{path} {why}: it could set approvers and run code as you, so it is not read",
+        setting="",
+        origin=str(path),
+        hint=f"{mend} a file that you trust: --config FILE, or {CONFIG}",
+    )
+
+
+def _owner(uid: int) -> str:
+    import pwd
+
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _refuse_strange(path: Path, table: Mapping[str, Any]) -> None:
+    """A name that means nothing is a mistake: a rule in ``[[rule]]`` would ask nobody, and nothing would say so."""
+    strange = sorted(set(table) - set(DEFAULTS))
+    if strange:
+        close = close_to(strange[0], DEFAULTS)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        raise BadConfig(f"{strange[0]!r} is no setting ({path}){meant}", setting=strange[0], origin=str(path))
+
+
+def _table(path: Path) -> Mapping[str, Any]:
+    try:
+        return _parsed(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # what is no TOML and what is no text are both the latter
+        raise BadConfig(f"{path} cannot be read: {error}", setting="", origin=str(path)) from error
+
+
+@lru_cache(maxsize=4)
+def _parsed(text: str) -> Mapping[str, Any]:
+    """By its text: a program that makes many runtimes reads its file each time, and need not take it apart each time."""
+    import tomllib  # here: many a program has no such file
+
+    return tomllib.loads(text)
+
+
+def _placed(url: Setting, files: list[tuple[Path, Mapping[str, Any]]]) -> Setting:
+    """The URL with an absolute path: from a file relative to that file, else to the working directory.
+
+    Never a temporary or per-user folder: a second, empty ledger is how an agent pays twice.
+    """
+    if url.value is None:
+        folder = files[0][0].parent if files else Path.cwd()
+        return Setting(f"sqlite:///{folder / 'amends.db'}", "default")
+    text = str(url.value)
+    if not text.startswith("sqlite:///"):
+        return url
+    path, _, query = text.removeprefix("sqlite:///").partition("?")
+    base = Path.cwd() if url.origin in ("argument", "AMENDS_URL") else Path(url.origin).parent
+    absolute = base / path
+    return Setting(f"sqlite:///{absolute}" + (f"?{query}" if query else ""), url.origin)

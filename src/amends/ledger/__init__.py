@@ -1,0 +1,1 @@
+"""What a transaction is and decides, without IO."""

@@ -1,0 +1,512 @@
+"""Reserving: what calls will cost is taken from every budget it comes out of, in the transaction that starts them.
+
+A shared budget has slices. A run takes from its own, and only where that has not enough are all of them locked, in
+the order of their names, and what is left is dealt out anew. So the sum never passes the cap, and runs seldom meet.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from amends.encoding.canonical import digest
+from amends.errors import limit_words
+from amends.ledger.approvals import ask_anew, replace_request
+from amends.ledger.changes import (
+    PLANNED,
+    RESERVED,
+    Charge,
+    free,
+    goal_said,
+    note,
+    overrun_in,
+    planned,
+    read_charge,
+    slice_names,
+    written,
+)
+from amends.ledger.operations import Admission, AdmitCall, SettleCall
+from amends.ledger.rows import (
+    BUDGET,
+    AddSlice,
+    ApprovalRow,
+    CallRow,
+    FindApproval,
+    FindSlice,
+    ListCalls,
+    Need,
+    Overrun,
+    PageEvents,
+    RunRow,
+    SliceRow,
+    TermsOf,
+    UpdateCall,
+    UpdateRun,
+    UpdateSlice,
+    Want,
+)
+from amends.model import ONE, amount_in, decimal_of, text_of
+
+_PERIODS: Final = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m"}
+_GRAVEST: Final = ("rollback", "refuse", "hold")
+
+
+@dataclass(slots=True)
+class _Counter:
+    """One budget, whose it is, in this period; what is wanted of it, and its slices as they were found."""
+
+    want: Want
+    period: str
+    names: list[str]
+    home: str
+    need: int = 0
+    bound: int = 0
+    """How much of it must fit under the cap: a person may have let a call pass."""
+    rows: dict[str, SliceRow] = field(default_factory=dict)
+
+    @property
+    def reserved(self) -> int:
+        return sum(amount_in(row.reserved) for row in self.rows.values())
+
+    @property
+    def spent(self) -> int:
+        return sum(amount_in(row.spent) for row in self.rows.values())
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether only the run's own slice is looked at."""
+        return len(self.rows) < len(self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What was reserved, (slice, unit, amount) for every want; or why nothing was."""
+
+    parts: tuple[tuple[str, str, int], ...] = ()
+    over: Overrun | None = None
+    again: bool = False
+    """The run's own slice has not enough: ask again, wide."""
+
+
+async def reserve(wants: Sequence[Want], root: RunRow, *, now: float, wide: bool, forced: bool = False) -> Taken:
+    """All of it is reserved, or nothing and the answer says which budget has not enough."""
+    homes: list[str] = []
+    counters: dict[str, _Counter] = {}
+    overs: list[Overrun] = []
+    for want in wants:
+        is_bound = not want.passes and not forced
+        if want.per == "call":
+            overs += [Overrun(want, 0, 0, want.amount)] if is_bound and want.amount > want.cap else []
+            homes.append("")
+            continue
+        counter = _counter(want, root, now)
+        counter = counters.setdefault(counter.home, counter)
+        if want.cap < counter.want.cap:
+            counter.want = want  # what was staged under another cap: the lower one is both
+        counter.need += want.amount
+        counter.bound += want.amount if is_bound else 0
+        homes.append(counter.home)
+    looked_at = {name: one for one in counters.values() for name in (one.names if wide else [one.home])}
+    for name in sorted(looked_at):  # in one order: others take them as well
+        counter = looked_at[name]
+        row = await _found(name, counter, root, wide=wide)
+        if row is None:
+            return Taken(again=True)
+        counter.rows[name] = row
+    lacking = [one for one in counters.values() if _lacks(one)]
+    if any(one.is_narrow for one in lacking):
+        return Taken(again=True)
+    overs += [Overrun(one.want, one.spent, one.reserved, one.bound, one.period) for one in lacking]
+    if overs:
+        gravest, *others = sorted(overs, key=lambda over: _GRAVEST.index(over.want.then))
+        return Taken(over=replace(gravest, also=tuple(others)))
+    for counter in counters.values():
+        await _take(counter)
+    return Taken(tuple((name, want.unit, want.amount) for name, want in zip(homes, wants, strict=True) if name))
+
+
+def period_of(every: str, now: float) -> str:
+    """The hour, day or month of this moment; empty: it has no period."""
+    return time.strftime(_PERIODS[every], time.gmtime(now)) if every else ""
+
+
+def _counter(want: Want, root: RunRow, now: float) -> _Counter:
+    tenant = "" if want.per == "ledger" else root.tenant
+    period = period_of(want.every, now)
+    # Not the cap: who raises it goes on from what was spent under the old one.
+    ident = digest("budget", tenant, want.unit, want.per, want.every, want.tool, want.then, want.who, period)
+    names = [ident] if want.per == "run" else slice_names(f"{ident}/")
+    return _Counter(want, period, names, names[zlib.crc32(root.uid.encode()) % len(names)])
+
+
+async def _found(name: str, counter: _Counter, root: RunRow, *, wide: bool) -> SliceRow | None:
+    """The slice, nobody else's from now on; made where there is none, by whoever looks at all of them."""
+    row = await FindSlice(name)
+    if row is not None or (not wide and len(counter.names) > 1):
+        return row
+    first = name == counter.names[0]
+    want = counter.want
+    who = root.id if want.per == "run" else want.who
+    words = {"per": want.per, "every": want.every, "tool": want.tool, "then": want.then, "who": who}
+    new = SliceRow(
+        name=name,
+        tenant="" if want.per == "ledger" else root.tenant,
+        root=root.uid if want.per == "run" else "",
+        words=json.dumps(words, ensure_ascii=False),
+        unit=want.unit,
+        cap=text_of(want.cap),
+        allot=text_of(want.cap if first else 0),
+        reserved="0",
+        spent="0",
+        period=counter.period,
+    )
+    return new if await AddSlice(new) else await FindSlice(name)
+
+
+def _lacks(counter: _Counter) -> bool:
+    """Whether what was looked at has less than is needed; a slice cut from another cap says nothing."""
+    if counter.is_narrow:
+        home = counter.rows[counter.home]
+        return free(home) < counter.need or amount_in(home.cap) != counter.want.cap
+    return counter.bound > 0 and counter.spent + counter.reserved + counter.bound > counter.want.cap
+
+
+async def _take(counter: _Counter) -> None:
+    if not counter.need:
+        return
+    if not counter.is_narrow:
+        await _deal(counter)
+    home = counter.rows[counter.home]
+    reserved = amount_in(home.reserved) + counter.need
+    counter.rows[counter.home] = await UpdateSlice(home, {"reserved": text_of(reserved)})
+
+
+async def _deal(counter: _Counter) -> None:
+    """The cap is dealt out anew: to each slice what it has used and an equal part of the rest, in whole requests.
+
+    Is it passed already, every slice lacks all that is lacking: what one of them gives back is nobody's to take.
+    """
+    cap, need = counter.want.cap, counter.need
+    left = cap - counter.spent - counter.reserved - need
+    part = left // need // len(counter.rows) * need if left > 0 else left
+    rest = left - part * (len(counter.rows) - 1) if left > 0 else left
+    for name, row in counter.rows.items():
+        used = amount_in(row.reserved) + amount_in(row.spent)
+        allot = used + (rest + need if name == counter.home else part)
+        changes = {"cap": text_of(cap), "allot": text_of(allot)}
+        if any(getattr(row, column) != text for column, text in changes.items()):
+            counter.rows[name] = await UpdateSlice(row, changes)
+
+
+# ---- Paying for calls: what starts is reserved with its start, what is staged with what lets it go
+
+# Is there not enough, nothing starts: the call is refused, its run goes back, or a person is asked whether it may pass.
+
+
+EVENTS_PAGE: Final = 500
+NOTHING: Final[Mapping[str, str]] = {}
+PAGES_MAX: Final = 10_000
+"""Pages of one run's record that are looked through for what a request was told."""
+
+# ---- a new call ---------------------------------------------------------------------------
+
+
+async def charge_for(
+    op: AdmitCall, run: RunRow, root: RunRow, now: float, *, pivots: bool = False
+) -> dict[str, Any] | Admission | Overrun:
+    """What a call that starts now costs is reserved, and with a pivot what its outbox will: its charge, or the answer.
+
+    An ``Overrun`` is for a person to decide.
+    """
+    outbox = await outbox_of(run) if pivots and root.charged else []
+    if not op.costs.costs and not outbox:
+        return {}
+    staged = await _unpaid(outbox)
+    wants = [*op.costs.wants, *(want for _, charge in staged for want in charge.wants)]
+    taken = await reserve(wants, root, now=now, wide=op.costs.wide or bool(staged))
+    if taken.again:
+        return Admission("again", run=run)
+    if taken.over is not None:
+        over = replace(taken.over, tool=_tools_of(taken.over, [(op.tool, op.costs.wants), *_named(staged)]))
+        if over.want.holds and any(op.costs.ask):
+            return over
+        asked = {"asks": op.tool, "ident": op.ident, "again": op.again, "parent": op.parent}
+        run = await refused(over, run, root, now, by=op.owner, request=op.call_id, asked=asked)
+        return Admission("refused", run=run, law="budget", over=replace(over, also=()))
+    parts = list(taken.parts)
+    mine = [parts.pop(0) for want in op.costs.wants if want.per != "call"]
+    await _write_reserved(staged, parts)
+    return {"cost": written(_reserved(planned(op.costs), mine))} if op.costs.costs else {}
+
+
+async def refused(
+    over: Overrun, run: RunRow, root: RunRow, now: float, *, by: str, request: str, asked: Mapping[str, str] = NOTHING
+) -> RunRow:
+    """The refusal of a call, or of a run's end, is in the record. The run goes back where the budget says so, or where
+    this was its end, but never over a pivot.
+    """
+    at_end = request == run.uid
+    words = {name: getattr(over.want, name) for name in ("unit", "per", "every", "then", "who")}
+    amounts = {"spent": text_of(over.spent), "reserved": text_of(over.reserved), "asked": text_of(over.asked)}
+    await note(
+        run, "refused", at=now, by=by, epoch=root.epoch, law="budget", tool=over.tool, cap=text_of(over.want.cap),
+        amount=text_of(over.want.amount), pattern=over.want.tool, period=over.period, request=request, **words, **amounts,
+        **asked,
+    )  # fmt: skip
+    if not (over.want.then == "rollback" or at_end) or run.phase != "open" or run.pivot or run.goal == "rollback":
+        return run
+    why = f"{over.tool} would have passed a budget{'' if at_end else ' that takes the run back'}"
+    aim = {"goal": "rollback", "goal_by": "budget", "goal_why": why}
+    await note(run, "goal", at=now, by="budget", epoch=root.epoch, to="rollback", why=why, **goal_said(run, aim))
+    return await UpdateRun(run, aim)
+
+
+async def refused_before(run: RunRow, request: str) -> Overrun | None:
+    """What this request was told, if a budget refused it and took the run back; None: that was not so."""
+    if run.goal_by != "budget":
+        return None
+    after, found = 0, None
+    for _ in range(PAGES_MAX):
+        page = await PageEvents(run.root, None, after, EVENTS_PAGE)
+        for event in page:
+            facts = json.loads(event.facts) if event.what == "refused" and event.run == run.uid else {}
+            found = facts if facts.get("request") == request else found
+        if len(page) < EVENTS_PAGE:
+            break
+        after = page[-1].seq
+    return None if found is None else overrun_in(found)
+
+
+async def remember_cost(op: AdmitCall, root: RunRow, reserved: str) -> tuple[str, dict[str, str]]:
+    """The charge of a new call, reserved or planned, and what it is by unit."""
+    if not reserved and op.costs.wants and not root.charged:
+        await UpdateRun(root, {"charged": 1})
+    charge = planned(op.costs)
+    return reserved or written(charge), charge.totals(RESERVED)
+
+
+# ---- a call that is in the ledger ---------------------------------------------------------
+
+
+async def pay_start(
+    run: RunRow, root: RunRow, call: CallRow, approval: ApprovalRow | None, need: Need | None, *, now: float, by: str
+) -> Overrun | tuple[CallRow, ApprovalRow] | None:
+    """What a recorded call costs is reserved for its first start, and with a pivot what its outbox will.
+
+    Otherwise which budget has not enough; or, where that asks a person, the call held and the request.
+    """
+    pivots = call.kind == "pivot" and not call.violation and root.charged
+    calls = {one.id: one for one in (call, *(await outbox_of(run) if pivots else ()))}
+    let = {} if approval is None else limits_in(approval)
+    over = await _reserve_recorded(calls.values(), root, now)
+    if over is not None and _is_let(over, let):
+        over = await _reserve_recorded(calls.values(), root, now, passing=dict.fromkeys(calls, let), by=approval)
+    if over is None:
+        return None
+    ask = read_charge(call.cost).ask if call.cost else ("", "")
+    if not over.want.holds or not (any(ask) or call.approval):
+        await refused(over, run, root, now, by=by, request=call.id)
+        return replace(over, also=())
+    asked = need_for(over, await _unused(ask, call), need or approval)
+    if approval is not None:
+        return await replace_request(run, call, approval, asked, "changed", at=now, by=by, epoch=root.epoch)
+    return await ask_anew(run, call, asked, at=now, by=by, epoch=root.epoch)
+
+
+async def pay_staged(
+    run: RunRow, root: RunRow, calls: Iterable[CallRow], *, terms: TermsOf, now: float, by: str
+) -> Overrun | list[CallRow] | None:
+    """What is staged is reserved by what lets it go. Otherwise which budget has not enough, or who waits for a person."""
+    calls = list(calls)
+    requests: dict[str, ApprovalRow] = {}
+    for call in calls:
+        request = await FindApproval(call.approval) if call.cost and call.approval else None
+        if request is not None:
+            requests[call.id] = request
+    let = {id: limits_in(request) for id, request in requests.items() if request.state in ("approved", "used")}
+    over = await _reserve_recorded(calls, root, now, passing=let)
+    if over is None or not over.want.holds:
+        return over and replace(over, also=())
+    asked: list[CallRow] = []
+    for call, charge in await _unpaid(calls):
+        before = let.get(call.id, {})
+        mine = [one for one in (over, *over.also) if _is_of(one, charge.wants) and limit_of(one.want) not in before]
+        if mine:
+            rule = terms[call.id].need if call.id in terms else None
+            ask = await _unused(charge.ask, call)
+            need = need_for(replace(mine[0], also=tuple(mine[1:])), ask, rule or requests.get(call.id), before=before)
+            asked.append(await _ask_about_money(run, call, requests.get(call.id), need, at=now, by=by, root=root))
+    return asked
+
+
+async def _ask_about_money(
+    run: RunRow, call: CallRow, old: ApprovalRow | None, need: Need, *, at: float, by: str, root: RunRow
+) -> CallRow:
+    """A staged call waits for a person; where somebody was asked about it before, that request is over."""
+    if old is None:
+        return (await ask_anew(run, call, need, at=at, by=by, epoch=root.epoch))[0]
+    return (await replace_request(run, call, old, need, "changed", at=at, by=by, epoch=root.epoch))[0]
+
+
+async def _reserve_recorded(
+    calls: Iterable[CallRow],
+    root: RunRow,
+    now: float,
+    *,
+    passing: Mapping[str, Mapping[str, int]] | None = None,
+    by: ApprovalRow | None = None,
+) -> Overrun | None:
+    """``passing``: by call, which limits a person let it pass."""
+    let = passing or {}
+    charges = await _unpaid(calls)
+    if not charges:
+        return None
+    charges = [
+        (call, _passing(call, charge, let[call.id], by) if call.id in let else charge) for call, charge in charges
+    ]
+    wants = [want for _, charge in charges for want in charge.wants]
+    taken = await reserve(wants, root, now=now, wide=True)
+    if taken.over is not None:
+        return replace(taken.over, tool=_tools_of(taken.over, _named(charges)))
+    await _write_reserved(charges, list(taken.parts))
+    return None
+
+
+def _passing(call: CallRow, charge: Charge, let: Mapping[str, int], by: ApprovalRow | None) -> Charge:
+    wants = tuple(replace(want, passes=True) if limit_of(want) in let else want for want in charge.wants)
+    if wants == charge.wants:
+        return charge
+    return replace(charge, wants=wants, passed=call.approval if by is None else by.id)
+
+
+async def replanned(call: CallRow, op: AdmitCall) -> CallRow:
+    """The call with the caps of today, where it was not paid for yet and costs what it did: who asks again knows them."""
+    if not call.cost or call.state not in ("held", "ready") or call.digest != op.digest:
+        return call
+    charge = read_charge(call.cost)
+    if charge.phase != PLANNED or charge.wants == op.costs.wants:
+        return call
+    if charge.costs != planned(op.costs).costs:
+        return call  # a person may have been told what it costs
+    return await UpdateCall(call, {"cost": written(replace(charge, wants=op.costs.wants))})
+
+
+async def outbox_of(run: RunRow) -> list[CallRow]:
+    """The staged calls of this run that cost something."""
+    waiting = await ListCalls(run.root, ("held", "ready"))
+    return [call for call in waiting if call.run == run.uid and call.is_staged and call.cost]
+
+
+async def with_actuals(call: CallRow, op: SettleCall, root: RunRow, now: float) -> str:
+    """The call's charge with what its body said that it spent; what nobody reserved is taken now, cap or not."""
+    charge = read_charge(call.cost) if call.cost else Charge(RESERVED)
+    said = {unit for unit, _ in op.spent}
+    charge.silent = tuple(unit for unit in charge.said if unit not in said)
+    for unit, amount in op.spent:
+        charge.said[unit] = charge.said.get(unit, 0) + amount  # an earlier attempt may have spent as well
+        charge.costs.setdefault(unit, (0, ONE))
+    known = {unit for _, unit, _ in charge.taken}
+    wants = [want for want in op.wants if want.unit not in known]  # an earlier attempt may have said it, too
+    if wants:
+        taken = await reserve(wants, root, now=now, wide=True, forced=True)
+        charge.taken += taken.parts
+    return written(charge)
+
+
+# ---- asking a person ----------------------------------------------------------------------
+
+
+def need_for(
+    over: Overrun, ask: tuple[str, str], rule: Need | ApprovalRow | None, *, before: Mapping[str, int] | None = None
+) -> Need:
+    """What a person is asked about a call that would pass caps; what a rule asks for besides is part of it.
+
+    ``before``: the limits that somebody let this call pass already.
+    """
+    overs = (over, *over.also)
+    why = limit_words((decimal_of(one.want.cap), one.want.unit, one.want.per, one.want.every) for one in overs)
+    limits = {**(before or {}), **{limit_of(one.want): one.asked for one in overs}}
+    policy = BUDGET + ",".join(f"{name}={text_of(amount)}" for name, amount in sorted(limits.items()))
+    need = Need(ask[0], ask[1], why=why, policy=policy)
+    if rule is None:
+        return need
+    if isinstance(rule, ApprovalRow):
+        return replace(need, needed=rule.needed, roles=_listed(rule.roles), reasons=_listed(rule.reasons))
+    return replace(need, needed=rule.needed, roles=rule.roles, reasons=rule.reasons, expires_s=rule.expires_s)
+
+
+def limit_of(want: Want) -> str:
+    """The name of a limit in a request: of another cap it is another limit."""
+    return digest("limit", want.unit, want.cap, want.per, want.every, want.tool)[:16] if want.holds else ""
+
+
+def limits_in(request: ApprovalRow) -> dict[str, int]:
+    """Which limits a request asks to pass, and with how much; none where it is not about a budget."""
+    if not request.is_about_money:
+        return {}
+    parts = [part.partition("=") for part in request.policy.removeprefix(BUDGET).split(",")]
+    return {name: amount_in(amount) for name, _, amount in parts if name and amount}
+
+
+def _is_let(over: Overrun, let: Mapping[str, int]) -> bool:
+    """Whether somebody said yes to all of it: a yes is for the limits, and for as much, as who said it was told."""
+    return all(one.asked <= let.get(limit_of(one.want), -1) for one in (over, *over.also))
+
+
+async def _unused(ask: tuple[str, str], call: CallRow) -> tuple[str, str]:
+    """Id and nonce for one more request: what came with the call, or made of its last request where that is used."""
+    if any(ask) and await FindApproval(ask[0]) is None:
+        return ask
+    last = await FindApproval(call.approval)
+    assert last is not None, "a call names a request of this ledger"
+    return f"apr_{digest('asked again', last.id)[:24]}", digest("asked again", last.nonce)
+
+
+def asked_again(op: AdmitCall, request: ApprovalRow) -> Need | None:
+    """The same once more, for a request that ran out; None: it was not about a budget."""
+    if not request.is_about_money or not any(op.costs.ask):
+        return None
+    return Need(
+        *op.costs.ask, why=request.rule, policy=request.policy, needed=request.needed,
+        roles=_listed(request.roles), reasons=_listed(request.reasons),
+    )  # fmt: skip
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
+
+
+# ---- charges ------------------------------------------------------------------------------
+
+
+async def _unpaid(calls: Iterable[CallRow]) -> list[tuple[CallRow, Charge]]:
+    charges = [(call, read_charge(call.cost)) for call in calls if call.cost]
+    return [(call, charge) for call, charge in charges if charge.phase == PLANNED]
+
+
+def _reserved(charge: Charge, parts: Iterable[tuple[str, str, int]]) -> Charge:
+    return replace(charge, phase=RESERVED, taken=list(parts), wants=())
+
+
+async def _write_reserved(charges: Iterable[tuple[CallRow, Charge]], parts: list[tuple[str, str, int]]) -> None:
+    for call, charge in charges:
+        mine = [parts.pop(0) for want in charge.wants if want.per != "call"]
+        await UpdateCall(call, {"cost": written(_reserved(charge, mine))})
+
+
+def _named(charges: Iterable[tuple[CallRow, Charge]]) -> list[tuple[str, tuple[Want, ...]]]:
+    return [(call.tool, charge.wants) for call, charge in charges]
+
+
+def _tools_of(over: Overrun, asked: Iterable[tuple[str, tuple[Want, ...]]]) -> str:
+    """Who asked for it: the tools whose wants are of this budget."""
+    return ", ".join(dict.fromkeys(tool for tool, wants in asked if _is_of(over, wants)))
+
+
+def _is_of(over: Overrun, wants: Iterable[Want]) -> bool:
+    same = replace(over.want, amount=0, passes=False)
+    return any(replace(want, amount=0, passes=False) == same for want in wants)

@@ -1,0 +1,214 @@
+"""Records of other ledgers: read out whole, and added so that nothing here ever works with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from typing import Any, Final, TypeVar
+
+from amends.encoding.chain import storable
+from amends.errors import BadBundle, LedgerTampered, RunTaken
+from amends.ledger.changes import note, run_bound
+from amends.ledger.operations import EVENTS_MAX, FindTrees, HasLoaded, LoadRecords, ReadRecord, Record, RunsOf
+from amends.ledger.rows import (
+    LOADED,
+    AddEvent,
+    AddMark,
+    ApprovalRow,
+    ApprovalsOf,
+    CallRow,
+    EventRow,
+    FindApproval,
+    FindCall,
+    FindMark,
+    FindRun,
+    InsertApproval,
+    InsertCall,
+    InsertRun,
+    ListCalls,
+    ListTree,
+    MarkRow,
+    Now,
+    PageEvents,
+    RunRow,
+)
+
+MARK: Final = "loaded"
+PAGE: Final = 500
+T = TypeVar("T", RunRow, CallRow, ApprovalRow)
+
+
+async def find_trees(op: FindTrees) -> list[RunRow]:
+    """See ``FindTrees``."""
+    found: dict[str, RunRow] = {}
+    for run in await RunsOf(op.tenant, op.id):
+        root = run if run.uid == run.root else await FindRun(run.root)
+        assert root is not None, "a child has a root"
+        found.setdefault(root.uid, root)
+    return list(found.values())
+
+
+async def read_record(op: ReadRecord) -> Record | None:
+    """See ``ReadRecord``. The root is locked first, where rows can be: nothing of the tree changes while it is read."""
+    if await FindRun(op.root) is None:
+        return None
+    events: list[EventRow] = []
+    while page := await PageEvents(op.root, None, events[-1].seq if events else 0, PAGE):
+        events += page
+        if len(events) > EVENTS_MAX:
+            raise BadBundle(f"run tree {op.root} has more than {EVENTS_MAX:,} events")
+    runs, calls, approvals = await ListTree(op.root), await ListCalls(op.root), await ApprovalsOf(op.root)
+    return Record(tuple(runs), tuple(calls), tuple(events), tuple(approvals))
+
+
+async def has_loaded(_op: HasLoaded) -> bool:
+    """See ``HasLoaded``."""
+    return await FindMark(MARK) is not None
+
+
+async def load_records(op: LoadRecords) -> list[str]:
+    """See ``LoadRecords``."""
+    coming_in = sorted(op.records, key=lambda one: one.root.uid)
+    if op.repeated and await FindRun(op.uid, peek=True) is not None:
+        heads = await _told_heads(op.uid)
+        return [one.root.uid for one in coming_in if one.events[-1].hash in heads]
+    coming = {run.uid for record in coming_in for run in record.runs}
+    fresh = [one for one in coming_in if not await _is_here(one) and await _is_free(one, coming)]
+    if not fresh:
+        return []
+    now = await Now()
+    await AddMark(MarkRow(MARK, "", now))
+    # Runs first, in one order: whoever loads the same at the same time waits here, and then finds them.
+    for record in fresh:
+        for run in record.runs:
+            await InsertRun(_at_rest(run))
+    seqs = await _add_events(fresh)
+    for record in fresh:
+        for call in record.calls:
+            await InsertCall(_kept_apart(call, seqs))
+        for asked in record.approvals:
+            await InsertApproval(_decided(asked, seqs))
+    # Last, so that the newest event of the ledger is one of its own: its time is what the next one may not precede.
+    await _tell(op, fresh, now)
+    return [record.root.uid for record in fresh]
+
+
+async def _is_here(record: Record) -> bool:
+    """Whether the ledger has this very tree, at least as far as it goes here."""
+    mine = await FindRun(record.root.uid, peek=True)
+    if mine is None:
+        return False
+    chain = {event.n: event.hash for event in record.events}
+    after, newest = 0, 0
+    while page := await PageEvents(mine.root, None, after, PAGE):
+        after, newest = page[-1].seq, page[-1].n
+        if any(chain.get(event.n, event.hash) != event.hash for event in page):
+            raise RunTaken(
+                f"run {record.root.id} is here already and says something else than the bundle", run_id=record.root.id
+            )
+        if newest >= len(chain):
+            return True
+    raise RunTaken(
+        f"run {record.root.id} is here already, as it stood {len(chain) - newest} events earlier",
+        run_id=record.root.id,
+    )
+
+
+async def _is_free(record: Record, coming: set[str]) -> bool:
+    """Return whether this tree may be added; False where somebody has added it since we looked. Else raise ``RunTaken``.
+
+    On a server every statement sees what others have committed by then, the second one too. What is taken now may be
+    this very tree, loaded by who was faster: whole, since its transaction is.
+    """
+    taken = await _taken(record, coming)
+    if taken is None:
+        return True
+    if await _is_here(record):
+        return False
+    raise taken
+
+
+async def _taken(record: Record, coming: set[str]) -> RunTaken | None:
+    for run in record.runs:
+        if await FindRun(run.uid, peek=True) is not None:
+            return RunTaken(f"the uid {run.uid} of run {run.id} is another run's here", run_id=run.id)
+        for other in await RunsOf(run.tenant, run.id):
+            if other.uid not in coming and (other.origin != run.origin or other.generation == run.generation):
+                whose = f"loaded from {other.origin}" if other.origin else "of this ledger"
+                return RunTaken(f"the id {run.id} is taken by a run {whose}", run_id=run.id)
+    for call in record.calls:
+        if await FindCall(call.id) is not None:
+            return RunTaken(f"call {call.id} of run {call.run_id} is another run's here", run_id=call.run_id)
+    for asked in record.approvals:
+        if await FindApproval(asked.id) is not None:
+            return RunTaken(f"approval {asked.id} of run {asked.run_id} is another run's here", run_id=asked.run_id)
+    return None
+
+
+async def _add_events(records: Iterable[Record]) -> dict[int, int]:
+    """Write the chains again, which must give the same links; the new place of each event, by its old one."""
+    events = sorted((event for record in records for event in record.events), key=lambda event: event.seq)
+    seqs: dict[int, int] = {0: 0}
+    for event in events:
+        said = {field.name: getattr(event, field.name) for field in fields(AddEvent)}
+        seqs[event.seq] = await AddEvent(**{name: _storable(value) for name, value in said.items()})
+    for record in records:
+        last = record.events[-1]
+        page = await PageEvents(last.root, None, seqs[last.seq] - 1, 1)
+        if not page or (page[0].n, page[0].hash) != (last.n, last.hash):
+            raise LedgerTampered(f"the events of run {record.root.id} do not hang together", run_id=record.root.id)
+    return seqs
+
+
+def _at_rest(run: RunRow) -> RunRow:
+    """Nobody's: no worker wakes for it, and no owner is waited for."""
+    return replace(
+        _cleaned(run), owner="", opener="", lease_s=0.0, lease_until=0.0, wake_at=None, suspended=0, locked=0, charged=0,
+        lease_boot="", lease_mono=None, silent_boot="", silent_mono=None, silent_at=None,
+    )  # fmt: skip
+
+
+def _kept_apart(call: CallRow, seqs: dict[int, int]) -> CallRow:
+    """Under a key that no request here has."""
+    return replace(
+        _cleaned(call),
+        key=f"{LOADED}{call.id}:{call.key}",
+        seq=seqs[call.seq],
+        settled_seq=seqs[call.settled_seq],
+    )
+
+
+def _decided(asked: ApprovalRow, seqs: dict[int, int]) -> ApprovalRow:
+    """Nobody is told of it, and it is nobody's first use."""
+    use = f"{LOADED}{asked.use_key}" if asked.use_key else ""
+    return replace(
+        _cleaned(asked), seq=seqs[asked.seq], used_seq=seqs[asked.used_seq], tell_at=None, teller="", use_key=use
+    )
+
+
+async def _tell(op: LoadRecords, records: list[Record], now: float) -> None:
+    heads = [[record.root.origin, record.root.id, record.events[-1].n, record.events[-1].hash] for record in records]
+    run = RunRow(
+        uid=op.uid, id=op.id, tenant=op.tenant, generation=1, root=op.uid, parent="", state="open", created_at=now,
+        epoch=1,
+    )  # fmt: skip
+    await InsertRun(replace(run, state="committed", closed_at=now))
+    await note(run, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=1, row=run_bound(run))
+    await note(run, "runs loaded", at=now, by=op.owner, epoch=1, heads=heads)
+    await note(run, "run", at=now, by=op.owner, epoch=1, frm="open", to="committed")
+
+
+async def _told_heads(uid: str) -> set[str]:
+    """The newest hashes of what this load has added."""
+    told = [event for event in await PageEvents(uid, None, 0, PAGE) if event.what == "runs loaded"]
+    return {head[-1] for event in told for head in json.loads(event.facts)["heads"]}
+
+
+def _cleaned(row: T) -> T:
+    """With texts that every database can hold."""
+    return replace(row, **{field.name: _storable(getattr(row, field.name)) for field in fields(row)})
+
+
+def _storable(value: Any) -> Any:
+    return storable(value) if isinstance(value, str) and not value.isprintable() else value

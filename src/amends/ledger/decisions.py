@@ -1,0 +1,383 @@
+"""People's words on requests: yes, no, never mind, ask again, ask for this instead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from amends.encoding.chain import proof, storable
+from amends.errors import TransitionRefused
+from amends.ledger.admission import admit_by_law
+from amends.ledger.approvals import REVIVED, as_before, ask_anew, binding, is_enough, is_requester, resting
+from amends.ledger.changes import (
+    delegation_said,
+    find_run,
+    goal_said,
+    is_delegated,
+    move_approval,
+    move_call,
+    move_run,
+    note,
+    owned,
+    refuse_record,
+)
+from amends.ledger.operations import (
+    AskAgain,
+    DecideApproval,
+    Delegate,
+    EditApproval,
+    ExpireApprovals,
+    ReadApproval,
+    SearchApprovals,
+    VoidApproval,
+)
+from amends.ledger.rows import (
+    OPEN,
+    AddDelegation,
+    AddEvent,
+    ApprovalRow,
+    ApprovalsOf,
+    CallRow,
+    DelegationRow,
+    DelegationsTo,
+    EventRow,
+    FindApproval,
+    FindCall,
+    FindKey,
+    ListCalls,
+    MoveTime,
+    Now,
+    PageApprovals,
+    PageEvents,
+    Requested,
+    Ruled,
+    RunRow,
+    UpdateApproval,
+    UpdateRun,
+    person,
+)
+from amends.states import FREES_KEY
+
+# ---- deciding -----------------------------------------------------------------------------
+
+
+async def decide_approval(op: DecideApproval) -> Ruled:
+    """See ``DecideApproval``."""
+    approval, call = await _found(op.approval)
+    now = await Now()
+    await MoveTime(now)
+    again = approval.state == "approved" and op.verb == "approve" and op.digest == approval.digest
+    if (op.repeated or again) and _is_said(approval, op, again=again):
+        return Ruled(approval, call, now)  # said before, and the answer was lost; or a button pressed twice
+    run = await find_run(call.run)
+    refuse_record(run)
+    epoch = (await find_run(call.root)).epoch
+    void = await _why_void(approval, call, op, now)
+    if void:
+        if void == "expired" and approval.state in OPEN:
+            approval = await move_approval(run, approval, "expired", at=now, by=op.by, epoch=epoch)
+        return Ruled(approval, call, now, void)
+    # What expired can still be withdrawn, as long as its call waits.
+    waits = op.verb == "withdraw" and call.approval == approval.id and call.state in ("held", "ready")
+    decided = approval.state not in OPEN or (approval.state == "approved" and op.verb in ("approve", "bypass"))
+    if decided and not waits:
+        raise TransitionRefused(
+            f"approval {approval.id} ({approval.tool}) is {approval.state} already", frm=approval.state, to=op.verb
+        )
+    match op.verb:
+        case "approve" | "bypass":
+            approval, call = await _say_yes(approval, call, run, op, now, epoch)
+        case "reject":
+            approval, call = await _say_no(approval, call, run, op, now, epoch)
+        case "withdraw":
+            await note(run, "withdrawn", at=now, by=op.by, epoch=epoch, call=call.id, approval=approval.id, why=op.why)
+            call = await move_call(run, call, "dropped", at=now, by=op.by, epoch=epoch, why=op.why, settled_at=now)
+            if run.staged_pivot == call.id:
+                await UpdateRun(run, {"staged_pivot": ""})
+            approval = await _again(approval)
+    await let_go_on(call, approval, at=now, by=op.by)
+    return Ruled(await _again(approval), await _look(call), now)
+
+
+async def _why_void(approval: ApprovalRow, call: CallRow, op: DecideApproval, now: float) -> str:
+    if op.verb == "withdraw":
+        return ""
+    if approval.state == "used":
+        return "used"
+    if approval.state_at(now) == "expired":
+        return REVIVED if approval.reason == REVIVED else "expired"
+    if op.verb == "reject":
+        return "" if _may_decide(approval, op.roles) else "role"
+    if approval.state == "cancelled" or op.digest != approval.digest or binding(approval, call) != approval.digest:
+        return "changed"
+    if is_requester(approval, op.by) or is_requester(approval, op.behalf):
+        return "self"
+    if op.behalf and await _delegation(approval, op, now) is None:
+        return "role"
+    return "" if op.verb == "bypass" or _may_decide(approval, op.roles) else "role"
+
+
+def _may_decide(approval: ApprovalRow, roles: Iterable[str]) -> bool:
+    wanted = set(json.loads(approval.roles))
+    return not wanted or bool(wanted & set(roles))
+
+
+async def _delegation(approval: ApprovalRow, op: DecideApproval, now: float) -> EventRow | None:
+    """Return the event of the delegation by which this person may decide for the other one; None: there is none.
+
+    A row alone is nobody's word: whoever can write the database can add one and remove it again.
+    """
+    for word in await DelegationsTo(approval.tenant, person(op.by)):
+        if word.by_whom == person(op.behalf) and word.made_at <= now < word.until_at:
+            said = await PageEvents(word.id, None, 0, 1)
+            if said and is_delegated(word, said[0]):
+                return said[0]
+    return None
+
+
+def _is_said(approval: ApprovalRow, op: DecideApproval, *, again: bool = False) -> bool:
+    """Whether this very word was heard before; ``again``: in whatever words."""
+    match op.verb:
+        case "approve" | "bypass":
+            return any(said["by"] == op.by and (again or said["why"] == op.why) for said in approval.yeses)
+        case "reject":
+            return (approval.state, approval.by_whom, approval.reason) == ("rejected", op.by, op.why)
+    return approval.state == "cancelled"
+
+
+async def _say_yes(
+    approval: ApprovalRow, call: CallRow, run: RunRow, op: DecideApproval, now: float, epoch: int
+) -> tuple[ApprovalRow, CallRow]:
+    yes: dict[str, Any] = {
+        "by": op.by, "for": op.behalf, "roles": list(op.roles), "why": op.why, "at": now,
+        "bypass": op.verb == "bypass",
+    }  # fmt: skip
+    word = await _delegation(approval, op, now) if op.behalf else None
+    given_by: dict[str, Any] = {} if word is None else {"behalf": op.behalf, "delegation": [word.root, word.hash]}
+    yes |= {} if word is None else {"delegation": word.root}
+    yeses = [said for said in approval.yeses if person(said["by"]) != person(op.by)]
+    yeses.append(yes)
+    enough = is_enough(yeses, approval.needed, json.loads(approval.roles))
+    given = json.dumps(yeses, ensure_ascii=False)
+    if not enough:
+        await note(
+            run, "approval given", at=now, by=op.by, epoch=epoch, call=call.id, approval=approval.id, why=op.why,
+            of=approval.needed, given=proof(given), **given_by,
+        )  # fmt: skip
+        return await UpdateApproval(approval, {"given": given}), call
+    why = f"bypass: {op.why}" if op.verb == "bypass" else op.why
+    approval = await move_approval(
+        run, approval, "approved", at=now, by=op.by, epoch=epoch, why=why, facts=given_by, given=given, by_whom=op.by,
+        decided_at=now,
+    )  # fmt: skip
+    if call.state == "held" and not call.is_staged:
+        call = await move_call(run, call, "ready", at=now, by=op.by, epoch=epoch, facts={"approval": approval.id})
+    return approval, call
+
+
+async def _say_no(
+    approval: ApprovalRow, call: CallRow, run: RunRow, op: DecideApproval, now: float, epoch: int
+) -> tuple[ApprovalRow, CallRow]:
+    said: dict[str, Any] = {"by_whom": op.by, "reason": op.why, "decided_at": now}
+    approval = await move_approval(run, approval, "rejected", at=now, by=op.by, epoch=epoch, why=op.why, **said)
+    error = json.dumps([op.by, op.why], ensure_ascii=False)
+    call = await move_call(run, call, "refused", at=now, by=op.by, epoch=epoch, why=op.why, error=error, settled_at=now)
+    if run.staged_pivot == call.id and run.phase == "open" and run.goal != "rollback":
+        # Without its pivot the run has nothing to commit to; and nobody who was told no asks again by running again.
+        why = f"{op.by} rejected {call.tool}: {op.why}"
+        aim = {"goal": "rollback", "goal_by": "person", "goal_why": why}
+        await note(run, "goal", at=now, by=op.by, epoch=epoch, to="rollback", why=op.why, **goal_said(run, aim))
+        await UpdateRun(run, {"staged_pivot": "", **aim})
+    return approval, call
+
+
+async def let_go_on(call: CallRow, approval: ApprovalRow, *, at: float, by: str) -> None:
+    """A person has spoken: whoever can go on with a run that nobody holds may do so, and its caller may come back."""
+    run, root = await find_run(call.run), await find_run(call.root)
+    if root.closed_at is not None:
+        return
+    for one in {run.uid: run, root.uid: root}.values():
+        if one.state == "blocked":
+            await move_run(one, one.came_from, at=at, by=by, epoch=root.epoch, came_from="", causes="[]")
+    run, root = await find_run(call.run), await find_run(call.root)
+    if root.owner:
+        return
+    changes = await resting(root, at, at_least=approval.expires_at)
+    if run.goal == "rollback":
+        changes = {"suspended": 0, "wake_at": at}
+    await UpdateRun(root, changes)
+
+
+# ---- asking again -------------------------------------------------------------------------
+
+
+async def ask_again(op: AskAgain) -> Ruled:
+    """See ``AskAgain``."""
+    approval, call = await _found(op.approval)
+    now = await Now()
+    await MoveTime(now)
+    if op.repeated and call.approval == op.id:
+        return Ruled(await _again(await FindApproval(op.id)), call, now)
+    run = await find_run(call.run)
+    epoch = (await find_run(call.root)).epoch
+    if call.state not in ("held", "ready") or call.approval != approval.id or approval.state_at(now) != "expired":
+        raise TransitionRefused(
+            f"approval {approval.id} ({approval.tool}) is {approval.state_at(now)}, its call {call.state}: "
+            "only what expired and still waits is asked for again",
+            frm=approval.state,
+            to="pending",
+        )
+    await _goes_on(run, to="pending")
+    if approval.state in OPEN:
+        await move_approval(run, approval, "expired", at=now, by=op.by, epoch=epoch)
+    need = as_before(approval, op.id, op.nonce)
+    call, made = await ask_anew(run, call, need, at=now, by=op.by, epoch=epoch, follows=approval.id, why=op.why)
+    await let_go_on(call, made, at=now, by=op.by)
+    return Ruled(made, await _look(call), now)
+
+
+async def edit_approval(op: EditApproval) -> Ruled:
+    """See ``EditApproval``. The old call is refused, and says what to ask for instead."""
+    approval, call = await _found(op.approval)
+    now = await Now()
+    await MoveTime(now)
+    new = await FindCall(op.instead.call_id)
+    if op.repeated and new is not None:
+        return Ruled(await _again(await FindApproval(new.approval)), new, now)
+    if call.state not in ("held", "ready") or call.approval != approval.id:
+        raise TransitionRefused(
+            f"approval {approval.id} ({approval.tool}) is {approval.state}, its call {call.state}: nobody is asked",
+            frm=approval.state,
+            to="rejected",
+        )
+    if not _may_decide(approval, op.roles):
+        return Ruled(approval, call, now, "role")
+    run, root = await find_run(call.run), await find_run(call.root)
+    await _goes_on(run, to="rejected")
+    assert op.instead.need is not None, "other arguments are asked for under conditions at least as strict"
+    reason = f"{op.why}; ask for it with {op.instead.args} instead"
+    staged = run.staged_pivot == call.id
+    if staged:
+        run = await UpdateRun(run, {"staged_pivot": ""})
+    if approval.state in OPEN:
+        said: dict[str, Any] = {"by_whom": op.by, "reason": reason, "decided_at": now}
+        await move_approval(run, approval, "rejected", at=now, by=op.by, epoch=root.epoch, why=reason, **said)
+    error = json.dumps([op.by, reason], ensure_ascii=False)
+    await move_call(run, call, "refused", at=now, by=op.by, epoch=root.epoch, why=reason, error=error, settled_at=now)
+    known = await FindKey(op.instead.key)
+    if known is not None and known.state not in FREES_KEY:
+        raise TransitionRefused(
+            f"{known.tool} with these arguments is {known.state} already ({known.id})", frm=known.state, to="held"
+        )
+    need = replace(op.instead.need, editors=(*approval.edited_by, op.by))
+    instead = replace(op.instead, run=run.uid, root=root.uid, repeated=False, need=need)
+    answer = await admit_by_law(instead, run, root, now, 1 if known is None else known.generation + 1)
+    if answer.call is None or answer.approval is None:
+        raise TransitionRefused(
+            f"{call.tool} cannot be asked for with these arguments now ({answer.law})", frm=call.state, to="held"
+        )
+    await let_go_on(answer.call, answer.approval, at=now, by=op.by)
+    return Ruled(answer.approval, answer.call, now)
+
+
+async def _goes_on(run: RunRow, *, to: str) -> None:
+    """Raise where nobody is asked anything new: the run, or the one it is inside of, is on its way back."""
+    for one in (run, await find_run(run.root)):
+        if one.phase == "rolling_back" or (one.phase == "open" and one.goal == "rollback"):
+            raise TransitionRefused(f"run {one.id} is being taken back: nobody is asked any more", frm=one.state, to=to)
+
+
+async def expire_approvals(op: ExpireApprovals) -> RunRow:
+    """See ``ExpireApprovals``."""
+    root = await owned(op.root, op.owner, op.epoch)
+    now = await Now()
+    await MoveTime(now)
+    waiting = {call.approval: call for call in await ListCalls(root.uid, ("held", "ready")) if call.approval}
+    for row in await ApprovalsOf(root.uid) if waiting else ():
+        call = waiting.get(row.id)
+        if call is None or row.state not in OPEN or row.lives(now):
+            continue
+        run = await find_run(call.run)
+        await move_approval(run, row, "expired", at=now, by=op.owner, epoch=op.epoch)
+        if call.state == "ready" and not call.is_staged:
+            await move_call(run, call, "held", at=now, by=op.owner, epoch=op.epoch, facts={"approval": row.id})
+    return await find_run(root.uid)
+
+
+async def void_approval(op: VoidApproval) -> Ruled:
+    """See ``VoidApproval``."""
+    approval, call = await _found(op.approval)
+    now = await Now()
+    await MoveTime(now)
+    if approval.state not in OPEN:
+        return Ruled(approval, call, now)
+    run, root = await find_run(call.run), await find_run(call.root)
+    said: dict[str, Any] = {"reason": REVIVED, "by_whom": op.by, "decided_at": now}
+    approval = await move_approval(run, approval, "expired", at=now, by=op.by, epoch=root.epoch, why=op.why, **said)
+    if call.state == "ready" and not call.is_staged:
+        call = await move_call(run, call, "held", at=now, by=op.by, epoch=root.epoch, facts={"approval": approval.id})
+    return Ruled(approval, call, now)
+
+
+# ---- delegating, reading ------------------------------------------------------------------
+
+
+async def delegate(op: Delegate) -> DelegationRow:
+    """See ``Delegate``."""
+    now = await Now()
+    await MoveTime(now)
+    known = [one for one in await DelegationsTo(op.tenant, person(op.to)) if one.id == op.id]
+    if known:
+        return known[0]  # said before, and the answer was lost
+    by, to, why = storable(person(op.by)), storable(person(op.to)), storable(op.why)
+    row = DelegationRow(op.id, op.tenant, by, to, op.until_at, why, now, 0)
+    # It belongs to no run: its event is a chain of its own, which checkpoints name like any other.
+    seq = await AddEvent(
+        at=now, root=row.id, run=row.id, run_id=row.id, tenant=row.tenant, call="", what="delegated", frm="", to_state="",
+        by_whom=op.by, epoch=0, facts=delegation_said(row),
+    )  # fmt: skip
+    row = replace(row, seq=seq)
+    assert await AddDelegation(row), "the id of a delegation is new"
+    return row
+
+
+async def read_approval(op: ReadApproval) -> Requested | None:
+    """See ``ReadApproval``."""
+    row = await FindApproval(op.approval)
+    call = None if row is None else await FindCall(row.call)
+    return None if row is None or call is None else Requested(row, call, await Now())
+
+
+async def search_approvals(op: SearchApprovals) -> list[Requested]:
+    """See ``SearchApprovals``."""
+    now = await Now()
+    found: list[Requested] = []
+    for row in await PageApprovals(op.tenant, op.states, op.before, op.limit):
+        call = await FindCall(row.call)
+        assert call is not None, "a request names a call of this ledger"
+        found.append(Requested(row, call, now))
+    return found
+
+
+async def _found(id: str) -> tuple[ApprovalRow, CallRow]:
+    row = await FindApproval(id)
+    if row is None:
+        raise LookupError(f"there is no approval {id!r} in this ledger")
+    call = await FindCall(row.call)
+    assert call is not None, "a request names a call of this ledger"
+    return row, call
+
+
+async def _again(approval: ApprovalRow | None) -> ApprovalRow:
+    assert approval is not None, "a request is never removed"
+    row = await FindApproval(approval.id)
+    assert row is not None, "a request is never removed"
+    return row
+
+
+async def _look(call: CallRow) -> CallRow:
+    found = await FindCall(call.id)
+    assert found is not None, "a call is never removed"
+    return found

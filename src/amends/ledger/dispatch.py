@@ -1,0 +1,111 @@
+"""Which flow answers which operation: the whole seam between engine and ledger, on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from amends.ledger import (
+    admission,
+    approvals,
+    audit,
+    bundles,
+    decisions,
+    ending,
+    forks,
+    opening,
+    operations,
+    reading,
+    retention,
+    settlement,
+)
+from amends.ledger.flow import Flow
+
+INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] = {
+    operations.OpenRun: opening.open_run,
+    operations.OpenChild: opening.open_child,
+    operations.ClaimRun: opening.claim_run,
+    operations.RenewLeases: opening.renew_leases,
+    operations.LetGo: opening.let_go,
+    operations.DueRuns: opening.due_runs,
+    operations.AdmitCall: admission.admit_call,
+    operations.StartCall: settlement.start_call,
+    operations.SettleCall: settlement.settle_call,
+    operations.NoteEvidence: settlement.note_evidence,
+    operations.NoteProbe: settlement.note_probe,
+    operations.WatchDoubt: settlement.watch_doubt,
+    operations.ResolveCall: settlement.resolve_call,
+    operations.DecideCall: settlement.decide_call,
+    operations.RetryCall: settlement.retry_call,
+    operations.BeginRollback: ending.begin_rollback,
+    operations.BeginCompensation: ending.begin_compensation,
+    operations.SettleCompensation: ending.settle_compensation,
+    operations.DecideCommit: ending.decide_commit,
+    operations.CloseRun: ending.close_run,
+    operations.AbandonRun: ending.abandon_run,
+    operations.FinishRun: ending.finish_run,
+    operations.ReadRun: reading.read_run,
+    operations.ReadCall: reading.read_call,
+    operations.ListRuns: reading.list_runs,
+    operations.SearchCalls: reading.search_calls,
+    operations.ReadEvents: reading.read_events,
+    operations.ListLocks: reading.list_locks,
+    operations.ReadChains: audit.read_chains,
+    operations.NoteValue: settlement.note_value,
+    operations.AcceptCall: settlement.accept_call,
+    operations.ForkRun: forks.fork_run,
+    operations.ReadForks: forks.read_forks,
+    operations.ListBudgets: reading.list_budgets,
+    operations.CollectGarbage: retention.collect_garbage,
+    operations.PinKey: retention.pin_key,
+    operations.RewriteTexts: retention.rewrite_texts,
+    operations.DecideApproval: decisions.decide_approval,
+    operations.AskAgain: decisions.ask_again,
+    operations.EditApproval: decisions.edit_approval,
+    operations.ExpireApprovals: decisions.expire_approvals,
+    operations.VoidApproval: decisions.void_approval,
+    operations.Delegate: decisions.delegate,
+    operations.ReadApproval: decisions.read_approval,
+    operations.SearchApprovals: decisions.search_approvals,
+    operations.FindTrees: bundles.find_trees,
+    operations.ReadRecord: bundles.read_record,
+    operations.LoadRecords: bundles.load_records,
+    operations.HasLoaded: bundles.has_loaded,
+    operations.DueNotices: approvals.due_notices,
+    operations.ClaimNotice: approvals.claim_notice,
+    operations.NoteTold: approvals.note_told,
+    operations.DraftCheckpoint: audit.draft_checkpoint,
+    operations.WriteCheckpoint: audit.write_checkpoint,
+    operations.ReadCheckpoints: audit.read_checkpoints,
+    operations.ReadHashes: audit.read_hashes,
+}
+
+READS: Final[frozenset[type[operations.StoreOp[Any]]]] = frozenset(
+    {
+        operations.ReadRun,
+        operations.ReadCall,
+        operations.ListRuns,
+        operations.SearchCalls,
+        operations.ReadEvents,
+        operations.DueRuns,
+        operations.ListLocks,
+        operations.ReadChains,
+        operations.ReadForks,
+        operations.ListBudgets,
+        operations.FindTrees,
+        operations.ReadRecord,
+        operations.HasLoaded,
+        operations.ReadApproval,
+        operations.SearchApprovals,
+        operations.DueNotices,
+        operations.DraftCheckpoint,
+        operations.ReadCheckpoints,
+        operations.ReadHashes,
+    }
+)
+"""Operations that change nothing: a store may answer them without taking its write lock."""
+
+
+def intent(op: operations.StoreOp[Any]) -> Flow[Any]:
+    """The flow that answers ``op``, over the rows of one transaction."""
+    return INTENTS[type(op)](op)

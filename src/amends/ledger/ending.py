@@ -1,0 +1,429 @@
+"""Ending: going back, going forward, closing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from amends.errors import TransitionRefused
+from amends.ledger.admission import not_done, promote, within
+from amends.ledger.approvals import ask_for_more, unready, use_staged
+from amends.ledger.budgets import pay_staged, refused, refused_before
+from amends.ledger.changes import (
+    count_replays,
+    find_run,
+    forks_are_gone,
+    forks_of,
+    goal_said,
+    holds,
+    mark_of,
+    move_call,
+    move_run,
+    note,
+    owned,
+    proof_of,
+    subtree,
+    taken_back,
+    unblock,
+)
+from amends.ledger.locks import staged_names, take_locks
+from amends.ledger.operations import (
+    AbandonRun,
+    BeginCompensation,
+    BeginRollback,
+    CloseRun,
+    DecideCommit,
+    Decision,
+    FinishRun,
+    Rollback,
+    SettleCompensation,
+    Settled,
+    Tree,
+)
+from amends.ledger.reading import tree_of
+from amends.ledger.rows import (
+    CallRow,
+    FindApproval,
+    FindCall,
+    FindRun,
+    ListCalls,
+    ListTree,
+    Now,
+    RunRow,
+    UpdateCall,
+    UpdateRun,
+    Wanted,
+)
+from amends.states import RUN_FINAL, STANDING, UNSETTLED
+
+# ---- backward -----------------------------------------------------------------------------
+
+
+async def begin_rollback(op: BeginRollback) -> Rollback:
+    """See ``BeginRollback``. Over a pivot in flight the goal waits; over one that passed it is refused."""
+    run = await find_run(op.run)
+    root = await find_run(run.root)
+    if op.epoch is not None:
+        root = await owned(run.root, op.owner, op.epoch)
+    if run.phase == "pivoted":
+        return Rollback("refused", run)
+    if run.state in RUN_FINAL:
+        return Rollback("ended", run)
+    now = await Now()
+    if op.mark and not (op.repeated and run.plan == op.plan):
+        if await mark_of(run) != op.mark:
+            return Rollback("stale", run)
+        await note(run, "rollback planned", at=now, by=op.by, epoch=root.epoch, plan=op.plan, why=op.why)
+        run = await UpdateRun(run, {"plan": op.plan})
+    changes: dict[str, str] = {}
+    forks = await forks_of(run)
+    overrules = bool(forks) and op.person and run.goal_by != "person"
+    if run.goal != "rollback" or overrules:
+        named = [fork.id for fork in forks]
+        changes = {"goal": "rollback", "goal_by": "person" if op.person else "self", "goal_why": op.why}
+        said = goal_said(run, changes)
+        await note(
+            run, "goal", at=now, by=op.by, epoch=root.epoch, to="rollback", why=op.why, forks=named or None, **said
+        )
+    if changes and (op.epoch is None or run.pivot or forks or run.state != "open"):
+        run, changes = await UpdateRun(run, changes), {}  # else it is written with its new state
+    if op.epoch is None:
+        await unblock(run, at=now, by=op.by, epoch=root.epoch)
+        return Rollback("deferred", await find_run(op.run))
+    if run.pivot:
+        return Rollback("deferred", run)
+    if forks and not any(one.goal == "rollback" and one.goal_by == "person" for one in (run, root)):
+        return Rollback("forked", run, forks=tuple(forks))
+    tree = await _turn_back(run, op, root.epoch, now, changes)
+    return Rollback("rolling", tree.run, tree)
+
+
+async def _turn_back(run: RunRow, op: BeginRollback, epoch: int, now: float, changes: Mapping[str, str]) -> Tree:
+    """Close the subtree: nothing held starts any more, nothing that backs off is tried again. As it is then."""
+    below: dict[str, RunRow] = {}
+    back: set[str] = set()
+    for one in await subtree(run):
+        below[one.uid] = one
+        if one.uid != run.uid and (one.phase == "pivoted" or one.pivot or one.parent not in back):
+            continue  # a child's pivot stands, or may: it is residue, or a doubt to settle first
+        if one.state == "blocked" and one.came_from in ("open", "rolling_back"):
+            one = await move_run(one, one.came_from, at=now, by=op.by, epoch=epoch, came_from="", causes="[]")
+        if one.state in ("open", "committed"):
+            why = changes if one.uid == run.uid else {}
+            said: dict[str, Any] = {"goal": "rollback", "closed_at": None, **why}
+            one = await move_run(one, "rolling_back", at=now, by=op.by, epoch=epoch, **said)
+        if one.state in ("rolling_back", "rolled_back"):
+            back.add(one.uid)
+        below[one.uid] = one
+    calls: list[CallRow] = []
+    for call in await ListCalls(run.root):
+        if call.run in back and call.state in ("held", "ready", "backing_off"):
+            to = "failed" if call.state == "backing_off" else "dropped"
+            call = await move_call(below[call.run], call, to, at=now, by=op.by, epoch=epoch, settled_at=now)
+        if call.run in below:
+            calls.append(call)
+    return await tree_of(below[run.uid], [*below.values()], calls, now)
+
+
+async def begin_compensation(op: BeginCompensation) -> CallRow | None:
+    """See ``BeginCompensation``. Order: reverse of settling; none while a call of the tree is started."""
+    call = await FindCall(op.call_id)
+    assert call is not None, "a compensation is begun for a call of the ledger"
+    root = await owned(call.root, op.owner, op.epoch)
+    if op.repeated and call.state == "compensating" and call.comp_attempt == op.attempt:
+        return call
+    run = await find_run(call.run)
+    allowed = {"succeeded", "compensation_failed", "compensation_in_doubt"} | ({"in_doubt"} if op.from_doubt else set())
+    if run.state != "rolling_back" or call.state not in allowed or call.comp_attempt != op.attempt - 1:
+        return None
+    if call.lost_at is not None or call.shared:
+        return None  # what it would be given is gone: a person takes it back; or it is another run's to take back
+    # What a child that pivoted (or may have) did is not in the way of what is taken back now.
+    below = await subtree(run)
+    inside, turning = {row.uid for row in below}, {row.uid for row in below if row.state == "rolling_back"}
+    for other in await ListCalls(call.root, ("started", "succeeded", "compensating")):
+        if other.run in (inside if other.state == "started" else turning) and _comes_first(other, call):
+            return None
+    now = await Now()
+    return await move_call(
+        run, call, "compensating", at=now, by=op.owner, epoch=root.epoch, facts={"attempt": op.attempt},
+        comp_attempt=op.attempt, comp_at=now, comp_settled_at=None, comp_retry_at=None, comp_error="",
+        comp_boot="", comp_mono=None, comp_blind=int(op.from_doubt) or call.comp_blind, quiet_left=None,
+    )  # fmt: skip
+
+
+def _comes_first(other: CallRow, call: CallRow) -> bool:
+    if other.id == call.id or other.kind == "read":
+        return False
+    if other.state == "started":
+        return True
+    side_by_side = bool(call.grp) and other.grp == call.grp
+    later = other.settled_seq > call.settled_seq and not side_by_side
+    return later and (other.state == "compensating" or bool(other.undoable))
+
+
+async def settle_compensation(op: SettleCompensation) -> Settled:
+    """See ``SettleCompensation``."""
+    call = await FindCall(op.call_id)
+    assert call is not None, "a compensation is settled for a call of the ledger"
+    root = await find_run(call.root)
+    run = await find_run(call.run)
+    now = await Now()
+    if op.repeated and call.state == op.to and call.comp_attempt == op.attempt:
+        return Settled(call)
+    if not holds(root, op.owner, op.epoch) or call.comp_attempt != op.attempt or call.state != "compensating":
+        await note(
+            run, "evidence", at=now, by="fenced", epoch=root.epoch, call=call.id, attempt=op.attempt,
+            compensation=op.to, error=op.error,
+        )  # fmt: skip
+        return Settled(call, fenced=True)
+    moved = await move_call(
+        run, call, op.to, at=now, by=op.owner, epoch=root.epoch, facts={"attempt": op.attempt, "error": op.error},
+        comp_error=op.error, comp_settled_at=now, comp_gave_up=int(op.gave_up),
+        comp_retry_at=None if op.retry_s is None else now + op.retry_s, comp_boot=op.boot, comp_mono=op.mono,
+    )  # fmt: skip
+    return Settled(moved)
+
+
+# ---- forward ------------------------------------------------------------------------------
+
+
+async def decide_commit(op: DecideCommit) -> Decision:
+    """See ``DecideCommit``. The decision, if it can be made, is made in this transaction."""
+    run = await find_run(op.run)
+    root = await owned(run.root, op.owner, op.epoch) if run.state not in RUN_FINAL else run
+    now = await Now()
+    if run.state in RUN_FINAL:
+        return Decision("committed" if op.repeated and run.state == "committed" else "ended", run)
+    late = root.deadline_at is not None and now > root.deadline_at and run.phase == "open" and not run.pivot
+    gone = await taken_back(root) if run.phase == "open" and not run.pivot else None
+    if gone is not None:
+        return Decision("rollback", replace(run, goal_why=f"run {gone.id}, whose calls it shares, was taken back"))
+    if root.goal_by == "deadlock" and root.goal == "rollback" and run.phase == "open" and not run.pivot:
+        return Decision("rollback", run)  # a child, too, decides nothing over the root that was chosen to go back
+    if run.phase == "rolling_back" or (run.phase == "open" and (run.goal == "rollback" or late)):
+        over = await refused_before(run, run.uid) if op.repeated else None
+        if over is not None:
+            outbox = tuple(call for call in (await within(run))[0] if call.run == run.uid and call.is_staged)
+            return Decision("over", run, outbox, over=over)
+        return Decision("rollback", run)
+    await count_replays(op.replays)
+    if run.goal != "commit" or op.output is not None:
+        proved = proof_of(op, op.output)
+        if run.goal != "commit":
+            aim = goal_said(run, {"goal": "commit", "goal_by": "self"})
+            await note(run, "goal", at=now, by=op.owner, epoch=op.epoch, to="commit", output=proved, **aim)
+        elif op.output != run.output:
+            await note(run, "output", at=now, by=op.owner, epoch=op.epoch, output=proved)
+        output = run.output if op.output is None else op.output
+        run = await UpdateRun(run, {"goal": "commit", "goal_by": "self", "output": output})
+    if op.repeated and run.pivot and run.pivot == run.staged_pivot and run.phase == "open":
+        pivot = await FindCall(run.pivot)
+        if pivot is not None and pivot.state == "started" and pivot.attempt == 1:
+            return Decision("pivot", run, (pivot,))  # decided before, and the answer was lost
+    calls, children = await within(run)
+    mine = [call for call in calls if call.run == run.uid]
+    unsettled = [call for call in calls if call.state in UNSETTLED and not call.is_staged]
+    if run.phase == "open" and (run.staged_pivot or not run.parent):  # else its outbox becomes its parent's
+        waiting = await unready(run, mine, op.outbox, now)
+        unsettled += await ask_for_more(run, waiting, op.outbox, at=now, by=op.owner, epoch=op.epoch)
+    if unsettled or children:
+        return Decision("unsettled", run, tuple(unsettled), tuple(children))
+    staged = tuple(call for call in mine if call.is_staged)
+    return await _decide_settled(run, staged, op, now)
+
+
+async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCommit, now: float) -> Decision:
+    if run.state == "blocked":
+        run = await move_run(run, run.came_from, at=now, by=op.owner, epoch=op.epoch, came_from="", causes="[]")
+    if run.phase == "open" and run.staged_pivot:
+        pivot = next(call for call in staged if call.id == run.staged_pivot)
+        missing = not_done(op.after.get(pivot.tool, ()), (await within(run))[0])
+        if missing and not pivot.violation:
+            return Decision("early", run, (pivot,), missing=missing)
+        why_not = await _take_staged(run, staged, op, now)
+        if why_not is not None:
+            return why_not
+        await use_staged(run, at=now, by=op.owner, epoch=op.epoch)
+        run = await UpdateRun(run, {"pivot": pivot.id})
+        pivot = await promote(run, await FindCall(pivot.id) or pivot, at=now, by=op.owner, epoch=op.epoch)
+        pivot = await move_call(
+            run, pivot, "started", at=now, by=op.owner, epoch=op.epoch, facts={"attempt": 1},
+            attempt=1, first_at=now, started_at=now,
+        )  # fmt: skip
+        return Decision("pivot", run, (pivot,))
+    if run.phase == "open" and staged and run.parent:
+        for call in staged:  # the parent may still take the child back: its outbox becomes the parent's
+            await _pass_on(run, call, op, now)
+        staged = ()
+    if staged:
+        why_not = await _take_staged(run, staged, op, now) if run.phase == "open" else None
+        if why_not is not None:
+            return why_not
+        if run.phase == "open":
+            await use_staged(run, at=now, by=op.owner, epoch=op.epoch)
+            run = await move_run(run, "pivoted", at=now, by=op.owner, epoch=op.epoch, facts={"pivot": "commit"})
+        return Decision("forward", run, staged)
+    return Decision("committed", await move_run(run, "committed", at=now, by=op.owner, epoch=op.epoch))
+
+
+async def _pass_on(run: RunRow, call: CallRow, op: DecideCommit, now: float) -> None:
+    """A child's staged call becomes its parent's. Over a pivot that has passed nothing decides it: it waits by itself."""
+    parent = await find_run(run.parent)
+    await note(run, "passed to parent", at=now, by=op.owner, epoch=op.epoch, call=call.id)
+    call = await UpdateCall(call, {"run": parent.uid})
+    asked = await FindApproval(call.approval) if call.approval and parent.phase == "pivoted" else None
+    if asked is None or asked.state == "used":
+        return
+    call = await UpdateCall(call, {"reason": "approval"})
+    if asked.state == "approved":
+        await promote(parent, call, at=now, by=op.owner, epoch=op.epoch)
+
+
+async def _take_staged(run: RunRow, staged: tuple[CallRow, ...], op: DecideCommit, now: float) -> Decision | None:
+    """What is staged needs its locks and its money in the transaction that decides; None: it has them, or needs none."""
+    names = staged_names(staged)
+    if names:
+        root = await find_run(run.root)
+        first = next(call for call in staged if call.locks)
+        wanted = Wanted(names, waits=True, waited=True)
+        why_not = await take_locks(root, wanted, call=first.id, tool=first.tool, at=now, by=op.owner)
+        if why_not is not None:
+            run = await find_run(run.uid)
+            return Decision("rollback" if why_not.victim else "locked", run, staged, lock=why_not)
+    root = await find_run(run.root)
+    over = await pay_staged(run, root, staged, terms=op.outbox, now=now, by=op.owner)
+    if over is None:
+        return None
+    if isinstance(over, list):
+        return Decision("unsettled", run, tuple(over))
+    return Decision("over", await refused(over, run, root, now, by=op.owner, request=run.uid), staged, over=over)
+
+
+# ---- closing ------------------------------------------------------------------------------
+
+
+async def close_run(op: CloseRun) -> RunRow:
+    """See ``CloseRun``. ``rolled_back`` never has residue: the calls are looked at once more here."""
+    run = await find_run(op.run)
+    given_back = run.uid != run.root or not holds(run, op.owner, op.epoch)
+    if op.repeated and run.state == op.to and given_back:
+        return run
+    root = await owned(run.root, op.owner, op.epoch)
+    now = await Now()
+    if op.to == "rolled_back":
+        return await _close_rolled_back(run, op, now)
+    if op.to == "committed":
+        calls, children = await within(run)
+        left = [call.tool for call in calls if call.run == run.uid and call.state in UNSETTLED]
+        if left or children:
+            raise TransitionRefused(f"run {run.id} has unsettled calls: {left}", frm=run.state, to="committed")
+        return await move_run(run, "committed", at=now, by=op.owner, epoch=root.epoch)
+    assert op.to == "blocked", f"a run is not closed as {op.to}"
+    causes = json.dumps(op.causes, ensure_ascii=False)
+    wake = now if await forks_are_gone(run) else None if op.wake_s is None else now + op.wake_s
+    if run.state == "blocked":
+        if causes != run.causes:
+            await note(run, "causes", at=now, by=op.owner, epoch=root.epoch, causes=op.causes)
+        run = await UpdateRun(run, {"causes": causes, "interrupted": int(op.interrupted)})
+    else:
+        run = await move_run(
+            run, "blocked", at=now, by=op.owner, epoch=root.epoch, facts={"causes": op.causes},
+            came_from=run.state, causes=causes, interrupted=int(op.interrupted),
+        )  # fmt: skip
+    if run.uid == run.root:
+        run = await UpdateRun(run, {"owner": "", "lease_until": 0.0, "wake_at": wake})
+    return run
+
+
+async def _close_rolled_back(run: RunRow, op: CloseRun, now: float) -> RunRow:
+    everything = await subtree(run)
+    kept = [row.id for row in everything if row.state not in ("rolling_back", "rolled_back")]
+    if kept:
+        raise TransitionRefused(f"run {run.id} is not rolled back: {kept} stand", frm=run.state, to="rolled_back")
+    turning = [row for row in everything if row.state == "rolling_back"]
+    inside = {row.uid for row in turning}
+    for call in await ListCalls(run.root):
+        if (
+            call.run in inside
+            and call.kind != "read"
+            and not call.shared
+            and call.state in STANDING | UNSETTLED | {"residue"}
+        ):
+            raise TransitionRefused(
+                f"run {run.id} is not rolled back: {call.tool} is {call.state}", frm=run.state, to="rolled_back"
+            )
+    for row in reversed(turning):
+        closed = await move_run(row, "rolled_back", at=now, by=op.owner, epoch=op.epoch)
+        run = closed if row.uid == run.uid else run
+    return run
+
+
+async def abandon_run(op: AbandonRun) -> RunRow:
+    """See ``AbandonRun``. Whoever owned it is fenced off."""
+    root = await FindRun(op.run)
+    assert root is not None, "the runtime found this run a moment ago"
+    if op.repeated and root.state == "abandoned":
+        return root
+    if root.state in RUN_FINAL:
+        raise TransitionRefused(f"run {root.id} is {root.state} already", frm=root.state, to="abandoned")
+    calls = await ListCalls(root.uid)
+    live = [call.tool for call in calls if call.state in ("started", "compensating")]
+    if live:
+        raise TransitionRefused(
+            f"run {root.id} has calls in flight ({', '.join(live)}); wait for them, or for their owner's lease",
+            frm=root.state,
+            to="abandoned",
+        )
+    now = await Now()
+    epoch = root.epoch + 1
+    forward = root.phase == "pivoted"
+    for call in calls:
+        await _leave_standing(call, op, epoch, now, forward=forward)
+    for row in reversed(await ListTree(root.uid)):
+        if row.state not in RUN_FINAL:
+            aim = {"goal_by": "person", "goal_why": op.why} if row.uid == root.uid else {}
+            closed = await move_run(row, "abandoned", at=now, by=op.by, epoch=epoch, facts={"why": op.why}, **aim)
+            root = closed if row.uid == root.uid else root
+    return await UpdateRun(root, {"epoch": epoch})
+
+
+async def _leave_standing(call: CallRow, op: AbandonRun, epoch: int, now: float, *, forward: bool) -> None:
+    run = await find_run(call.run)
+    if call.shared or (call.kind == "read" and call.state not in ("held", "ready", "backing_off")):
+        return
+    if call.state == "compensation_in_doubt":
+        call = await move_call(run, call, "compensation_failed", at=now, by=op.by, epoch=epoch)
+    to = {"held": "dropped", "ready": "dropped", "backing_off": "failed", "in_doubt": "residue"}.get(call.state, "")
+    if call.state == "compensation_failed" or (call.state == "succeeded" and not forward and not _kept(run)):
+        to = "residue"
+    if to:
+        await move_call(run, call, to, at=now, by=op.by, epoch=epoch, facts={"why": op.why}, why=op.why)
+
+
+def _kept(run: RunRow) -> bool:
+    """A child that pivoted keeps what it did: that is its outcome, not something left behind."""
+    return bool(run.pivot) and run.phase in ("pivoted", "committed")
+
+
+async def finish_run(op: FinishRun) -> RunRow:
+    """See ``FinishRun``."""
+    run = await find_run(op.run)
+    if op.repeated and run.state == "committed":
+        return run
+    if run.state != "blocked" or run.came_from != "pivoted":
+        raise TransitionRefused(
+            f"run {run.id} is {run.state}: only a run that was interrupted after its pivot is finished by hand",
+            frm=run.state,
+            to="committed",
+        )
+    calls, children = await within(run)
+    left = [call.tool for call in calls if call.state in UNSETTLED]
+    if left or children:
+        raise TransitionRefused(f"run {run.id} still has unsettled calls: {left}", frm=run.state, to="committed")
+    now = await Now()
+    root = await find_run(run.root)
+    run = await move_run(run, "pivoted", at=now, by=op.by, epoch=root.epoch, came_from="", causes="[]")
+    return await move_run(run, "committed", at=now, by=op.by, epoch=root.epoch, facts={"why": op.why})

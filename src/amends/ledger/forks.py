@@ -1,0 +1,94 @@
+"""Forking: a run that begins where another one stood, in one transaction over both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from amends.ledger.changes import call_bound, find_run, forks_on, goes_back, move_run, note, proved, run_bound, sources
+from amends.ledger.operations import Forked, ForkRun, ReadForks
+from amends.ledger.rows import CallRow, FindRun, FindRunById, InsertCall, InsertRun, ListCalls, Now, RunRow, point_of
+
+EPOCH: Final = 1
+"""The epoch that a fork is made in: it is opened in a later one, and so resumed."""
+
+
+async def fork_run(op: ForkRun) -> Forked:
+    """See ``ForkRun``. The source is locked: it does not turn back while it is forked."""
+    source = await find_run(op.source)
+    fork = op.runs[0]
+    if op.repeated:
+        mine = await FindRun(fork.uid)
+        if mine is not None:
+            return Forked("forked", mine)
+    taken = await FindRunById(fork.tenant, fork.id)
+    if taken is not None:
+        same = taken.forked_from == op.source and _call_at(taken) == _call_at(fork) and taken.closed_at is None
+        return Forked("forked" if same else "taken", taken)
+    family = [source, *await sources(source, peek=False)]
+    back = next((run for run in family if goes_back(run)), None)
+    if back is not None:
+        return Forked("back", back)
+    if not await _as_seen(op, family):
+        return Forked("moved", source)
+    now = await Now()
+    runs = {row.uid: await _open(row, op, now) for row in op.runs}
+    await _share(op, runs, now)
+    at = _call_at(fork)
+    await note(source, "forked", at=now, by=op.by, epoch=source.epoch, call=at, fork=fork.id, calls=len(op.calls))
+    for row in reversed(op.runs):
+        await _end_as(row, runs[row.uid], op, now)
+    return Forked("forked", await find_run(fork.uid))
+
+
+def _call_at(fork: RunRow) -> str:
+    point = point_of(fork)
+    return "" if point is None else point.call
+
+
+async def _as_seen(op: ForkRun, family: list[RunRow]) -> bool:
+    """Whether every call is still what the fork says that it is, and what it stands for too."""
+    calls: dict[str, CallRow] = {}
+    for run in family:
+        calls |= {call.id: call for call in await ListCalls(run.uid)}
+    return all(calls[one.of].state == one.seen and calls[one.row.shared].state == one.seen for one in op.calls)
+
+
+async def _open(row: RunRow, op: ForkRun, now: float) -> RunRow:
+    born = replace(row, state="open", created_at=now, epoch=EPOCH)
+    await InsertRun(born)
+    point = point_of(row)
+    await note(
+        born, "run", at=now, by=op.by, epoch=EPOCH, frm="(new)", to="open", generation=row.generation,
+        input=proved(op, row, "input"), output=proved(op, row, "output"), row=run_bound(born),
+        forked_from=point and point.run_id, forked_at=point and point.call,
+    )  # fmt: skip
+    return born
+
+
+async def _share(op: ForkRun, runs: dict[str, RunRow], now: float) -> None:
+    """Write the calls down, each with its event, in the order in which they were asked for."""
+    for one in op.calls:
+        row = one.row
+        seq = await note(
+            runs[row.run], "shared", at=now, by=op.by, epoch=EPOCH, call=row.id, frm="(new)", to=row.state,
+            tool=row.tool, args=proved(op, row, "args"), row=call_bound(row, row.key, row.generation),
+            result=proved(op, row, "result"), failure=proved(op, row, "error"), attempt=row.attempt, shared=row.shared,
+        )  # fmt: skip
+        place = seq if row.state == "succeeded" else 0
+        await InsertCall(
+            replace(row, seq=seq, created_at=now, created_epoch=EPOCH, asked_epoch=EPOCH, settled_seq=place)
+        )
+
+
+async def _end_as(row: RunRow, born: RunRow, op: ForkRun, now: float) -> None:
+    """Move a run of the fork to where it stood: over its pivot, or closed with its parent still open."""
+    if row.state == "pivoted" or (row.state == "committed" and row.pivot):
+        born = await move_run(born, "pivoted", at=now, by=op.by, epoch=EPOCH)
+    if row.state == "committed":
+        await move_run(born, "committed", at=now, by=op.by, epoch=EPOCH)
+
+
+async def read_forks(op: ReadForks) -> list[RunRow]:
+    """See ``ReadForks``."""
+    return await forks_on(op.root)

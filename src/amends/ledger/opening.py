@@ -1,0 +1,344 @@
+"""Opening, taking over, renewing and letting go: who owns a run tree."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from amends.encoding.chain import proof
+from amends.errors import RunEnded
+from amends.ledger.approvals import resting
+from amends.ledger.changes import (
+    count_replays,
+    find_run,
+    holds,
+    move_call,
+    move_run,
+    note,
+    owned,
+    proof_of,
+    refuse_record,
+    run_bound,
+)
+from amends.ledger.operations import ClaimRun, DueRuns, LetGo, OpenChild, Opened, OpenRun, Renewed, RenewLeases
+from amends.ledger.rows import (
+    CallRow,
+    DropWaits,
+    FindRun,
+    FindRunById,
+    InsertRun,
+    LedgerClock,
+    ListCalls,
+    ListDue,
+    ListOwned,
+    MoveTime,
+    Now,
+    RunRow,
+    UpdateCall,
+    UpdateRun,
+    needs_tool,
+)
+
+STILL_S: Final = 1.0
+"""A clock that is further behind ledger time than this was set back: ledger time stands still until it has caught up."""
+
+
+async def open_run(op: OpenRun) -> Opened:
+    """See ``OpenRun``. A resumed run's started calls are in doubt when this returns."""
+    row = await FindRunById(op.tenant, op.id)
+    now = await Now()  # after the lock: who had it may have written later than we began
+    if row is None:
+        return Opened("fresh", await _create(op, 1, now), now)
+    refuse_record(row)
+    if op.repeated and row.opener == op.opener:
+        return Opened("fresh" if row.epoch == 1 else "resumed", row, now)
+    if row.parent:
+        return Opened("refused", row, now)
+    if op.input and row.input_digest != op.input_digest:
+        return Opened("conflict", row, now)
+    again = row.goal_by != "person" and op.if_rolled_back == "again" and not row.forked_from
+    if row.state == "rolled_back" and again:
+        return Opened("fresh", await _create(op, row.generation + 1, now), now)
+    if row.state in ("rolled_back", "abandoned"):
+        return Opened("refused", row, now)
+    if row.state == "committed":
+        return Opened("ended", row, now)
+    if op.principal and row.principal and op.principal != row.principal:
+        # Its calls would be asked for in the other's name, and who opens it could say yes to them.
+        return Opened("foreign", row, now)
+    if not await _is_free(row, op, now):
+        return Opened("busy", await _watch(row, op, now), now)
+    row = await _take_over(row, op, now, history=int(op.history))
+    if row.state == "blocked" and row.interrupted:
+        row = await move_run(row, row.came_from, at=now, by=op.owner, epoch=row.epoch, causes="[]", interrupted=0)
+    if op.budgets and op.budgets != row.budgets:
+        await note(row, "budgets", at=now, by=op.owner, epoch=row.epoch, budgets=proof(op.budgets))
+        row = await UpdateRun(row, {"budgets": op.budgets})
+    return Opened("resumed", row, now)
+
+
+async def _create(op: OpenRun, generation: int, now: float) -> RunRow:
+    row = RunRow(
+        uid=op.uid,
+        id=op.id,
+        tenant=op.tenant,
+        generation=generation,
+        root=op.uid,
+        parent="",
+        state="open",
+        created_at=now,
+        policy=op.policy,
+        order_mode=op.order_mode,
+        agent=op.agent,
+        principal=op.principal,
+        input=op.input,
+        input_digest=op.input_digest,
+        tags=op.tags,
+        deadline_at=None if op.deadline_s is None else now + op.deadline_s,
+        owner=op.owner,
+        opener=op.opener,
+        epoch=1,
+        lease_s=op.lease_s,
+        lease_until=now + op.lease_s,
+        wake_at=now + op.lease_s,
+        budgets=op.budgets,
+        lease_boot=op.boot,
+        lease_mono=op.mono + op.lease_s,
+    )
+    await InsertRun(row)
+    await note(
+        row, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=generation,
+        input=proof_of(op, op.input or None), row=run_bound(row), budgets=proof(op.budgets) if op.budgets else None,
+    )  # fmt: skip
+    return row
+
+
+async def open_child(op: OpenChild) -> Opened:
+    """See ``OpenChild``. The same request finds the same child."""
+    parent = await find_run(op.parent)
+    root = await find_run(parent.root)
+    if root.closed_at is None:  # a closed run opens nothing, and shows the children that it had
+        root = await owned(parent.root, op.owner, op.epoch)
+    now = await Now()
+    row = await FindRunById(parent.tenant, op.id)
+    mine = row is not None and row.root == parent.root
+    if row is not None:
+        refuse_record(row)
+    if row is not None and mine:
+        if op.input and row.input_digest != op.input_digest:
+            return Opened("conflict", row, now)
+        if row.state in ("committed", "abandoned"):
+            return Opened("ended" if row.state == "committed" else "refused", row, now)
+        if row.state != "rolled_back":
+            if row.state == "blocked" and row.interrupted:
+                row = await move_run(
+                    row, row.came_from, at=now, by=op.owner, epoch=op.epoch, causes="[]", interrupted=0
+                )
+            return Opened("fresh" if op.repeated and row.uid == op.uid else "resumed", row, now)
+    _may_have_children(parent, root)
+    child = RunRow(
+        uid=op.uid,
+        id=op.id,
+        tenant=parent.tenant,
+        generation=1 if row is None else row.generation + 1,
+        root=parent.root,
+        parent=parent.uid,
+        state="open",
+        created_at=now,
+        policy=parent.policy,
+        order_mode=parent.order_mode,
+        agent=parent.agent,
+        principal=parent.principal,
+        input=op.input,
+        input_digest=op.input_digest,
+        epoch=op.epoch,
+    )
+    await InsertRun(child)
+    await note(
+        child, "run", at=now, by=op.owner, epoch=op.epoch, frm="(new)", to="open", parent=parent.id,
+        input=proof_of(op, op.input or None), row=run_bound(child),
+    )  # fmt: skip
+    return Opened("fresh", child, now)
+
+
+def _may_have_children(parent: RunRow, root: RunRow) -> None:
+    for run in (parent, root):
+        in_flight = bool(run.pivot) and run.phase == "open"
+        if run.phase not in ("open", "pivoted") or run.goal or in_flight:
+            why = "its pivot is in flight" if in_flight else f"it is {run.state}, on its way to {run.goal or 'its end'}"
+            raise RunEnded(f"run {run.id} takes no new child: {why}", state=run.state, run_id=run.id)
+
+
+async def claim_run(op: ClaimRun) -> RunRow | None:
+    """See ``ClaimRun``. Every started call of a claimed tree is in doubt in the same transaction."""
+    # Who looks for work takes another tree; who was asked for this one, or may already have it, waits for it.
+    root = await FindRun(op.root, skip=not op.repeated and not op.force)
+    now = await Now()
+    if root is None or root.closed_at is not None or root.origin:
+        return None
+    if op.repeated and root.opener == op.opener:
+        return root
+    if not await _is_free(root, op, now):
+        await _watch(root, op, now)
+        return None
+    due = root.wake_at is not None and root.wake_at <= now
+    if not (root.owner or due or op.force):
+        return None
+    return await _take_over(root, op, now, history=root.history)
+
+
+async def _is_free(root: RunRow, op: OpenRun | ClaimRun, now: float) -> bool:
+    """Return whether no living process can own this tree.
+
+    Any wall clock, that of a database server too, may be set forward or back at any moment. So it never decides alone:
+    the owner is proved dead, or its lease has also ended on its own monotonic clock, which processes of one boot share,
+    or nobody has renewed it for a whole lease since somebody first noticed that it seemed to have ended.
+    """
+    if root.owner in ("", op.dead_owner):
+        return True
+    if root.silent_mono is not None and root.silent_at is not None:
+        # A heartbeat would have removed the note. Clocks of two boots cannot be compared: the ledger's passes for both.
+        same = root.silent_boot == op.boot
+        waited = op.mono - root.silent_mono if same else await LedgerClock() - root.silent_at
+        if waited >= root.lease_s:
+            return True
+    ended = op.boot == root.lease_boot and root.lease_mono is not None and op.mono >= root.lease_mono
+    return ended and root.lease_until <= now
+
+
+async def _watch(root: RunRow, op: OpenRun | ClaimRun, now: float) -> RunRow:
+    """Write down that the lease seems to have ended, by one clock of two, if nobody has; the next heartbeat removes it.
+
+    ``wake_at`` is when a whole lease of silence will have passed. While ledger time stands still, no lease ends in it:
+    then every owner of another boot is watched. The clock, not ledger time, says since when; should it have been set
+    back since then, the silence is counted anew.
+    """
+    clock = await LedgerClock()
+    if root.silent_mono is not None and (root.silent_boot == op.boot or (root.silent_at or 0.0) <= clock):
+        return root
+    if op.boot == root.lease_boot and root.lease_mono is not None:
+        seems_ended = op.mono >= root.lease_mono
+    else:
+        seems_ended = root.lease_until <= now or now - clock > STILL_S
+    if not seems_ended:
+        return root
+    seen = {"silent_boot": op.boot, "silent_mono": op.mono, "silent_at": clock, "wake_at": now + root.lease_s}
+    return await UpdateRun(root, seen)
+
+
+async def _take_over(root: RunRow, op: OpenRun | ClaimRun, now: float, *, history: int) -> RunRow:
+    epoch = root.epoch + 1
+    # What the old owner may still send: nothing if it is certainly dead or gave the run back; else it may send
+    # until its own monotonic clock ends its lease, which it can last have renewed just now.
+    certain = root.owner in ("", op.dead_owner)
+    quiet = op.mono if certain else op.mono + root.lease_s
+    await note(root, "taken over", at=now, by=op.owner, epoch=epoch, from_owner=root.owner, certain=certain)
+    for call in await ListCalls(root.uid, ("started", "compensating", "in_doubt", "compensation_in_doubt")):
+        run = await find_run(call.run)
+        # A body that outlived its timeout may live on in a process that gave the run back.
+        undoing = call.state in ("compensating", "compensation_in_doubt")
+        in_flight = not root.owner and (call.comp_mono if undoing else call.quiet_mono) is None
+        await _lose(run, call, op, epoch, now=now, quiet=op.mono + root.lease_s if in_flight else quiet)
+    if root.locked:
+        await DropWaits(root.uid)  # whoever asked is gone; the new owner asks anew
+    return await UpdateRun(
+        root,
+        {
+            "owner": op.owner,
+            "opener": op.opener,
+            "epoch": epoch,
+            "lease_s": op.lease_s,
+            "lease_until": now + op.lease_s,
+            "wake_at": now + op.lease_s,
+            "suspended": 0,
+            "history": history,
+            **_leased(op.boot, op.mono + op.lease_s),
+        },
+    )
+
+
+def _leased(boot: str, until: float) -> dict[str, Any]:
+    """The lease on the owner's own clock; whoever noticed silence before this was wrong."""
+    return {"lease_boot": boot, "lease_mono": until, "silent_boot": "", "silent_mono": None, "silent_at": None}
+
+
+async def _lose(run: RunRow, call: CallRow, op: OpenRun | ClaimRun, epoch: int, *, now: float, quiet: float) -> None:
+    if call.state == "started" and call.kind == "read":
+        await move_call(run, call, "failed", at=now, by=op.owner, epoch=epoch, why="lost", settled_at=now)
+    elif call.state == "started":
+        await move_call(
+            run,
+            call,
+            "in_doubt",
+            at=now,
+            by=op.owner,
+            epoch=epoch,
+            why="lost",
+            settled_at=now,
+            quiet_boot=op.boot,
+            quiet_mono=quiet,
+            quiet_left=None,
+        )
+    elif call.state == "compensating":
+        await move_call(
+            run, call, "compensation_in_doubt", at=now, by=op.owner, epoch=epoch, comp_settled_at=now,
+            comp_boot=op.boot, comp_mono=quiet,
+        )  # fmt: skip
+    elif call.state == "in_doubt" and call.quiet_mono is None:
+        await UpdateCall(call, {"quiet_boot": op.boot, "quiet_mono": quiet})
+    elif call.state == "compensation_in_doubt" and call.comp_mono is None:
+        await UpdateCall(call, {"comp_boot": op.boot, "comp_mono": quiet})
+
+
+async def renew_leases(op: RenewLeases) -> Renewed:
+    """See ``RenewLeases``."""
+    now = await Now()
+    goals: dict[str, str] = {}
+    given_back: set[str] = set()
+    busy: set[str] = set()
+    for uid, epoch in sorted(op.epochs.items()):  # in one order: rows are locked, and others renew as well
+        root = await FindRun(uid, skip=not op.waits)
+        if root is None and not op.waits:
+            busy.add(uid)
+        if root is not None and root.epoch == epoch and not root.owner:
+            given_back.add(uid)
+        if root is None or not holds(root, op.owner, epoch):
+            continue
+        until = now + op.lease_s
+        clock = (op.boot, op.mono + op.lease_s) if op.boot else (root.lease_boot, root.lease_mono or 0.0)
+        await UpdateRun(root, {"lease_until": until, "wake_at": until, "lease_s": op.lease_s, **_leased(*clock)})
+        goals[uid] = root.goal if root.goal_by in ("person", "deadline", "deadlock") else ""
+    await MoveTime(now)
+    return Renewed(goals, frozenset(given_back), frozenset(busy))
+
+
+async def let_go(op: LetGo) -> RunRow:
+    """See ``LetGo``. An unfinished call of a run that nobody holds would be nobody's: there is none."""
+    root = await find_run(op.root)
+    if not holds(root, op.owner, op.epoch):
+        return root  # already taken over, or a repeated answer: nothing of ours is left to give
+    now = await Now()
+    await count_replays(op.replays)
+    if root.closed_at is not None:
+        return root
+    await note(root, "let go", at=now, by=op.owner, epoch=op.epoch, suspended=op.suspended)
+    given_back: dict[str, Any] = {"owner": "", "lease_until": 0.0}
+    if op.suspended and op.wake_s is None:
+        # Decided meanwhile, there is nobody to wait for; and when nobody can say yes any more, the policy applies.
+        return await UpdateRun(root, {**given_back, **await resting(root, now)})
+    wake_at = None if op.wake_s is None else now + op.wake_s
+    return await UpdateRun(root, {**given_back, "wake_at": wake_at, "suspended": int(op.suspended)})
+
+
+async def due_runs(op: DueRuns) -> list[tuple[RunRow, tuple[str, ...], bool]]:
+    """See ``DueRuns``."""
+    now = await Now()
+    stands_still = now - await LedgerClock() > STILL_S
+    due = await ListDue(now, op.tenant, op.limit)
+    seen = {root.uid for root in due}
+    others = [root for root in await ListOwned(op.tenant, op.limit) if root.uid not in seen]
+    found: list[tuple[RunRow, tuple[str, ...], bool]] = []
+    for root in [*due, *others]:
+        calls = await ListCalls(root.uid)
+        tools = tuple(sorted({call.tool for call in calls if needs_tool(root, call)}))
+        found.append((root, tools, root.uid in seen or stands_still))
+    return found

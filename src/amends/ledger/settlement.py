@@ -1,0 +1,535 @@
+"""Settling: how an attempt ended, what was learned later, and what a probe or a person says of a doubt."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from amends.encoding.secret import SEALED
+from amends.errors import TransitionRefused, cut
+from amends.ledger.admission import early, promote
+from amends.ledger.approvals import may_start, told_before, use, use_staged
+from amends.ledger.budgets import pay_start, refused_before, with_actuals
+from amends.ledger.changes import (
+    begun_again,
+    find_run,
+    goal_said,
+    held,
+    holds,
+    learned_said,
+    move_call,
+    move_run,
+    note,
+    owned,
+    proof_of,
+    settlement_said,
+    unblock,
+)
+from amends.ledger.locks import names_wanted, take_locks
+from amends.ledger.operations import (
+    VALUE,
+    AcceptCall,
+    DecideCall,
+    NoteEvidence,
+    NoteProbe,
+    NoteValue,
+    ResolveCall,
+    RetryCall,
+    SettleCall,
+    Settled,
+    StartCall,
+    WatchDoubt,
+)
+from amends.ledger.rows import (
+    CallRow,
+    Contention,
+    FindCall,
+    Now,
+    Overrun,
+    PageEvents,
+    RunRow,
+    Unapproved,
+    UpdateCall,
+    UpdateRun,
+    Wanted,
+)
+from amends.states import RUN_FINAL
+
+# ---- What was learned of a doubt while it lasted: kept on the call itself, bounded; the events have all o
+
+
+LEARNED_MAX: Final = 20
+"""So many of the newest answers are kept with the call."""
+WORDS_MAX: Final = 500
+
+
+def learned(call: CallRow, *, at: float, by: str, attempt: int, answer: str, why: str) -> str:
+    """The call's answers with this one, newest last."""
+    kept: list[Any] = json.loads(call.learned) if call.learned else []
+    kept.append([at, by, attempt, answer, _cut(why)])
+    return json.dumps(kept[-LEARNED_MAX:], ensure_ascii=False)
+
+
+def knows(call: CallRow, *, by: str, attempt: int, answer: str, why: str) -> bool:
+    """Whether this very answer is kept already: who repeats it after a lost answer is not told twice."""
+    kept: list[Any] = json.loads(call.learned) if call.learned else []
+    return any(one[1:] == [by, attempt, answer, _cut(why)] for one in kept)
+
+
+def _cut(why: str) -> str:
+    """As much as is kept; an encrypted text is all or nothing."""
+    return why if why.startswith(SEALED) else cut(why, WORDS_MAX)
+
+
+def told(error: str) -> str:
+    """A stored error in words."""
+    return ": ".join(part for part in json.loads(error) if part) if error.startswith("[") else error
+
+
+# ---- Settling: how an attempt ended, what was learned later, and what a probe or a person says of a doubt
+
+
+async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapproved | None:
+    """See ``StartCall``."""
+    call = await _find(op.call_id)
+    run = await find_run(call.run)
+    root = await owned(call.root, op.owner, op.epoch)
+    if op.repeated and call.state == "started" and call.attempt == op.attempt:
+        return call
+    before = await told_before(call, op.terms) if op.repeated else None
+    if before is not None:
+        return before
+    if call.attempt != op.attempt - 1 or not _startable(run, call):
+        return await refused_before(run, call.id) if op.repeated else None
+    now = await Now()
+    asks = (call.approval or (op.terms is not None and op.terms.need is not None)) and not call.attempt
+    approval = await may_start(run, call, op.terms, at=now, by=op.owner, epoch=op.epoch) if asks else None
+    if isinstance(approval, Unapproved):
+        return approval
+    pivots = call.kind == "pivot" and not call.violation
+    lawful = asks or op.terms is None or not op.terms.advise
+    if pivots and lawful and not call.attempt and not call.is_staged and await _is_early(run, call, op, now):
+        return None
+    # Later attempts need nothing: what the first one took is held until the tree has ended.
+    names = await names_wanted(call, run, root) if root.locked and not call.attempt else ()
+    if names:
+        wanted = Wanted(names, waits=True, waited=True)
+        why_not = await take_locks(root, wanted, call=call.id, tool=call.tool, at=now, by=op.owner)
+        if why_not is not None:
+            return why_not
+    if not call.attempt and (call.cost or root.charged):
+        need = None if op.terms is None else op.terms.need
+        unpaid = await pay_start(run, root, call, approval, need, now=now, by=op.owner)
+        if unpaid is not None:
+            return unpaid if isinstance(unpaid, Overrun) else Unapproved(*unpaid)
+        call = await _find(op.call_id)
+    call = await promote(run, call, at=now, by=op.owner, epoch=op.epoch)
+    if approval is not None:
+        await use(run, approval, at=now, by=op.owner, epoch=op.epoch)
+    if pivots:
+        if not call.attempt:
+            await use_staged(run, at=now, by=op.owner, epoch=op.epoch)
+        run = await UpdateRun(run, {"pivot": call.id})
+    paid = {"cost": begun_again(call.cost)} if '"said"' in call.cost else {}
+    return await move_call(
+        run, call, "started", at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt}, **paid,
+        attempt=op.attempt, first_at=call.first_at or now, started_at=now, settled_at=None, retry_at=None,
+        quiet_boot="", quiet_mono=None, quiet_left=None, why="", evidence="", probe_at=None,
+    )  # fmt: skip
+
+
+async def _is_early(run: RunRow, call: CallRow, op: StartCall, now: float) -> bool:
+    """Whether something has come between the yes to a pivot and its start."""
+    if run.pivot or run.staged_pivot or run.phase != "open":
+        return True
+    after = () if op.terms is None else op.terms.after
+    return await early(run, call.key, after, op.outbox, now) is not None
+
+
+def _startable(run: RunRow, call: CallRow) -> bool:
+    if run.phase not in ("open", "pivoted") or (run.goal == "rollback" and run.phase == "open"):
+        # Learning the result of an idempotent call that is in doubt is allowed on the way back, nothing else.
+        return call.state == "in_doubt" and run.phase in ("rolling_back", "open")
+    if call.is_staged:
+        return run.phase == "pivoted"
+    return call.state in ("ready", "backing_off", "in_doubt")
+
+
+async def settle_call(op: SettleCall) -> Settled:
+    """See ``SettleCall``."""
+    call = await _find(op.call_id)
+    root = await find_run(call.root)
+    if op.repeated and call.state == op.to and call.attempt == op.attempt:
+        return Settled(call)
+    if not holds(root, op.owner, op.epoch) or call.attempt != op.attempt or call.state != "started":
+        happened = op.to == "succeeded"
+        certain = op.to in ("failed", "backing_off")
+        kept = await _keep_evidence(
+            call, op.attempt, happened=happened, certain=certain, result=op.result, proved=proof_of(op, op.result),
+            error=op.error, source="fenced", boot=op.boot, mono=op.mono, repeated=op.repeated,
+        )  # fmt: skip
+        return Settled(kept, fenced=True)
+    now = await Now()
+    run = root if call.run == call.root else await find_run(call.run)
+    tells = op.spent or '"said"' in call.cost
+    paid = {"cost": await with_actuals(call, op, root, now)} if tells else {}
+    settled = await move_call(
+        run, call, op.to, at=now, by=op.owner, epoch=op.epoch, facts=settlement_said(op), **paid,
+        result=op.result, loss=op.loss, error=op.error, why=op.why, settled_at=now,
+        retry_at=None if op.retry_s is None else now + op.retry_s, quiet_boot=op.boot, quiet_mono=op.mono,
+    )  # fmt: skip
+    known = json.loads(call.evidence) if call.evidence and op.to in ("failed", "backing_off") else {}
+    if known.get("happened"):
+        # This attempt had no effect. An earlier one, which was thought absent, has returned meanwhile: it had.
+        return Settled(await _reopen(run, settled, known["result"], known.get("proof"), now, "late", root.epoch))
+    await _after_settling(run, settled, now, op.owner, root.epoch, doom=op.doom)
+    return Settled(settled)
+
+
+async def _after_settling(run: RunRow, call: CallRow, now: float, by: str, epoch: int, *, doom: bool = False) -> RunRow:
+    """What a settled call means for its run, in the same transaction."""
+    if call.kind == "pivot" and run.pivot == call.id and run.phase == "open":
+        if call.state == "succeeded":
+            if run.state == "blocked":
+                run = await move_run(run, "open", at=now, by=by, epoch=epoch, came_from="", causes="[]")
+            void = {"goal": "", "goal_by": "", "goal_why": ""} if run.goal == "rollback" else {}
+            run = await move_run(run, "pivoted", at=now, by=by, epoch=epoch, facts={"pivot": call.tool}, **void)
+        elif call.state in ("failed", "residue"):
+            staged = "" if run.staged_pivot == call.id else run.staged_pivot
+            run = await UpdateRun(run, {"pivot": "", "staged_pivot": staged})
+    if doom and run.phase == "open" and run.goal != "rollback":
+        aim = {"goal": "rollback", "goal_by": "self", "goal_why": f"{call.tool} failed and says that the run fails"}
+        await note(run, "goal", at=now, by=by, epoch=epoch, to="rollback", call=call.id, **goal_said(run, aim))
+        run = await UpdateRun(run, aim)
+    return run
+
+
+# ---- evidence -----------------------------------------------------------------------------
+
+
+async def note_evidence(op: NoteEvidence) -> CallRow | None:
+    """See ``NoteEvidence``."""
+    call = await FindCall(op.call_id)
+    if call is None:
+        return None
+    return await _keep_evidence(
+        call, op.attempt, happened=op.happened, certain=op.certain, result=op.result, proved=proof_of(op, op.result),
+        error=op.error, source=op.source, boot=op.boot, mono=op.mono, repeated=op.repeated,
+    )  # fmt: skip
+
+
+async def _keep_evidence(
+    call: CallRow, attempt: int, *, happened: bool, certain: bool, result: str | None, proved: str | None,
+    error: str, source: str, boot: str, mono: float | None, repeated: bool,
+) -> CallRow:  # fmt: skip
+    now = await Now()
+    run = await find_run(call.run)
+    root = await find_run(call.root)
+    kept = {"attempt": attempt, "happened": happened, "certain": certain, "result": result, "error": error}
+    text = json.dumps(kept if proved is None else kept | {"proof": proved})
+    if repeated and call.evidence == text:
+        return call
+    word = "happened" if happened else "nothing happened" if certain else "returned"
+    changes: dict[str, Any] = {
+        "learned": learned(call, at=now, by=source, attempt=attempt, answer=word, why=told(error))
+    }
+    if happened or not call.evidence:
+        changes["evidence"] = text
+    await note(
+        run, "evidence", at=now, by=source, epoch=root.epoch, call=call.id, attempt=attempt, happened=happened,
+        error=error, result=proved, **learned_said(changes),
+    )  # fmt: skip
+    if call.state == "in_doubt" and call.attempt == attempt and call.quiet_mono is None and mono is not None:
+        changes |= {"quiet_boot": boot, "quiet_mono": mono, "probe_at": None}  # the body has returned
+    call = await UpdateCall(call, changes)
+    if call.state in ("in_doubt", "compensation_in_doubt"):
+        await unblock(run, at=now, by=source, epoch=root.epoch)
+    # What was known to have happened and was taken back is no news; what was taken back blindly may have come later.
+    undone = call.state == "compensated" and call.comp_blind
+    if happened and (undone or call.state in ("failed", "backing_off")):
+        call = await _reopen(run, call, result, proved, now, source, root.epoch)
+    return call
+
+
+async def _reopen(
+    run: RunRow, call: CallRow, result: str | None, proved: str | None, now: float, by: str, epoch: int
+) -> CallRow:
+    """An effect that was thought absent or undone is there after all."""
+    if call.state == "backing_off":
+        call = await move_call(run, call, "failed", at=now, by=by, epoch=epoch, settled_at=now)
+    kept = result if result is not None else call.result
+    call = await move_call(
+        run, call, "succeeded", at=now, by=by, epoch=epoch, facts={"late": True, "result": proved}, result=kept, settled_at=now,
+        comp_from=call.comp_attempt, comp_gave_up=0,
+    )  # fmt: skip
+    if call.kind == "pivot" and run.phase == "open" and not run.pivot and not call.violation:
+        run = await UpdateRun(run, {"pivot": call.id})  # it had failed, and the run went on without it
+    run = await _after_settling(run, call, now, by, epoch)  # a pivot that was thought absent has happened
+    root = await find_run(run.root)
+    if root.uid != run.uid and root.state in ("committed", "abandoned"):
+        return call  # nobody goes back inside a run that is over: it stands, and its report names it
+    for one in {run.uid: run, root.uid: root}.values():
+        if one.state == "rolled_back":
+            back: dict[str, Any] = {"closed_at": None, "gone_at": None, "goal": "rollback"}
+            one = await move_run(one, "rolling_back", at=now, by=by, epoch=epoch, **back)
+        if one.uid == one.root and one.phase == "rolling_back" and not one.owner:
+            if one.state == "blocked":
+                one = await move_run(one, one.came_from, at=now, by=by, epoch=epoch, came_from="", causes="[]")
+            await UpdateRun(one, {"wake_at": now})
+    return call
+
+
+async def note_probe(op: NoteProbe) -> CallRow:
+    """See ``NoteProbe``."""
+    call = await _find(op.call_id)
+    if op.repeated and (call.probes >= op.number if op.paced else _knows(call, op)):
+        return call
+    now = await Now()
+    run = await find_run(call.run)
+    root = await find_run(call.root)
+    kept = {"learned": learned(call, at=now, by=op.by, attempt=op.about, answer=op.answer, why=op.why)}
+    counts = _is_about(call, op.about)
+    said = learned_said(kept) if counts else {}
+    await note(run, "probed", at=now, by=op.by, epoch=root.epoch, call=call.id, answer=op.answer, why=op.why, **said)
+    if not counts:
+        return call  # said by a worker that was too slow: the call has been started again, or is settled
+    if not op.paced:
+        return await UpdateCall(call, kept)
+    at = None if op.next_s is None else now + op.next_s
+    return await UpdateCall(call, kept | {"probes": call.probes + 1, "probe_at": at, "quiet_left": op.left_s})
+
+
+def _knows(call: CallRow, op: NoteProbe) -> bool:
+    return knows(call, by=op.by, attempt=op.about, answer=op.answer, why=op.why)
+
+
+async def watch_doubt(op: WatchDoubt) -> CallRow:
+    """See ``WatchDoubt``."""
+    call = await _find(op.call_id)
+    if not _is_about(call, op.about) or call.is_loaded:
+        return call
+    if call.state == "in_doubt":
+        return await UpdateCall(call, {"quiet_boot": op.boot, "quiet_mono": op.mono})
+    return await UpdateCall(call, {"comp_boot": op.boot, "comp_mono": op.mono})
+
+
+def _is_about(call: CallRow, attempt: int) -> bool:
+    """Whether the call is still in doubt, and for this very attempt of it or of its compensation."""
+    return call.in_question == attempt > 0
+
+
+# ---- the probe's word, and a person's -----------------------------------------------------
+
+
+async def resolve_call(op: ResolveCall) -> CallRow:
+    """See ``ResolveCall``. Under the lease it is a probe's answer; without an epoch a person's."""
+    call = await _find(op.call_id)
+    root = await find_run(call.root)
+    if op.repeated and call.state == op.to:
+        return call
+    if op.epoch is not None:
+        await owned(call.root, op.owner, op.epoch)
+    given_up = call.state == "backing_off" and op.to == "failed"
+    if call.state not in ("in_doubt", "compensation_in_doubt", "compensation_failed") and not given_up:
+        if op.epoch is not None:
+            return call  # somebody settled it meanwhile
+        raise TransitionRefused(
+            f"call {call.id} ({call.tool}) is {call.state}: there is no doubt to resolve", frm=call.state, to=op.to
+        )
+    now = await Now()
+    run = await find_run(call.run)
+    if op.to == "residue" and call.state == "compensation_in_doubt":
+        call = await move_call(run, call, "compensation_failed", at=now, by=op.by, epoch=root.epoch)
+    changes: dict[str, Any] = {"why": op.why, "probe_at": None}
+    if op.to in ("compensated", "compensation_failed"):
+        changes = {"comp_settled_at": now, "comp_gave_up": 0, "comp_from": call.comp_attempt}
+    elif op.to != "residue":
+        changes |= {"settled_at": now, "retry_at": None if op.retry_s is None else now + op.retry_s}
+    facts: dict[str, Any] = {"why": op.why, "resolved": True}
+    if op.to == "succeeded":
+        changes |= {"result": op.result, "loss": op.loss}
+        facts["result"] = proof_of(op, op.result)
+    call = await move_call(run, call, op.to, at=now, by=op.by, epoch=root.epoch, facts=facts, **changes)
+    run = await _after_settling(run, call, now, op.by, root.epoch)
+    await unblock(run, at=now, by=op.by, epoch=root.epoch)
+    return call
+
+
+async def decide_call(op: DecideCall) -> CallRow:
+    """See ``DecideCall``. A replay makes the held key an alias of its twin."""
+    call = await _find(op.call_id)
+    if op.repeated and call.state == {"run": "ready", "replay": "dropped", "refuse": "refused"}[op.decision]:
+        return call
+    if call.state != "held" or call.reason not in ("duplicate", "conflict"):
+        raise TransitionRefused(
+            f"call {call.id} ({call.tool}) is {call.state}: nobody is asked about it", frm=call.state, to=op.decision
+        )
+    now = await Now()
+    run = await find_run(call.run)
+    root = await find_run(call.root)
+    facts = {"decision": op.decision, "why": op.why}
+    if op.decision == "replay" and call.twin:
+        twin = await _find(call.twin)
+        if twin.approval and twin.state in ("held", "ready") and not twin.is_staged:
+            raise TransitionRefused(
+                f"{twin.tool} ({twin.id}), which it may repeat, waits for a person itself and has no result to give",
+                frm=call.state,
+                to="dropped",
+            )
+    if op.decision == "run":
+        call = await _let_run(run, call, op, now, root.epoch)
+    elif op.decision == "refuse":
+        call = await move_call(
+            run,
+            call,
+            "refused",
+            at=now,
+            by=op.by,
+            epoch=root.epoch,
+            facts=facts,
+            why=op.why,
+            error=json.dumps([op.by, op.why]),
+        )
+    else:
+        call = await move_call(
+            run, call, "dropped", at=now, by=op.by, epoch=root.epoch, facts=facts, why=op.why, alias=call.twin
+        )
+    await unblock(run, at=now, by=op.by, epoch=root.epoch)
+    root = await find_run(call.root)
+    undecided = root.owner or root.suspended  # somebody is at it, or another call is still held
+    if not undecided and root.phase == "open" and not root.goal and root.policy != "resume":
+        # Its caller comes back for the answer: the policy waits one lease for it, as for any run that was let go.
+        await UpdateRun(root, {"wake_at": None if root.policy == "wait" else now + root.lease_s})
+    return call
+
+
+async def _let_run(run: RunRow, call: CallRow, op: DecideCall, now: float, epoch: int) -> CallRow:
+    """A person's word lifts a suspicion, not the ordering law: what is staged stays staged."""
+    if run.phase == "pivoted" and call.kind in ("compensatable", "pivot") and run.order_mode != "advise":
+        raise TransitionRefused(
+            f"run {run.id} has pivoted: {call.tool} can no longer be done in it; refuse it, or answer it from its twin",
+            frm=call.state,
+            to="ready",
+        )
+    stages = run.phase == "open" and (call.kind == "retriable" or call.at_commit)
+    if stages and call.at_commit and run.staged_pivot:
+        raise TransitionRefused(f"run {run.id} has its pivot at commit already", frm=call.state, to="ready")
+    facts = {"decision": op.decision, "why": op.why}
+    changes = {"reason": "order"} if stages else {}
+    call = await move_call(run, call, "ready", at=now, by=op.by, epoch=epoch, facts=facts, **changes)
+    if stages and call.at_commit:
+        await UpdateRun(run, {"staged_pivot": call.id})
+    return call
+
+
+async def retry_call(op: RetryCall) -> CallRow:
+    """See ``RetryCall``."""
+    call = await _find(op.call_id)
+    if call.state not in ("backing_off", "compensation_failed"):
+        raise TransitionRefused(
+            f"call {call.id} ({call.tool}) is {call.state}: there is nothing to try again", frm=call.state, to="started"
+        )
+    if op.repeated and call.tries_from == call.attempt and call.comp_from == call.comp_attempt:
+        return call
+    if op.result is not None and call.state != "compensation_failed":
+        raise TransitionRefused(
+            f"call {call.id} ({call.tool}) is {call.state}: only a compensation that was not started is given a result",
+            frm=call.state,
+            to="compensating",
+        )
+    now = await Now()
+    run = await find_run(call.run)
+    root = await find_run(call.root)
+    facts: dict[str, Any] = {} if op.result is None else {"result": proof_of(op, op.result)}
+    await note(run, "retry asked", at=now, by=op.by, epoch=root.epoch, call=call.id, why=op.why, **facts)
+    given = {} if op.result is None else {"result": op.result, "loss": ""}
+    call = await UpdateCall(
+        call,
+        given
+        | {
+            "tries_from": call.attempt,
+            "retry_at": now if call.state == "backing_off" else call.retry_at,
+            "comp_from": call.comp_attempt,
+            "comp_gave_up": 0,
+            "comp_retry_at": None,
+            "why": "" if call.state == "backing_off" else call.why,
+        },
+    )
+    await unblock(run, at=now, by=op.by, epoch=root.epoch)
+    return call
+
+
+async def _find(call_id: str) -> CallRow:
+    call = await FindCall(call_id)
+    if call is None:
+        raise LookupError(f"there is no call {call_id!r} in this ledger")
+    return call
+
+
+# ---- The clock as a program reads it through its run
+
+
+EVENTS_PAGE: Final = 500
+PAGES_MAX: Final = 100_000
+"""Pages of one tree's record that are looked through for what was read before an answer was lost."""
+
+
+async def note_value(op: NoteValue) -> float | None:
+    """See ``NoteValue``."""
+    root = await find_run(op.root)
+    run = root if op.run == op.root else await find_run(op.run)
+    if op.repeated:
+        before = await _read_before(op, run)
+        if before is not None:
+            return before
+    if root.state in RUN_FINAL or run.state in RUN_FINAL:
+        return None
+    held(root, op.owner, op.epoch)
+    now = await Now()
+    await note(run, VALUE, at=now, by=op.owner, epoch=op.epoch, call=op.call, nonce=op.nonce)
+    return now
+
+
+async def _read_before(op: NoteValue, run: RunRow) -> float | None:
+    after = 0
+    for _ in range(PAGES_MAX):
+        page = await PageEvents(run.root, None, after, EVENTS_PAGE)
+        for event in page:
+            if event.what == VALUE and event.run == run.uid and json.loads(event.facts).get("nonce") == op.nonce:
+                return event.at
+        if len(page) < EVENTS_PAGE:
+            return None
+        after = page[-1].seq
+    return None
+
+
+# ---- A person's words over what is left standing
+
+
+DOUBTFUL: Final = ("in_doubt", "compensation_in_doubt", "compensation_failed")
+
+
+async def accept_call(op: AcceptCall) -> CallRow:
+    """See ``AcceptCall``. What is certain and stands is accepted only in a run that goes back."""
+    call = await FindCall(op.call_id)
+    if call is None:
+        raise LookupError(f"there is no call {op.call_id!r} in this ledger")
+    if op.repeated and call.state == "residue":
+        return call
+    if call.state in DOUBTFUL:
+        return await resolve_call(ResolveCall(op.call_id, "residue", op.by, op.why))
+    run = await find_run(call.run)
+    if call.state != "succeeded" or call.kind == "read" or call.shared or run.phase != "rolling_back":
+        raise TransitionRefused(
+            f"call {call.id} ({call.tool}) is {call.state} in run {run.id}, which is {run.state}: "
+            "nothing is left standing that could be accepted",
+            frm=call.state,
+            to="residue",
+        )
+    now = await Now()
+    root = await find_run(call.root)
+    call = await move_call(
+        run, call, "residue", at=now, by=op.by, epoch=root.epoch, facts={"why": op.why, "accepted": True}, why=op.why
+    )
+    await unblock(run, at=now, by=op.by, epoch=root.epoch)
+    return call

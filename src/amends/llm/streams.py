@@ -1,0 +1,519 @@
+"""Streams: every event is seen on its way to the caller, and the call is settled when the stream ends.
+
+A stream ends when it was read to its end, when reading it fails, when it is closed, when nobody has it any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias
+
+from amends.llm.requests import Entry, Outcome, fail, fail_async, outcome, succeed, succeed_async
+from amends.llm.wire import Api
+from amends.visible import visible_log
+
+# ---- A streamed answer, put together again: what the ledger keeps of it, and how much of it came
+
+
+_WHOLE: Final = frozenset({"id", "index", "type", "role", "object", "model", "finish_reason", "refusal_reason"})
+"""Texts of a delta that are sent whole; all others are appended."""
+_FINAL: Final = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
+_PIECES: Final = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "signature",
+    "input_json_delta": "partial_json",
+}
+
+
+class Assembler(Protocol):
+    """Sees the events of one stream."""
+
+    response: dict[str, Any] | None
+    """The answer so far, in the form of one that was not streamed."""
+    characters: int
+    """How much of it has come."""
+
+    def see(self, event: Mapping[str, Any]) -> None:
+        """Take one event in."""
+
+
+def assembler(api: Api) -> Assembler:
+    """The one for this wire format."""
+    if api == "chat.completions":
+        return _Chat()
+    return _Responses() if api == "responses" else _Messages()
+
+
+class _Chat:
+    def __init__(self) -> None:
+        self.response: dict[str, Any] | None = None
+        self.characters = 0
+
+    def see(self, event: Mapping[str, Any]) -> None:
+        if self.response is None:
+            self.response = {"object": "chat.completion", "choices": []}
+        for name in ("id", "created", "model", "service_tier", "system_fingerprint", "usage"):
+            if event.get(name) is not None:
+                self.response[name] = event[name]
+        for part in event.get("choices") or ():
+            choice = _indexed(self.response["choices"], part.get("index", 0))
+            delta = part.get("delta") or {}
+            _append(choice.setdefault("message", {}), delta)
+            self.characters += _length(delta)
+            if part.get("finish_reason") is not None:
+                choice["finish_reason"] = part["finish_reason"]
+
+
+class _Responses:
+    def __init__(self) -> None:
+        self.response: dict[str, Any] | None = None
+        self.characters = 0
+
+    def see(self, event: Mapping[str, Any]) -> None:
+        kind = str(event.get("type", ""))
+        if isinstance(event.get("response"), Mapping) and (kind in _FINAL or self.response is None):
+            self.response = dict(event["response"])
+        elif isinstance(event.get("delta"), str):
+            self.characters += len(event["delta"])
+            if kind == "response.output_text.delta" and self.response is not None:
+                self.response["output_text"] = self.response.get("output_text", "") + event["delta"]
+        elif kind == "response.output_item.done" and self.response is not None:
+            self.response["output"] = [*(self.response.get("output") or ()), event.get("item")]
+
+
+class _Messages:
+    def __init__(self) -> None:
+        self.response: dict[str, Any] | None = None
+        self.characters = 0
+
+    def see(self, event: Mapping[str, Any]) -> None:
+        match event.get("type"):
+            case "message_start":
+                self.response = dict(event.get("message") or {})
+                self.response["content"] = list(self.response.get("content") or ())
+            case "content_block_start" if self.response is not None:
+                self.response["content"].append(dict(event.get("content_block") or {}))
+            case "content_block_delta" if self.response is not None and self.response["content"]:
+                self._grow(self.response["content"], int(event.get("index", 0)), event.get("delta") or {})
+            case "content_block_stop" if self.response is not None:
+                _close_block(self.response["content"], int(event.get("index", 0)))
+            case "message_delta" if self.response is not None:
+                self.response |= {k: v for k, v in (event.get("delta") or {}).items() if v is not None}
+                said = {k: v for k, v in (event.get("usage") or {}).items() if v is not None}
+                self.response["usage"] = {**(self.response.get("usage") or {}), **said}
+
+    def _grow(self, blocks: list[dict[str, Any]], index: int, delta: Mapping[str, Any]) -> None:
+        block = blocks[min(index, len(blocks) - 1)]
+        name = _PIECES.get(str(delta.get("type")))
+        if name is not None:
+            piece = str(delta.get(name, ""))
+            block[name] = block.get(name, "") + piece
+            self.characters += len(piece)
+        elif isinstance(delta.get("citation"), Mapping):
+            block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
+
+
+def _close_block(blocks: list[dict[str, Any]], index: int) -> None:
+    """A tool's input has come in pieces of JSON; whole, it is kept as the SDK gives it."""
+    block = blocks[index] if index < len(blocks) else {}
+    pieces = block.pop("partial_json", None)
+    if pieces:
+        try:
+            block["input"] = json.loads(pieces)
+        except ValueError:
+            block["partial_json"] = pieces
+
+
+def _indexed(entries: list[dict[str, Any]], index: int) -> dict[str, Any]:
+    found = next((entry for entry in entries if entry.get("index") == index), None)
+    if found is None:
+        found = {"index": index}
+        entries.append(found)
+    return found
+
+
+def _append(whole: dict[str, Any], delta: Mapping[str, Any]) -> None:
+    for name, value in delta.items():
+        if value is None:
+            whole.setdefault(name, None)
+        elif isinstance(value, str) and name not in _WHOLE:
+            whole[name] = (whole.get(name) or "") + value
+        elif isinstance(value, Mapping):
+            whole[name] = whole.get(name) or {}
+            _append(whole[name], value)
+        elif isinstance(value, list) and all(isinstance(one, Mapping) and "index" in one for one in value):
+            whole[name] = whole.get(name) or []
+            for one in value:
+                _append(_indexed(whole[name], one["index"]), one)
+        else:
+            whole[name] = value
+
+
+def _length(delta: object) -> int:
+    if isinstance(delta, str):
+        return len(delta)
+    if isinstance(delta, Mapping):
+        return sum(_length(value) for name, value in delta.items() if name not in _WHOLE)
+    return sum(map(_length, delta)) if isinstance(delta, list) else 0
+
+
+# ---- Streams: every event is seen on its way to the caller, and the call is settled when the stream ends
+
+# A stream ends when it was read to its end, when reading it fails, when it is closed, when nobody has it any more.
+
+
+log = visible_log("amends")
+
+SWEEP_S_MAX: Final = 5.0
+"""How long leaving a run waits for a dropped stream that is being settled."""
+
+
+def is_stream(answer: object) -> bool:
+    """Whether this is one of the SDKs' streams."""
+    return any(
+        cls.__name__ in ("Stream", "AsyncStream") and cls.__module__.partition(".")[0] in ("openai", "anthropic")
+        for cls in type(answer).__mro__
+    )
+
+
+class _Seen:
+    """What has come of one stream."""
+
+    def __init__(self, entry: Entry, *, hide_usage: bool) -> None:
+        self.entry = entry
+        self._whole = assembler(entry.asked.api)
+        self._hide_usage = hide_usage
+
+    def see(self, event: Any) -> bool:
+        """Take an event in; whether the caller is to have it. Never raises: the caller paid for the event."""
+        try:
+            plain = event.to_dict(mode="json", warnings=False) if hasattr(event, "to_dict") else event
+            if not isinstance(plain, Mapping):
+                return True
+            self._whole.see(plain)
+            return not (self._hide_usage and plain.get("usage") and not plain.get("choices"))
+        except Exception:
+            log.exception("%s: an event of a stream could not be recorded", self.entry.asked.tool)
+            return True
+
+    def told(self, *, complete: bool) -> dict[str, Any]:
+        """How the call is ended."""
+        return {"response": self._whole.response, "complete": complete, "characters": self._whole.characters}
+
+    def known(self) -> Outcome:
+        """What was spent before reading it failed."""
+        return outcome(self.entry.asked, **self.told(complete=False))
+
+
+# ---- blocking -----------------------------------------------------------------------------
+
+
+def watch(stream: Any, entry: Entry, *, hide_usage: bool) -> None:
+    """From now on this stream settles the call when it ends."""
+    seen = _Seen(entry, hide_usage=hide_usage)
+    watched = _Watched(stream._iterator, seen)
+    stream._iterator = watched
+    entry.attempt.at_leave = partial(_left, seen)  # what was seen, never the stream: it must go when nobody has it
+    _start_sweeper()
+    # Weak, both: a stream that is dropped must go at once, and its connection with it.
+    response, watching = weakref.ref(stream.response), weakref.ref(watched)
+
+    def close() -> None:
+        found, still = response(), watching()
+        if found is not None:
+            type(found).close(found)
+        if still is not None:
+            still.closed()
+
+    stream.response.close = close
+
+
+class _Watched:
+    """The iterator of a stream."""
+
+    def __init__(self, events: Any, seen: _Seen) -> None:
+        self._events, self._seen = events, seen
+        self._pulling = False
+
+    def __iter__(self) -> _Watched:
+        return self
+
+    def __next__(self) -> Any:
+        while True:
+            event = self._pull()
+            if self._seen.see(event):
+                return event
+
+    def _pull(self) -> Any:
+        self._pulling = True  # the SDK closes the response itself, inside: that is an end, not a breaking off
+        try:
+            return next(self._events)
+        except StopIteration:
+            succeed(self._seen.entry, **self._seen.told(complete=True))
+            raise
+        except BaseException as error:
+            fail(self._seen.entry, error, self._seen.known())
+            raise
+        finally:
+            self._pulling = False
+
+    def closed(self) -> None:
+        if not self._pulling:
+            succeed(self._seen.entry, **self._seen.told(complete=False))
+
+    def __del__(self) -> None:
+        if not self._seen.entry.is_taken:
+            _dropped.put(self._seen)
+
+
+# A finalizer runs wherever the interpreter happens to be, perhaps inside the ledger's own lock: so it only says that
+# the stream is gone (the one queue whose put may be called there), and this thread settles the call.
+_dropped: Final[queue.SimpleQueue[_Seen]] = queue.SimpleQueue()
+_starting: Final = threading.Lock()
+_sweeper: threading.Thread | None = None
+
+
+def _start_sweeper() -> None:
+    global _sweeper
+    with _starting:
+        if _sweeper is None or not _sweeper.is_alive():  # after a fork it is not
+            _sweeper = threading.Thread(target=_sweep, name="amends-streams", daemon=True)
+            _sweeper.start()
+
+
+def _sweep() -> None:
+    while True:
+        seen = _dropped.get()
+        try:
+            succeed(seen.entry, **seen.told(complete=False))
+        except Exception as error:
+            _log_late(seen.entry, error)
+
+
+def _left(seen: _Seen) -> None:
+    """The run is left: what is known by now is all that will be."""
+    succeed(seen.entry, **seen.told(complete=False))
+    seen.entry.over.wait(SWEEP_S_MAX)  # whoever was faster
+
+
+def _log_late(entry: Entry, error: Exception) -> None:
+    log.warning("%s: a stream that was dropped could not be settled (%s); close streams", entry.asked.tool, error)
+
+
+# ---- awaited ------------------------------------------------------------------------------
+
+
+def watch_async(stream: Any, entry: Entry, *, hide_usage: bool) -> None:
+    """The same for an async stream."""
+    seen = _Seen(entry, hide_usage=hide_usage)
+    watched = _AsyncWatched(stream._iterator, seen)
+    stream._iterator = watched
+    entry.attempt.at_leave = partial(_left_async if entry.run.is_async else _left, seen)
+    response, watching = weakref.ref(stream.response), weakref.ref(watched)
+
+    async def aclose() -> None:
+        found, still = response(), watching()
+        if found is not None:
+            await type(found).aclose(found)
+        if still is not None:
+            await still.closed()
+
+    stream.response.aclose = aclose
+
+
+class _AsyncWatched:
+    """The iterator of an async stream."""
+
+    def __init__(self, events: Any, seen: _Seen) -> None:
+        self._events, self._seen = events, seen
+        self._pulling = False
+        self._loop = asyncio.get_running_loop()
+
+    def __aiter__(self) -> _AsyncWatched:
+        return self
+
+    async def __anext__(self) -> Any:
+        while True:
+            event = await self._pull()
+            if self._seen.see(event):
+                return event
+
+    async def _pull(self) -> Any:
+        self._pulling = True
+        try:
+            return await anext(self._events)
+        except StopAsyncIteration:
+            await succeed_async(self._seen.entry, **self._seen.told(complete=True))
+            raise
+        except BaseException as error:
+            await fail_async(self._seen.entry, error, self._seen.known())
+            raise
+        finally:
+            self._pulling = False
+
+    async def closed(self) -> None:
+        if not self._pulling:
+            await succeed_async(self._seen.entry, **self._seen.told(complete=False))
+
+    def __del__(self) -> None:
+        if not self._seen.entry.is_taken and not self._loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # closed meanwhile: leaving the run has settled it
+                self._loop.call_soon_threadsafe(_settle_soon, self._seen)
+
+
+async def _left_async(seen: _Seen) -> None:
+    await succeed_async(seen.entry, **seen.told(complete=False))
+
+
+_settling: Final[set[asyncio.Future[None]]] = set()
+"""Kept, since an event loop does not keep what runs on it."""
+
+
+def _settle_soon(seen: _Seen) -> None:
+    run = seen.entry.run
+    settled = run.submit(_settle, seen) if run.is_async else asyncio.ensure_future(_settle(seen))
+    _settling.add(settled)
+    settled.add_done_callback(_settling.discard)
+
+
+async def _settle(seen: _Seen) -> None:
+    try:
+        await succeed_async(seen.entry, **seen.told(complete=False))
+    except Exception as error:
+        _log_late(seen.entry, error)
+
+
+# ---- The events of a stream that tells an answer: for answers from the record, and for the server of a sc
+
+
+Event: TypeAlias = tuple[str, dict[str, Any]]
+Split: TypeAlias = Callable[[str], list[str]]
+EVENTS_MAX: Final = 1_000_000
+
+
+def _whole(text: str) -> list[str]:
+    return [text]
+
+
+def events_of(api: Api, response: Mapping[str, Any], *, split: Split = _whole, usage: bool = False) -> Iterator[Event]:
+    """The events of a stream that puts together this answer; texts come in the pieces that ``split`` makes of them.
+
+    ``usage``: a chat tells it in a chunk of its own, if it is asked to; the others always do.
+    """
+    match api:
+        case "chat.completions":
+            return _chat(response, split, usage)
+        case "responses":
+            return _responses(response, split)
+        case "messages":
+            return _messages(response, split)
+
+
+def _chat(response: Mapping[str, Any], split: Split, usage: bool) -> Iterator[Event]:
+    head = {k: v for k, v in response.items() if k not in ("choices", "usage")} | {"object": "chat.completion.chunk"}
+    for place, choice in enumerate(response.get("choices") or ()):
+        index = choice.get("index", place)
+        for delta in _deltas(choice.get("message") or {}, split):
+            yield "", {**head, "choices": [{"index": index, "delta": delta, "finish_reason": None}]}
+        yield "", {**head, "choices": [{"index": index, "delta": {}, "finish_reason": choice.get("finish_reason")}]}
+    if usage:
+        yield "", {**head, "choices": [], "usage": response.get("usage")}
+
+
+def _deltas(message: Mapping[str, Any], split: Split) -> Iterator[dict[str, Any]]:
+    """A message of a chat, as it grows."""
+    content, calls = message.get("content"), message.get("tool_calls")
+    first = {k: v for k, v in message.items() if k not in ("content", "tool_calls")}
+    yield first | ({"content": "" if isinstance(content, str) else content} if "content" in message else {})
+    for piece in split(content) if isinstance(content, str) and content else ():
+        yield {"content": piece}
+    for index, call in enumerate(calls or ()):
+        function = call.get("function")
+        if not isinstance(function, Mapping):
+            yield {"tool_calls": [{"index": index, **call}]}
+            continue
+        yield {"tool_calls": [{"index": index, **call, "function": {**function, "arguments": ""}}]}
+        for piece in split(str(function.get("arguments", ""))):
+            yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
+
+
+def _messages(response: Mapping[str, Any], split: Split) -> Iterator[Event]:
+    last = ("stop_reason", "stop_sequence")
+    usage = dict(response.get("usage") or {})
+    begun = usage | ({"output_tokens": 1} if usage.get("output_tokens") else {})
+    start = {**response, **dict.fromkeys(last), "content": [], "usage": begun}
+    yield "message_start", {"type": "message_start", "message": start}
+    for index, block in enumerate(response.get("content") or ()):
+        at = {"index": index}
+        empty, deltas = _block(block, split)
+        yield "content_block_start", {"type": "content_block_start", **at, "content_block": empty}
+        for delta in deltas:
+            yield "content_block_delta", {"type": "content_block_delta", **at, "delta": delta}
+        yield "content_block_stop", {"type": "content_block_stop", **at}
+    delta = {name: response.get(name) for name in last}
+    yield "message_delta", {"type": "message_delta", "delta": delta, "usage": usage}
+    yield "message_stop", {"type": "message_stop"}
+
+
+def _block(block: Mapping[str, Any], split: Split) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A block as it begins, and what it grows by."""
+    match block.get("type"):
+        case "text":
+            return {**block, "text": ""}, [{"type": "text_delta", "text": one} for one in split(block.get("text", ""))]
+        case "tool_use" | "server_tool_use":
+            pieces = split(json.dumps(block.get("input") or {}))
+            return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": one} for one in pieces]
+        case "thinking":
+            grown = [
+                {"type": "thinking_delta", "thinking": block.get("thinking", "")},
+                {"type": "signature_delta", "signature": block.get("signature", "")},
+            ]
+            return {**block, "thinking": "", "signature": ""}, grown
+        case _:
+            return dict(block), []
+
+
+def _responses(response: Mapping[str, Any], split: Split) -> Iterator[Event]:
+    numbers = iter(range(EVENTS_MAX))
+
+    def event(kind: str, **data: Any) -> Event:
+        return kind, {"type": kind, "sequence_number": next(numbers), **data}
+
+    begun = {k: v for k, v in response.items() if k != "usage"} | {"status": "in_progress", "output": []}
+    yield event("response.created", response=begun)
+    for place, item in enumerate(response.get("output") or ()):
+        at = {"output_index": place}
+        yield event("response.output_item.added", **at, item=_begun(item))
+        at |= {"item_id": item.get("id", "")}
+        if item.get("type") == "function_call":
+            arguments = item.get("arguments", "")
+            for piece in split(arguments):
+                yield event("response.function_call_arguments.delta", **at, delta=piece)
+            yield event("response.function_call_arguments.done", **at, arguments=arguments, name=item.get("name", ""))
+        for index, part in enumerate(item.get("content") or () if item.get("type") == "message" else ()):
+            here = {**at, "content_index": index}
+            yield event("response.content_part.added", **here, part={**part, "text": ""} if "text" in part else part)
+            if part.get("type") == "output_text":
+                for piece in split(part.get("text", "")):
+                    yield event("response.output_text.delta", **here, delta=piece, logprobs=[])
+                yield event("response.output_text.done", **here, text=part.get("text", ""), logprobs=[])
+            yield event("response.content_part.done", **here, part=part)
+        yield event("response.output_item.done", output_index=place, item=item)
+    status = response.get("status")
+    kind = status if status in ("completed", "incomplete", "failed") else "completed"
+    yield event(f"response.{kind}", response=dict(response))
+
+
+def _begun(item: Mapping[str, Any]) -> dict[str, Any]:
+    begun = dict(item)
+    begun |= {"content": []} if item.get("type") == "message" else {}
+    begun |= {"arguments": ""} if item.get("type") == "function_call" else {}
+    return begun

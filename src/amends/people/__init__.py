@@ -1,0 +1,1 @@
+"""What a person does: approvals, doubts, rollback plans, reconciliation, budgets."""

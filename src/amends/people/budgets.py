@@ -1,0 +1,186 @@
+"""How budgets stand and what calls have cost, read from the ledger: flows for both colours."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from decimal import Decimal
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from amends.errors import UsageError
+from amends.host.host import Hub, View
+from amends.host.listing import BUDGET_FIELDS, CALL_FIELDS, PAGE, Filter, Pages, narrowing, parse_filter
+from amends.ledger.budgets import period_of
+from amends.ledger.changes import RESERVED, read_charge
+from amends.ledger.operations import ListBudgets, SearchCalls
+from amends.ledger.rows import CallRow, SliceRow
+from amends.model import Budget, BudgetState, CostLine, amount_in, billionths, decimal_of
+
+if TYPE_CHECKING:
+    from amends.host.runs import T
+    from amends.ledger.flow import Flow
+
+
+By: TypeAlias = Literal["run", "tool", "agent", "day"]
+PAGES_MAX: Final = 100_000
+"""Pages of one listing: a ledger that is longer is looked at with a filter."""
+
+
+async def budget_states(hub: Hub, view: View, text: str) -> list[BudgetState]:
+    """Every budget that something was taken of, in its present period; and those declared of which nothing was yet."""
+    wanted = parse_filter(text, BUDGET_FIELDS)
+    tenant, after, now = view.tenant or "", "", 0.0
+    rows: list[SliceRow] = []
+    for _ in range(PAGES_MAX):
+        page, now = await ListBudgets(tenant, after, PAGE)
+        rows += page
+        if len(page) < PAGE:
+            break
+        after = page[-1].name
+    slices = groupby(rows, key=lambda row: row.name.partition("/")[0])
+    found = [_by_now(_state(list(mine)), hub.budgets) for _, mine in slices]
+    found += _untouched(hub.budgets, found, now, has_tenant=bool(tenant))
+    return sorted((one for one in found if _takes(wanted, one, now)), key=_order)
+
+
+def _state(slices: list[SliceRow]) -> BudgetState:
+    first = slices[0]
+    words = json.loads(first.words)
+    spent, reserved = (sum(amount_in(getattr(row, name)) for row in slices) for name in ("spent", "reserved"))
+    budget = Budget(
+        decimal_of(amount_in(first.cap)),
+        first.unit,
+        words["per"],
+        words["every"] or None,
+        words["tool"],
+        words["then"],
+    )
+    left = max(0, amount_in(first.cap) - spent - reserved)
+    return BudgetState(
+        budget, words["who"] or None, first.period or None, decimal_of(spent), decimal_of(reserved), decimal_of(left)
+    )
+
+
+def _by_now(state: BudgetState, declared: Iterable[Budget]) -> BudgetState:
+    """With the cap that is declared here: the ledger has that of the last call. A run may have a lower one of its own."""
+    budget = state.budget
+    caps = [billionths(one.cap) for one in declared if _ident(one) == _ident(budget)]
+    if not caps:
+        return state
+    known = [billionths(budget.cap)] if budget.per == "run" else []
+    cap = decimal_of(min([*caps, *known]))
+    left = max(Decimal(0), cap - state.spent - state.reserved)
+    return replace(state, budget=replace(budget, cap=cap), left=left)
+
+
+def _untouched(
+    declared: Iterable[Budget], found: list[BudgetState], now: float, *, has_tenant: bool
+) -> Iterator[BudgetState]:
+    known = {(_ident(one.budget), one.period) for one in found}
+    for budget in declared:
+        period = period_of(budget.every or "", now) or None
+        if (_ident(budget), period) not in known and not (has_tenant and budget.per == "ledger"):
+            zero, cap = Decimal(0), decimal_of(billionths(budget.cap))
+            yield BudgetState(budget, None, period, zero, zero, cap)
+
+
+def _ident(budget: Budget) -> tuple[Any, ...]:
+    return budget.unit, budget.per, budget.every, budget.tool, budget.then
+
+
+def _takes(wanted: Filter, state: BudgetState, now: float) -> bool:
+    if "period" not in wanted.words and (state.period or "") != period_of(state.budget.every or "", now):
+        return False
+    budget = state.budget
+    return wanted.takes(
+        {
+            "unit": budget.unit,
+            "per": budget.per,
+            "tool": budget.tool,
+            "who": state.who or "",
+            "period": state.period or "",
+        }
+    )
+
+
+def _order(state: BudgetState) -> tuple[str, ...]:
+    budget = state.budget
+    return budget.per, budget.unit, budget.tool, state.who or "", state.period or ""
+
+
+async def cost_lines(view: View, by: By, text: str) -> list[CostLine]:
+    """What the calls that pass the filter have cost, most of each unit first."""
+    if by not in ("run", "tool", "agent", "day"):
+        raise UsageError(f"costs are told by run, tool, agent or day, not by {by!r}")
+    wanted = parse_filter(text, CALL_FIELDS)
+    tenant = view.tenant or ""
+    pages: Pages[CallRow] = Pages(
+        SearchCalls(tenant, wanted.states, None, PAGE),
+        lambda row: SearchCalls(tenant, wanted.states, row.seq, PAGE),
+        lambda row: bool(row.cost) and not row.is_loaded and wanted.takes_call(row),
+        lambda row: row,
+        narrow=narrowing(wanted, "tag"),
+    )
+    sums: dict[tuple[str, str], list[int]] = {}
+    while (page := pages.read()) is not None:
+        for row in await page:
+            _add(sums, row, by)
+    lines = [
+        CostLine(what, unit, calls, decimal_of(spent), decimal_of(reserved))
+        for (unit, what), (calls, spent, reserved) in sums.items()
+    ]
+    return sorted(lines, key=lambda line: (line.unit, -(line.spent + line.reserved), line.what))
+
+
+def _add(sums: dict[tuple[str, str], list[int]], row: CallRow, by: By) -> None:
+    charge = read_charge(row.cost)
+    day = time.strftime("%Y-%m-%d", time.gmtime(row.first_at or row.created_at))
+    what = {"run": row.run_id, "tool": row.tool, "agent": row.agent, "day": day}[by]
+    for unit, (asked, _) in charge.costs.items():
+        reserved, spent = charge.standing(unit, asked, charge.phase)
+        line = sums.setdefault((unit, what), [0, 0, 0])
+        line[0] += charge.phase == RESERVED or spent > 0
+        line[1] += spent
+        line[2] += reserved
+
+
+# ---- How budgets stand and what calls have cost, in both colours. Each verb only drives its flow
+
+
+class BudgetDesk:
+    """What a blocking runtime tells of money and of whatever else is counted."""
+
+    if TYPE_CHECKING:
+        _hub: Hub
+        _view: View
+
+        def _drive(self, flow: Flow[T]) -> T: ...
+
+    def budgets(self, filter: str = "") -> list[BudgetState]:
+        """How every budget stands now: spent, reserved for calls under way, left."""
+        return self._drive(budget_states(self._hub, self._view, filter))
+
+    def costs(self, by: By = "run", filter: str = "") -> list[CostLine]:
+        """What calls have cost, by run, tool, agent or day; the filter is that of ``calls``."""
+        return self._drive(cost_lines(self._view, by, filter))
+
+
+class AsyncBudgetDesk:
+    """The same, awaited."""
+
+    if TYPE_CHECKING:
+        _hub: Hub
+        _view: View
+
+        async def _drive(self, flow: Flow[T]) -> T: ...
+
+    async def budgets(self, filter: str = "") -> list[BudgetState]:
+        """How every budget stands now: spent, reserved for calls under way, left."""
+        return await self._drive(budget_states(self._hub, self._view, filter))
+
+    async def costs(self, by: By = "run", filter: str = "") -> list[CostLine]:
+        """What calls have cost, by run, tool, agent or day; the filter is that of ``calls``."""
+        return await self._drive(cost_lines(self._view, by, filter))

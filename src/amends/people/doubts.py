@@ -1,0 +1,413 @@
+"""Doubt at a person's desk, as flows: what is known of it, asking the world, what each answer would bring, the word."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from amends.engine.doubts import ask_probe
+from amends.engine.recovery import recover_tree
+from amends.engine.session import call_of, known_of, moment, told_result
+from amends.errors import LedgerError, UsageError, shown
+from amends.host import runs
+from amends.host.host import Hub, View
+from amends.host.listing import CALL_FIELDS, PAGE, Pages, narrowing, parse_filter
+from amends.host.requests import adhoc_spec
+from amends.host.runs import claim, one, own_call, patience, said, said_to_ledger
+from amends.ledger.operations import (
+    AcceptCall,
+    HeldLock,
+    ListBudgets,
+    ListLocks,
+    NoteProbe,
+    ReadRun,
+    ResolveCall,
+    RetryCall,
+    SearchCalls,
+    StoreOp,
+    Tree,
+)
+from amends.ledger.rows import CallRow, SliceRow
+from amends.ledger.world import Lease, ReadClocks
+from amends.model import LOST, Absent, Call, Happened, Probed, Unknown
+from amends.people import reconcile, rollback_plans
+from amends.people.rollback_plans import WHO, Around, Rehearsal, kin_of, named
+from amends.report import Doubt, Evidence, Next, Preview, Reconciliation, Report, RollbackPlan
+from amends.tools.spec import ProbeSpec, Spec, twin_kwargs
+
+if TYPE_CHECKING:
+    from amends.host.listing import T
+    from amends.ledger.flow import Flow
+
+
+DOUBTFUL: Final = ("in_doubt", "compensation_in_doubt")
+AROUND_PAGE: Final = 500
+YOUR_WHY: Final = "..."
+"""Stands in a preview where the person's own words will."""
+
+
+# ---- what is known ------------------------------------------------------------------------
+
+
+def doubt_pages(hub: Hub, view: View, text: str) -> Pages[Doubt]:
+    """Doubts, newest first."""
+    wanted = parse_filter(text, CALL_FIELDS)
+    states = tuple(state for state in DOUBTFUL if not wanted.states or state in wanted.states)
+    tenant = view.tenant or ""
+    if not states:
+        raise UsageError(f"a doubt is {' or '.join(DOUBTFUL)}, not {', '.join(wanted.states)}")
+
+    def then(row: CallRow) -> StoreOp[Any]:
+        return SearchCalls(tenant, states, row.seq, PAGE)
+
+    def make(row: CallRow) -> Doubt:
+        return doubt_of(row, hub.specs.get(row.tool))
+
+    def takes(row: CallRow) -> bool:
+        return not row.is_loaded and wanted.takes_call(row)  # another ledger's doubt is settled there
+
+    first = SearchCalls(tenant, states, None, PAGE)
+    return Pages(first, then, takes, make, narrow=narrowing(wanted, "tag"))
+
+
+def doubt_of(row: CallRow, spec: Spec | None) -> Doubt:
+    """A row in doubt as a person sees it."""
+    undoing = row.state == "compensation_in_doubt"
+    call = call_of(row, spec, phase="compensate" if undoing else "execute")
+    probe = _probe_of(spec, row)
+    twin = None if spec is None else spec.compensate
+    sent = call.args
+    if undoing and twin is not None:
+        result = LOST if row.result is None else call.result
+        given = twin_kwargs(twin.params, args=call.args, result=result, call=call)
+        sent = {name: value for name, value in given.items() if name != "call"}
+    mine = {one.name: getattr(call, one.name) for one in fields(Call)}
+    return Doubt(
+        **mine,
+        about="compensation" if undoing else "call",
+        sent=sent,
+        sent_at=moment(row.comp_at if undoing else row.started_at),
+        lost_at=moment(row.comp_settled_at if undoing else row.settled_at),
+        probe=None if probe is None else named(spec, "probe", probe.fn),
+        next_probe_at=moment(row.probe_at),
+        evidence=_evidence(row),
+    )
+
+
+def _evidence(row: CallRow) -> tuple[Evidence, ...]:
+    kept: list[Any] = json.loads(row.learned) if row.learned else []
+    found: list[Evidence] = []
+    for at, by, attempt, answer, why in kept:
+        when = moment(at)
+        assert when is not None, "what was learned was learned at some time"
+        found.append(Evidence(when, by, attempt, answer, why))
+    return tuple(found)
+
+
+# ---- asking -------------------------------------------------------------------------------
+
+
+def _probe_of(spec: Spec | None, row: CallRow) -> ProbeSpec | None:
+    """Who can be asked about what is in doubt: of a compensation its own probe, which knows its own key."""
+    if spec is None:
+        return None
+    if row.state in ("compensation_in_doubt", "compensation_failed"):
+        return None if spec.compensate is None else spec.compensate.probe
+    return spec.probe
+
+
+async def probe(hub: Hub, view: View, call_id: str) -> Probed[Any]:
+    """Ask the world about a call; decides nothing, and is kept as evidence of its doubt."""
+    row = await own_call(view, call_id)
+    spec = hub.specs.get(row.tool)
+    asked = _probe_of(spec, row)
+    if spec is None or asked is None:
+        undoing = row.state.startswith("compensation")
+        return Unknown(f"{'the compensation of ' if undoing else ''}{row.tool} has no probe here")
+    reader = replace(hub.reader(root=row.root), lease=Lease(row.root, "", -1, hub.lease_s, float("inf")))
+    answer = await ask_probe(reader, spec, asked, row)
+    if row.in_question:
+        why = shown(answer.result) if isinstance(answer, Happened) else getattr(answer, "why", "")
+        word, why = type(answer).__name__.lower(), hub.veil.scrub(why, known_of(reader, row))
+        await NoteProbe(row.id, row.in_question, row.probes, word, why, None, by="person", paced=False)
+    return answer
+
+
+# ---- the word -----------------------------------------------------------------------------
+
+
+async def resolve(hub: Hub, view: View, call_id: str, answer: Probed[Any], *, by: str, why: str) -> CallRow:
+    """A person's word on a doubt."""
+    said(by, why)
+    row = await own_call(view, call_id)
+    undoing = row.state in ("compensation_in_doubt", "compensation_failed")
+    text, loss = None, ""
+    match answer:
+        case Happened():
+            to = "compensated" if undoing else "succeeded"
+            spec = hub.specs.get(row.tool) or adhoc_spec(row.tool, hub.veil.hidden, kind="pivot")
+            text, loss = told_result(hub.reader(root=row.root), spec, row, answer.result)
+        case Absent():
+            to = "compensation_failed" if undoing else "failed"
+            if row.kind == "retriable" and not undoing:
+                to = "backing_off"  # a retriable is never failed: it is started again
+        case Unknown():
+            to = "residue"
+        case _:
+            raise UsageError(f"an answer is Happened(result), Absent() or Unknown(), not {answer!r}")
+    if undoing and to == "compensation_failed" and row.state == "compensation_failed":
+        return await said_to_ledger(RetryCall(call_id, by, why))
+    word = ResolveCall(
+        call_id,
+        to,
+        by,
+        why,
+        result=text,
+        loss=loss,
+        retry_s=0.0 if to == "backing_off" else None,
+    )
+    return await said_to_ledger(word)
+
+
+async def accept(view: View, call_id: str, *, by: str, why: str) -> CallRow:
+    """A person's word that an effect stays."""
+    said(by, why)
+    await own_call(view, call_id)
+    return await said_to_ledger(AcceptCall(call_id, by, why))
+
+
+# ---- beforehand ---------------------------------------------------------------------------
+
+
+async def preview(hub: Hub, view: View, call_id: str, agents: Collection[str]) -> Preview:
+    """What the run would do next for each answer, by rehearsing it."""
+    row = await own_call(view, call_id)
+    if row.state not in (*DOUBTFUL, "compensation_failed"):
+        raise UsageError(
+            f"call {row.id} ({row.tool}) is {row.state}: there is no doubt to resolve",
+            hint="rt.doubts() lists what is in doubt",
+        )
+    tree = await ReadRun(row.tenant, uid=row.root)
+    assert tree is not None, "a call's run is in the ledger"
+    clocks = await ReadClocks()
+    around = await _around(tree)
+    answers: tuple[Probed[Any], ...] = (Happened(None), Absent(), Unknown())
+    plays = [Rehearsal(hub, tree, clocks, probes_say=Unknown("assumed"), around=around) for _ in answers]
+    ends = [_rehearsed(hub, view, tree, row, answer, agents, play) for answer, play in zip(answers, plays, strict=True)]
+    return Preview(call_of(row, hub.specs.get(row.tool)), *ends)
+
+
+async def _around(tree: Tree) -> Around:
+    """What its staged calls need of others when they start: looked at only where there are such calls."""
+    staged = [row for row in tree.calls if row.state in ("held", "ready")]
+    tenant = tree.run.tenant
+    locks: list[HeldLock] = []
+    slices: list[SliceRow] = []
+    if any(row.locks for row in staged):
+        page = await ListLocks(tenant, "", AROUND_PAGE)
+        while page:
+            locks += [held for held in page if held.root.uid != tree.run.root]
+            page = await ListLocks(tenant, page[-1].lock.name, AROUND_PAGE) if len(page) == AROUND_PAGE else []
+    for whose in {tenant, ""} if any(row.cost for row in staged) else ():
+        found, _ = await ListBudgets(whose, "", AROUND_PAGE)
+        while found:
+            slices += found
+            found = (await ListBudgets(whose, found[-1].name, AROUND_PAGE))[0] if len(found) == AROUND_PAGE else []
+    return replace(await kin_of(tree.run), locks=tuple(locks), slices=tuple(slices))
+
+
+def _rehearsed(
+    hub: Hub, view: View, tree: Tree, row: CallRow, answer: Probed[Any], agents: Collection[str], play: Rehearsal
+) -> Next:
+    """As ``resolve`` does it: the word, then whatever this process may go on with."""
+    try:
+        play.play(resolve(hub, view, row.id, answer, by=WHO, why=YOUR_WHY))
+    except UsageError as no:
+        return Next(row.state, tree.run.state, refused=str(no))  # type: ignore[arg-type]  # the ledger's own words
+    found = play.play(one(hub, row.root))
+    if found is None:
+        return _next(play, row, "here" if play.stage.runs[row.root].closed_at is not None else "owner")
+    if found.missing:
+        return _next(play, row, "worker")
+    claimed = play.play(claim(hub, found, force=True))
+    assert claimed is not None, "a run that nobody owns can be claimed"
+    root, lease = claimed
+    session = play.played(root, lease, wait_s=patience(hub))
+    if isinstance(answer, Happened):
+        session.memory.keep_result(row.id, answer.result)  # whoever says that it happened also says its result
+    who = "here"
+    try:
+        done = play.play(recover_tree(session, root, has_agent=root.agent in agents))
+        who = "agent" if done.how == "resume" else "here"
+    except LedgerError:
+        pass  # as when it is really done: what the report then says is what is there
+    return _next(play, row, who)
+
+
+def _next(play: Rehearsal, row: CallRow, who: Any) -> Next:
+    root = play.stage.runs[row.root]
+    causes: tuple[str, ...] = tuple(json.loads(root.causes)) if root.state == "blocked" else ()
+    state: Any = play.stage.calls[row.id].state
+    run_state: Any = root.state
+    return Next(state, run_state, tuple(play.does), who, causes)
+
+
+# ---- A person's verbs over doubt, residue and rollback, in both colours. Each only drives its flow
+
+
+class DoubtDesk:
+    """What a blocking runtime lets a person see and say of what is in doubt, stands, or is to be taken back."""
+
+    if TYPE_CHECKING:
+        _hub: Hub
+        _view: View
+
+        def _drive(self, flow: Flow[T]) -> T: ...
+        def _go_on(self, root: str) -> Report: ...
+        def _report(self, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report: ...
+        def _pages(self, pages: Pages[T]) -> Iterator[T]: ...
+
+        _agents: Mapping[str, Any]
+
+    def doubts(self, filter: str = "") -> Iterator[Doubt]:
+        """Every call of which nobody here can say what became of it: what was sent, when it was lost, what is known."""
+        return self._pages(doubt_pages(self._hub, self._view, filter))
+
+    def probe(self, call_id: str) -> Probed[Any]:
+        """Ask the world about a call now; decides nothing."""
+        return self._drive(probe(self._hub, self._view, call_id))
+
+    def resolve(self, call_id: str, answer: Probed[Any], *, by: str, why: str) -> Report:
+        """A person's word on a doubt: it happened, it did not, or it cannot be known and stays as residue."""
+        row = self._drive(resolve(self._hub, self._view, call_id, answer, by=by, why=why))
+        return self._go_on(row.root)
+
+    def preview(self, call_id: str) -> Preview:
+        """What the run would do next for each of the three answers to a doubt; changes nothing."""
+        return self._drive(preview(self._hub, self._view, call_id, self._agents))
+
+    def accept(self, call_id: str, *, by: str, why: str) -> Report:
+        """A person's word that an effect stays, or that nobody will know: it is residue, and named for good."""
+        row = self._drive(accept(self._view, call_id, by=by, why=why))
+        return self._go_on(row.root)
+
+    def retry(self, call_id: str, *, by: str, why: str, result: object = LOST) -> Report:
+        """Try a compensation or a retriable that gave up once more.
+
+        ``result``: what the call gave back, for a compensation that was not started because nobody had it.
+        """
+        row = self._drive(runs.retry(self._hub, self._view, call_id, by=by, why=why, result=result))
+        return self._go_on(row.root)
+
+    def plan_rollback(self, run_id: str) -> RollbackPlan:
+        """What a rollback would do, in order, with what cannot be taken back; its hash binds ``rollback``."""
+        return self._drive(rollback_plans.plan_rollback(self._hub, self._view, run_id))
+
+    def rollback(self, run_id: str, *, by: str, why: str, plan: str | None = None) -> Report:
+        """Take a run back from outside: its owner does it when its live calls have settled, else this process.
+
+        With the hash of a plan only if the run still stands where it was planned: ``StalePlan`` otherwise.
+        """
+        if plan is None:
+            root = self._drive(runs.ask_rollback(self._view, run_id, by=by, why=why))
+        else:
+            flow = rollback_plans.rollback_planned(self._hub, self._view, run_id, plan=plan, by=by, why=why)
+            root = self._drive(flow)
+        return self._go_on(root)
+
+    def abandon(self, run_id: str, *, by: str, why: str) -> Report:
+        """Close a run over what stands; each effect left is named."""
+        row = self._drive(runs.abandon(self._view, run_id, by=by, why=why))
+        return self._report(uid=row.uid)
+
+    def finish(self, run_id: str, *, by: str, why: str) -> Report:
+        """Close a run that was interrupted after its pivot as committed."""
+        row = self._drive(runs.finish(self._view, run_id, by=by, why=why))
+        return self._report(uid=row.uid)
+
+    def reconcile(self, tool: str | object, *, limit: int = 10_000) -> Reconciliation:
+        """The ledger beside the world, for one tool: orphans on both sides, by its listing and its probe.
+
+        Changes nothing. ``limit``: how many calls a probe is asked about, newest first.
+        """
+        return self._drive(reconcile.reconcile(self._hub, self._view, tool, limit=limit))
+
+
+class AsyncDoubtDesk:
+    """The same for an async runtime, awaited."""
+
+    if TYPE_CHECKING:
+        _hub: Hub
+        _view: View
+
+        async def _drive(self, flow: Flow[T]) -> T: ...
+        async def _go_on(self, root: str) -> Report: ...
+        async def _report(self, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report: ...
+        def _pages(self, pages: Pages[T]) -> AsyncIterator[T]: ...
+
+        _agents: Mapping[str, Any]
+
+    def doubts(self, filter: str = "") -> AsyncIterator[Doubt]:
+        """Every call of which nobody here can say what became of it: what was sent, when it was lost, what is known."""
+        return self._pages(doubt_pages(self._hub, self._view, filter))
+
+    async def probe(self, call_id: str) -> Probed[Any]:
+        """Ask the world about a call now; decides nothing."""
+        return await self._drive(probe(self._hub, self._view, call_id))
+
+    async def resolve(self, call_id: str, answer: Probed[Any], *, by: str, why: str) -> Report:
+        """A person's word on a doubt: it happened, it did not, or it cannot be known and stays as residue."""
+        row = await self._drive(resolve(self._hub, self._view, call_id, answer, by=by, why=why))
+        return await self._go_on(row.root)
+
+    async def preview(self, call_id: str) -> Preview:
+        """What the run would do next for each of the three answers to a doubt; changes nothing."""
+        return await self._drive(preview(self._hub, self._view, call_id, self._agents))
+
+    async def accept(self, call_id: str, *, by: str, why: str) -> Report:
+        """A person's word that an effect stays, or that nobody will know: it is residue, and named for good."""
+        row = await self._drive(accept(self._view, call_id, by=by, why=why))
+        return await self._go_on(row.root)
+
+    async def retry(self, call_id: str, *, by: str, why: str, result: object = LOST) -> Report:
+        """Try a compensation or a retriable that gave up once more.
+
+        ``result``: what the call gave back, for a compensation that was not started because nobody had it.
+        """
+        row = await self._drive(runs.retry(self._hub, self._view, call_id, by=by, why=why, result=result))
+        return await self._go_on(row.root)
+
+    async def plan_rollback(self, run_id: str) -> RollbackPlan:
+        """What a rollback would do, in order, with what cannot be taken back; its hash binds ``rollback``."""
+        return await self._drive(rollback_plans.plan_rollback(self._hub, self._view, run_id))
+
+    async def rollback(self, run_id: str, *, by: str, why: str, plan: str | None = None) -> Report:
+        """Take a run back from outside: its owner does it when its live calls have settled, else this process.
+
+        With the hash of a plan only if the run still stands where it was planned: ``StalePlan`` otherwise.
+        """
+        if plan is None:
+            root = await self._drive(runs.ask_rollback(self._view, run_id, by=by, why=why))
+        else:
+            flow = rollback_plans.rollback_planned(self._hub, self._view, run_id, plan=plan, by=by, why=why)
+            root = await self._drive(flow)
+        return await self._go_on(root)
+
+    async def abandon(self, run_id: str, *, by: str, why: str) -> Report:
+        """Close a run over what stands; each effect left is named."""
+        row = await self._drive(runs.abandon(self._view, run_id, by=by, why=why))
+        return await self._report(uid=row.uid)
+
+    async def finish(self, run_id: str, *, by: str, why: str) -> Report:
+        """Close a run that was interrupted after its pivot as committed."""
+        row = await self._drive(runs.finish(self._view, run_id, by=by, why=why))
+        return await self._report(uid=row.uid)
+
+    async def reconcile(self, tool: str | object, *, limit: int = 10_000) -> Reconciliation:
+        """The ledger beside the world, for one tool: orphans on both sides, by its listing and its probe.
+
+        Changes nothing. ``limit``: how many calls a probe is asked about, newest first.
+        """
+        return await self._drive(reconcile.reconcile(self._hub, self._view, tool, limit=limit))

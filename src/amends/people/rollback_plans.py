@@ -1,0 +1,408 @@
+"""Looking before saying: a rollback as it would go, bound to where the ledger stood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from amends.encoding.canonical import digest
+from amends.encoding.chain import moment
+from amends.encoding.dataclass import changed, dataclass
+from amends.encoding.secret import MARK
+from amends.engine.rollback import leftovers, roll_back
+from amends.engine.session import Session, call_of, read_tree
+from amends.errors import RunEnded, StalePlan, UsageError
+from amends.host.host import Hub, View
+from amends.host.runs import found, own_run, said
+from amends.ledger.changes import tree_mark
+from amends.ledger.flow import Flow, Op, run_flow
+from amends.ledger.operations import BeginRollback, ClaimRun, HeldLock, ReadForks, ReadRun, StoreOp, Tree
+from amends.ledger.rows import FORKS_MAX, AddEvent, CallRow, RunRow, SliceRow
+from amends.ledger.world import (
+    Await,
+    Clocks,
+    Ended,
+    Invoke,
+    IsDead,
+    KeepAnchor,
+    KeepCheckpoint,
+    Later,
+    Lease,
+    LiveCalls,
+    Luck,
+    ReadAnchor,
+    ReadClocks,
+    Sleep,
+    Together,
+    Watch,
+)
+from amends.model import Absent, Call, Residue, Unknown
+from amends.report import Doing, Planned, RollbackPlan
+from amends.stores.memory import MemoryStore
+from amends.tools.spec import Spec
+
+# ---- The engine's own flows over a copy of one tree, in virtual time, with every body only written down
+
+# What a person is shown beforehand is not worked out a second time, and so cannot differ from what is then done: it is
+# the same flow, on the same rows, and no function of a tool is called.
+
+
+T = TypeVar("T")
+OPERATIONS_MAX: Final = 1_000_000
+"""A rehearsal longer than this does not end: that is a bug of ours."""
+WHO: Final = "rehearsal"
+MICROSECOND: Final = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What of the ledger outside the tree its way forward may meet: what other runs hold, and how budgets stand."""
+
+    locks: tuple[HeldLock, ...] = ()
+    slices: tuple[SliceRow, ...] = ()
+    kin: tuple[RunRow, ...] = ()
+    """The forks that stand on the tree, and the runs that it was itself forked from."""
+    shared: tuple[CallRow, ...] = ()
+    """What those forks share."""
+
+
+async def kin_of(run: RunRow) -> Around:
+    """Who stands on this tree, and on whom it stands."""
+    kin: list[RunRow] = []
+    shared: list[CallRow] = []
+    for fork in await ReadForks(run.root):
+        tree = await ReadRun("", uid=fork.uid)
+        assert tree is not None, "a fork is a run of this ledger"
+        kin.append(changed(tree.run, {"forked_from": run.root}))  # a fork of a fork stands on it like any other
+        shared += [call for call in tree.calls if call.shared]
+    uid = run.forked_from
+    while uid and len(kin) < FORKS_MAX:
+        source = await ReadRun("", uid=uid)
+        if source is None:  # the fork was loaded from another ledger
+            break
+        kin.append(source.run)
+        uid = source.run.forked_from
+    return Around(kin=tuple(kin), shared=tuple(shared))
+
+
+NOTHING_AROUND: Final = Around()
+
+
+class Stage(MemoryStore):
+    """One tree, copied: what happens to it happens to nobody."""
+
+    def __init__(self, tree: Tree, wall: float, around: Around) -> None:
+        super().__init__(clock=lambda: self.wall)
+        self.wall = wall
+        self.runs = {held.root.uid: held.root for held in around.locks} | {run.uid: run for run in around.kin}
+        for run in tree.runs:
+            self.runs[run.uid] = run
+            self._ids.setdefault((run.tenant, run.id), []).append(run.uid)
+            self._trees.setdefault(run.root, []).append(run.uid)
+        for call in around.shared:
+            self.calls[call.id] = call
+            self._calls_of.setdefault(call.root, []).append(call.id)
+        for call in tree.calls:
+            self.calls[call.id] = call
+            self._keys.setdefault(call.key, []).append(call.id)
+            self._calls_of.setdefault(call.root, []).append(call.id)
+        locks = (*(held.lock for held in around.locks), *tree.locks)
+        self.locks = {(lock.tenant, lock.name): lock for lock in locks}
+        self.slices = {row.name: row for row in around.slices}
+        for asked in tree.approvals:
+            self.shelf.approvals[asked.id] = asked
+            self.shelf._of.setdefault(asked.root, []).append(asked.id)
+        self._newest = max((max(call.seq, call.settled_seq) for call in tree.calls), default=0)
+
+    def _row(self, op: Any) -> Any:
+        answer = super()._row(op)
+        # What is settled on the stage is settled after everything that the ledger has.
+        return answer + self._newest if isinstance(op, AddEvent) else answer
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """What was about to run, in order, and the tree after it."""
+
+    does: tuple[Planned, ...]
+    stage: Stage
+
+
+class Rehearsal:
+    """A driver that starts nothing: bodies and compensations succeed, and what a probe says is assumed."""
+
+    def __init__(
+        self, hub: Hub, tree: Tree, clocks: Clocks, *, probes_say: Absent | Unknown, around: Around = NOTHING_AROUND
+    ) -> None:
+        # Ledger time is whole microseconds. Here nothing takes time: what is due now must not be due in a part of one.
+        wall = moment(max(clocks.wall, tree.now))
+        self._hub, self._clocks, self._probes_say = hub, replace(clocks, wall=wall), probes_say
+        self.stage = Stage(tree, wall, around)
+        self.does: list[Planned] = []
+        self._known = {call.id: call for call in tree.calls}
+        self._count = 0
+
+    def own(self, root: RunRow) -> RunRow:
+        """Be the owner of a tree whose owner lives: as if that one did it."""
+        mine = {"owner": WHO, "epoch": root.epoch + 1, "lease_until": float("inf"), "suspended": 0}
+        self.stage.runs[root.uid] = changed(root, mine)
+        return self.stage.runs[root.uid]
+
+    def session(self, root: RunRow, *, wait_s: float) -> Session:
+        """The tree as its owner's flows see it."""
+        return self.played(root, Lease(root.uid, WHO, root.epoch, self._hub.lease_s, float("inf")), wait_s=wait_s)
+
+    def played(self, root: RunRow, lease: Lease, *, wait_s: float) -> Session:
+        """Return a session of the rehearsal: what it learns, the live run does not."""
+        session = self._hub.session(root, lease, resumed=True, wait_s=wait_s)
+        return replace(session, memory=session.memory.copy())
+
+    def play(self, flow: Flow[T]) -> T:
+        """Run the flow to its end."""
+        return run_flow(flow, self._perform)
+
+    def _perform(self, op: Op[Any]) -> Any:
+        self._count += 1
+        assert self._count <= OPERATIONS_MAX, "a rehearsal comes to its end"
+        match op:
+            case StoreOp():
+                return self.stage.perform(op)
+            case Invoke():
+                return self._invoke(op)
+            case ReadClocks():
+                return self._clocks
+            case Sleep(seconds=seconds) | Await(seconds=seconds):
+                self._pass(seconds)
+            case Luck():
+                return 0.5
+            case LiveCalls():
+                return 0
+            case IsDead():
+                return False
+            case Watch() | ReadAnchor() | KeepAnchor() | KeepCheckpoint():
+                return None  # nothing is used up here, and so no anchor is asked
+            case Together(flows=flows):
+                return self._in_turn(flows)
+            case _:
+                raise TypeError(f"a rehearsal does not know {type(op).__name__}")
+        return None
+
+    def _pass(self, seconds: float) -> None:
+        seconds = max(0.0, min(seconds, 1e9))
+        self.stage.wall = moment(self.stage.wall + seconds + MICROSECOND)
+        self._clocks = replace(self._clocks, wall=self.stage.wall, mono=self._clocks.mono + seconds)
+
+    def _in_turn(self, flows: Sequence[Flow[Any]]) -> list[Any]:
+        ends: list[Any] = []
+        for flow in flows:
+            try:
+                ends.append(run_flow(flow, self._perform))
+            except Exception as error:
+                ends.append(error)
+        return ends
+
+    def _invoke(self, op: Invoke) -> Ended:
+        call = op.call.whole() if isinstance(op.call, Later) else op.call
+        spec = self._hub.specs.get(call.tool)
+        what = _doing(op, spec)
+        self.does.append(self._planned(what, op, call, spec))
+        if what == "guard":
+            return Ended(value=True)
+        return Ended(value=self._probes_say if what == "probe" else None)
+
+    def _planned(self, what: Doing, op: Invoke, call: Call, spec: Spec | None) -> Planned:
+        row = self._known[call.id]
+        shown = call_of(row, spec)
+        args = {name: value for name, value in op.kwargs.items() if name != "call"}
+        if MARK in f"{row.args}{row.result}":  # a plan is for people: what is hidden stays so
+            seen = {**shown.args, "result": shown.result}
+            args = {name: seen.get(name, value) for name, value in args.items()}
+        note = ""
+        if what == "compensate" and row.state in ("in_doubt", "started") and "result" in args:
+            del args["result"]
+            note = "its result is learned first"
+        return Planned(what, shown, named(spec, what, op.fn), args, note)
+
+
+def _doing(op: Invoke, spec: Spec | None) -> Doing:
+    if op.phase == "compensate":
+        return "compensate"
+    if op.phase == "execute":
+        return "start"
+    return "guard" if spec is not None and spec.guard is not None and op.fn is spec.guard.fn else "probe"
+
+
+def named(spec: Spec | None, what: Doing, fn: Callable[..., Any]) -> str:
+    """What a function of a tool is called in words: the tool that it is, else its own name."""
+    if spec is not None and what == "start":
+        return spec.name
+    twin = None if spec is None else spec.compensate
+    if twin is not None and what == "compensate" and twin.tool:
+        return twin.tool
+    return str(getattr(fn, "__qualname__", type(fn).__name__)).rpartition("<locals>.")[2]
+
+
+# ---- Looking before saying: a rollback as it would go, bound to where the ledger stood
+
+
+HASH_CHARS: Final = 32
+
+
+async def plan_rollback(hub: Hub, view: View, run_id: str) -> RollbackPlan:
+    """What ``rollback`` would do now, and the hash that binds it."""
+    tree = await _root_tree(view, run_id)
+    return _planned(hub, tree, await ReadForks(tree.run.root), await kin_of(tree.run), await ReadClocks())
+
+
+async def rollback_planned(hub: Hub, view: View, run_id: str, *, plan: str, by: str, why: str) -> str:
+    """Make rollback the run's goal, if the run still stands where it was planned; returns its root."""
+    said(by, why)
+    given: Any = plan
+    if not isinstance(given, str) or not given:
+        raise UsageError(f"a plan is the hash of rt.plan_rollback({run_id!r}), not {plan!r}")
+    tree = await _root_tree(view, run_id)
+    _refuse_ended(tree.run)
+    forks = await ReadForks(tree.run.root)
+    newest = _planned(hub, tree, forks, await kin_of(tree.run), await ReadClocks())
+    if newest.hash != plan:
+        raise StalePlan(plan, now=newest.hash, run_id=run_id)
+    # Between that look and this word the run may move: the ledger compares once more, in the transaction that decides.
+    mark = tree_mark(tree.runs, tree.calls, forks)
+    asked = await BeginRollback(tree.run.uid, by, why, person=True, plan=plan, mark=mark)
+    if asked.how == "stale":
+        newest = await plan_rollback(hub, view, run_id)
+        raise StalePlan(plan, now=newest.hash, run_id=run_id)
+    if asked.how in ("refused", "ended"):
+        _refuse_ended(asked.run)
+    return tree.run.root
+
+
+async def _root_tree(view: View, run_id: Any) -> Tree:
+    if not isinstance(run_id, str):
+        raise UsageError(f"a run id is a text, not {run_id!r}")
+    tree = own_run(found(await ReadRun(view.tenant or "", run_id), run_id))
+    if tree.run.parent:
+        raise UsageError(f"run {run_id} is a child: plan the rollback of its root")
+    return tree
+
+
+def refusal(run: RunRow) -> str:
+    """Why a run cannot be rolled back; empty: it can."""
+    if run.phase == "pivoted":
+        return "its pivot has passed, so it only goes forward"
+    return f"it is {run.state}" if run.closed_at is not None else ""
+
+
+def _refuse_ended(run: RunRow) -> None:
+    if why := refusal(run):
+        raise RunEnded(f"run {run.id} cannot be taken back: {why}", state=run.state, run_id=run.id)
+
+
+# ---- the plan -----------------------------------------------------------------------------
+
+
+def _planned(hub: Hub, tree: Tree, forks: list[RunRow], around: Around, clocks: Clocks) -> RollbackPlan:
+    mark = tree_mark(tree.runs, tree.calls, forks)
+    no = refusal(tree.run)
+    if no:
+        # What stood when the pivot passed, or the run ended, stands: there is no order to show.
+        left = tuple(Residue(_call(hub, row), no) for row in tree.calls if _stands(row))
+        plan = RollbackPlan(tree.run.id, "", cannot=left, refused=no, state=tree.run.state)  # type: ignore[arg-type]
+        return _hashed(plan, mark)
+    rehearsal = Rehearsal(hub, tree, clocks, probes_say=Absent(), around=around)
+    running = _take_stage(hub, rehearsal, tree, clocks)
+    root = rehearsal.stage.runs[tree.run.uid]
+    session = rehearsal.session(root, wait_s=float("inf"))
+    rehearsal.play(roll_back(session, by=WHO, why=WHO, person=True))  # by a person's word, whoever stands on it
+    after = rehearsal.play(read_tree(session))
+    plan = RollbackPlan(
+        tree.run.id,
+        "",
+        compensations=tuple(one for one in rehearsal.does if one.what == "compensate"),
+        cannot=_left(hub, tree, after),
+        doubts=_doubts(hub, rehearsal, tree, running),
+        dropped=tuple(_call(hub, row) for row in tree.calls if _is_dropped(row, rehearsal.stage.calls[row.id])),
+        running=tuple(_call(hub, row) for row in running),
+        state=tree.run.state,  # type: ignore[arg-type]  # the ledger's own words
+        forks=tuple(fork.id for fork in forks),
+    )
+    return _hashed(plan, mark)
+
+
+def _take_stage(hub: Hub, rehearsal: Rehearsal, tree: Tree, clocks: Clocks) -> list[CallRow]:
+    """Own the copy; what its living owner still runs is taken as landed without an effect, and told."""
+    run = tree.run
+    if not (run.owner and run.lease_until > tree.now):
+        # On the copy nobody waits for a heartbeat: its owner counts as silent for long enough.
+        silent = {"silent_boot": clocks.boot, "silent_mono": clocks.mono - run.lease_s, "silent_at": tree.now}
+        rehearsal.stage.runs[run.uid] = changed(run, silent)
+        claim = ClaimRun(run.uid, WHO, WHO, hub.lease_s, clocks.boot, clocks.mono, force=True)
+        claimed = rehearsal.play(_one(claim))
+        assert claimed is not None, "a run without an owner can be claimed"
+        return []
+    rehearsal.own(run)
+    lands = {"started": "failed", "compensating": "compensated"}
+    running = [row for row in tree.calls if row.state in lands and row.kind != "read"]
+    for row in tree.calls:
+        if row.state in lands:
+            rehearsal.stage.calls[row.id] = changed(row, {"state": lands[row.state]})
+    return running
+
+
+async def _one(op: ClaimRun) -> RunRow | None:
+    return await op
+
+
+def _left(hub: Hub, before: Tree, after: Tree) -> tuple[Residue, ...]:
+    doubtful = {row.id for row in before.calls if row.state in ("in_doubt", "started")}
+    return tuple(
+        Residue(_call(hub, one.row), one.why)
+        for one in leftovers(hub.reader(after.run), after)
+        if not (one.doubtful and one.row.id in doubtful)
+    )
+
+
+def _doubts(hub: Hub, rehearsal: Rehearsal, tree: Tree, running: list[CallRow]) -> tuple[Planned, ...]:
+    found: list[Planned] = []
+    lands = {row.id for row in running}
+    for row in tree.calls:
+        doubtful = row.state in ("in_doubt", "compensation_in_doubt", "started", "compensating")
+        if not doubtful or row.kind == "read" or row.id in lands:
+            continue
+        mine = [one for one in rehearsal.does if one.call.id == row.id]
+        first = next((one for one in mine if one.what in ("probe", "start")), None)
+        if first is not None:
+            found.append(first)
+        elif not mine:
+            found.append(Planned("ask", _call(hub, row), "", note="it stays as it is until rt.resolve settles it"))
+        else:
+            note = "taken back whether it happened or not"
+            found.append(Planned(mine[0].what, mine[0].call, mine[0].by, mine[0].args, note))
+    return tuple(found)
+
+
+def _is_dropped(before: CallRow, after: CallRow) -> bool:
+    return before.state in ("held", "ready", "backing_off") and after.state in ("dropped", "failed")
+
+
+def _stands(row: CallRow) -> bool:
+    return (
+        row.kind != "read"
+        and not row.shared
+        and row.state in ("succeeded", "in_doubt", "residue", "compensation_failed")
+    )
+
+
+def _call(hub: Hub, row: CallRow) -> Call:
+    return call_of(row, hub.specs.get(row.tool))
+
+
+def _hashed(plan: RollbackPlan, mark: str) -> RollbackPlan:
+    """The hash binds where the tree stands and what this process would do about it."""
+    parts: list[str] = ["rollback plan", mark, plan.refused or ""]
+    for one in (*plan.doubts, *plan.compensations):
+        parts += [one.what, one.call.id, one.by]
+    parts += ["cannot", *(left.call.id for left in plan.cannot)]
+    parts += ["dropped", *(call.id for call in plan.dropped), "running", *(call.id for call in plan.running)]
+    return changed(plan, {"hash": digest(*parts)[:HASH_CHARS]})

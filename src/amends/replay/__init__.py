@@ -1,0 +1,1 @@
+"""The record, played again, forked and compared."""

@@ -1,0 +1,489 @@
+"""Replaying: a request is answered from the record, or the replay ends there. Nothing is started, nothing written."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
+from typing import Final, NoReturn
+
+from amends.encoding.dataclass import changed
+from amends.engine.approvals import held_for, rejected
+from amends.engine.call import Done, conflict, ended, failure, in_doubt, recorded_done
+from amends.engine.session import Ask, Session, call_of, error_parts, exceeded
+from amends.errors import Error, KeyConflict, OutOfOrder, RuleRefused, RunBlocked, RunEnded, ToolFailed, type_name
+from amends.ledger.changes import overrun_in
+from amends.ledger.rows import CallRow, EventRow
+from amends.ledger.world import Sleep
+from amends.model import Residue
+from amends.replay.record import Entry, Record, Sight, missing_at_end, other_end, out_of_turn, unlike, unrecorded
+from amends.states import FREES_KEY
+
+_CALL: Final = re.compile(r"\((call_[^)]+)\)")
+PAUSE_S: Final = 0.001
+PAUSE_S_MAX: Final = 0.05
+ORDER_S_MAX: Final = 5.0
+"""How long a request that comes before its turn waits: other threads and tasks may be about to ask for what is due."""
+
+
+class Replay:
+    """One replay: what was asked for so far, and whether it has ended."""
+
+    def __init__(self, record: Record, *, until: str = "", strict: bool = True) -> None:
+        self.record, self.until, self.strict = record, until, strict
+        self.reached = 0.0
+        """How far in the ledger's order the program has come."""
+        self.broken: Error | None = None
+        """The first divergence, or what was refused around the record: whatever the program made of it."""
+        self.stopped = False
+        self.asked: list[Entry] = []
+        due = [entry for entry in record.entries if entry.needed and entry.answered_at < inf]
+        self._due = sorted(due, key=lambda entry: entry.answered_at)
+        self._first = 0
+        self._left = sum(entry.required for entry in record.entries)
+        self.lookup: Callable[[Ask], CallRow | None] = lambda _: None
+        """Finds the call of another run that answered, for tools that are once in the ledger."""
+        self.rebuild: Callable[[CallRow, ToolFailed], Exception] = lambda _, known: known
+        """Makes the error that a call ended with."""
+        self.alone: Callable[[], bool] = lambda: True
+        """Whether nobody but who asks is at work in the replay: then nobody else will ask for what is due."""
+        self.pooled: set[object] = set()
+        """What was given to the threads of a pool, and is not done."""
+        self.side_by_side = 0
+        """Requests of a plan's group that are under way."""
+        self.seen: dict[str, float] = {}
+        """How far in the ledger's order the program has come with each run, by opening and by leaving it."""
+        self.undone: set[str] = set()
+        """Runs that the program has rolled back by ``run.rollback``: leaving their block changes nothing more."""
+        self.opened = False
+        """Whether the program has opened the run itself."""
+        self.raised = False
+        """Whether the program has left the run by an error of its own, or asked for its end."""
+        self.around = False
+        """Whether it did so by a block, and is in it."""
+        self.over = False
+        self.finished = False
+
+    def check(self) -> None:
+        """Raise what has ended the replay, if something has."""
+        if self.broken is not None:
+            raise self.broken
+        if self.stopped:
+            raise Stopped
+
+    def stop(self, error: Error) -> NoReturn:
+        """Nothing is answered any more."""
+        self.broken = self.broken or error
+        raise error
+
+    def find(self, session: Session, ask: Ask) -> Entry | None:
+        """Return the entry that answers this request, as the ledger chose it then; None if there is none."""
+        if ask.spec.kind == "read":
+            return self._find_read(session, ask)
+        alike = self._alike(ask)
+        known = self._known(ask, alike)
+        following = next((entry for entry in alike if self._is_next(session, entry)), None)
+        if known is None or known.row is None or known.row.ident != ask.ident:
+            return following
+        waits = self.state_of(known) in ("held", "ready")
+        refused = following is not None and following.row is None and following.asked_at < known.begun_at
+        return following if waits and refused else known  # what a person let go may still be refused by law
+
+    def _find_read(self, session: Session, ask: Ask) -> Entry | None:
+        spare: Entry | None = None
+        any_asked = False
+        for entry in self._alike(ask):
+            if entry.asks or (entry.nested and self._is_inside(entry)):
+                any_asked = True
+            elif entry.nested or (entry.run != session.uid and not entry.old):
+                continue
+            elif entry.needed:
+                return entry
+            else:
+                spare = spare or entry
+        return None if any_asked else spare
+
+    def _known(self, ask: Ask, alike: Sequence[Entry]) -> Entry | None:
+        """Return the call that the ledger had under this key and answered from; None: the key was free.
+
+        The same choice as in ``store.admission``: in a resumed run the nth request gets the nth generation.
+        """
+        recorded = self.record.by_key.get(ask.key) or [one for one in alike if one.row is not None]
+        known = [entry for entry in recorded if self._is_there(entry)]
+        if not known:
+            return None
+        newest = known[-1]
+        if newest.old and not newest.asks:
+            unasked = (entry for entry in known if entry.old and not entry.asks)
+            chosen = next((entry for entry in unasked if self._answers_first(entry, ask)), None)
+            if chosen is not None:
+                return chosen
+        if self.state_of(newest) not in FREES_KEY:
+            return newest
+        same = [entry for entry in known if entry.row is not None and entry.row.ident == ask.ident]
+        return same[-1] if same and self.state_of(same[-1]) == "refused" else None
+
+    def _answers_first(self, entry: Entry, ask: Ask) -> bool:
+        state = self.state_of(entry)
+        same = entry.row is not None and entry.row.ident == ask.ident
+        return state not in ("dropped", "compensated") and (state not in FREES_KEY or same)
+
+    def _is_there(self, entry: Entry) -> bool:
+        """Return whether the call had been made when the program had come as far as it has."""
+        return entry.old or bool(entry.asks) or (entry.nested and self._is_inside(entry))
+
+    def _is_next(self, session: Session, entry: Entry) -> bool:
+        """Return whether this is a request of the replayed execution that is still to be made, in this run."""
+        return not (entry.asks or entry.nested or entry.old) and entry.run == session.uid
+
+    def may_stand(self, row: CallRow, run: str) -> bool:
+        """Return whether the call is no obstacle to committing this run: it had succeeded, and nothing undoes it."""
+        entry = self.record.by_call.get(row.id)
+        if entry is None or self.state_of(entry) != "succeeded":
+            return False
+        inside = row.run
+        while inside != run and inside in self.record.runs:
+            move = self.move_of(inside)
+            if move is not None and "rolling_back" in (move.to_state, move.frm):
+                return False
+            inside = self.record.runs[inside].parent
+        return True
+
+    def is_worded(self, entry: Entry, ask: Ask) -> bool:
+        """Return whether the request has the version and all arguments that were recorded.
+
+        A call from before the replayed execution may have been made by another request of the same key, which was
+        worded otherwise; then the wording of any of them is a recorded one.
+        """
+        same = self.record.by_key.get(ask.key, ()) if entry.old else ()
+        rows = [one.row for one in (entry, *same) if one.row is not None]
+        return any(_is_same(ask, row) for row in rows if row.ident == ask.ident)
+
+    def state_of(self, entry: Entry) -> str:
+        """Return the state that the call had when the program had come as far as it has."""
+        return entry.state_at(self.place_of(entry.run), self.reached)
+
+    def _alike(self, ask: Ask) -> Sequence[Entry]:
+        """The entries of what this request asks for; under its own key, unless the tool names its calls anew by now."""
+        entries = self.record.by_name.get((ask.spec.name, ask.ident, ask.again), ())
+        if len(entries) < 2:
+            return entries
+        key = ask.key
+        mine = [
+            one for one in entries if one.row is None or key in one.row.key
+        ]  # a read's, and a loaded one, is longer
+        return mine if any(one.row is not None for one in mine) else entries
+
+    def _is_inside(self, entry: Entry) -> bool:
+        """Whether the call in whose body it was asked for has been answered here."""
+        parent = entry.facts.get("parent", "") if entry.row is None else entry.row.parent
+        outer = self.record.by_call.get(str(parent))
+        return outer is not None and (bool(outer.asks) or (outer.nested and self._is_inside(outer)))
+
+    def first_due(self) -> Entry | None:
+        """What was answered first of all that has not been asked for."""
+        while self._first < len(self._due) and self._due[self._first].asks:
+            self._first += 1
+        return self._due[self._first] if self._first < len(self._due) else None
+
+    def is_early(self, entry: Entry) -> bool:
+        """Whether something that the record has before it has not been asked for."""
+        if entry.asks or not entry.needed:
+            return False
+        due = self.first_due()
+        return due is not None and due is not entry and due.answered_at < entry.asked_at
+
+    def take(self, entry: Entry) -> tuple[Sight, bool]:
+        """What this request is told, and whether it was asked for before."""
+        repeated = bool(entry.asks) or entry.nested
+        sight = entry.sights[min(entry.asks, len(entry.sights) - 1)]
+        if not entry.asks:
+            self.asked.append(entry)
+            self._left -= entry.required
+        entry.asks += 1
+        self.reached = max(self.reached, entry.asked_at, entry.answered_at if entry.answered_at < inf else 0.0)
+        if self.until and entry.row is not None and entry.row.id == self.until:
+            self.stopped = True
+        return sight, repeated
+
+    def left(self) -> list[Entry]:
+        """What the program asked for then and has not asked for now, in order."""
+        return [entry for entry in self.record.entries if entry.required and not entry.asks] if self._left else []
+
+    def end(self) -> None:
+        """The program has ended: raises what it did not ask for."""
+        if self.broken is not None:
+            raise self.broken
+        if self.stopped:
+            return
+        missing = self.left()
+        if missing or self.until:
+            self.stop(missing_at_end(self.record, missing, self.until))
+        run = self.record.run
+        then = self.record.went_back_over(run.uid)
+        if not self.raised and then:
+            self.stop(other_end(self.record, run.id, f"ended by {then}", "ended without an error"))
+
+    def end_by(self, error: BaseException) -> None:
+        """The program has ended by an error. Raise what ended the replay before, or what it did not ask for.
+
+        Another error than the recorded one is told as it is; the same one hides nothing that was not asked for.
+        """
+        if self.broken is not None and error is not self.broken:
+            raise self.broken from error
+        then = self.record.went_back_over(self.record.run.uid)
+        if self.broken is not None or self.stopped or not then.startswith(f"{type_name(error)}: "):
+            return
+        missing = self.left()
+        if missing:
+            self.broken = missing_at_end(self.record, missing, "")
+            raise self.broken from error
+
+    # ---- runs inside the run ---------------------------------------------------------------
+
+    def place_of(self, run: str) -> float:
+        """Return how far in the ledger's order the program has come with this run or a run around it."""
+        place = self.record.began
+        while run:
+            place = max(place, self.seen.get(run, 0.0))
+            above = self.record.runs.get(run)
+            run = "" if above is None else above.parent
+        return place
+
+    def move_of(self, run: str) -> EventRow | None:
+        """Return the last change of this run's state as far as the program has come; None: it is not there yet."""
+        place = self.place_of(run)
+        return next((move for move in reversed(self.record.moves.get(run, ())) if move.seq <= place), None)
+
+    def pass_by(self, run: str, move: EventRow) -> None:
+        """Note that opening or leaving a run has brought the program to this change of the run's state."""
+        self.seen[run] = max(self.seen.get(run, 0.0), move.seq)
+        self.reached = max(self.reached, move.seq)
+
+    def resume(self, run: str) -> EventRow | None:
+        """Go on with a run that is there, as opening it again did; return the move that keeps the program out of it.
+
+        The same cases as in ``engine.opening.go_on``. What opening it brought about was written down before the
+        program did anything else.
+        """
+        record, move = self.record, self.move_of(run)
+        assert move is not None, "only a run that is there is opened again"
+        place = self.place_of(run)
+        limit = record.next_place(max(place, self.reached), run)
+        goals = [goal.to_state for goal in record.goals.get(run, ()) if goal.seq <= place]
+        phase = move.frm if move.to_state == "blocked" else move.to_state
+        if phase == "rolling_back" or goals:
+            end = record.end_after(run, place, limit)
+        else:
+            moves = record.moves[run]
+            end = next((one for one in moves if place < one.seq < limit and one.frm == "blocked"), None)
+        if end is not None:
+            self.pass_by(run, end)
+            move = end
+        return move if move.to_state == "blocked" else None
+
+    def is_pivoting(self, run: str) -> bool:
+        """Return whether nobody knows of this run's pivot whether it happened, as far as the program has come."""
+        pivots = (
+            one for one in self.record.entries if one.run == run and one.row is not None and one.row.kind == "pivot"
+        )
+        return any(self._is_there(one) and self.state_of(one) in ("started", "in_doubt") for one in pivots)
+
+    def run_state(self, run: str) -> str:
+        """Return the state of a run as far as the program has come."""
+        place, state = self.place_of(run), "open"
+        for move in self.record.moves.get(run, ()):
+            if move.seq <= place or (move.to_state == "pivoted" and move.seq <= self.reached):
+                # The program is in the block of the root: if that was blocked, it was opened again.
+                is_reopened = move.to_state == "blocked" and not self.record.runs[run].parent
+                state = move.frm if is_reopened else move.to_state
+        told = (one for one in self.asked if one.run == run and one.row is not None and one.row.kind == "pivot")
+        return "pivoted" if state == "open" and any(self.state_of(one) == "succeeded" for one in told) else state
+
+    def had_ended(self, run: str) -> bool:
+        """Whether this run inside the run only answers by now: it has committed."""
+        move = self.move_of(run)
+        return move is not None and move.to_state == "committed"
+
+
+class Stopped(BaseException):
+    """The replay has come to where it was to end. Not an ``Exception``: no program takes it for a failure."""
+
+
+async def recorded_call(replay: Replay, session: Session, ask: Ask) -> Done:
+    """Answer a request as the record says; raises what it raised then, and ``Diverged`` where there is no answer."""
+    replay.check()
+    pause, waited = PAUSE_S, 0.0
+    while True:
+        entry = replay.find(session, ask)
+        if entry is None or (ask.spec.kind == "read" and replay.had_ended(session.uid)):
+            return await _unrecorded(replay, session, ask)
+        if not replay.is_early(entry):
+            break
+        if waited >= ORDER_S_MAX or (replay.alone() and replay.side_by_side < 2):
+            replay.stop(out_of_turn(session, ask, entry, replay.first_due()))
+        await Sleep(pause)
+        replay.check()
+        waited, pause = waited + pause, min(pause * 2, PAUSE_S_MAX)
+    row = entry.row
+    first = not entry.asks and not entry.nested  # how a repeat was worded is not recorded
+    if replay.strict and first and row is not None and not replay.is_worded(entry, ask):
+        replay.stop(unlike(session, ask, entry))
+    sight, repeated = replay.take(entry)
+    if row is None:
+        raise refusal_of(replay, session, ask, entry)
+    return told(replay, session, ask, entry, sight, repeated=repeated)
+
+
+def _is_same(ask: Ask, row: CallRow) -> bool:
+    """Whether version and all arguments are as they were; the same text needs no digest."""
+    return (row.args == ask.text and row.version == ask.spec.version) or row.digest == ask.digest
+
+
+async def _unrecorded(replay: Replay, session: Session, ask: Ask) -> Done:
+    """No entry answers it: another run's call does, or the run took nothing more, or the replay ends here."""
+    if ask.spec.scope == "ledger":
+        row = replay.lookup(ask)
+        if row is not None:
+            return recorded_done(session, ask.spec, _as_done(row))
+    if replay.had_ended(session.uid):
+        return _from_closed(replay, session, ask)
+    run, left = replay.record.run, replay.left()
+    if not left and run.goal == "rollback" and run.goal_by not in ("", "self"):
+        raise RunEnded(f"run {run.id} is rolling back: it takes no new call", state="rolling_back", run_id=run.id)
+    return replay.stop(unrecorded(replay.record, session, ask, left, replay.first_due()))
+
+
+def _from_closed(replay: Replay, session: Session, ask: Ask) -> Done:
+    """A run that had ended before: it answered what it had read, and took nothing new."""
+    entries = replay.record.by_name.get((ask.spec.name, ask.ident, ask.again), ())
+    known = [entry for entry in entries if entry.asks or not entry.asked_at or entry.nested]
+    known = [entry for entry in known if entry.row is not None and entry.row.state == "succeeded"]
+    if session.above:  # the nth read gets the nth answer: see ``_read_again`` in the ledger's decisions
+        known = [entry for entry in known if entry.run == session.uid]
+        known = [entry for entry in known if not entry.asks][:1] or known
+    row = known[-1].row if known else None
+    if ask.spec.kind != "read" or row is None:
+        raise ended(session, "committed")
+    replay.take(known[-1])
+    return recorded_done(session, ask.spec, row)
+
+
+def told(replay: Replay, session: Session, ask: Ask, entry: Entry, sight: Sight, *, repeated: bool) -> Done:
+    """What the program was told of this call."""
+    row, spec = entry.row, ask.spec
+    assert row is not None, "a refusal is told elsewhere"
+    match sight:
+        case "done" | "recorded":
+            done = recorded_done(session, spec, _as_done(row))
+            if row.shared:  # it tells how far a fork's program has come: see ``values``
+                session.replays[row.id] = 1
+            return Done(done.row, done.value, replayed=repeated or sight == "recorded", staged=done.staged)
+        case "staged":
+            landed = replay.reached >= entry.landed_at
+            return Done(
+                _as_done(row) if landed and (row.result is not None or row.loss) else as_staged(row), staged=True
+            )
+        case "held":
+            raise held_for(session, as_held(row), replay.record.approvals.get(row.approval), _twin(replay, row))
+        case "rejected":
+            raise rejected(session, row)
+        case "doubt":
+            raise _doubt(replay, session, entry)
+        case "failed":
+            failed = changed(row, {"state": "failed"})
+            raise _let_through(replay, session, ask, row) or replay.rebuild(failed, failure(spec, failed))
+        case _:
+            raise failure(spec, changed(row, {"state": "failed"}))
+
+
+def _doubt(replay: Replay, session: Session, entry: Entry) -> Exception:
+    row, state = entry.row, replay.state_of(entry)
+    assert row is not None, "a refusal is never in doubt"
+    if state in ("compensation_in_doubt", "compensation_failed", "residue"):
+        return in_doubt(session, changed(row, {"state": state}))
+    return in_doubt(session, changed(row, {"state": "in_doubt", "result": None, "why": row.why or "lost"}))
+
+
+def _let_through(replay: Replay, session: Session, ask: Ask, row: CallRow) -> Exception | None:
+    """Return the error of amends itself that a call inside the body had raised and the body let through."""
+    name, message = error_parts(row.error)
+    inside: Iterable[Exception] = ()
+    if name == "amends.errors.InDoubt":
+        calls = (one for one in replay.record.entries if one.row is not None and message.startswith(f"{one.tool} "))
+        inside = (_doubt(replay, session, one) for one in calls)
+    elif name.startswith("amends."):
+        refused = (one for one in replay.record.entries if one.row is None and one.facts.get("parent") == row.id)
+        inside = (refusal_of(replay, session, ask, one) for one in refused)
+    return next((error for error in inside if str(error) == message and name.endswith(type(error).__name__)), None)
+
+
+def _twin(replay: Replay, row: CallRow) -> CallRow | None:
+    entry = replay.record.by_call.get(row.twin)
+    return None if entry is None else entry.row
+
+
+def _as_done(row: CallRow) -> CallRow:
+    """The call as it was when it had been done, whatever became of it since."""
+    return row if row.state == "succeeded" else changed(row, {"state": "succeeded"})
+
+
+def as_staged(row: CallRow) -> CallRow:
+    """The call as it was when it had been accepted for later."""
+    return changed(
+        row, {"state": "held", "result": None, "loss": "", "attempt": 0, "started_at": None, "settled_at": None}
+    )
+
+
+def as_held(row: CallRow) -> CallRow:
+    """The call as it was while a person was asked."""
+    return changed(row, {"state": "held", "result": None, "attempt": 0, "started_at": None, "settled_at": None})
+
+
+def refusal_of(replay: Replay, session: Session, ask: Ask, entry: Entry) -> Exception:
+    """The typed error of a refusal, from its event."""
+    facts, tool = entry.facts, entry.tool
+    match facts.get("law"):
+        case "rule":
+            return RuleRefused(tool, why=str(facts.get("rule", "")), run_id=session.id)
+        case "budget":
+            return exceeded(tool, overrun_in(facts), session.id)
+        case "conflict":
+            known = replay.record.by_call.get(str(facts.get("known", "")))
+            if known is not None and known.row is not None:
+                return conflict(session, ask, known.row)
+            return KeyConflict(f"{tool} was already asked for with other arguments", tool=tool, run_id=session.id)
+        case law:
+            return OutOfOrder(
+                tool, law=str(law), missing=tuple(facts.get("missing", ())), unsettled=tuple(facts.get("unsettled", ())),
+                allowed=[one.name for one in session.specs.values() if one.kind in ("retriable", "read")],
+                pivot=facts.get("pivot"), run_id=session.id,
+            )  # fmt: skip
+
+
+def blocked_by(replay: Replay, session: Session, move: EventRow) -> RunBlocked:
+    """What a run that amends could do nothing more for raised, from the event that says so."""
+    causes = [str(cause) for cause in json.loads(move.facts).get("causes", ())]
+    doubts, residue, names, named = [], [], [], []
+    for cause in causes:
+        found = _CALL.search(cause)
+        # Among all of the tree's: what was taken back before answers nobody any more, and is named all the same.
+        row = next((one for one in replay.record.tree.calls if found is not None and one.id == found.group(1)), None)
+        if row is None or (move.frm != "rolling_back" and replay.may_stand(row, move.run)):
+            continue
+        named.append(cause)
+        call, why = call_of(row, session.spec(row.tool)), cause.partition(": ")[0]
+        names.append(row.tool)
+        if "may have happened" in cause:
+            doubts.append(call)
+        else:
+            residue.append(Residue(call, why))
+    left = ", ".join(dict.fromkeys(names)) or "nothing amends can name"
+    return RunBlocked(
+        f"run {session.id} is blocked: {left}",
+        run_id=session.id,
+        residue=residue,
+        doubts=doubts,
+        causes=named or causes,
+    )

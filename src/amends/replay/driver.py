@@ -1,0 +1,798 @@
+"""Replaying, for both colours: reading the record, and a driver that starts nothing and writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import queue
+import re
+import sys
+import threading
+import weakref
+from ast import literal_eval
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial, wraps
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
+
+from amends.drivers.context import guards
+from amends.drivers.event_loop import is_on_loop
+from amends.encoding.canonical import decode
+from amends.encoding.dataclass import changed
+from amends.engine.answers import report_of
+from amends.engine.recorded_values import clock_stopped, recorded_values
+from amends.engine.session import Ask, Session, call_of, error_parts
+from amends.errors import (
+    Diverged,
+    Error,
+    ReplayDenied,
+    RolledBack,
+    RunBlocked,
+    RunEnded,
+    ToolFailed,
+    UsageError,
+    Waiting,
+    cut,
+    described,
+    is_a,
+    note_on,
+    words_of,
+)
+from amends.host import runs
+from amends.host.host import Hub, View
+from amends.host.secrets import Said, input_said
+from amends.ledger.flow import Flow, Op
+from amends.ledger.operations import NoteValue, ReadEvents, ReadRun, SearchCalls, Tree
+from amends.ledger.rows import CallRow, EventRow, RunRow
+from amends.ledger.world import Lease
+from amends.model import Call
+from amends.replay.answers import Replay, as_staged, blocked_by, recorded_call
+from amends.replay.record import Record, clock_past_end, no_such_child, other_end, other_input, read_record
+from amends.report import Report
+
+# ---- Recorded failures as the errors that they were, where their types are at hand and can be made of a m
+
+
+GROUP_MAX: Final = 10_000
+"""How many errors a group is made again with."""
+_GROUP: Final = re.compile(r"(.*) \((\d+) sub-exceptions?\)", re.DOTALL)
+NOTE = "amends: made from its record by a replay; only its type and its message are recorded"
+
+
+def error_of(row: CallRow, known: ToolFailed) -> Exception:
+    """The error that a call ended with; ``known``: what to say where it cannot be made again."""
+    name, message = error_parts(row.error)
+    if name == "amends.errors.ToolFailed":  # of a call that its body had asked for
+        inner, _, said = message.partition(": ")
+        return ToolFailed(said or message, call=known.call, type_name=inner if said else "", run_id=known.run_id)
+    found = _class_named(name)
+    made = None if found is None else _made(found, message, known)
+    if made is None:
+        return known
+    note_on(made, NOTE)
+    return made
+
+
+def _class_named(name: str) -> type[Exception] | None:
+    """The class, if its module is loaded: a record never makes this process import something."""
+    module, _, qualname = name.rpartition(".") if "." in name else ("builtins", "", name)
+    parts = [qualname]
+    while module and module not in sys.modules:  # an inner class: part of the path is a class and no module
+        module, _, outer = module.rpartition(".")
+        parts.insert(0, outer)
+    found: Any = sys.modules.get(module)
+    for part in parts:
+        found = getattr(found, part, None)
+    is_error = isinstance(found, type) and issubclass(found, Exception) and not issubclass(found, Error)
+    return found if is_error else None
+
+
+def _made(cls: type[Exception], message: str, known: ToolFailed) -> Exception | None:
+    makes: tuple[Callable[[], Exception], ...] = (
+        lambda: cls(message) if message else cls(),
+        lambda: cls(literal_eval(message)),  # KeyError says what it was given as Python would write it
+        lambda: _bare(cls, message),
+        lambda: _group(cls, message, known),
+    )
+    for make in makes:
+        try:
+            made = make()
+            if words_of(made) == message:
+                return made
+        except Exception:
+            continue
+    return None
+
+
+def _bare(cls: type[Exception], message: str) -> Exception:
+    """Without its own constructor, which wants more than a message: it is caught as what it is, and says what it said."""
+    made = cls.__new__(cls)
+    made.args = (message,)
+    return made
+
+
+def _group(cls: type[Exception], message: str, known: ToolFailed) -> Exception:
+    """A group of as many errors as it had. Which they were is not recorded: each is the failure of the call."""
+    found = _GROUP.fullmatch(message)
+    if found is None or not issubclass(cls, ExceptionGroup):
+        raise TypeError("no group of errors")
+    count = int(found.group(2))
+    if count > GROUP_MAX:
+        raise ValueError("too many errors in one group")
+    return cls(found.group(1), [known] * count)
+
+
+# ---- Replaying, for both colours: reading the record, and a driver that starts nothing and writes nothing
+
+
+T = TypeVar("T")
+Source: TypeAlias = tuple[Record, dict[str, CallRow]]
+"""A record, and the calls of other runs that answered some of its requests, by key."""
+EVENTS_PAGE: Final = 5_000
+PAGES_MAX: Final = 100_000
+CALLS_PAGE: Final = 500
+CALL_PAGES_MAX: Final = 200
+"""How far back the ledger is looked through for a call of another run that answered this one."""
+NAMED_MAX: Final = 5
+WHY_CHARS_MAX: Final = 500
+NEW_CHILD: Final = "child_"
+"""How the made-up name of a child run begins that its program gave none."""
+
+
+# ---- the record ---------------------------------------------------------------------------
+
+
+async def read_from_ledger(view: View, run_id: str) -> Record:
+    """One run's tree and all its events."""
+    tree = runs.found(await ReadRun(view.tenant or "", run_id), run_id)
+    events: list[EventRow] = []
+    after = 0
+    for _ in range(PAGES_MAX):
+        page = await ReadEvents(None, tree.run.root, after, EVENTS_PAGE)
+        events += page
+        if len(page) < EVENTS_PAGE:
+            break
+        after = page[-1].seq
+    return read_record(tree, events)
+
+
+async def read(hub: Hub, view: View, run_id: str) -> Source:
+    """What a replay of this run needs, read before it begins: during it nobody asks the ledger."""
+    record = await read_from_ledger(view, run_id)
+    if record.run.forked_from:  # what it had read before it was forked stands in the record of another run
+        record.values = await recorded_values(hub.reader(record.run))
+    return record, await calls_of_ledger(hub, record.tree)
+
+
+def unpacked(hub: Hub, bundle: bytes, run_id: str = "") -> Source:
+    """The same from an exported bundle; ``run_id``: which of its runs, where it has several."""
+    from amends.audit.bundles import unpack  # here: who replays from a ledger needs no zips
+
+    if hub.hides:
+        hub.ready()  # what is hidden is compared by commitments, which take the ledger's key
+    trees = unpack(bundle)
+    newest = {tree.root.id: tree for tree in sorted(trees, key=lambda tree: tree.root.generation)}
+    ids = [run_id] if run_id in newest else list(newest)
+    if len(ids) != 1 or (run_id and run_id not in newest):
+        has = ", ".join(list(newest)[:NAMED_MAX])
+        raise UsageError(f"the bundle has {has}: which one?", hint="export one run, or name one of these")
+    chosen = newest[ids[0]]
+    others = {row.key: row for tree in trees if tree is not chosen for row in tree.calls if row.scope == "ledger"}
+    return _opened(hub, chosen.runs[0], chosen), others
+
+
+def runs_in(bundle: bytes) -> list[str]:
+    """The ids of the runs that an exported bundle has, without those inside them."""
+    from amends.audit.bundles import unpack
+
+    return list(dict.fromkeys(tree.root.id for tree in unpack(bundle)))
+
+
+def _opened(hub: Hub, root: RunRow, found: Any) -> Record:
+    """One tree of a bundle as the ledger that wrote it would read it, if this process has its keys."""
+    rows = (found.runs, found.calls, found.events, found.approvals)
+    runs, calls, events, approvals = rows if hub.hiding.sealing is None else hub.hiding.sealing.opened(rows)
+    tree = Tree(runs[0], tuple(runs), tuple(calls), root.closed_at or root.created_at, (), tuple(approvals))
+    return read_record(tree, events)
+
+
+async def calls_of_ledger(hub: Hub, tree: Tree) -> dict[str, CallRow]:
+    """Calls of other runs that may have answered this one, by key: of tools that are once in the ledger."""
+    tools = [spec.name for spec in hub.specs.values() if spec.scope == "ledger"]
+    found: dict[str, CallRow] = {}
+    for tool in tools:
+        before: int | None = None
+        for _ in range(CALL_PAGES_MAX):
+            page = await SearchCalls(tree.run.tenant, (), before, CALLS_PAGE, tool)
+            for row in page:
+                if row.root != tree.run.root and row.result is not None:
+                    found.setdefault(row.key, row)
+            if len(page) < CALLS_PAGE:
+                break
+            before = page[-1].seq
+    return found
+
+
+def begun(record: Record, others: dict[str, CallRow], *, until: str | None, strict: bool) -> Replay:
+    """A replay of this record from its beginning."""
+    if until is not None and until not in record.by_call:
+        raise UsageError(f"run {record.run.id} has no call {until!r} to replay up to")
+    replay = Replay(record, until=until or "", strict=strict)
+    replay.rebuild = error_of
+
+    def answered_elsewhere(ask: Ask) -> CallRow | None:
+        row = others.get(ask.key)
+        return row if row is not None and row.ident == ask.ident else None
+
+    replay.lookup = answered_elsewhere
+    return replay
+
+
+def session_of(hub: Hub, replay: Replay) -> Session:
+    """The recorded run as the engine sees it: with its own names, so that requests have theirs, and no lease."""
+    row = replay.record.run
+    lease = Lease(row.root, "", -1, hub.lease_s, 0.0, lost=True)
+    session = hub.session(row, lease, resumed=replay.record.resumed)
+    session.budgets, session.rules, session.tell, session.anchor = (), (), None, None
+    session.readings.recorded = replay.record.values
+    session.state = "open"
+    session.recall.record = partial(recorded_call, replay)
+    return session
+
+
+# ---- a driver -----------------------------------------------------------------------------
+
+
+def refuse(replay: Replay, op: Op[Any]) -> NoReturn:
+    """What a flow of a replay asks of the world, it does not get."""
+    if isinstance(op, NoteValue):
+        if replay.had_ended(op.run):
+            raise clock_stopped(replay.record.runs[op.run].id, "committed")
+        replay.stop(clock_past_end(replay.record, op.run))
+    raise AssertionError(f"a replay starts nothing and writes nothing: {type(op).__name__}")
+
+
+def in_turn(replay: Replay, flows: Sequence[Flow[Any]], perform: Callable[[Op[Any]], Any]) -> list[Any]:
+    """Flows that ran side by side, in one thread: one that must wait for its turn lets the others go on."""
+    ends: list[Any] = [None] * len(flows)
+    waiting: dict[int, Op[Any] | None] = dict.fromkeys(range(len(flows)))
+    while waiting:
+        replay.side_by_side = len(waiting)
+        for place, op in list(waiting.items()):
+            try:
+                waiting[place] = flows[place].send(None if op is None else perform(op))
+            except StopIteration as stop:
+                ends[place] = stop.value
+                del waiting[place]
+            except Exception as error:
+                ends[place] = error
+                del waiting[place]
+    replay.side_by_side = 0
+    return ends
+
+
+# ---- runs inside the run ------------------------------------------------------------------
+
+
+def child_row(replay: Replay, session: Session, id: str | None, input: object) -> tuple[RunRow, Session]:
+    """The recorded run inside this one that is opened next by this name; raises ``Diverged`` where there is none."""
+    replay.check()
+    said = input_said(session.veil, session.tenant, input)
+    record = replay.record
+    name = id or (f"child-{said.digest[:12]}" if said.digest else "")
+    full = f"{session.id}/{name}"
+    row = _existing(replay, full) if name else None
+    if row is not None:
+        _check_input(replay, row, said)
+        inner = session.child(row.uid, row.id, generation=row.generation, resumed=True, state="open", given=input)
+        obstacle = replay.resume(row.uid)
+        replay.undone.discard(row.uid)
+        if obstacle is not None:
+            raise blocked_by(replay, inner, obstacle)
+        if not _was_rolled_back(replay, row):
+            return row, inner
+    if replay.had_ended(session.uid):
+        words = f"run {session.id} takes no new child: it is committed, on its way to commit"
+        raise RunEnded(words, state="committed", run_id=session.id)
+    row = _next_child(replay, session, full, is_named=bool(name))
+    if row is None:
+        for run in (record.runs[session.uid], record.run):
+            if replay.is_pivoting(run.uid):  # refused then, of which nothing is written down, and refused now
+                words = f"run {run.id} takes no new child: its pivot is in flight"
+                raise RunEnded(words, state="open", run_id=run.id)
+        replay.stop(no_such_child(record, session, full))
+    _check_input(replay, row, said)
+    replay.pass_by(row.uid, record.moves[row.uid][0])
+    inner = session.child(row.uid, row.id, generation=row.generation, resumed=False, state="open", given=input)
+    return row, inner
+
+
+def _existing(replay: Replay, full: str) -> RunRow | None:
+    """Return the newest run of this name that was there when the program had come as far as it has."""
+    found = [run for run in replay.record.runs.values() if run.id == full and replay.move_of(run.uid) is not None]
+    newest = max(found, key=lambda run: run.generation, default=None)
+    return None if newest is None or _was_rolled_back(replay, newest) else newest
+
+
+def _was_rolled_back(replay: Replay, run: RunRow) -> bool:
+    move = replay.move_of(run.uid)
+    return move is not None and move.to_state == "rolled_back"
+
+
+def _next_child(replay: Replay, session: Session, full: str, *, is_named: bool) -> RunRow | None:
+    """Return the run that the replayed execution created next by this name inside this one."""
+    record = replay.record
+    inside = [run for run in record.runs.values() if run.parent == session.uid]
+    if is_named:
+        named = [run for run in inside if run.id == full]
+    else:
+        named = [run for run in inside if run.id.startswith(f"{full}{NEW_CHILD}")]
+    new = [run for run in named if replay.move_of(run.uid) is None]
+    return min(new, key=lambda run: (run.generation, record.opened_at(run.uid)), default=None)
+
+
+def _check_input(replay: Replay, row: RunRow, said: Said) -> None:
+    if row.input_digest != said.digest:
+        recorded = decode(row.input) if row.input else None
+        replay.stop(other_input(replay.record, row.id, recorded, said.shown))
+
+
+def left(replay: Replay, session: Session, error: BaseException | None) -> None:
+    """A run of the record is left as it was then: what was taken back is free again, and what blocked it is raised."""
+    record, uid = replay.record, session.uid
+    if not session.above:
+        replay.around = False
+        # With its program's own history the record is of all executions: the next one opens the run once more.
+        replay.opened = replay.opened and not (is_a(error, Waiting) and record.run.history)
+    replay.raised = replay.raised or (error is not None and not session.above)
+    if is_a(error, Waiting, Diverged, ReplayDenied) or (error is not None and not isinstance(error, Exception)):
+        return
+    if session.above and (replay.had_ended(uid) or uid in replay.undone):
+        return  # it only answered, or its end came before
+    place = replay.place_of(uid)
+    end = record.end_after(uid, place)
+    _check_end(replay, session, error, place, end)
+    if end is None:
+        return
+    if session.above:
+        replay.pass_by(uid, end)
+    if end.to_state == "blocked" and (error is None or end.frm != "pivoted"):
+        raise blocked_by(replay, session, end) from error
+
+
+def _check_end(
+    replay: Replay, session: Session, error: BaseException | None, place: float, end: EventRow | None
+) -> None:
+    """A block that ends otherwise than then is a divergence, whatever the program around it makes of its error."""
+    record, uid = replay.record, session.uid
+    if replay.over:
+        return
+    then = record.left_by(uid, place) if session.above else ""
+    if error is None and then:
+        replay.stop(other_end(record, session.id, f"ended by {then}", "ended without an error"))
+    if error is not None and end is not None and end.to_state == "committed" and not record.runs[uid].pivot:
+        now = cut(f"ended by {described(error)}", WHY_CHARS_MAX)
+        replay.stop(other_end(record, session.id, "committed", now))
+
+
+def open_again(hub: Hub, replay: Replay, session: Session, id: str | None, input: object, *, block: bool) -> bool:
+    """Whether ``rt.run(...)`` inside a replay opens the run that is replayed: its program does that itself, once.
+
+    Once more where it has let the run go and went on with it, as a server does with each request. Raises ``Diverged``
+    when it is opened by another name, or with another input.
+    """
+    if replay.opened:
+        return False
+    replay.check()
+    row = replay.record.run
+    if id is not None and id != row.id:
+        replay.stop(no_such_child(replay.record, session, id))
+    said = input_said(hub.veil, row.tenant, input)
+    if said.digest != row.input_digest:
+        recorded = decode(row.input) if row.input else None
+        replay.stop(other_input(replay.record, row.id, recorded, said.shown))
+    replay.opened, replay.around, replay.over = True, block, False
+    return True
+
+
+# ---- what a run tells of itself -----------------------------------------------------------
+
+
+def report_now(hub: Hub, replay: Replay) -> Report:
+    """What the run had done when its program had come as far as it has; after its end, what became of it."""
+    record, tree = replay.record, replay.record.tree
+    if not replay.over:
+        seen = {entry.row.id for entry in record.entries if entry.row is not None and (entry.old or entry.asks)}
+        runs = tuple(run for run in tree.runs if not run.parent or replay.move_of(run.uid) is not None)
+        root = changed(runs[0], {"state": state_now(replay, runs[0].uid), "output": "", "goal": "", "closed_at": None})
+        calls = tuple(row for row in tree.calls if row.id in seen)
+        tree = Tree(root, (root, *runs[1:]), calls, tree.now, (), tree.approvals)
+    return report_of(hub.reader(record.run), tree, ledger=hub.store.url)
+
+
+def report_named(hub: Hub, replay: Replay, run_id: str) -> Report | None:
+    """What ``rt.report`` says of the run that is replayed; None: it is about another one."""
+    if run_id != replay.record.run.id:
+        return None
+    if not (replay.opened or replay.asked or replay.record.resumed):
+        raise UsageError(f"there is no run {run_id!r} in this ledger")
+    return report_now(hub, replay)
+
+
+def taken_back(hub: Hub, replay: Replay, session: Session, why: str) -> RolledBack | RunBlocked:
+    """The end that a program asked for itself."""
+    record, uid = replay.record, session.uid
+    replay.raised = True
+    end = record.end_after(uid, replay.place_of(uid))
+    if end is not None and session.above:
+        replay.pass_by(uid, end)
+        replay.undone.add(uid)
+    if end is not None and end.to_state == "blocked":
+        return blocked_by(replay, session, end)
+    if end is not None and end.to_state == "committed":
+        replay.stop(other_end(record, session.id, "committed", f"was taken back ({why})"))
+    replay.over = replay.over or not session.above
+    count = sum(row.state == "compensated" for row in record.tree.calls if uid == record.run.uid or row.run == uid)
+    words = f"run {session.id} was taken back ({why}): {count} call{'' if count == 1 else 's'} compensated"
+    return RolledBack(words, report=report_now(hub, replay), run_id=session.id)
+
+
+def staged_now(hub: Hub, replay: Replay, call_id: str) -> Call:
+    """A staged call as it stood when the program had come as far as it has."""
+    entry = replay.record.by_call[call_id]
+    row = entry.row
+    assert row is not None, "a staged call is a call"
+    landed = replay.reached >= entry.landed_at or (replay.over and row.state == "succeeded")
+    return call_of(row if landed else as_staged(row), hub.specs.get(row.tool))
+
+
+def state_now(replay: Replay, uid: str) -> str:
+    """The state of a run as far as the program has come."""
+    if replay.over:
+        return replay.record.runs[uid].state
+    return replay.run_state(uid)
+
+
+# ---- Inside a replay nothing leaves the process: sockets, name look-ups and new processes are refused
+
+# Python tells an audit hook of each of them before it happens. A hook stays for as long as the process lives, so it is
+# added with the first replay, and looks only at code that runs inside one. Code is inside a replay if one of these is:
+# its context, its thread, its task, or the callback of an event loop that it runs in.
+#
+# A replayed program may also hand work to threads and tasks that are older than the replay, and do live work besides.
+# So the places where work is handed over are watched: pools, queues, and the callbacks and tasks of event loops. Whoever
+# takes an item that the replay put into a queue is inside the replay until it takes the next one. What is handed over by
+# other means, such as a list that another task looks into, is not seen; nor is what a C extension does without Python's
+# modules.
+
+
+REFUSED: Final = {
+    **dict.fromkeys(("socket.connect", "socket.sendto", "socket.sendmsg", "socket.bind"), "the network"),
+    **dict.fromkeys(("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr"), "a name on the network"),
+    "socket.getnameinfo": "a name on the network",
+    **dict.fromkeys(("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn"), "another process"),
+    **dict.fromkeys(("os.fork", "os.forkpty", "pty.spawn", "os.startfile"), "another process"),
+}
+THREAD: Final = "_thread.start_new_thread"
+JOINABLE: Final = "_thread.start_joinable_thread"
+"""What the event of a new thread is called since Python 3.13."""
+
+_replay: ContextVar[Replay | None] = ContextVar("amends.replay", default=None)
+_born: Final[weakref.WeakKeyDictionary[threading.Thread, Replay]] = weakref.WeakKeyDictionary()
+"""Threads that code inside a replay has started: they do not have its context."""
+_tasks: Final[weakref.WeakKeyDictionary[asyncio.Future[Any], Replay]] = weakref.WeakKeyDictionary()
+"""Tasks that a replay runs in, or has started: with another context, too."""
+_takers: Final[weakref.WeakKeyDictionary[Any, Replay]] = weakref.WeakKeyDictionary()
+"""Threads and tasks that have taken an item of a replay from a queue, until they take the next one."""
+_items: Final[weakref.WeakKeyDictionary[Any, list[tuple[object, Replay]]]] = weakref.WeakKeyDictionary()
+"""What replays have put into queues."""
+
+
+class _Now(threading.local):
+    """What this thread does at this moment."""
+
+    replay: Replay | None = None
+    """The replay on whose behalf it runs a callback or a piece of work."""
+    passes: Replay | None = None
+    """The replay whose item it passes on to the task that waits for it."""
+
+
+_now: Final = _Now()
+_adding: Final = threading.RLock()
+_added = False
+_active = 0
+"""How many replays are under way in this process."""
+_watched: Final[set[type]] = set()
+"""Classes of event loops and executors that tell what is handed to them."""
+
+
+@contextmanager
+def denied(replay: Replay) -> Iterator[None]:
+    """Inside this block the code reaches nothing but its run.
+
+    This thread does nothing else meanwhile, whatever context its code runs in; unless it is that of an event loop.
+    """
+    global _active
+    _add_hook()
+    _watch_processes()
+    _replay.set(replay)
+    here: Any = current_task()
+    if here is not None:
+        _watch_loops(type(here.get_loop()))
+        _tasks[here] = replay
+    elif not is_on_loop():
+        here = threading.current_thread()
+        _born[here] = replay
+    with _adding:
+        _active += 1
+    try:
+        yield
+    finally:
+        with _adding:
+            _active -= 1
+        # Contexts that still have it, this one or another, see that it is over: the block may be left anywhere.
+        replay.finished = True
+        places: Any = _born if isinstance(here, threading.Thread) else _tasks
+        if here is not None and places.get(here) is replay:
+            del places[here]
+        if _replay.get() is replay:
+            _replay.set(None)
+
+
+def current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def replay_here() -> Replay | None:
+    """The replay that this code runs inside of, if any."""
+    if not _active:
+        return None
+    thread, task = threading.current_thread(), current_task()
+    found = [_replay.get(), _now.replay, _born.get(thread), _takers.get(thread)]
+    if task is not None:
+        found += [_tasks.get(task), _takers.get(task)]
+    return next((one for one in found if one is not None and not one.finished), None)
+
+
+def born_in(replay: Replay) -> bool:
+    """Whether threads that were started inside this replay, or given something to do, are at work beside this one."""
+    if replay.pooled:
+        return True
+    here = threading.current_thread()
+    return any(one is replay and thread.is_alive() and thread is not here for thread, one in list(_born.items()))
+
+
+def refuse_in_replay(what: str) -> None:
+    """The ledger is neither asked nor told anything by a program that is replayed."""
+    replay = replay_here()
+    if replay is not None:
+        replay.stop(_denial(replay, what, "the ledger"))
+
+
+def _add_hook() -> None:
+    global _added
+    with _adding:
+        if not _added:
+            sys.addaudithook(_hook)
+            guards.append(refuse_in_replay)
+            if sys.version_info < (3, 12):
+                _watch_threads()
+            _watch_pools()
+            _watch_loops(asyncio.BaseEventLoop)
+            _watch_queues()
+            _added = True
+
+
+def _watch_threads() -> None:
+    """Before Python 3.12 no hook is told of new threads: the one place where they begin tells it."""
+    module: Any = threading
+    begin = module._start_new_thread
+
+    def told(function: Any, *more: Any) -> Any:
+        _note_birth(function)
+        return begin(function, *more)
+
+    module._start_new_thread = told
+
+
+def _watch_pools() -> None:
+    """The threads of a pool are older than the replay, and have no context of it: what is given to them there has."""
+    pool: Any = ThreadPoolExecutor
+    submit = pool.submit
+
+    @wraps(submit)
+    def told(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        replay = replay_here()
+        if replay is None:
+            return submit(self, fn, *args, **kwargs)
+        future = submit(self, partial(_inside, replay, fn), *args, **kwargs)
+        replay.pooled.add(future)
+        future.add_done_callback(replay.pooled.discard)
+        return future
+
+    pool.submit = told
+
+
+def _inside(replay: Replay, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Run ``fn`` on behalf of a replay, whatever context and thread it has."""
+    before, _now.replay = _now.replay, replay
+    try:
+        return fn(*args, **kwargs)
+    finally:
+        _now.replay = before
+
+
+def _patched(owner: Any, name: str, told: Callable[..., Any]) -> None:
+    """Let ``told`` stand for a method of a class; its first argument is the method itself."""
+    method = getattr(owner, name)
+
+    @wraps(method)
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return told(method, *args, **kwargs) if _active else method(*args, **kwargs)
+
+    setattr(owner, name, replaced)
+
+
+def _watch_processes() -> None:
+    """A pool of processes that is older than the replay starts none, and would be seen by no hook."""
+    module = sys.modules.get("concurrent.futures.process")
+    pool: Any = getattr(module, "ProcessPoolExecutor", None)
+    if pool is None or pool in _watched:
+        return
+
+    def submit(method: Any, self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        replay = replay_here()
+        if replay is not None:
+            replay.stop(_denial(replay, "ProcessPoolExecutor.submit", "another process"))
+        return method(self, fn, *args, **kwargs)
+
+    _watched.add(pool)
+    _patched(pool, "submit", submit)
+
+
+def _watch_loops(loop: Any) -> None:
+    """Tasks that a replay starts, and callbacks that it asks for, belong to it in any context and on any loop."""
+    if any(one in _watched for one in loop.__mro__):
+        return
+
+    def soon(method: Any, self: Any, callback: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(self, _owned(callback, args), *args, **kwargs)
+
+    def at(method: Any, self: Any, when: float, callback: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(self, when, _owned(callback, args), *args, **kwargs)
+
+    def create_task(method: Any, self: Any, coroutine: Any, **kwargs: Any) -> Any:
+        replay = replay_here()
+        if replay is None:
+            return method(self, coroutine, **kwargs)
+        task = _inside(replay, method, self, coroutine, **kwargs)  # an eager task has begun by then
+        _tasks[task] = replay
+        return task
+
+    _watched.add(loop)
+    _patched(loop, "call_soon", soon)
+    _patched(loop, "call_soon_threadsafe", soon)
+    _patched(loop, "call_at", at)
+    if not issubclass(loop, asyncio.BaseEventLoop):
+        _patched(loop, "call_later", at)  # elsewhere it asks call_at
+    _patched(loop, "create_task", create_task)
+
+
+def _owned(callback: Any, args: tuple[Any, ...]) -> Any:
+    """Return a callback that the replay asks for here so that it runs on its behalf.
+
+    A task or a future that the replay only wakes goes on as it was: others wait for them, too.
+    """
+    replay = replay_here()
+    task = getattr(callback, "__self__", None)
+    if len(args) == 1 and isinstance(args[0], asyncio.Future):
+        passed = _now.passes or _passed_on(args[0])
+        if passed is None:
+            return callback
+        if not isinstance(task, asyncio.Task):
+            return partial(_pass, passed, callback)
+        _takers[task] = passed
+        return callback
+    if replay is None:
+        return callback
+    if not isinstance(task, asyncio.Task):
+        return partial(_inside, replay, callback)
+    coroutine = task.get_coro()
+    if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        _tasks[task] = replay  # it begins, and whoever made it did not ask the loop
+    return callback
+
+
+def _passed_on(ended: asyncio.Future[Any]) -> Replay | None:
+    """The replay whose item this task has taken from a queue, if it did nothing else: ``wait_for(queue.get(), 1)``."""
+    replay = _takers.get(ended)
+    if replay is None or replay.finished or not isinstance(ended, asyncio.Task):
+        return None
+    return replay if getattr(ended.get_coro(), "__qualname__", "") == asyncio.Queue.get.__qualname__ else None
+
+
+def _pass(replay: Replay, callback: Any, /, *args: Any) -> Any:
+    before, _now.passes = _now.passes, replay
+    try:
+        return callback(*args)
+    finally:
+        _now.passes = before
+
+
+def _watch_queues() -> None:
+    """Whoever takes what a replay has put into a queue works for the replay; what others have put there stays live."""
+
+    def put(method: Any, self: Any, item: Any, *args: Any, **kwargs: Any) -> Any:
+        replay = replay_here()
+        if replay is None:
+            return method(self, item, *args, **kwargs)
+        with _adding:
+            _items.setdefault(self, []).append((item, replay))
+        try:
+            return method(self, item, *args, **kwargs)
+        except BaseException:  # the queue is full
+            _of_replay(self, item)
+            raise
+
+    def get(method: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        item = method(self, *args, **kwargs)
+        taker: Any = threading.current_thread() if isinstance(self, queue.Queue) else current_task()
+        replay = _of_replay(self, item)
+        if taker is None or (replay is None and taker not in _takers):
+            return item
+        if replay is None:
+            del _takers[taker]
+        else:
+            _takers[taker] = replay
+        return item
+
+    _patched(asyncio.Queue, "put_nowait", put)
+    _patched(asyncio.Queue, "get_nowait", get)
+    _patched(queue.Queue, "put", put)
+    for kind in (queue.Queue, queue.LifoQueue, queue.PriorityQueue):
+        _patched(kind, "_get", get)  # not get: threads may be waiting inside of it
+
+
+def _of_replay(source: Any, item: object) -> Replay | None:
+    """The replay that has put this item into this queue, which is not asked again; None: somebody else has."""
+    with _adding:
+        known = _items.get(source, [])
+        for place, (one, replay) in enumerate(known):
+            if one is item:
+                del known[place]
+                return None if replay.finished else replay
+    return None
+
+
+def _hook(event: str, args: tuple[Any, ...]) -> None:
+    if event in REFUSED:
+        replay = replay_here()
+        if replay is not None:
+            replay.stop(_denial(replay, f"{event}({_target(event, args)})", REFUSED[event]))
+    elif event in (THREAD, JOINABLE):
+        _note_birth(args[0])
+
+
+def _note_birth(function: Any) -> None:
+    replay = replay_here()
+    if replay is not None:
+        thread = getattr(function, "__self__", None)
+        if isinstance(thread, threading.Thread):
+            _born[thread] = replay
+
+
+def _denial(replay: Replay, what: str, where: str) -> ReplayDenied:
+    run = replay.record.run
+    return ReplayDenied(f"{what}: code inside the replay of run {run.id} reached for {where}", what=what, run_id=run.id)
+
+
+def _target(event: str, args: tuple[Any, ...]) -> str:
+    """What it was about, as far as that is no secret: an address, a program."""
+    if event.startswith("socket.") and event != "socket.getaddrinfo" and len(args) > 1:
+        return str(args[1])[:200]
+    return str(args[0])[:200] if args else ""

@@ -1,0 +1,494 @@
+"""Forking a run: which calls its fork has as already done, and as what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Any, Final
+
+from amends.encoding.canonical import decode
+from amends.encoding.dataclass import dataclass
+from amends.encoding.secret import SEALED, UNREADABLE
+from amends.engine.answers import info_of
+from amends.engine.session import Session, call_of, error_text
+from amends.errors import CannotFork, RunConflict, UsageError
+from amends.host.host import Hub, View, run_id_of
+from amends.host.runs import found
+from amends.ledger.changes import read_charge
+from amends.ledger.flow import Flow
+from amends.ledger.operations import Copied, ForkRun, ReadForks, ReadRun, Tree
+from amends.ledger.rows import CallRow, Point, RunRow, forked_key, lost_at, point_of, twins_of, written_point
+from amends.report import Comparison, Difference, Pair, differences
+from amends.states import RUN_FINAL
+
+if TYPE_CHECKING:
+    from amends.host.listing import T
+
+
+CALLS_MAX: Final = 10_000
+"""Calls that a fork may share: they are copied in one transaction."""
+LOOKS_MAX: Final = 20
+"""How often a run that moves while it is forked is looked at again."""
+ID_CHARS_MAX: Final = 512
+SETTLED: Final = ("succeeded", "failed", "refused")
+NOT_DONE: Final = ("dropped", "compensated")
+"""What left nothing: asked for again in a fork, it is done there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the caller said about the fork it wants."""
+
+    tenant: str
+    run_id: str
+    at: str
+    id: str | None
+    principal: str
+    by: str
+    new_id: Callable[[str], str]
+
+
+async def fork(session: Session, wish: Wish) -> str:
+    """A run that shares what this one did up to a call, and is opened as any other; its id."""
+    for _ in range(LOOKS_MAX):
+        tree = await ReadRun(wish.tenant, wish.run_id)
+        op = planned(session, tree, wish)
+        made = await op
+        match made.how:
+            case "forked":
+                return made.run.id
+            case "taken":
+                raise RunConflict(
+                    f"run {made.run.id} is there already, and is not this fork; nothing was made",
+                    recorded=made.run.id,
+                    given=wish.id,
+                    run_id=made.run.id,
+                    hint="give the fork an id of its own",
+                )
+            case "back":
+                raise _taken_back(made.run, wish)
+            case "moved":
+                continue
+    raise CannotFork(
+        f"run {wish.run_id} moves faster than it can be forked; nothing was made",
+        why="moved", run_id=wish.run_id, hint="fork it when its calls have settled",
+    )  # fmt: skip
+
+
+def planned(session: Session, tree: Tree | None, wish: Wish) -> ForkRun:
+    """Everything that the fork will have; raises what stands in the way."""
+    if tree is None:
+        raise UsageError(
+            f"there is no run {wish.run_id!r} in this ledger", hint="rt.runs() lists them; is it the right tenant?"
+        )
+    run = tree.run
+    if run.parent:
+        raise UsageError(
+            f"run {run.id} is a child: fork its root", hint="a call of the child can be what it is forked at"
+        )
+    if wish.principal and run.principal and wish.principal != run.principal:
+        raise RunConflict(
+            f"run {run.id} is {run.principal}'s and was to be forked for {wish.principal}; nothing was made",
+            recorded=run.principal, given=wish.principal, run_id=run.id,
+            hint="fork it for the principal that it is recorded with",
+        )  # fmt: skip
+    if run.phase in ("rolling_back", "rolled_back") or (run.goal == "rollback" and run.phase == "open"):
+        raise _taken_back(run, wish)
+    shared = prefix(session, tree, wish.at)
+    return made(tree, wish, shared)
+
+
+def prefix(session: Session, tree: Tree, at: str) -> list[CallRow]:
+    """What was done when this call was: all that was asked for up to it, and what was asked for inside of that.
+
+    By the order in which it was asked for, not in which it was settled: that one is the program's, this one the
+    world's. All of it must have come to its end; what is staged has not been done, and is not shared.
+    """
+    last = next((row for row in tree.calls if row.id == at), None)
+    if last is None:
+        raise UsageError(f"run {tree.run.id} has no call {at!r}", hint=f"rt.report({tree.run.id!r}) lists its calls")
+    inside: set[str] = set()
+    for row in tree.calls:  # in the order of the ledger: whoever asks comes before what it asks for
+        if row.seq <= last.seq or row.parent in inside:
+            inside.add(row.id)
+    rows = [row for row in tree.calls if row.id in inside and _counts(row, last)]
+    open_ones = [row for row in rows if row.state not in SETTLED and not row.alias]
+    if open_ones:
+        raise _refusal(session, tree.run, open_ones, "unsettled")
+    gone = [row for row in rows if row.lost_at is not None]
+    if gone:
+        raise _refusal(session, tree.run, gone, "gone")
+    sealed = [row for row in rows if row.args.startswith(SEALED) or (row.result or "").startswith(SEALED)]
+    if sealed:
+        raise _refusal(session, tree.run, sealed, "sealed")
+    if len(rows) > CALLS_MAX:
+        raise CannotFork(
+            f"run {tree.run.id} has {len(rows)} calls up to {last.tool} ({at}); a fork shares {CALLS_MAX} at most",
+            why="long", run_id=tree.run.id, hint="fork it at an earlier call",
+        )  # fmt: skip
+    return rows
+
+
+def _counts(row: CallRow, last: CallRow) -> bool:
+    """Whether the row is part of what was done. The call that was named must have been."""
+    if row.id == last.id:
+        return True
+    return not row.is_staged and (row.state not in NOT_DONE or bool(row.alias))
+
+
+def made(tree: Tree, wish: Wish, shared: list[CallRow]) -> ForkRun:
+    """The operation that makes a fork with these calls of the tree."""
+    return _Maker(tree, wish).made(shared)
+
+
+class _Maker:
+    """The rows of one fork."""
+
+    def __init__(self, tree: Tree, wish: Wish) -> None:
+        self._tree, self._wish = tree, wish
+        self._root = wish.new_id("run")
+        self._uids: dict[str, str] = {tree.run.uid: self._root}
+        self._ids: dict[str, str] = {}
+        self._generations: dict[str, int] = {}
+        self._id = wish.id or _named(tree.run.id, self._root)
+
+    def made(self, shared: list[CallRow]) -> ForkRun:
+        """The operation that makes it."""
+        self._ids = {row.id: self._wish.new_id("call") for row in shared}
+        runs = self._runs(shared)
+        calls = tuple(self._call(row, runs) for row in shared if not row.alias or row.alias in self._ids)
+        return ForkRun(self._tree.run.uid, tuple(runs.values()), calls, self._wish.by)
+
+    def _runs(self, shared: list[CallRow]) -> dict[str, RunRow]:
+        """The fork and the children that did some of it, by the uid of what each was copied from."""
+        source = self._tree.run
+        point = point_of(source)
+        place = Point(source.id, self._wish.at, source.uid if point is None else point.kin, self._phases(shared))
+        runs = {
+            source.uid: replace(
+                self._blank(source), uid=self._root, id=self._id, root=self._root, parent="", generation=1,
+                principal=source.principal or self._wish.principal, tags=source.tags, budgets=source.budgets,
+                forked_from=source.uid, forked_at=written_point(place),
+                state="pivoted" if self._pivot(source, shared) else "open",
+            )
+        }  # fmt: skip
+        needed = self._needed(shared)
+        for row in self._tree.runs:
+            if row.uid in needed and row.parent in runs:
+                self._uids[row.uid] = self._wish.new_id("run")
+                runs[row.uid] = replace(
+                    self._blank(row), uid=self._uids[row.uid], id=self._id + row.id.removeprefix(source.id),
+                    root=self._root, parent=self._uids[row.parent], generation=1, state=self._state(row, shared),
+                    output=row.output if self._state(row, shared) == "committed" else "", forked_from=row.uid,
+                    forked_at=json.dumps([*twins_of(row), row.uid][-len(place.phases) :] if place.phases else []),
+                )  # fmt: skip
+        return {uid: replace(row, pivot=self._pivot(self._row(uid), shared)) for uid, row in runs.items()}
+
+    def _phases(self, shared: list[CallRow]) -> tuple[tuple[str, str, str], ...]:
+        """Whose clock, dice and names its program reads until it has asked for what it shares: see ``Point.phases``."""
+        done = [row for row in shared if row.state == "succeeded"]
+        if not done:
+            return ()
+        last = done[-1]
+        point = point_of(self._tree.run)
+        phases: list[tuple[str, str, str]] = []
+        for root, call, mine in () if point is None else point.phases:
+            if mine not in self._ids or mine == last.id:  # the fork ends inside of it
+                shared_of = {row.id: row.shared for row in shared}
+                return (*phases, (root, shared_of[last.id], self._ids[last.id]))
+            phases.append((root, call, self._ids[mine]))
+        return (*phases, (self._tree.run.uid, last.id, self._ids[last.id]))
+
+    def _needed(self, shared: list[CallRow]) -> set[str]:
+        parents = {row.uid: row.parent for row in self._tree.runs}
+        needed: set[str] = set()
+        for call in shared:
+            uid = call.run
+            while uid and uid not in needed:
+                needed.add(uid)
+                uid = parents[uid]
+        return needed
+
+    def _row(self, uid: str) -> RunRow:
+        return next(row for row in self._tree.runs if row.uid == uid)
+
+    def _blank(self, row: RunRow) -> RunRow:
+        """A run that says of itself what this one says, and has done nothing."""
+        return RunRow(
+            uid=row.uid, id=row.id, tenant=row.tenant, generation=1, root=row.root, parent=row.parent, state="open",
+            created_at=0.0, policy=row.policy, order_mode=row.order_mode, agent=row.agent, principal=row.principal,
+            input=row.input, input_digest=row.input_digest,
+        )  # fmt: skip
+
+    def _pivot(self, run: RunRow, shared: Iterable[CallRow]) -> str:
+        """The fork's name for the pivot of this run, if it had passed by then."""
+        passed = (row for row in shared if row.id == run.pivot and row.state == "succeeded" and not row.violation)
+        return next((self._ids[row.id] for row in passed), "")
+
+    def _state(self, child: RunRow, shared: list[CallRow]) -> str:
+        """Closed if all that it did is shared; else it is open, and the fork's to go on with."""
+        have = {row.id for row in shared}
+        below = {child.uid}
+        for row in self._tree.runs:
+            if row.parent in below:
+                below.add(row.uid)
+        inside = [row for row in self._tree.calls if row.run in below and row.state not in NOT_DONE]
+        if child.state == "committed" and all(row.id in have for row in inside):
+            return "committed"
+        return "pivoted" if self._pivot(child, shared) else "open"
+
+    def _call(self, row: CallRow, runs: dict[str, RunRow]) -> Copied:
+        """The call as the fork has it: its request and its answer, and nothing that would make it the fork's own."""
+        id, run = self._ids[row.id], runs[row.run]
+        key = forked_key(row.key, self._root)
+        if row.kind == "read":
+            key = f"{key.partition(':')[0]}:{id}"
+        generation = self._generations[key] = self._generations.get(key, 0) + 1
+        copy = CallRow(
+            id=id, seq=0, run=run.uid, root=self._root, run_id=run.id, tenant=row.tenant, tool=row.tool,
+            version=row.version, kind=row.kind, key=key, generation=generation, ident=row.ident, digest=row.digest,
+            args=row.args, state=row.state, created_at=row.created_at, created_epoch=0, asked_epoch=0, scope=row.scope,
+            declared=row.declared, again=row.again, call_ref=row.call_ref, parent=self._ids.get(row.parent, ""),
+            grp=row.grp, reason=row.reason, alias=self._ids.get(row.alias, ""), at_commit=row.at_commit,
+            violation=row.violation, attempt=row.attempt, result=row.result, loss=row.loss, error=row.error,
+            why=row.why, first_at=row.first_at, started_at=row.started_at, settled_at=row.settled_at, agent=run.agent,
+            principal=run.principal, shared=row.shared or row.id,
+        )  # fmt: skip
+        return Copied(row.id, row.state, copy)
+
+
+def _named(run_id: str, uid: str) -> str:
+    id = f"{run_id}.fork-{uid[-6:]}"
+    return id if len(id) <= ID_CHARS_MAX else uid
+
+
+# ---- what stands in the way ---------------------------------------------------------------
+
+_WHY: Final = {
+    "unsettled": (
+        "is not settled",
+        "wait for it, settle its doubt (rt.resolve) or decide it, or fork at an earlier call",
+    ),
+    "gone": ("has lost its arguments or its result to gc", "a run is forked before gc has removed what it said"),
+    "sealed": ("is encrypted with a key that is not here", "give Runtime(encrypt=...) the keys of the ledger"),
+}
+
+
+def _refusal(session: Session, run: RunRow, rows: list[CallRow], why: str) -> CannotFork:
+    words, hint = _WHY[why]
+    named = ", ".join(f"{row.tool} ({row.id}, {row.state.replace('_', ' ')})" for row in rows[:5])
+    more = f" and {len(rows) - 5} more" if len(rows) > 5 else ""
+    return CannotFork(
+        f"run {run.id} cannot be forked there: {named}{more} {words}; nothing was made",
+        calls=[call_of(row, session.spec(row.tool)) for row in rows], why=why, run_id=run.id, hint=hint,
+    )  # fmt: skip
+
+
+def _taken_back(run: RunRow, wish: Wish) -> CannotFork:
+    is_over = run.state in RUN_FINAL
+    return CannotFork(
+        f"run {wish.run_id} cannot be forked: what it did {'was taken back' if is_over else 'is being taken back'}"
+        + (f" with run {run.id}" if run.id != wish.run_id else ""),
+        why="taken_back", run_id=wish.run_id, hint="begin a run of its own",
+    )  # fmt: skip
+
+
+# ---- Two trees side by side, aligned by what was asked for
+
+
+CELLS_MAX: Final = 4_000_000
+"""Calls of one side times calls of the other that are aligned with care; beyond it they are taken in turn."""
+Two = tuple[CallRow | None, CallRow | None]
+
+
+def compare(session: Session, left: Tree, right: Tree) -> Comparison:
+    """What the two did alike, and what not."""
+    places = {uid: row.id.removeprefix(tree.run.id) for tree in (left, right) for uid, row in _runs(tree)}
+    mine, others = ([row for row in tree.calls if row.state != "dropped"] for tree in (left, right))
+    pairs = tuple(_pair(session, one, other) for one, other in _aligned(mine, others, places))
+    costs = _two_costs(_sum(mine), _sum(others))
+    outputs = (_value(left.run.output or None), _value(right.run.output or None))
+    closed = left.run.closed_at is not None and right.run.closed_at is not None
+    output = differences(*outputs, "output") if closed else ()
+    return Comparison(info_of(left.run), info_of(right.run), pairs, output, costs)
+
+
+def _runs(tree: Tree) -> Iterator[tuple[str, Any]]:
+    for row in tree.runs:
+        yield row.uid, row
+
+
+# ---- which call answers to which ----------------------------------------------------------
+
+
+def _aligned(left: list[CallRow], right: list[CallRow], places: dict[str, str]) -> Iterator[Two]:
+    """Pairs in order; what was asked for alike first of all, then what is of the same tool in the same place."""
+
+    def asked(row: CallRow) -> tuple[str, ...]:
+        return (places.get(row.run, ""), row.tool, row.ident, row.again)
+
+    mine, others = [*map(asked, left)], [*map(asked, right)]
+    same = 0
+    while same < min(len(mine), len(others)) and mine[same] == others[same]:
+        yield left[same], right[same]
+        same += 1
+    rest, other_rest = left[same:], right[same:]
+    if len(rest) * len(other_rest) > CELLS_MAX:
+        yield from _in_turn(rest, other_rest, places)
+        return
+    matcher = SequenceMatcher(None, mine[same:], others[same:], autojunk=False)
+    for how, i, j, k, m in matcher.get_opcodes():
+        if how == "equal":
+            yield from zip(rest[i:j], other_rest[k:m], strict=True)
+        else:
+            yield from _in_turn(rest[i:j], other_rest[k:m], places)
+
+
+def _in_turn(left: Sequence[CallRow], right: Sequence[CallRow], places: dict[str, str]) -> Iterator[Two]:
+    """What was asked for otherwise: each with the next one of its tool, if there is one."""
+    todo = list(right)
+    for row in left:
+        meant = (places.get(row.run, ""), row.tool)
+        found = next((n for n, one in enumerate(todo) if (places.get(one.run, ""), one.tool) == meant), None)
+        if found is None:
+            yield row, None
+            continue
+        yield from ((None, one) for one in todo[:found])
+        yield row, todo[found]
+        del todo[: found + 1]
+    yield from ((None, one) for one in todo)
+
+
+# ---- in what they differ ------------------------------------------------------------------
+
+
+def _pair(session: Session, left: CallRow | None, right: CallRow | None) -> Pair:
+    one, other = (None if row is None else call_of(row, session.spec(row.tool)) for row in (left, right))
+    if left is None or right is None:
+        return Pair("right" if left is None else "left", one, other)
+    if (left.shared or left.id) == (right.shared or right.id):
+        return Pair("shared", one, other)
+    args = differences(_value(left.args), _value(right.args))
+    if left.digest == right.digest and left.version == right.version:
+        args = ()  # gc may have removed them on one side: by their digest they are the same
+    result = _outcome(left, right)
+    costs = _two_costs(_sum([left]), _sum([right]), same=False)
+    return Pair("changed" if args or result or costs else "same", one, other, args, result, costs)
+
+
+def _outcome(left: CallRow, right: CallRow) -> tuple[Difference, ...]:
+    found = list(differences(_value(left.result), _value(right.result), "result"))
+    if left.state != right.state:
+        found.insert(0, Difference("state", left.state, right.state))
+    if error_text(left.error) != error_text(right.error):
+        found.append(Difference("error", error_text(left.error), error_text(right.error)))
+    return tuple(found)
+
+
+def _value(text: str | None) -> Any:
+    if text is None:
+        return None
+    if text.startswith(SEALED):
+        return UNREADABLE
+    return "(removed by gc)" if lost_at(text) is not None else decode(text)
+
+
+def _sum(rows: Sequence[CallRow]) -> dict[str, Decimal]:
+    total: dict[str, Decimal] = {}
+    for row in rows:
+        for unit, text in read_charge(row.cost).totals().items() if row.cost else ():
+            total[unit] = total.get(unit, Decimal(0)) + Decimal(text)
+    return total
+
+
+def _two_costs(
+    left: dict[str, Decimal], right: dict[str, Decimal], *, same: bool = True
+) -> dict[str, tuple[Decimal, Decimal]]:
+    """Both sides by unit; without ``same`` only where they differ."""
+    none = Decimal(0)
+    both = {unit: (left.get(unit, none), right.get(unit, none)) for unit in dict.fromkeys([*left, *right])}
+    return {unit: two for unit, two in both.items() if same or two[0] != two[1]}
+
+
+# ---- Forking and comparing as flows, for both colours of the runtime
+
+
+def fork_verb(hub: Hub, view: View, run_id: Any, *, at: Any, id: Any) -> Flow[str]:
+    """See ``rt.fork``."""
+    if not isinstance(at, str) or not at:
+        raise UsageError(f"at is the id of the last call that the fork shares, not {at!r}")
+    wish = Wish(
+        tenant=view.tenant or "",
+        run_id=run_id_of(run_id),
+        at=at,
+        id=None if id is None else run_id_of(id),
+        principal=view.principal or "",
+        by=view.principal or hub.owner,
+        new_id=hub.new_id,
+    )
+    return fork(hub.reader(), wish)
+
+
+async def compare_verb(hub: Hub, view: View, left: str, right: str) -> Comparison:
+    """See ``rt.compare``."""
+    one = found(await ReadRun(view.tenant or "", run_id_of(left)), left)
+    other = found(await ReadRun(view.tenant or "", run_id_of(right)), right)
+    return compare(hub.reader(), one, other)
+
+
+async def forks_on(tree: Tree) -> list[RunRow]:
+    """The forks that stand on this tree; a child's are its root's."""
+    return [] if tree.run.parent else await ReadForks(tree.run.uid)
+
+
+# ---- Forking and comparing, in both colours. Each only drives its flow
+
+
+# What a verb needs it loads itself: few programs fork, and all of them import this.
+
+
+class ForkDesk:
+    """What a blocking runtime lets somebody try again from a point of a past run, and see side by side."""
+
+    if TYPE_CHECKING:
+        _hub: Hub
+        _view: View
+
+        def _drive(self, flow: Flow[T]) -> T: ...
+
+    def fork(self, run_id: str, *, at: str, id: str | None = None) -> str:
+        """A new run that has what this one did, up to and with call ``at``, as already done; its id.
+
+        Open it with ``rt.run``: what is shared is answered from the record, everything after it is live, and asks for
+        approvals and budgets of its own. The fork never takes back what it shares.
+        """
+        return self._drive(fork_verb(self._hub, self._view, run_id, at=at, id=id))
+
+    def compare(self, left: str, right: str) -> Comparison:
+        """Two runs, call by call: the first that differs, other arguments, other results, other costs."""
+        return self._drive(compare_verb(self._hub, self._view, left, right))
+
+
+class AsyncForkDesk:
+    """The same for an async runtime, awaited."""
+
+    if TYPE_CHECKING:
+        _hub: Hub
+        _view: View
+
+        async def _drive(self, flow: Flow[T]) -> T: ...
+
+    async def fork(self, run_id: str, *, at: str, id: str | None = None) -> str:
+        """A new run that has what this one did, up to and with call ``at``, as already done; its id.
+
+        Open it with ``rt.run``: what is shared is answered from the record, everything after it is live, and asks for
+        approvals and budgets of its own. The fork never takes back what it shares.
+        """
+        return await self._drive(fork_verb(self._hub, self._view, run_id, at=at, id=id))
+
+    async def compare(self, left: str, right: str) -> Comparison:
+        """Two runs, call by call: the first that differs, other arguments, other results, other costs."""
+        return await self._drive(compare_verb(self._hub, self._view, left, right))

@@ -1,0 +1,573 @@
+"""What the record of a run says that its program saw: every request, what it was told, and in which order.
+
+A run may have been executed more than once: it was held and opened again, or a worker went on with it after a crash.
+Its program began anew each time, was answered from the record, and read anew. The execution that is replayed is the
+last one; what only earlier ones asked for is there to answer, and nobody has to ask for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from itertools import pairwise
+from math import inf
+from typing import Any, Final, Literal, TypeAlias
+from uuid import UUID
+
+from amends.encoding.canonical import canonical, decode, diff
+from amends.encoding.dataclass import dataclass, field
+from amends.encoding.secret import SEALED
+from amends.engine.session import Ask, Session, call_of, decode_args
+from amends.errors import Diverged, NotStorable
+from amends.ledger.operations import VALUE, Tree
+from amends.ledger.rows import ApprovalRow, CallRow, EventRow, RunRow, lost_at
+
+Sight: TypeAlias = Literal[
+    "done", "recorded", "failed", "told_failed", "staged", "held", "rejected", "doubt", "refused"
+]
+"""What a request was told. ``recorded``: its result from an earlier execution; ``told_failed``: its failure from one."""
+_SETTLED: Final = frozenset({"done", "recorded", "failed", "told_failed", "rejected"})
+_ERROR: Final = re.compile(r"[A-Z]\w*: ")
+"""How the word for a rollback begins where an error was the reason: with the name of its class."""
+_FLOWS: Final = frozenset({"probe", "evidence"})
+_UNDOING: Final = frozenset(
+    {"compensating", "compensated", "dropped", "compensation_failed", "compensation_in_doubt", "residue"}
+)
+"""States that a call enters because a run is rolled back."""
+_ENDS: Final = frozenset({"blocked", "committed", "rolled_back"})
+"""States that opening or leaving a run can bring it to."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One request of the record. ``row`` is None for one that was refused: that is an event and no call."""
+
+    row: CallRow | None
+    run: str
+    tool: str
+    sights: tuple[Sight, ...]
+    asked_at: float = 0.0
+    answered_at: float = inf
+    """Its places in the ledger's order; what was answered before another was asked for must come before it."""
+    needed: bool = True
+    """Whether the program asked for it in the execution that is replayed."""
+    required: bool = True
+    """Whether it must be asked for. A failure from before may have been passed over for other arguments."""
+    nested: bool = False
+    """The body of another call asked for it; no body runs here."""
+    landed_at: float = inf
+    """Of what was staged: when it had run."""
+    old: bool = False
+    """It was there before the execution that is replayed: it answers the whole tree."""
+    begun_at: float = inf
+    """When its first attempt began."""
+    moves: Sequence[EventRow] = ()
+    """Every change of the call's state, in ledger order."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    asks: int = 0
+
+    @property
+    def last(self) -> Sight:
+        """What it was told in the end."""
+        return self.sights[-1]
+
+    def state_at(self, undone: float, reached: float) -> str:
+        """Return the call's state at a place in the ledger.
+
+        ``undone``: up to where rollbacks of its run have happened for the program; ``reached``: the same for
+        everything else. They differ because other threads may be further than the one that leaves a run.
+        """
+        state = "" if self.moves or self.row is None else self.row.state
+        for move in self.moves:
+            if move.seq > undone and (move.seq > reached or move.to_state in _UNDOING):
+                break
+            state = move.to_state
+        return state
+
+
+Name: TypeAlias = tuple[str, str, str]
+"""A request by what it asks for: the tool, the digest of its meaning, the word for a deliberate repeat."""
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """One run's tree, as a replay needs it."""
+
+    run: RunRow
+    runs: dict[str, RunRow]
+    entries: list[Entry]
+    """In the order in which they were asked for."""
+    by_name: dict[Name, list[Entry]]
+    by_call: dict[str, Entry]
+    values: dict[tuple[str, str], list[float]]
+    """What the clock said, by run and by the call in whose body it was read."""
+    approvals: dict[str, ApprovalRow]
+    by_key: dict[str, list[Entry]]
+    """Calls by their key, in order of generation."""
+    began: float
+    """Where in the ledger's order the execution that is replayed began."""
+    moves: dict[str, list[EventRow]]
+    """Every change of a run's state, by run."""
+    goals: dict[str, list[EventRow]]
+    """Every decision to commit a run or to roll it back, by run."""
+    places: list[tuple[float, str]]
+    """Places, in order, at which the program itself did something: asked, read the clock, opened or left a run.
+
+    With the run that it left, if it did that.
+    """
+    resumed: bool
+    tree: Tree
+
+    def went_back_over(self, uid: str) -> str:
+        """Return the error that the program left this run by; empty if it did not, or if nobody can tell."""
+        run = self.runs[uid]
+        end = self.end_after(uid, self.began)
+        own = run.goal == "rollback" and run.goal_by == "self" and (end is None or end.to_state != "committed")
+        return run.goal_why if own and _ERROR.match(run.goal_why) else ""
+
+    def left_by(self, uid: str, place: float) -> str:
+        """Return the error by which the program next left this run after ``place``; empty if by none."""
+        goal = next((goal for goal in self.goals.get(uid, ()) if goal.seq > place), None)
+        why = "" if goal is None or goal.to_state != "rollback" else str(json.loads(goal.facts).get("why", ""))
+        return why if _ERROR.match(why) else ""
+
+    def end_after(self, uid: str, place: float, before: float = inf) -> EventRow | None:
+        """Return what the run came to first between two places, where it was blocked, committed or rolled back."""
+        moves = self.moves.get(uid, ())
+        return next((move for move in moves if place < move.seq < before and move.to_state in _ENDS), None)
+
+    def next_place(self, place: float, opens: str) -> float:
+        """Return the place after this one at which the program itself did something next, once it opened a run.
+
+        That the runs inside it are closed is brought about by opening it.
+        """
+        for at in range(bisect_right(self.places, (place, "~")), len(self.places)):
+            seq, left = self.places[at]
+            if not self.is_inside(left, opens):
+                return seq
+        return inf
+
+    def is_inside(self, run: str, other: str) -> bool:
+        """Return whether ``run`` is inside another run, at any depth."""
+        while run in self.runs:
+            run = self.runs[run].parent
+            if run == other:
+                return True
+        return False
+
+    def opened_at(self, uid: str) -> float:
+        """Return the place at which this run was created."""
+        moves = self.moves.get(uid)
+        return moves[0].seq if moves else 0.0
+
+
+@dataclass(slots=True)
+class _Events:
+    """The events of a tree, by what they tell."""
+
+    moves: dict[str, list[EventRow]] = field(default_factory=dict)
+    refusals: list[EventRow] = field(default_factory=list)
+    values: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    states: dict[str, list[EventRow]] = field(default_factory=dict)
+    goals: dict[str, list[EventRow]] = field(default_factory=dict)
+    clock: list[float] = field(default_factory=list)
+    """Where the program itself read the clock."""
+    last: int = 1
+    """The newest epoch in which the program did something that is no call."""
+    starts: dict[int, float] = field(default_factory=dict)
+    """The place of the first event of each epoch."""
+
+
+def _told(events: Iterable[EventRow], tree: Tree) -> _Events:
+    told, mine = _Events(), {run.uid for run in tree.runs}
+    moves = told.moves
+    for event in events:
+        told.starts.setdefault(event.epoch, event.seq)
+        if event.what in ("call", "shared"):
+            moves.setdefault(event.call, []).append(event)
+        elif event.what == "run":
+            told.states.setdefault(event.run, []).append(event)
+            if event.frm == "(new)" and event.run != tree.run.uid:
+                told.last = max(told.last, event.epoch)
+        elif event.what == "goal":
+            told.goals.setdefault(event.run, []).append(event)
+            if event.run == tree.run.uid and _is_programs(event):
+                told.last = max(told.last, event.epoch)
+        elif event.what == "refused" and event.run in mine:
+            told.refusals.append(event)
+            told.last = max(told.last, event.epoch)
+        elif event.what == VALUE and event.run in mine:
+            told.last = max(told.last, event.epoch)
+            told.values.setdefault((event.run, event.call), []).append(event.at)
+            if not event.call:
+                told.clock.append(event.seq)
+    return told
+
+
+def _is_programs(goal: EventRow) -> bool:
+    """Return whether the program decided this by leaving its block, rather than a worker, a person or the deadline."""
+    return goal.to_state == "commit" or bool(_ERROR.match(str(json.loads(goal.facts).get("why", ""))))
+
+
+def read_record(tree: Tree, events: Iterable[EventRow]) -> Record:
+    """Return the record of this tree; ``events``: all of the tree's, in ledger order."""
+    mine = {run.uid: run for run in tree.runs}
+    told = _told(events, tree)
+    moves = told.moves
+    last = max((max(row.asked_epoch, row.created_epoch) for row in tree.calls), default=1)
+    last = max(last, told.last)
+    first = 0 if tree.run.history else last
+    entries = [_entry_of(row, moves.get(row.id, ()), last, first) for row in tree.calls]
+    entries += [_refusal(event) for event in told.refusals if event.epoch >= first and "ident" in event.facts]
+    entries.sort(key=lambda entry: entry.asked_at)
+    begins = [seq for epoch, seq in told.starts.items() if epoch >= first]
+    record = Record(
+        run=tree.run,
+        runs=mine,
+        entries=entries,
+        by_name={},
+        by_call={entry.row.id: entry for entry in entries if entry.row is not None},
+        by_key={},
+        values=told.values,
+        approvals={asked.id: asked for asked in tree.approvals},
+        began=min(begins) - 1 if first > 1 and begins else 0.0,
+        moves=told.states,
+        goals=told.goals,
+        places=_places(entries, told),
+        resumed=last > 1,
+        tree=tree,
+    )
+    for entry in entries:
+        record.by_name.setdefault(_name_of(entry), []).append(entry)
+        if entry.row is not None:
+            record.by_key.setdefault(entry.row.key, []).append(entry)
+    for generations in record.by_key.values():
+        _order(generations)
+    _show_holds(record)
+    return record
+
+
+def _places(entries: Iterable[Entry], told: _Events) -> list[tuple[float, str]]:
+    places = [(entry.asked_at, "") for entry in entries if not entry.nested]
+    places += [(seq, "") for seq in told.clock]
+    places += [(moves[0].seq, "") for moves in told.states.values()]
+    places += [(goal.seq, goal.run) for goals in told.goals.values() for goal in goals if _is_programs(goal)]
+    return sorted(places)
+
+
+def _order(generations: list[Entry]) -> None:
+    """Sort the calls of one key by generation, and find those that only made way for their successor.
+
+    The ledger marks the newest generation as asked for even where that was rolled back and answered nobody.
+    """
+    generations.sort(key=lambda entry: 0 if entry.row is None else entry.row.generation)
+    for older, newer in pairwise(generations):
+        gone = (move.seq for move in older.moves if move.to_state in ("compensated", "dropped"))
+        if older.old and not newer.old and any(seq < newer.asked_at for seq in gone):
+            older.required = False
+
+
+def _name_of(entry: Entry) -> Name:
+    if entry.row is None:
+        return entry.tool, str(entry.facts["ident"]), str(entry.facts.get("again", ""))
+    return entry.tool, entry.row.ident, entry.row.again
+
+
+def _refusal(event: EventRow) -> Entry:
+    facts: Mapping[str, Any] = json.loads(event.facts)
+    return Entry(
+        None, event.run, str(facts.get("asks") or facts["tool"]), ("refused",), asked_at=event.seq, answered_at=event.seq,
+        needed=not facts.get("parent"), required=not facts.get("parent"), nested=bool(facts.get("parent")), facts=facts,
+    )  # fmt: skip
+
+
+def _entry_of(row: CallRow, moves: Sequence[EventRow], last: int, first: int) -> Entry:
+    """Where it stood when the last execution began, and what that was told of it.
+
+    ``first``: the epoch in which that execution began; with the model's own history it is all of them.
+    """
+    # Where it was asked for: what a child had staged is its parent's once the child has committed.
+    asked_in = moves[0].run if moves else row.run
+    entry = Entry(row, asked_in, row.tool, (), asked_at=row.seq, nested=bool(row.parent), moves=moves)
+    asked = row.asked_epoch == last or row.created_epoch == last
+    if row.kind == "read" and not row.shared and row.created_epoch < first:
+        asked = False  # a child that had committed gave it again: it answers that child, and nobody has to ask for it
+    entry.needed = not entry.nested and (asked or (first < last and row.kind != "read"))
+    before = [move for move in moves if move.epoch < first] if row.created_epoch < first else ()
+    if before:
+        moves = moves[len(before) :]
+        entry.old = True
+        entry.asked_at = 0.0  # asked for again, nobody wrote down when
+        sights = _sights_before(row, before[-1].to_state)
+        if not sights and before[-1].to_state not in ("started", "ready", "backing_off"):
+            entry.needed = False  # it was rolled back before, or half: it answers nobody, or says that it is in doubt
+    else:
+        sights = []
+    for move in moves:
+        if move.epoch <= last:  # what became of it later the program was not told
+            _see(entry, sights, move)
+    entry.sights = tuple(sights) or ("doubt",)
+    entry.required = entry.needed and entry.sights != ("told_failed",)
+    return entry
+
+
+def _sights_before(row: CallRow, state: str) -> list[Sight]:
+    match state:
+        case "succeeded":
+            return ["recorded"]
+        case "failed":
+            return ["told_failed"]
+        case "refused":
+            return ["rejected"]
+        case "held" | "ready" if row.reason in ("order", "lock"):
+            return ["staged"]
+        case "backing_off" if row.kind == "retriable":
+            return ["staged"]
+        case "held":
+            return ["held"]
+        case "in_doubt" | "compensation_in_doubt" | "compensation_failed" | "residue":
+            return ["doubt"]
+        case _:
+            return []
+
+
+def _see(entry: Entry, sights: list[Sight], move: EventRow) -> None:
+    """What one change of the call's state meant to who had asked for it."""
+    row = entry.row
+    assert row is not None, "only a call moves"
+    told: Sight | None = None
+    if move.to_state == "started" and entry.begun_at == inf:
+        entry.begun_at = move.seq
+        if not entry.asked_at and sights[:1] != ["staged"]:
+            entry.asked_at = move.seq  # it had waited for a person; asked for again it began
+    match move.to_state:
+        case "held":
+            told = "staged" if row.reason in ("order", "lock") else "held"
+        case "succeeded" if sights[-1:] == ["staged"]:
+            entry.landed_at = move.seq
+        case "succeeded" if move.frm in ("failed", "compensated"):
+            pass  # late evidence: whoever asked was told something else
+        case "succeeded":
+            told = "done"
+        case "failed" if move.frm != "in_doubt" or sights[-1:] == ["doubt"]:
+            told = "failed"
+        case "in_doubt":
+            told = "doubt"
+        case "backing_off" if row.kind == "retriable" and sights[-1:] != ["staged"]:
+            told = "staged"
+        case "refused":
+            told = "rejected"
+    if told is None:
+        return
+    if sights[-1:] == ["doubt"] and (move.by_whom in _FLOWS or move.frm == "started"):
+        sights.pop()  # the doubt was settled while its caller waited
+    sights.append(told)
+    if entry.answered_at == inf and entry.asked_at:
+        entry.answered_at = move.seq
+
+
+def _show_holds(record: Record) -> None:
+    """Keep the word that a call is held only where its caller went on with it.
+
+    Who waits in place is told the decision alone; then nothing else was asked for between the two.
+    """
+    held = [entry for entry in record.entries if len(entry.sights) > 1 and entry.sights[0] == "held"]
+    for entry in held:
+        others = (other for other in record.entries if other is not entry and other.needed)
+        if not any(entry.asked_at < other.asked_at < entry.begun_at for other in others):
+            entry.sights = entry.sights[1:]
+
+
+# ---- Divergences in words: what the record has, what was asked for instead, and what most often is behind
+
+
+TEXT_CHARS_MAX: Final = 1_000
+"""Of the arguments on each side of a divergence; ``.diff`` has them whole."""
+NAMED_MAX: Final = 5
+EPOCH_S: Final = (1e9, 4e9)
+"""Between these a number is most likely a time: the years 2001 to 2096."""
+_ID: Final = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d")
+_SPELLED: Final = {
+    "time": "datetime.now() and time.time() are not recorded: say run.now()",
+    "id": "uuid4() is not recorded: say run.uuid()",
+    "chance": "random is not recorded: say run.random()",
+}
+
+
+def unlike(session: Session, ask: Ask, entry: Entry) -> Diverged:
+    """The request was recorded with another version, or with another wording of what means nothing to its key."""
+    row = entry.row
+    assert row is not None, "a refusal has no version"
+    if row.version != ask.spec.version:
+        words = f"{row.tool} was recorded in version {row.version}, and is version {ask.spec.version} here"
+        hint = "record a new run with this version, or replay with strict=False"
+        return _diverged(session, ask, row, "version", words, hint=hint)
+    return _other_arguments(session, ask, row)
+
+
+def out_of_turn(session: Session, ask: Ask, entry: Entry, due: Entry | None) -> Diverged:
+    """The request is recorded, after others that have not been asked for."""
+    row = None if due is None else due.row
+    first = "" if due is None else f" {_said(due.tool, _written(row))} comes before it, and was not asked for"
+    words = f"{_said(ask.spec.name, decode(ask.text))} was asked for before its turn:{first}"
+    return _diverged(session, ask, row or entry.row, "order", words, differs=False)
+
+
+def unrecorded(record: Record, session: Session, ask: Ask, left: Sequence[Entry], due: Entry | None) -> Diverged:
+    """The request is not recorded here: in other words, in another run of the tree, once more than then, or at all."""
+    tool, name = ask.spec.name, (ask.spec.name, ask.ident, ask.again)
+    here = _said(tool, decode(ask.text))
+    same = record.by_name.get(name, [])
+    elsewhere = next((entry for entry in same if not entry.asks and entry.run != session.uid), None)
+    if elsewhere is not None and elsewhere.needed:
+        where = record.runs[elsewhere.run].id
+        words = f"{here} was asked for in run {session.id}, and is recorded in run {where}"
+        return _diverged(session, ask, elsewhere.row, "order", words, differs=False)
+    alike = [entry for entry in left if entry.tool == tool and entry.run == session.uid and entry.row is not None]
+    if alike and not same:
+        row = alike[0].row
+        assert row is not None, "only calls are alike"
+        return _other_arguments(session, ask, row)
+    if not left:
+        words = f"{here} was asked for past the end of the record of run {record.run.id} ({record.run.state})"
+        return _diverged(session, ask, None, "past_end", words)
+    following = due or left[0]
+    instead = _said(following.tool, _written(following.row))
+    if same:
+        words = f"{here} was asked for once more than it is recorded; the record goes on with {instead}"
+        return _diverged(session, ask, following.row, "extra", words, differs=False)
+    words = f"{here} was asked for, and the record has {instead} there"
+    return _diverged(session, ask, following.row, "tool", words, differs=False)
+
+
+def missing_at_end(record: Record, missing: Sequence[Entry], until: str) -> Diverged:
+    """The program ended, and the record goes on."""
+    if until and not missing:
+        words = f"the program ended before it asked for call {until}"
+        return Diverged(words, how="missing", tool="", run_id=record.run.id)
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    first = missing[0]
+    args = "" if first.row is None or lost_at(first.row.args) is not None else _shown(first.row.args)
+    words = f"the program ended, and the record goes on with {first.tool}({args}){more}"
+    call = None if first.row is None else call_of(first.row, None)
+    return Diverged(words, how="missing", tool=first.tool, call=call, run_id=record.run.id)
+
+
+def other_end(record: Record, id: str, then: str, now: str) -> Diverged:
+    """Everything was asked for as then, and the run, or one inside it, comes to another end."""
+    words = f"run {id} is recorded as {then}, and {now}"
+    return Diverged(words, how="end", tool="", run_id=record.run.id)
+
+
+def other_input(record: Record, id: str, recorded: Any, given: Any) -> Diverged:
+    """A run was opened with another input than then."""
+    words = f"run {id} is recorded with input {_text(recorded)}, and was opened with {_text(given)}"
+    return Diverged(
+        words, how="input", tool="", given={"input": given}, diff={"input": (recorded, given)}, run_id=record.run.id
+    )
+
+
+def no_such_child(record: Record, session: Session, id: str) -> Diverged:
+    """A child run was opened that the record does not have."""
+    inside = [run.id for run in record.runs.values() if run.parent == session.uid]
+    has = f"; it has {', '.join(inside[:NAMED_MAX])}" if inside else ""
+    words = f"run {id} was opened inside {session.id}, and the record has no such run{has}"
+    return Diverged(words, how="child", tool="", run_id=session.id)
+
+
+def clock_past_end(record: Record, run: str) -> Diverged:
+    """The clock was read once more than it is recorded."""
+    words = f"run.now() was read once more in run {record.runs[run].id} than it is recorded"
+    return Diverged(words, how="past_end", tool="", run_id=record.run.id)
+
+
+def _other_arguments(session: Session, ask: Ask, row: CallRow) -> Diverged:
+    words = f"{row.tool} was recorded with {_text(_written(row))}, and was asked for with {_text(decode(ask.text))}"
+    return _diverged(session, ask, row, "arguments", words)
+
+
+def _diverged(
+    session: Session,
+    ask: Ask,
+    row: CallRow | None,
+    how: str,
+    words: str,
+    *,
+    hint: str | None = None,
+    differs: bool = True,
+) -> Diverged:
+    given = dict(_given(ask))
+    recorded = _recorded(session, row)
+    changes = diff(recorded, given) if differs and recorded is not None else {}
+    call = None if row is None else call_of(row, session.spec(row.tool))
+    hint = hint or hint_for(changes)
+    return Diverged(
+        words, how=how, tool=ask.spec.name, call=call, given=given, diff=changes, run_id=session.id, hint=hint
+    )
+
+
+def hint_for(changes: Mapping[str, tuple[Any, Any]]) -> str | None:
+    """What to say instead, where what differs looks like a clock, a die or an id; None: it does not."""
+    kinds = dict.fromkeys(kind for was, now in changes.values() for kind in _kinds(was, now))
+    return "; ".join(_SPELLED[kind] for kind in kinds) or None
+
+
+def _kinds(was: Any, now: Any) -> Iterable[str]:
+    if isinstance(was, Mapping) and isinstance(now, Mapping):
+        for name in was:
+            if name in now and was[name] != now[name]:
+                yield from _kinds(was[name], now[name])
+    elif isinstance(was, datetime | date | time | timedelta) or (_is_time(was) and _is_time(now)):
+        yield "time"
+    elif isinstance(was, UUID) or (isinstance(was, str) and isinstance(now, str) and _ids_differ(was, now)):
+        yield "id"
+    elif isinstance(was, float) and isinstance(now, float) and 0 < was < 1 and 0 < now < 1:
+        yield "chance"
+
+
+def _is_time(value: Any) -> bool:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return EPOCH_S[0] < (value / 1000 if value > EPOCH_S[1] else value) < EPOCH_S[1]
+    return isinstance(value, str) and _TIME.search(value) is not None
+
+
+def _ids_differ(was: str, now: str) -> bool:
+    return _ID.search(was) is not None and _ID.search(now) is not None
+
+
+def _given(ask: Ask) -> Mapping[str, Any]:
+    return ask.args if ask.shown is None else ask.shown
+
+
+def _recorded(session: Session, row: CallRow | None) -> Mapping[str, Any] | None:
+    if row is None or lost_at(row.args) is not None or row.args.startswith(SEALED):
+        return None
+    return decode_args(row, session.spec(row.tool))
+
+
+def _written(row: CallRow | None) -> Mapping[str, Any] | None:
+    """The recorded arguments as plain data, with the classes that are named in it."""
+    if row is None or lost_at(row.args) is not None or row.args.startswith(SEALED):
+        return None
+    found: Mapping[str, Any] = decode(row.args)
+    return found
+
+
+def _said(tool: str, args: Mapping[str, Any] | None) -> str:
+    return f"{tool}({'' if args is None else _text(args)})"
+
+
+def _text(value: Any) -> str:
+    """The canonical text: both sides are spelled alike, and differ only where they mean something else."""
+    try:
+        return _shown(canonical(dict(value) if isinstance(value, Mapping) else value, path="args"))
+    except NotStorable:
+        return _shown(repr(value))
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]}…"

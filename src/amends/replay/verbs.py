@@ -1,0 +1,313 @@
+"""Replaying a record against the program that made it, in both colours."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar, get_type_hints
+
+from amends.encoding.canonical import canonical, decode, encode
+from amends.encoding.secret import MARK, SEALED
+from amends.errors import Diverged, Error, ReplayDenied, UsageError, Waiting, cut, described, is_a, type_name
+from amends.host.host import refuse_nested
+from amends.ledger.rows import RunRow, lost_at
+from amends.replay import driver
+from amends.replay.answers import Replay
+from amends.report import Replayed
+from amends.tools.tool import caller_here
+
+if TYPE_CHECKING:
+    from amends.host.host import Hub, View
+    from amends.ledger.flow import Flow
+    from amends.report import Report
+    from amends.run import AsyncRun, Run
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+# What replays is imported where it is asked for: few programs replay, and they are not the ones that must start fast.
+
+
+def reopened(id: str | None, input: object, *, is_async: bool, block: bool = False) -> Any:
+    """The run that is replayed here, opened by its program itself; None: this is no replay, or it was opened.
+
+    ``block``: by a block, which is around what it asks for then.
+    """
+    caller: Any = caller_here()
+    again = getattr(caller, "opened_again", None)
+    found = None if again is None else again(id, input, block=block)
+    if found is not None and caller.is_async != is_async:
+        runtime, other = ("Runtime", "AsyncRuntime") if caller.is_async else ("AsyncRuntime", "Runtime")
+        raise UsageError(
+            f"run {found.id} is replayed by {other}.replay, and was opened with {runtime}.run",
+            hint=f"replay it with the replay of the {runtime}",
+        )
+    return found
+
+
+def reported(run_id: str) -> Report | None:
+    """What is told of the run that is replayed here; None: this is no replay, or of another run."""
+    tell = getattr(caller_here(), "report_named", None)
+    found: Report | None = None if tell is None else tell(run_id)
+    return found
+
+
+class ReplayDesk:
+    """What a blocking runtime does with a record besides showing it."""
+
+    if TYPE_CHECKING:
+        _hub: Hub
+        _view: View
+
+        def _drive(self, flow: Flow[T]) -> T: ...
+
+    def replay(self, run: str | bytes, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run ``fn`` with every tool, model, clock and die answered from the record; raises ``Diverged``.
+
+        ``run``: the id of a run of this ledger, or what ``export`` gave. No body of a tool starts, nothing is
+        written, and nothing leaves the process. What ``fn`` raised then it raises now.
+        """
+        with self.replaying(run):
+            answer = fn(*args, **kwargs)
+        return answer  # noqa: RET504 (inside the block it would be given before the record was looked at to its end)
+
+    @contextmanager
+    def replaying(self, run: str | bytes, *, until: str | None = None, strict: bool = True) -> Iterator[Run]:
+        """The same as a block that has the recorded run: ``with rt.replaying("order-7") as run:``.
+
+        ``until``: the id of a call; the block ends where something is asked for after it. ``strict=False``: another
+        version of a tool, and other arguments that carry no intent (``ignore=``), are no divergence.
+        """
+        from amends.replay import driver
+        from amends.replay import run as replay_run
+
+        refuse_nested("rt.replay")
+        if isinstance(run, bytes):
+            source = driver.unpacked(self._hub, run)
+        else:
+            source = self._drive(driver.read(self._hub, self._view, run))
+        replay = driver.begun(*source, until=until, strict=strict)
+        with replay_run.opened(self._hub, replay) as opened:
+            yield opened
+
+    def replay_each(
+        self, runs: Sources, fn: Callable[..., object], *, until: str | None = None, strict: bool = True
+    ) -> list[Replayed]:
+        """Replay many runs against one function and say of each how it went; nothing is raised for one that diverges.
+
+        ``runs``: ids of runs of this ledger, or bundles by the names of their files. ``fn`` is given the recorded run
+        where its parameter is named ``run``, else the run's input: by the names of its parameters, or whole.
+        """
+        from amends.replay import driver
+        from amends.replay import run as replay_run
+
+        found: list[Replayed] = []
+        for name, record, run_id in each(runs):
+            run: Any = None
+            value, error = None, None
+            try:
+                if isinstance(record, bytes):
+                    source = driver.unpacked(self._hub, record, run_id)
+                else:
+                    source = self._drive(driver.read(self._hub, self._view, record))
+                replay = driver.begun(*source, until=until, strict=strict)
+            except Error as unread:
+                found.append(unreadable(name, run_id, unread))
+                continue
+            try:
+                with replay_run.opened(self._hub, replay) as run:
+                    args, kwargs = arguments(fn, run, replay.record.run)
+                    value = fn(*args, **kwargs)
+            except (Exception, SystemExit) as raised:  # others are to be replayed yet
+                error = raised
+            found.append(ended(name, replay, run, value, error))
+        return found
+
+
+class AsyncReplayDesk:
+    """The same, awaited."""
+
+    if TYPE_CHECKING:
+        _hub: Hub
+        _view: View
+
+        async def _drive(self, flow: Flow[T]) -> T: ...
+
+    async def replay(
+        self, run: str | bytes, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Run ``fn`` with every tool, model, clock and die answered from the record; raises ``Diverged``.
+
+        ``run``: the id of a run of this ledger, or what ``export`` gave. No body of a tool starts, nothing is
+        written, and nothing leaves the process. What ``fn`` raised then it raises now.
+        """
+        async with self.replaying(run):
+            answer = await fn(*args, **kwargs)
+        return answer  # noqa: RET504 (inside the block it would be given before the record was looked at to its end)
+
+    @asynccontextmanager
+    async def replaying(
+        self, run: str | bytes, *, until: str | None = None, strict: bool = True
+    ) -> AsyncIterator[AsyncRun]:
+        """The same as a block that has the recorded run: ``async with rt.replaying("order-7") as run:``.
+
+        ``until``: the id of a call; the block ends where something is asked for after it. ``strict=False``: another
+        version of a tool, and other arguments that carry no intent (``ignore=``), are no divergence.
+        """
+        from amends.replay import driver
+        from amends.replay import run as replay_run
+
+        refuse_nested("rt.replay")
+        if isinstance(run, bytes):
+            source = driver.unpacked(self._hub, run)
+        else:
+            source = await self._drive(driver.read(self._hub, self._view, run))
+        replay = driver.begun(*source, until=until, strict=strict)
+        async with replay_run.opened_async(self._hub, replay) as opened:
+            yield opened
+
+    async def replay_each(
+        self,
+        runs: Sources,
+        fn: Callable[..., Coroutine[Any, Any, object]],
+        *,
+        until: str | None = None,
+        strict: bool = True,
+    ) -> list[Replayed]:
+        """Replay many runs against one function and say of each how it went; nothing is raised for one that diverges.
+
+        ``runs``: ids of runs of this ledger, or bundles by the names of their files. ``fn`` is given the recorded run
+        where its parameter is named ``run``, else the run's input: by the names of its parameters, or whole.
+        """
+        from amends.replay import driver
+        from amends.replay import run as replay_run
+
+        found: list[Replayed] = []
+        for name, record, run_id in each(runs):
+            run: Any = None
+            value, error = None, None
+            try:
+                if isinstance(record, bytes):
+                    source = driver.unpacked(self._hub, record, run_id)
+                else:
+                    source = await self._drive(driver.read(self._hub, self._view, record))
+                replay = driver.begun(*source, until=until, strict=strict)
+            except Error as unread:
+                found.append(unreadable(name, run_id, unread))
+                continue
+            try:
+                async with replay_run.opened_async(self._hub, replay) as run:
+                    args, kwargs = arguments(fn, run, replay.record.run)
+                    value = await fn(*args, **kwargs)
+            except (Exception, SystemExit) as raised:  # others are to be replayed yet
+                error = raised
+            found.append(ended(name, replay, run, value, error))
+        return found
+
+
+# ---- Replaying many recorded runs against one function, and saying of each how it went: for CI
+
+
+Sources: TypeAlias = Mapping[str, str | bytes] | Iterable[str]
+"""Run ids; or bundles, and ids, by the names that reports know them by."""
+LEDGER: Final = "ledger"
+WHY_CHARS_MAX: Final = 2_000
+_REST: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def each(runs: Sources) -> Iterator[tuple[str, str | bytes, str]]:
+    """Name, record and run id of everything that is to be replayed: a bundle may have several runs."""
+    given = runs.items() if isinstance(runs, Mapping) else ((LEDGER, run) for run in runs)
+    for name, record in given:
+        if isinstance(record, bytes):
+            try:
+                ids = driver.runs_in(record)
+            except Error:
+                ids = [""]  # reading it says what is wrong
+            yield from ((name, record, id) for id in ids)
+        else:
+            yield name, record, record
+
+
+def arguments(fn: Callable[..., object], run: Any, row: RunRow) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a recorded run gives to the function that made it: itself, its input by name, or its input as it is."""
+    try:
+        found = [one for one in inspect.signature(fn).parameters.values() if one.kind not in _REST]
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{fn!r} cannot be replayed against: {error}") from error
+    needed = [one for one in found if one.default is one.empty]
+    hints = _hints(fn)
+    if len(needed) == 1 and _is_run(needed[0], hints):
+        return _given(needed[0], run)
+    text = run._session.veil.revealed(row.input) if row.input and lost_at(row.input) is None else ""
+    whole = decode(text) if text else None
+    if isinstance(whole, Mapping) and needed and {one.name for one in needed} <= set(whole):
+        named = [one for one in found if one.name in whole and one.kind is not one.POSITIONAL_ONLY]
+        return (), {one.name: decode(encode(whole[one.name], path="input"), _hint(one, hints)) for one in named}
+    if len(needed) > 1:
+        names = ", ".join(one.name for one in needed)
+        raise UsageError(
+            f"{getattr(fn, '__name__', fn)} takes {names}, and the input of run {row.id} does not have them",
+            hint="replay against a function of the run, of its input, or of nothing",
+        )
+    return _given(needed[0], decode(text, _hint(needed[0], hints)) if text else None) if needed else ((), {})
+
+
+def _is_run(one: inspect.Parameter, hints: Mapping[str, Any]) -> bool:
+    hint = _hint(one, hints)
+    return one.name == "run" or getattr(hint, "__name__", str(hint)) in ("Run", "AsyncRun")
+
+
+def _hint(one: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
+    return hints.get(one.name, one.annotation)
+
+
+def _given(one: inspect.Parameter, value: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return ((), {one.name: value}) if one.kind is one.KEYWORD_ONLY else ((value,), {})
+
+
+def _hints(fn: Callable[..., object]) -> dict[str, Any]:
+    try:
+        return get_type_hints(fn)
+    except Exception:  # names that only a type checker knows
+        return {}
+
+
+def ended(name: str, replay: Replay, run: Any, value: object, error: BaseException | None) -> Replayed:
+    """How one replay went, after its program has ended."""
+    row = replay.record.run
+    calls = sum(bool(entry.asks) for entry in replay.record.entries if entry.needed)
+    facts: dict[str, Any] = {"calls": calls, "of": sum(entry.needed for entry in replay.record.entries)}
+    if is_a(error, Diverged):
+        call_id = None if error.call is None else error.call.id
+        facts |= {"why": str(error), "hint": error.hint, "call_id": call_id, "diff": error.diff}
+        return Replayed(row.id, name, error.how, **facts)
+    if error is not None:
+        same = is_a(error, Waiting) or row.goal_why.startswith(f"{type_name(error)}: ")
+        how = "same" if same else "denied" if is_a(error, ReplayDenied) else "raised"
+        why = "" if same else cut(described(error), WHY_CHARS_MAX)
+        return Replayed(row.id, name, how, why=why, hint=error.hint if why and is_a(error, Error) else "", **facts)
+    given = value if run is None or run._output is run._output_was else run._output
+    if given is not None and not replay.stopped and not _is_output(row, given):
+        why = f"its output was {cut(row.output, WHY_CHARS_MAX)}, and is {cut(repr(given), WHY_CHARS_MAX)}"
+        return Replayed(row.id, name, "output", why=why, **facts)
+    return Replayed(row.id, name, "same", **facts)
+
+
+def _is_output(row: RunRow, value: object) -> bool:
+    """Whether this is what the run gave back, as far as the record says that."""
+    text = row.output
+    if not text or lost_at(text) is not None or text.startswith(SEALED) or MARK in text:
+        return True
+    try:
+        return canonical(value, path="output") == canonical(decode(text), path="output")
+    except Error:
+        return False
+
+
+def unreadable(name: str, run_id: str, error: Exception | str) -> Replayed:
+    """A record that could not be replayed at all."""
+    return Replayed(run_id, name, "unreadable", why=cut(str(error), WHY_CHARS_MAX), hint=getattr(error, "hint", ""))

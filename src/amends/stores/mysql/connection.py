@@ -1,0 +1,256 @@
+"""One connection to a MariaDB or MySQL server, with the session that a ledger needs."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from amends.errors import LedgerUnavailable
+from amends.stores.mysql import errors
+from amends.stores.mysql.url import Address
+from amends.stores.sql import Execute, Result
+
+ROW_WAIT_S_MAX: Final = 5.0
+"""How long the server itself waits for a row before we look at the clock."""
+SILENCE_S: Final = 30.0
+"""How much longer than a row may be waited for a statement may take before the server counts as gone."""
+
+# READ COMMITTED: the gap locks of the usual level would deadlock inserts. A strict mode: nothing is cut or guessed.
+SESSION: Final = (
+    "set session transaction isolation level read committed; "
+    "set session autocommit = 1, sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
+    "innodb_lock_wait_timeout = {row_wait_s}, lock_wait_timeout = {row_wait_s}"
+)
+
+
+@dataclass(slots=True)
+class Link:
+    """A connection with the one cursor that serves it: its statements follow one another."""
+
+    raw: Any
+    cursor: Any
+    packet_max: int
+    first: tuple[str, ...] = ()
+    """What is sent in one packet with the next statement: beginning costs no round trip of its own."""
+    is_open: bool = False
+    """In a transaction, as far as we know."""
+    committing: bool = False
+    at_once: bool = False
+    """The packet that was sent last holds its own commit."""
+    last: Execute | None = None
+
+    def begin(self, first: tuple[str, ...]) -> None:
+        """Open a transaction together with its first statement; with no words, each statement is its own."""
+        self.first, self.committing, self.at_once, self.last = first, False, False, None
+
+    def execute(self, op: Execute) -> Result:
+        """Answer one request of a flow."""
+        first, cursor = self.first, self.cursor
+        text = self._text(op, first)
+        if first:
+            self.first, self.is_open = (), True
+        cursor.execute(text)
+        for _ in first:
+            cursor.nextset()
+        return cursor.fetchall(), cursor.rowcount, cursor.lastrowid or 0
+
+    def ask_at_once(self, sql: str, params: tuple[Any, ...], root: str) -> list[tuple[Any, ...]]:
+        """A whole transaction in one packet, which waits for this run; the rows of the statement that has any.
+
+        An error that the server tells ended it before its commit; one of the line leaves that open.
+        """
+        text, cursor = self._text(Execute(sql, params), ()), self.cursor
+        self.last = Execute("select from runs", (root,))
+        self.is_open = self.at_once = self.committing = True
+        rows: list[tuple[Any, ...]] = []
+        try:
+            cursor.execute(text)
+            rows += cursor.fetchall()
+            while cursor.nextset():
+                rows += cursor.fetchall()
+        except Exception as error:
+            self.committing = errors.code_of(error) in errors.LOST
+            raise
+        self.is_open = self.at_once = self.committing = False
+        return rows
+
+    def _text(self, op: Execute, first: tuple[str, ...]) -> str:
+        escape, self.last = self.raw.escape, op
+        # The driver looks at the type, the converters and the server's state for each.
+        literals = [f"'{value}'" if type(value) is str and _is_plain(value) else escape(value) for value in op.params]
+        text = "; ".join((*first, op.sql % tuple(literals)))
+        if len(text) * 4 > self.packet_max and len(text.encode()) >= self.packet_max:
+            raise LedgerUnavailable(
+                f"a statement of {len(text):,} characters is more than the ledger's server takes; nothing was written",
+                hint="raise max_allowed_packet in the server's settings",
+            )
+        return text
+
+    def ask(self, sql: str) -> list[tuple[Any, ...]]:
+        """One statement outside of any transaction."""
+        self.cursor.execute(sql)
+        return list(self.cursor.fetchall())
+
+    def end(self, word: str) -> None:
+        """Commit or roll back, if anything was begun."""
+        if self.is_open:
+            self.committing = word == "commit"
+            self.cursor.execute(word)
+            self.is_open = self.committing = False
+
+    def close(self) -> None:
+        """Disconnect; the server rolls back what is open."""
+        with contextlib.suppress(Exception):
+            self.raw.close()
+
+
+def connect(driver: Any, address: Address, *, packet_max: int, silence_s: float = SILENCE_S) -> Link:
+    """A new connection. Raises the driver's errors, and ``LedgerUnavailable`` when nobody answers."""
+    flags, types = driver.constants.CLIENT, driver.constants.FIELD_TYPE
+    row_wait_s = max(1, math.ceil(min(ROW_WAIT_S_MAX, address.lock_wait_s)))
+    raw = driver.Connection(
+        **address.arguments(),
+        defer_connect=True,
+        charset="utf8mb4",
+        autocommit=None,  # SESSION says it
+        # Rows met and not rows changed; and BEGIN in one packet with what follows it. No text of a caller is ever
+        # part of a statement except as a literal.
+        client_flag=flags.FOUND_ROWS | flags.MULTI_STATEMENTS,
+        conv={
+            **driver.converters.encoders,
+            types.DOUBLE: float,
+            types.LONGLONG: int,
+            types.LONG: int,
+            types.VAR_STRING: _text,
+        },
+        read_timeout=row_wait_s + silence_s,
+        write_timeout=SILENCE_S,
+        init_command=SESSION.format(row_wait_s=row_wait_s),
+        program_name="amends",
+    )
+    # Dialled here: the driver leaves a socket open that nobody answered. One that it was given it takes for one that
+    # others can listen to, where some servers' passwords need a key.
+    raw._secure = bool(address.unix_socket)
+    try:
+        raw.connect(_dialled(address))
+    except RuntimeError as error:  # a password that is only sent encrypted, where there is neither TLS nor a socket
+        raise LedgerUnavailable(
+            f"the ledger at {address.shown} wants a password that cannot be sent this way: {error}",
+            hint="connect with TLS (ssl_ca in the URL), or pip install 'PyMySQL[rsa]'",
+        ) from error
+    return Link(raw, raw.cursor(), packet_max)
+
+
+def _dialled(address: Address) -> socket.socket:
+    try:
+        if not address.unix_socket:
+            dialled = socket.create_connection((address.host, address.port), address.connect_s)
+            dialled.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            dialled.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            return dialled
+        dialled = socket.socket(socket.AF_UNIX)
+        try:
+            dialled.settimeout(address.connect_s)
+            dialled.connect(address.unix_socket)
+        except BaseException:
+            dialled.close()
+            raise
+    except OSError as error:
+        raise errors.unreachable(error, address.shown) from error
+    return dialled
+
+
+def _is_plain(text: str) -> bool:
+    """Whether nothing in it needs escaping, in any mode of a server that is spoken to in UTF-8."""
+    return "'" not in text and "\\" not in text and text.isprintable()
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+# ---- Connections that threads share, one at a time: opened when needed, at most so many, kept while they
+
+
+class Closing(Protocol):
+    """What a pool can hold."""
+
+    def close(self) -> None:
+        """Disconnect; never raises."""
+        ...
+
+
+L = TypeVar("L", bound=Closing)
+
+
+class Pool(Generic[L]):
+    """Whoever takes a connection has it alone until it is given back. Nobody asks it whether it is well: use tells."""
+
+    def __init__(self, connect: Callable[[], L], *, most: int, wait_s: float, where: str) -> None:
+        self._connect, self._most, self._wait_s, self._where = connect, most, wait_s, where
+        self._change = threading.Condition(threading.Lock())
+        self._idle: list[L] = []
+        self._out = 0
+        self._closed = False
+
+    def take(self) -> L:
+        """A connection for this caller alone: the one that rested least, or a new one."""
+        with self._change:
+            if not self._is_free() and not self._change.wait_for(self._is_free, self._wait_s):
+                raise LedgerUnavailable(
+                    f"all {self._most} connections to the ledger at {self._where} were in use "
+                    f"for more than {self._wait_s:g} s; nothing was asked",
+                    hint="raise pool_max in the URL, ask for less at once, or look for what holds the others up",
+                )
+            if self._closed:
+                raise closed(self._where)
+            self._out += 1
+            link = self._idle.pop() if self._idle else None
+        if link is not None:
+            return link
+        try:
+            return self._connect()
+        except BaseException:
+            self._leave(None)
+            raise
+
+    def give(self, link: L, *, well: bool) -> None:
+        """Take it back; one that is not well is never used again."""
+        keep = well and not self._closed
+        if not keep:
+            link.close()
+        self._leave(link if keep else None)
+
+    def drop(self) -> None:
+        """Disconnect those that rest: one of them has told that the server went away."""
+        with self._change:
+            rested, self._idle = self._idle, []
+        for link in rested:
+            link.close()
+
+    def close(self) -> None:
+        """Disconnect those that rest, and each of the others when it is given back."""
+        self._closed = True
+        with self._change:
+            self._change.notify_all()
+        self.drop()
+
+    def _is_free(self) -> bool:
+        return self._closed or self._out < self._most
+
+    def _leave(self, link: L | None) -> None:
+        with self._change:
+            self._out -= 1
+            if link is not None:
+                self._idle.append(link)
+            self._change.notify()
+
+
+def closed(where: str) -> LedgerUnavailable:
+    """What whoever comes after the end is told."""
+    return LedgerUnavailable(f"the ledger at {where} is closed", hint="make a new runtime")

@@ -1,0 +1,329 @@
+"""The file of a SQLite ledger: where it may lie, opening it, its schema, and what its errors mean."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Final, TypeVar
+
+from amends.errors import LedgerCorrupt, LedgerError, LedgerMissing, LedgerUnavailable
+from amends.model import Schema
+from amends.stores.migrations import check_usable, migrations, schema_of
+from amends.visible import visible_log
+
+T = TypeVar("T")
+
+log = visible_log("amends")
+
+SQLITE_MIN: Final = (3, 37, 0)
+"""Strict tables."""
+BUSY_S_MAX: Final = 1.0
+"""How long SQLite itself waits for a lock before we look at the clock."""
+STATEMENTS_MAX: Final = 256
+"""Prepared statements kept per connection; there are about 60 shapes."""
+UNDECODABLE: Final = "Could not decode to UTF-8"
+"""How Python's sqlite3 says that a text is none; it has no code for it."""
+PAGE_BYTES: Final = 2048
+"""Half the usual: a commit writes some six pages to the log, whole, and a row of the ledger is small."""
+WAL_PAGES: Final = 8000
+"""The log is copied into the database when it has grown to this (16 MB): four times rarer than by default."""
+
+# The log's index is memory shared by all processes that use the file: two hosts do not share memory.
+NETWORK: Final = frozenset(
+    """
+    9p afs beegfs ceph cifs coda fuse.glusterfs fuse.rclone fuse.s3fs fuse.sshfs glusterfs gpfs lustre ncpfs nfs nfs4
+    ocfs2 smb2 smb3 smbfs
+    """.split()  # noqa: SIM905 (a list of words reads better as words)
+)
+
+
+# ---- opening ------------------------------------------------------------------------------
+
+
+def establish(
+    path: Path, *, create: bool, synchronous: str, clock: Callable[[], float], wait_s: float
+) -> tuple[sqlite3.Connection, bool]:
+    """A connection for writing to an up-to-date ledger, and whether this call made it.
+
+    Without ``create`` nothing is made, not even out of an empty file.
+    """
+    _check_place(path, create=create)
+    connection: sqlite3.Connection | None = None
+    try:
+        connection = connect(path, create=create, synchronous=synchronous, wait_s=wait_s)
+        version = _checked_version(connection, path, create=create)
+        patiently(path, wait_s, lambda: _use_wal(connection, path))
+        made = _migrate(connection, path, version, clock=clock, wait_s=wait_s)
+        return connection, made
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise explained(error, path) from error
+        raise
+
+
+def connect(path: Path, *, create: bool, synchronous: str, wait_s: float) -> sqlite3.Connection:
+    """A connection without transactions of its own: BEGIN and COMMIT are said."""
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?mode={'rwc' if create else 'rw'}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=STATEMENTS_MAX,
+        timeout=min(BUSY_S_MAX, wait_s),
+    )
+    try:
+        connection.execute(f"pragma page_size = {PAGE_BYTES}")  # of a new file; an old one keeps its own
+        connection.execute(f"pragma synchronous = {synchronous}")
+        connection.execute(f"pragma wal_autocheckpoint = {WAL_PAGES}")
+        if synchronous == "FULL":
+            connection.execute("pragma fullfsync = 1")  # macOS: a plain fsync stops at the drive's cache
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def patiently(path: Path, wait_s: float, act: Callable[[], T]) -> T:
+    """Do it as soon as the file's lock allows; give up after ``wait_s``."""
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            return act()
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            if time.monotonic() >= until:
+                raise locked(path, wait_s) from error
+        # Jitter: processes that were refused together must not come back together.
+        time.sleep(random.uniform(0.001, 0.02))
+
+
+def _check_place(path: Path, *, create: bool) -> None:
+    if sqlite3.sqlite_version_info < SQLITE_MIN:
+        needed = ".".join(map(str, SQLITE_MIN))
+        raise LedgerUnavailable(
+            f"this Python has SQLite {sqlite3.sqlite_version}; the ledger needs {needed} or newer",
+            hint="use a newer Python or operating system, or another ledger",
+        )
+    # os.path and not Path: a directory that may not be entered answers no, and SQLite says the rest.
+    if not os.path.exists(path):  # noqa: PTH110
+        if not create:
+            raise _missing(path, "there is no file")
+        if not os.path.isdir(path.parent):  # noqa: PTH112
+            raise LedgerUnavailable(
+                f"cannot make a ledger at {path}: the directory {path.parent} does not exist", hint="make the directory"
+            )
+    elif not os.access(path, os.W_OK):
+        raise _unwritable(path, "this user may not write the file")
+    kind = network_file_system(path)
+    if kind is not None:
+        raise LedgerUnavailable(
+            f"{path} lies on a network file system ({kind}), where SQLite can neither lock nor share memory",
+            hint="put the ledger on a local disk of one host",
+        )
+
+
+def _unwritable(path: Path, why: str) -> LedgerUnavailable:
+    return LedgerUnavailable(
+        f"the ledger at {path} cannot be written: {why}",
+        hint="this user needs to write the file and its directory (SQLite keeps its log beside the file)",
+    )
+
+
+def _missing(path: Path, why: str) -> LedgerMissing:
+    return LedgerMissing(
+        f"no ledger at {path}: {why}, and none may be created",
+        hint="check the path and the working directory; a first start creates the ledger with create=True",
+    )
+
+
+def read_schema(path: Path, *, wait_s: float) -> Schema:
+    """What the file holds; nothing is made and nothing is changed."""
+    if not os.path.exists(path):  # noqa: PTH110
+        return schema_of("sqlite", 0, 0, "")
+    try:
+        with closing(connect(path, create=False, synchronous="FULL", wait_s=wait_s)) as connection:
+            return patiently(path, wait_s, lambda: _schema(connection, _names(connection)))
+    except sqlite3.Error as error:
+        raise explained(error, path) from error
+
+
+def _checked_version(connection: sqlite3.Connection, path: Path, *, create: bool) -> int:
+    names = _names(connection)
+    found = _schema(connection, names)
+    if found.version == 0 and not create:
+        raise _missing(path, "the file holds none")
+    if found.version == 0 and names:
+        raise LedgerCorrupt(f"{path} is a database of something else", hint="give the ledger a file of its own")
+    check_usable(found, str(path))
+    return found.version
+
+
+def _names(connection: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in connection.execute("select name from sqlite_master")}
+
+
+def _schema(connection: sqlite3.Connection, names: set[str]) -> Schema:
+    if "amends_schema" not in names:
+        return schema_of("sqlite", 0, 0, "")
+    version, needs, ledger = connection.execute(
+        "select max(version), max(needs), max(ledger) from amends_schema"
+    ).fetchone()
+    return schema_of("sqlite", version or 0, needs or 0, ledger or "")
+
+
+def _use_wal(connection: sqlite3.Connection, path: Path) -> None:
+    mode = connection.execute("pragma journal_mode = wal").fetchone()[0]
+    if mode != "wal":
+        raise LedgerUnavailable(
+            f"{path}: the file system does not let SQLite keep a write-ahead log", hint="use a local disk"
+        )
+
+
+def _migrate(
+    connection: sqlite3.Connection, path: Path, version: int, *, clock: Callable[[], float], wait_s: float
+) -> bool:
+    """Bring the schema up to date under the write lock; whether the ledger is new."""
+    if version >= migrations("sqlite")[-1].version:
+        return False  # without the lock: who wants to look must not wait for who writes
+    patiently(path, wait_s, lambda: connection.execute("begin immediate"))
+    try:
+        schema = _schema(connection, _names(connection))  # somebody may have been faster
+        found, ledger = schema.version, schema.ledger or secrets.token_hex(8)
+        for migration in migrations("sqlite")[found:]:
+            if found:
+                log.info("migrating the ledger at %s to version %d (%s)", path, migration.version, migration.name)
+            for statement in migration.statements:
+                connection.execute(statement)
+            connection.execute(
+                "insert into amends_schema values (?, ?, ?, ?)", (migration.version, migration.needs, clock(), ledger)
+            )
+        connection.execute("commit")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("rollback")
+        raise
+    return version == 0 and found == 0
+
+
+# ---- errors -------------------------------------------------------------------------------
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether somebody else has the lock."""
+    return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def is_total(error: sqlite3.Error) -> bool:
+    """Whether the whole transaction is lost, not only one statement of it."""
+    return isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError or _is_closed(error)
+
+
+def explained(error: sqlite3.Error, path: Path) -> LedgerError:
+    """The error in the caller's words."""
+    match _code(error):
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return LedgerUnavailable(f"the ledger at {path} is locked", hint=HOLDERS)
+        case sqlite3.SQLITE_FULL:
+            return LedgerUnavailable(
+                f"no space is left for the ledger at {path}; nothing of this was written", hint="make room on the disk"
+            )
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
+            return _unwritable(path, str(error))
+        case sqlite3.SQLITE_CANTOPEN:
+            return LedgerUnavailable(
+                f"the ledger at {path} cannot be opened: {error}",
+                hint="check that the file is there and may be written",
+            )
+        case sqlite3.SQLITE_NOTADB:
+            return LedgerCorrupt(f"{path} is no ledger: {error}", hint="check the path; the file was not touched")
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_FORMAT | sqlite3.SQLITE_ERROR:
+            return LedgerCorrupt(
+                f"the ledger at {path} is damaged: {error}",
+                hint="stop all workers, keep a copy of the file, and restore the newest backup",
+            )
+        case sqlite3.SQLITE_IOERR:
+            return LedgerUnavailable(
+                f"the disk failed under the ledger at {path}: {error}", hint="look into the system's log"
+            )
+        case _:
+            pass
+    if _is_closed(error):
+        return LedgerUnavailable(f"the ledger at {path} is closed", hint="make a new runtime")
+    if UNDECODABLE in str(error):
+        return LedgerCorrupt(
+            f"the ledger at {path} holds something that is no text: {error}",
+            hint="amends audit verify says where; keep a copy of the file, and restore the newest backup",
+        )
+    return LedgerUnavailable(f"the ledger at {path} does not answer: {error}")
+
+
+def _is_closed(error: sqlite3.Error) -> bool:
+    return isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error)
+
+
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the kind, the rest its detail
+
+
+HOLDERS: Final = (
+    "look for a long transaction in another program (a sqlite3 shell, a database browser, a backup), "
+    "or a worker that was stopped with SIGSTOP or a debugger"
+)
+
+
+def locked(path: Path, wait_s: float) -> LedgerUnavailable:
+    """What to say when the lock did not come free."""
+    pids = lock_holders(path)
+    who = f" by process {', '.join(map(str, pids))}" if pids else ""
+    return LedgerUnavailable(f"the ledger at {path} was locked{who} for more than {wait_s:g} s", hint=HOLDERS)
+
+
+def lock_holders(path: Path, locks: str | None = None) -> list[int]:
+    """The processes that hold a write lock on the file or its log's index, where the system tells."""
+    files = {inode_of(path), inode_of(path.with_name(f"{path.name}-shm"))} - {0}
+    rows = re.findall(r"WRITE\s+(\d+)\s+\w+:\w+:(\d+)\s", _read("/proc/locks") if locks is None else locks)
+    return sorted({int(pid) for pid, inode in rows if int(inode) in files} - {0, os.getpid()})
+
+
+def inode_of(path: Path) -> int:
+    """Which file the path names now; 0 when it names none."""
+    try:
+        return os.stat(path).st_ino  # noqa: PTH116 (asked before every transaction: a third of the time of Path.stat)
+    except OSError:
+        return 0
+
+
+# ---- where it lies ------------------------------------------------------------------------
+
+
+def network_file_system(path: Path, mounts: str | None = None) -> str | None:
+    """The kind of network file system that holds ``path``; None when it is local or nobody can tell."""
+    where = Path(os.path.realpath(path))
+    best, kind = Path("/"), ""
+    for line in (_read("/proc/self/mounts") if mounts is None else mounts).splitlines():
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        point = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[1]))
+        if where.is_relative_to(point) and len(point.parts) >= len(best.parts):
+            best, kind = point, fields[2]
+    if kind == "9p" and best == Path("/"):
+        return None  # a sandbox's own root: one kernel behind it, which does share memory
+    return kind if kind in NETWORK else None
+
+
+def _read(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,416 @@
+"""What a tool may say of itself, rule by rule; each refusal names the tool, the place and the cure.
+
+Every function takes a declaration and gives back the checked value, or raises BadDeclaration.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal, NoReturn, get_args
+
+from amends.encoding.canonical import classes_below, problem_of, shape_of_args
+from amends.encoding.secret import MASK, Hidden
+from amends.errors import BadDeclaration, close_to
+from amends.model import Kind, Order, Request, Retry, Scope, costs_in
+from amends.tools.signature import REPEAT, Signature, is_async_function
+from amends.tools.spec import At, Declaration, OnConflict, OnFailure, OnLock, Spec
+
+_SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LITERALS: Final[dict[str, Any]] = {
+    "kind": Kind,
+    "scope": Scope,
+    "on_conflict": OnConflict,
+    "on_failure": OnFailure,
+    "on_lock": OnLock,
+    "at": At,
+    "order": Order,
+}
+
+
+def bad(declared: Declaration, problem: str) -> NoReturn:
+    raise BadDeclaration(problem, tool=declared.name, where=declared.where)
+
+
+# ---- single values ------------------------------------------------------------------------
+
+
+def check_words(declared: Declaration) -> None:
+    """Names, literals, numbers and error types, each for itself."""
+    name: Any = declared.name
+    version: Any = declared.version
+    if not isinstance(name, str) or not name or name == "<lambda>":
+        bad(declared, f"a tool called {name!r} cannot be asked for: give it a name=")
+    if not isinstance(version, str) or not version:
+        bad(declared, f'{name}: version must be a string such as "1", not {version!r}')
+    for option, literal in _LITERALS.items():
+        value, allowed = getattr(declared, option), get_args(literal)
+        if value is not None and value not in allowed:
+            bad(declared, f"{name}: {option} must be {_either(allowed)}, not {value!r}")
+    check_seconds(declared, "timeout", declared.timeout, positive=True)
+    check_seconds(declared, "settle", declared.settle)
+    for error in listed(declared.doubt):
+        if not is_error(error, BaseException):
+            bad(declared, f"{name}: doubt takes exception classes, not {error!r}")
+
+
+def check_seconds(declared: Declaration, option: str, value: Any, *, positive: bool = False) -> None:
+    """A time is a finite number of seconds; ``positive``: and not zero either."""
+    if value is None:
+        return
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or value < 0 or (positive and value == 0):
+        sign = "positive" if positive else "zero or positive"
+        bad(declared, f"{declared.name}: {option} must be a {sign} number of seconds, not {value!r}")
+
+
+def check_rules(declared: Declaration) -> None:
+    """Rules are plain functions of one request: they are read inside a decision, where nothing may wait."""
+    for option in ("key", "needs_approval", "cost", "locks"):
+        rule = getattr(declared, option)
+        if callable(rule):
+            _check_rule(declared, option, rule)
+    approval: Any = declared.needs_approval
+    if not callable(approval) and not isinstance(approval, bool):
+        bad(declared, f"{declared.name}: needs_approval must be True, False or a function of the call")
+    if not isinstance(declared.repeats, bool):
+        bad(declared, f"{declared.name}: repeats must be True or False, not {declared.repeats!r}")
+    if declared.locks is not None and not callable(declared.locks):
+        bad(declared, f"{declared.name}: locks must be a function of the call that gives names")
+    if declared.locks is None and declared.on_lock != "wait":
+        bad(declared, f"{declared.name} says on_lock= and names no lock: add locks=lambda call: [...]")
+    if declared.cost is not None and not callable(declared.cost):
+        try:
+            costs_in(declared.cost)
+        except ValueError as error:
+            bad(declared, f"{declared.name}: cost must be a number, a Cost, or a function of the call: {error}")
+
+
+def _check_rule(declared: Declaration, option: str, rule: Callable[..., Any]) -> None:
+    if is_async_function(rule):
+        bad(declared, f"{declared.name}: the {option} function is async; make it a plain def, nothing is awaited there")
+    try:
+        inspect.signature(rule).bind(object())
+    except TypeError:
+        bad(
+            declared, f"{declared.name}: the {option} function gets one argument, the call; its fields are in call.args"
+        )
+    except ValueError:  # a builtin without a signature
+        return
+
+
+def check_listing(declared: Declaration) -> None:
+    """A listing is of the whole world of its tool: there is no call whose arguments it could ask for."""
+    listing: Any = declared.list_effects
+    if listing is None:
+        return
+    if not callable(listing):
+        bad(declared, f"{declared.name}: list_effects must be a function, not {listing!r}")
+    for parameter in inspect.signature(listing).parameters.values():
+        given = parameter.name == "tenant" and parameter.kind is not parameter.POSITIONAL_ONLY
+        optional = parameter.default is not parameter.empty
+        if not (given or optional or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)):
+            bad(declared, f'{declared.name}: its list_effects asks for "{parameter.name}"; it can ask for: tenant')
+
+
+LOCKS_MAX: Final = 32
+LOCK_CHARS_MAX: Final = 200
+
+
+def lock_names(spec: Spec, request: Request, hide: Callable[[str], str] | None = None) -> tuple[str, ...]:
+    """What this request must have to itself: each name once, sorted. Raises before anything is recorded.
+
+    ``hide``: a name without what is hidden; before anything is said of it.
+    """
+    if spec.locks is None:
+        return ()
+    given: Any = spec.locks(request)
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        _bad_locks(spec, f"gave {type(given).__name__}; it gives a list of names, empty where nothing is locked")
+    names = set()
+    for name in given:
+        name = hide(name) if hide is not None and isinstance(name, str) else name
+        if not isinstance(name, str) or not 0 < len(name) <= LOCK_CHARS_MAX or not name.isprintable():
+            shown = MASK if hide is not None and not isinstance(name, str) else str(name)[:40]
+            _bad_locks(spec, f"gave {shown!r}; a name is a text of 1 to {LOCK_CHARS_MAX} printable characters")
+        names.add(name)
+        if len(names) > LOCKS_MAX:
+            _bad_locks(spec, f"gave more than {LOCKS_MAX} names; name what they have in common instead")
+    return tuple(sorted(names))
+
+
+def _bad_locks(spec: Spec, problem: str) -> NoReturn:
+    raise BadDeclaration(f"the locks function of {spec.name} {problem}", tool=spec.name, where=spec.where)
+
+
+def idempotence(declared: Declaration) -> tuple[bool, float | None]:
+    """(idempotent, seconds for which; None: for ever)."""
+    value: Any = declared.idempotent
+    if isinstance(value, bool):
+        return value, None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", value) if isinstance(value, str) else None
+    if found is None or float(found[1]) == 0:
+        bad(
+            declared,
+            f'{declared.name}: idempotent must be True, False or a time ("90s", "30m", "24h", "7d"), not {value!r}',
+        )
+    return True, float(found[1]) * _SECONDS[found[2]]
+
+
+def checked_retry(
+    declared: Declaration,
+    given: Retry | int | None,
+    *,
+    default: Retry,
+    doubt: Sequence[type[BaseException]] = (),
+    is_repeatable: bool = False,
+) -> Retry:
+    """The retry with ``on`` as a tuple. ``is_repeatable``: idempotent or probed, so that a timeout may be retried."""
+    if given is None:
+        return default
+    retry: Any = Retry(attempts=given) if isinstance(given, int) and not isinstance(given, bool) else given
+    if not isinstance(retry, Retry):
+        bad(declared, f"{declared.name}: retry must be a number of starts or a Retry, not {given!r}")
+    if retry.attempts < 1:
+        bad(declared, f"{declared.name}: attempts counts starts, so it is at least 1, not {retry.attempts!r}")
+    check_seconds(declared, "retry delay", retry.delay)
+    check_seconds(declared, "retry max_delay", retry.max_delay)
+    if not retry.factor > 0 or not 0 <= retry.jitter <= 1:
+        bad(declared, f"{declared.name}: a retry's factor is above 0 and its jitter from 0 to 1")
+    errors = listed(retry.on)
+    for error in errors:
+        _check_certain(declared, error, doubt, is_repeatable=is_repeatable)
+    return replace(retry, on=errors)
+
+
+def _check_certain(
+    declared: Declaration, error: Any, doubt: Sequence[type[BaseException]], *, is_repeatable: bool
+) -> None:
+    if not is_error(error, Exception):
+        bad(declared, f"{declared.name}: Retry.on takes exception classes, not {error!r}")
+    # Exception and OSError too: they include the timeouts, and would retry a payment that may have happened.
+    lossy: tuple[type[BaseException], ...] = (TimeoutError, ConnectionError, *doubt)
+    lost = next((e for e in lossy if issubclass(error, e) or issubclass(e, error)), None)
+    if lost is not None and not is_repeatable:
+        includes = "" if error is lost else f" ({error.__name__} and {lost.__name__} overlap)"
+        bad(
+            declared,
+            f"{declared.name}: Retry.on names errors that certainly had no effect, and after {lost.__name__} nobody "
+            f"knows{includes}: say idempotent=True, give it a probe, or name narrower errors",
+        )
+
+
+# ---- kinds --------------------------------------------------------------------------------
+
+
+def checked_kind(declared: Declaration, order: Order) -> Kind:
+    """The kind, which may follow from the compensation; ``order`` is the one this tool is under."""
+    name, has_twin = declared.name, declared.compensate is not None
+    add = (
+        f"add one with @{name}.compensate" if declared.fn is not None and declared.cls is None else "add its compensate"
+    )
+    if declared.kind is None and not has_twin:
+        bad(
+            declared,
+            f"{name} has neither a kind nor a compensation; there are three ways: {add}, "
+            'say kind="pivot" if it cannot be taken back, or say kind="read" if it changes nothing',
+        )
+    kind = declared.kind or "compensatable"
+    if kind == "pivot" and has_twin:
+        bad(
+            declared,
+            f'{name} is a pivot and has a compensation: drop kind="pivot" if it can be taken back, else the compensation',
+        )
+    if kind in ("read", "retriable") and has_twin:
+        bad(
+            declared,
+            f'{name} is {kind}, which is never taken back, and has a compensation: drop kind="{kind}" or the compensation',
+        )
+    if kind == "compensatable" and not has_twin and order == "strict":
+        bad(declared, f'{name} says kind="compensatable" and has no compensation: {add}, or start with order="advise"')
+    if kind != "pivot" and declared.at != "call":
+        bad(declared, f'{name}: at="{declared.at}" is for pivots only; say kind="pivot", or leave at= out')
+    if kind != "pivot" and declared.after:
+        bad(declared, f'{name}: after= is for pivots only; say kind="pivot", or leave after= out')
+    if kind == "read" and declared.scope == "ledger":
+        bad(declared, f'{name}: a read is never deduplicated, so scope="ledger" says nothing; leave it out')
+    return kind
+
+
+def check_repeatable(declared: Declaration, kind: Kind, *, is_repeatable: bool) -> None:
+    if kind == "retriable" and not is_repeatable:
+        bad(
+            declared,
+            f"{declared.name} is retriable, so it is started again until it succeeds: say idempotent=True if the "
+            f"destination deduplicates on current_call().key, or give it a probe",
+        )
+
+
+def check_after(spec: Spec, specs: Mapping[str, Spec]) -> None:
+    """``after`` can only name what can have succeeded before a pivot."""
+    for name in spec.after:
+        if name not in specs:
+            bad(
+                spec.declaration,
+                f'{spec.name}: after= names "{name}", which is no tool of this runtime{_guess(name, specs)}',
+            )
+        if name == spec.name or specs[name].kind in ("pivot", "retriable"):
+            bad(
+                spec.declaration,
+                f"{spec.name}: after= names {name}, which is {specs[name].kind} and cannot come before a pivot",
+            )
+
+
+# ---- arguments ----------------------------------------------------------------------------
+
+
+def checked_signature(declared: Declaration) -> Signature | None:
+    """The body's parameters, each of which can be given by name."""
+    signature = declared.signature
+    if signature is None:
+        return None
+    try:
+        parameters = signature.parameters
+    except (ValueError, TypeError):
+        bad(declared, f"the parameters of {declared.name} cannot be read; wrap it in a def with named arguments")
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            bad(
+                declared,
+                f"{declared.name} takes *{parameter.name}, which a model cannot give by name: take a list instead",
+            )
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            bad(
+                declared,
+                f"{declared.name}.{parameter.name} is positional-only, so a model cannot give it: remove the /",
+            )
+    if REPEAT in signature.names:
+        bad(
+            declared,
+            f'{declared.name}: "{REPEAT}" is how a model asks amends for a repeat; give the argument another name',
+        )
+    return signature
+
+
+def check_classes(declared: Declaration, signature: Signature | None) -> None:
+    """Refuse unions whose members could not be told apart, and names for classes that no annotation has."""
+    names: Any = declared.class_names
+    if not isinstance(names, Mapping) or not all(
+        isinstance(cls, type) and isinstance(name, str) and name for cls, name in names.items()
+    ):
+        bad(declared, f'{declared.name}: class_names maps classes to names, as in {{Client: "Customer"}}')
+    if signature is None:
+        return
+    shape = signature.shape
+    result = shape_of_args(
+        {"return": signature.hints.get("return", Any)}, words=signature.local_names, names=declared.class_names
+    )
+    rest = [(f"**{signature.rest.name}", shape.value(None))] if signature.rest else []
+    for where, place in (*((name, shape.value(name)) for name in signature.names), *rest, ("its result", result)):
+        if problem := problem_of(place):
+            said = where if place is result else f"{declared.name}.{where}"
+            bad(declared, f"{declared.name}: {said}: {problem}")
+    known = {member.cls for place in (shape, result) for _, member in classes_below(place)}
+    if unknown := [cls for cls in names if cls not in known]:
+        close = close_to(unknown[0].__name__, [cls.__name__ for cls in known])
+        guess = f"; did you mean {close[0]}?" if close else ""
+        bad(declared, f"{declared.name}: class_names has {unknown[0].__name__}, which no annotation names{guess}")
+
+
+def has_argument(signature: Signature | None, name: str) -> bool:
+    """Whether a call of this tool can have an argument of this name."""
+    return signature is None or signature.rest is not None or name in signature.names
+
+
+def checked_fields(declared: Declaration, option: str, value: Any, signature: Signature | None) -> tuple[str, ...]:
+    """Names of arguments; a single one may stand without a tuple."""
+    names = listed(value)
+    for name in names:
+        if not isinstance(name, str):
+            bad(declared, f"{declared.name}: {option} takes names of arguments, not {name!r}")
+        if not has_argument(signature, name):
+            known = signature.names if signature else ()
+            bad(declared, f'{declared.name}: {option} names "{name}", which is no argument{_guess(name, known)}')
+    return names
+
+
+def checked_redact(declared: Declaration, signature: Signature | None, everywhere: Hidden) -> Hidden | None:
+    """What of this tool's calls is hidden: what it names itself, and what the runtime's patterns match."""
+    places = listed(declared.redact)
+    tops = [place.partition(".")[0] if isinstance(place, str) else place for place in places]
+    checked_fields(declared, "redact", tops, signature)
+    matched = [name for name in (signature.names if signature else ()) if everywhere.covers_name(name)]
+    return everywhere.at(dict.fromkeys([*places, *matched])) or None
+
+
+def check_recoverable(spec: Spec) -> None:
+    """Whoever recovers a call does not have what was hidden in it: nothing that recovery runs may need it."""
+    hidden = {place.partition(".")[0] for place in (spec.redact.places if spec.redact else ())}
+    cure = "keep it encrypted with Runtime(encrypt=...), or pass a reference and look the value up in the body"
+    if hidden and spec.is_staging:
+        bad(
+            spec.declaration,
+            f"{spec.name} is accepted for later and redacts {min(hidden)}: a worker that starts it after a crash "
+            f"would not have the value; {cure}",
+        )
+    undo, probe = spec.compensate, spec.probe
+    asked = {"probe": probe, "guard": spec.guard, "compensation": undo}
+    asked["compensation's probe"] = None if undo is None else undo.probe
+    for role, one in asked.items():
+        for name in () if one is None else one.params:
+            if name in hidden:
+                bad(
+                    spec.declaration,
+                    f"{spec.name}: its {role} asks for {name}, which is redacted: after a crash nobody has it; ask for "
+                    f"result or another argument, or {cure}",
+                )
+
+
+def checked_key(
+    declared: Declaration, signature: Signature | None
+) -> tuple[str, ...] | Callable[[Request], object] | None:
+    if declared.key is None or callable(declared.key):
+        return declared.key
+    names = checked_fields(declared, "key", declared.key, signature)
+    if not names:
+        bad(declared, f"{declared.name}: an empty key makes all its calls one; leave key= out, or name arguments")
+    return names
+
+
+def checked_ignore(
+    declared: Declaration, signature: Signature | None, key: tuple[str, ...] | Callable[[Request], object] | None
+) -> tuple[str, ...] | Literal["rest"]:
+    if declared.ignore == "rest":
+        if key is None:
+            bad(
+                declared,
+                f'{declared.name}: ignore="rest" ignores what is not in the key; say which arguments are: key=…',
+            )
+        return "rest"
+    names = checked_fields(declared, "ignore", declared.ignore, signature)
+    if isinstance(key, tuple) and (both := sorted({*names} & {*key})):
+        bad(
+            declared, f"{declared.name}: {both[0]} is in key and in ignore; it either carries the intent or it does not"
+        )
+    return names
+
+
+def listed(value: Any) -> tuple[Any, ...]:
+    """One or many, as a tuple; a string is one, never its letters."""
+    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str | type) else (value,)
+
+
+def is_error(value: Any, base: type[BaseException]) -> bool:
+    return isinstance(value, type) and issubclass(value, base)
+
+
+def _guess(name: str, known: Iterable[str]) -> str:
+    close = close_to(name, known)
+    return f'; did you mean "{close[0]}"?' if close else ""
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(f'"{word}"' for word in words)

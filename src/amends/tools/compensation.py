@@ -1,0 +1,401 @@
+"""Who takes a call back, looks after it or guards it: functions, tools by name, tools that live elsewhere."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import UnionType
+from typing import Any, Final, TypeAlias, Union, get_args, get_origin
+
+from amends.encoding.canonical import places_below, shape_of
+from amends.encoding.dataclass import dataclass
+from amends.errors import BadDeclaration
+from amends.model import Absent, Happened, Probed, Retry, Unknown
+from amends.tools.checks import bad, check_seconds, checked_retry, has_argument
+from amends.tools.signature import admits_none, hints_of, is_async_function
+from amends.tools.spec import (
+    EVERYTHING,
+    TWIN_RETRY,
+    Declaration,
+    ProbeSpec,
+    Spec,
+    Twin,
+    TwinLike,
+    TwinSaid,
+    declaration_of,
+)
+
+Bodies: TypeAlias = Mapping[str, Callable[..., Any]]
+NO_BODIES: Final[Bodies] = {}
+TWIN_WORDS: Final = ("tool", "args", "idempotent", "absent_ok", "wins", "retry", "timeout", "probe")
+PROBE_WORDS: Final = ("tool", "args", "result")
+PROBES: Final = ("probe", "compensation's probe")
+EMPTY: Final[tuple[object, ...]] = (None, False, "", [], {})
+
+
+class Elsewhere:
+    """Stands for a body that this process cannot reach."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, **_: Any) -> Any:
+        """Raise: nobody here can do it."""
+        raise BadDeclaration(
+            f"{self.name} lives elsewhere: this process has no body to call",
+            tool=self.name,
+            hint=f"give the runtime a way to it: rt.reach({{{self.name!r}: function}})",
+        )
+
+
+def is_undoable_here(spec: Spec) -> bool:
+    """Whether this process can take a call of this tool back, as far as anybody can."""
+    return spec.compensate is None or not isinstance(spec.compensate.fn, Elsewhere)
+
+
+def twin_said(name: str, where: str, given: object) -> TwinSaid:
+    """A compensation as it was given: a function, a tool, a name, or a table that says more."""
+    if not isinstance(given, Mapping):
+        return TwinSaid(given)  # type: ignore[arg-type]  # checked when a runtime is built
+    _check_table(name, where, "compensation", given, TWIN_WORDS)
+    said = {word: value for word, value in given.items() if word not in ("tool", "args")}
+    return TwinSaid({word: given[word] for word in ("tool", "args") if word in given}, **said)
+
+
+def with_methods(declared: Declaration, instance: Any) -> Declaration:
+    """The same tool, done by this instance: ``execute``, and its other methods where no option was given."""
+    names = ("compensate", "probe", "guard", "list_effects")
+    own = {name: method for name in names if callable(method := getattr(instance, name, None))}
+    compensate = TwinSaid(own["compensate"]) if "compensate" in own else None
+    return replace(
+        declared,
+        cls=type(instance),
+        fn=instance.execute,
+        compensate=declared.compensate or compensate,
+        probe=declared.probe or own.get("probe"),
+        guard=declared.guard or own.get("guard"),
+        list_effects=declared.list_effects or own.get("list_effects"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The tools of one runtime, and how it reaches those that live elsewhere."""
+
+    tools: Mapping[str, Declaration]
+    bodies: Bodies
+
+    def grounded(self, declared: Declaration) -> Declaration:
+        """With its body: a declared class is made once, however many runtimes it is given to."""
+        if declared.cls is None or declared.fn is not None:
+            return declared
+        if declared.grounded is None:
+            try:
+                instance = declared.cls()
+            except TypeError as error:
+                own = declared.cls.__name__
+                problem = (
+                    f"{declared.name} cannot be made without arguments ({error}): make it yourself, tool({own}(…))"
+                )
+                raise BadDeclaration(problem, tool=declared.name, where=declared.where) from error
+            declared.grounded = with_methods(declared, instance)
+        return declared.grounded
+
+    def body(self, declared: Declaration) -> Callable[..., Any] | None:
+        """Its own, or how this runtime reaches it; None: neither."""
+        return self.grounded(declared).fn or self.bodies.get(declared.name)
+
+    def twin(self, declared: Declaration, twin: TwinSaid) -> Twin:
+        """A compensation, resolved and checked."""
+        asked = self.asked(declared, twin.fn, "compensation")
+        probe = self.asked(declared, twin.probe, "compensation's probe") if twin.probe is not None else None
+        for word in ("idempotent", "absent_ok", "wins"):
+            value: Any = getattr(twin, word)
+            if not isinstance(value, bool):
+                bad(declared, f"{declared.name}: a compensation's {word} is True or False, not {value!r}")
+        check_seconds(declared, "the compensation's timeout", twin.timeout, positive=True)
+        # A tool used as a twin has said of its own body that the destination deduplicates; that stays true here.
+        own = self._tool_behind(twin.fn)
+        idempotent = twin.idempotent or (own is not None and own.idempotent is True)
+        retry: Retry | int | None = twin.retry
+        return Twin(
+            fn=asked.fn,
+            params=asked.params,
+            is_async=asked.is_async,
+            idempotent=idempotent,
+            absent_ok=twin.absent_ok or twin.wins,
+            wins=twin.wins,
+            retry=checked_retry(declared, retry, default=TWIN_RETRY, is_repeatable=idempotent or probe is not None),
+            timeout=twin.timeout,
+            probe=probe,
+            tool=asked.tool,
+            needs=asked.needs,
+            takes_none=asked.takes_none,
+            result_type=asked.result_type,
+        )
+
+    def asked(self, declared: Declaration, twin: TwinLike, role: str, *, settle: float = 0.0) -> ProbeSpec:
+        """A twin, probe or guard, with the names it asks for."""
+        if isinstance(twin, Mapping) and role in PROBES:
+            _check_table(declared.name, declared.where, role, twin, PROBE_WORDS)
+        own = self._tool_behind(twin)
+        if own is not None and declared in (own, own.grounded):
+            bad(declared, f"{declared.name} cannot be its own {role}")
+        fn = self.body(own) if own is not None else self._function(declared, twin, role)
+        is_elsewhere = own is not None and self.grounded(own).fn is None
+        params: tuple[str, ...]
+        needs: tuple[str, ...] = ()
+        takes_none = False
+        result_type: Any = Any
+        table = twin.get("args") if isinstance(twin, Mapping) else None
+        if table is not None:
+            needs = _named_in(table)
+        if fn is None:
+            assert own is not None, "what is no tool has a function"
+            # Whoever calls it there is given all there is, and picks.
+            fn, params = Elsewhere(own.name), (EVERYTHING, "result", "call")
+        elif table is not None:
+            fn, params = _with_args(declared, fn, table, role), (EVERYTHING, "result", "call")
+        else:
+            takes_none = _takes_none(declared, fn)
+            result_type = _result_type(declared, fn)
+            params, needs = _params(declared, fn, role)
+            returned = hints_of(fn, declared.local_names).get("return", Any) if role in PROBES and own is None else Any
+            if _is_no_answer(returned):
+                name = getattr(returned, "__name__", str(returned)) if isinstance(returned, type) else str(returned)
+                bad(
+                    declared,
+                    f"{declared.name}: its {role} returns {name}; it returns Happened(result), Absent() or Unknown()",
+                )
+        if isinstance(fn, Elsewhere):
+            return ProbeSpec(fn, params, False, settle=settle, tool=fn.name, needs=needs)
+        if role in PROBES and (is_elsewhere or isinstance(twin, Mapping)):
+            fn = _answering(fn, str(twin.get("result", "$result")) if isinstance(twin, Mapping) else "$result")
+        return ProbeSpec(
+            fn,
+            params,
+            is_async_function(fn),
+            settle=settle,
+            tool=own.name if own is not None else None,
+            needs=needs,
+            takes_none=takes_none,
+            result_type=result_type,
+        )
+
+    def _function(self, declared: Declaration, twin: TwinLike, role: str) -> Callable[..., Any]:
+        named = twin.get("tool") if isinstance(twin, Mapping) else twin
+        if isinstance(named, str) and ":" in named:
+            found: Callable[..., Any] = found_at(
+                named, lambda problem: bad(declared, f"{declared.name}: its {role} {problem}")
+            )
+            return found
+        if isinstance(named, str):
+            bad(declared, f'{declared.name}: its {role} "{named}" is no tool of this runtime; pass it in tools= too')
+        if not callable(named):
+            bad(declared, f"{declared.name}: its {role} must be a function or the name of a tool, not {named!r}")
+        function: Callable[..., Any] = named
+        return function
+
+    def _tool_behind(self, twin: TwinLike) -> Declaration | None:
+        named = twin.get("tool") if isinstance(twin, Mapping) else twin
+        return self.tools.get(named) if isinstance(named, str) else declaration_of(named)
+
+
+def found_at(path: str, refuse: Callable[[str], object]) -> Any:
+    """What stands at ``package.module:name``; ``refuse`` is told why there is nothing, and raises."""
+    from importlib import import_module  # few are named by where they are
+
+    module, _, name = path.partition(":")
+    try:
+        found: Any = functools.reduce(getattr, name.split("."), import_module(module))
+    except Exception as error:  # of that module's own code too, which is run here for the first time
+        refuse(f'"{path}" cannot be imported: {error}')
+        raise AssertionError("refuse raises") from error
+    return found
+
+
+# ---- the names it asks for ----------------------------------------------------------------
+
+
+def _params(declared: Declaration, fn: Callable[..., Any], role: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names it asks for, and those of them that have no default: without these it is not started."""
+    name = getattr(fn, "__name__", None) or repr(fn)
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (ValueError, TypeError):
+        bad(declared, f"{declared.name}: the parameters of its {role} {name} cannot be read; wrap it in a def")
+    asked: list[str] = []
+    needs: list[str] = []
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            asked.append(EVERYTHING)
+        elif parameter.kind is parameter.POSITIONAL_ONLY:
+            bad(declared, f"{declared.name}: its {role} {name} is asked by name; remove the / after {parameter.name}")
+        elif parameter.kind is not parameter.VAR_POSITIONAL and _is_askable(declared, parameter, role, name):
+            asked.append(parameter.name)
+            if parameter.default is parameter.empty and parameter.name != "call":
+                needs.append(parameter.name)
+    return tuple(asked), tuple(needs)
+
+
+def _is_no_answer(hint: Any) -> bool:
+    """Whether a probe that is annotated so can never give one of the three answers."""
+    if get_origin(hint) in (Union, UnionType):
+        return all(map(_is_no_answer, get_args(hint)))
+    return (get_origin(hint) or hint) in (bool, int, float, str, bytes, list, tuple, dict, set, type(None))
+
+
+def _takes_none(declared: Declaration, fn: Callable[..., Any]) -> bool:
+    """Return whether ``result`` is annotated as None or something else, and the tool's own result is never None.
+
+    Only then does the annotation say anything about a result that nobody has.
+    """
+    if declared.signature is None or admits_none(declared.signature.hints.get("return", Any)):
+        return False
+    hint = hints_of(fn, declared.local_names).get("result", Any)
+    return hint is not Any and hint is not object and admits_none(hint)
+
+
+def _result_type(declared: Declaration, fn: Callable[..., Any]) -> Any:
+    """Return the one class that ``result`` is annotated with, where the tool does not say what it returns.
+
+    Without the tool's word no class was written down: an annotation that allows several would be a guess.
+    """
+    if declared.signature is None or declared.signature.hints.get("return", Any) is not Any:
+        return Any
+    hint = hints_of(fn, declared.local_names).get("result", Any)
+    return Any if any(place.tagged for place in places_below(shape_of(hint))) else hint
+
+
+def _named_in(table: Any) -> tuple[str, ...]:
+    """Return what a table of arguments cannot do without: the result, and arguments of the call."""
+    paths = [value.split(".") for value in table.values() if isinstance(value, str)]
+    named = ["result" if path[0] == "$result" else path[1] for path in paths if _is_needed(path)]
+    return tuple(dict.fromkeys(named))
+
+
+def _is_needed(path: list[str]) -> bool:
+    return path[0] == "$result" or (path[0] == "$args" and len(path) > 1)
+
+
+def _is_askable(declared: Declaration, parameter: inspect.Parameter, role: str, name: str) -> bool:
+    ours = ("call",) if role == "probe" else ("result", "call")
+    if parameter.name in ours:
+        return True
+    if parameter.name != "result" and has_argument(declared.signature, parameter.name):
+        return True
+    if parameter.default is not parameter.empty:
+        return False
+    can = ", ".join([*ours, *(declared.signature.names if declared.signature else ())])
+    problem = f'{declared.name}: its {role} {name} asks for "{parameter.name}"; it can ask for: {can}'
+    raise BadDeclaration(problem, tool=declared.name, where=declared.where)
+
+
+# ---- tables -------------------------------------------------------------------------------
+
+
+def _check_table(name: str, where: str, role: str, table: Mapping[str, Any], words: tuple[str, ...]) -> None:
+    strange = sorted(set(table) - set(words))
+    problem = ""
+    if strange:
+        problem = f"has {strange[0]!r}, which means nothing; its parts are {', '.join(words)}"
+    elif not isinstance(table.get("tool"), str) and not callable(table.get("tool")):
+        problem = 'names no tool: tool = "name", or "package.module:function"'
+    elif not isinstance(table.get("args", {}), Mapping):
+        problem = f"has args={table['args']!r}; it is a table of the arguments to call it with"
+    elif str(table.get("result", "$result")).partition(".")[0] != "$result":
+        problem = f"has result={table['result']!r}; it is a path in its answer, $result or $result.id"
+    if problem:
+        raise BadDeclaration(f"{name}: its {role} {problem}", tool=name, where=where)
+
+
+def _with_args(declared: Declaration, fn: Callable[..., Any], said: Any, role: str) -> Callable[..., Any]:
+    """The same function, called with the arguments that a table says instead of by the names it has."""
+    table: Mapping[str, Any] = said
+    for value in table.values():
+        if isinstance(value, str) and value.startswith("$") and value.partition(".")[0] not in _ROOTS:
+            bad(declared, f"{declared.name}: its {role} is given {value!r}; it begins with {', '.join(_ROOTS)}")
+        if role in PROBES and isinstance(value, str) and value.startswith("$result"):
+            bad(declared, f"{declared.name}: its probe is given {value!r}, and a call in doubt has no result")
+        if _names_within(value):
+            bad(declared, f"{declared.name}: its {role} is given {value!r}; a path stands for a whole argument only")
+
+    def given(args: dict[str, Any]) -> dict[str, Any]:
+        result, call = args.pop("result", None), args.pop("call")
+        # A provider that is sent a refund with the charge's key answers from its memory of the charge.
+        key = call.compensation.key if role == "compensation" else call.key
+        roots = {"$result": result, "$args": args, "$key": key, "$call": {"id": call.id, "key": call.key}}
+        return {name: _at(roots, value, f"a call of {declared.name}") for name, value in table.items()}
+
+    if is_async_function(fn):
+
+        async def call_async(**args: Any) -> Any:
+            return await fn(**given(args))
+
+        return call_async
+    return lambda **args: fn(**given(args))
+
+
+_ROOTS: Final = ("$result", "$args", "$key", "$call")
+
+
+def _names_within(value: Any) -> bool:
+    """Whether a table or a list holds what looks like a path: it would be handed on as it is written."""
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return any(_names_within(one) or (isinstance(one, str) and one.partition(".")[0] in _ROOTS) for one in inner)
+
+
+class _NotThere(LookupError):
+    """A path that leads nowhere; ``within`` is the last thing that it led to."""
+
+    def __init__(self, problem: str, within: object) -> None:
+        super().__init__(problem)
+        self.within = within
+
+
+def _at(roots: Mapping[str, Any], value: Any, whose: str) -> Any:
+    """What a word such as ``$result.id`` stands for; anything else stands for itself."""
+    if not isinstance(value, str) or not value.startswith("$"):
+        return value
+    root, *path = value.split(".")
+    found = roots[root]
+    for part in path:
+        if isinstance(found, Mapping) and part in found:
+            found = found[part]
+        elif isinstance(found, list) and part.isdigit() and int(part) < len(found):
+            found = found[int(part)]
+        else:
+            raise _NotThere(f"{value} of {whose}: there is no {part!r} in {type(found).__name__}", found)
+    return found
+
+
+def _answering(fn: Callable[..., Any], path: str) -> Callable[..., Any]:
+    """A tool that finds things, as a probe: what it finds has happened, nothing is absent, what cannot be read says nothing."""
+
+    def heard(found: Any) -> Probed[Any]:
+        if isinstance(found, Happened | Absent | Unknown):
+            return found
+        if isinstance(found, str) and found:
+            return Unknown(f"it answered in words: {found[:100]}")
+        try:
+            at = _at({"$result": found}, path, "its answer")
+        except _NotThere as nothing:
+            # An empty list has no first entry. A table without the field may be an error, or of another version.
+            return Absent() if nothing.within in EMPTY else Unknown(str(nothing))
+        return Absent() if at in EMPTY else Happened(at)
+
+    if is_async_function(fn):
+
+        @functools.wraps(fn)
+        async def probe_async(**kwargs: Any) -> Probed[Any]:
+            return heard(await fn(**kwargs))
+
+        return probe_async
+
+    @functools.wraps(fn)
+    def probe(**kwargs: Any) -> Probed[Any]:
+        return heard(fn(**kwargs))
+
+    return probe

@@ -1,0 +1,244 @@
+"""From what is said of tools to specs: collecting, giving classes their instance, finding the twins."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import FrameType, FunctionType, ModuleType
+from typing import Annotated, Any, Final, Unpack
+
+from amends.encoding.canonical import ClassNames
+from amends.encoding.secret import NOTHING, Hidden
+from amends.errors import BadDeclaration, close_to
+from amends.model import Order, Retry
+from amends.tools.checks import (
+    bad,
+    check_after,
+    check_classes,
+    check_listing,
+    check_repeatable,
+    check_rules,
+    check_words,
+    checked_ignore,
+    checked_key,
+    checked_kind,
+    checked_redact,
+    checked_retry,
+    checked_signature,
+    idempotence,
+    listed,
+)
+from amends.tools.compensation import NO_BODIES, Bodies, Known, twin_said, with_methods
+from amends.tools.signature import Signature, is_async_function, plain_function
+from amends.tools.spec import Declaration, DeclareOptions, Spec, declaration_of, place
+
+_ONCE: Final = Retry(attempts=1)
+
+
+def declare(name: str, /, **options: Unpack[DeclareOptions]) -> Declaration:
+    """Say what a tool that lives elsewhere is (a framework's, an MCP server's), by its name."""
+    return said(name, _line_of(sys._getframe(1)), options=options)
+
+
+def specs_of(
+    tools: Iterable[object], *, order: Order, redact: Hidden = NOTHING, bodies: Bodies = NO_BODIES
+) -> dict[str, Spec]:
+    """Every tool of these, by name; raises BadDeclaration that says which and where.
+
+    ``redact``: patterns of what the runtime hides in every tool. ``bodies``: how tools that live elsewhere are reached.
+    """
+    found = Known(_collected(tools), bodies)
+    specs = {name: _spec(declared, found, order=order, redact=redact) for name, declared in found.tools.items()}
+    for spec in specs.values():
+        check_after(spec, specs)
+    return specs
+
+
+# ---- collecting ---------------------------------------------------------------------------
+
+_OPTIONS: Final = frozenset(DeclareOptions.__annotations__)
+
+
+def said(name: str, where: str, *, options: Mapping[str, Any], like: Declaration | None = None) -> Declaration:
+    """A declaration of these options, over those of ``like``; an option that is None was not given."""
+    given = {option: value for option, value in options.items() if value is not None}
+    if unknown := sorted(given.keys() - _OPTIONS):
+        close = close_to(unknown[0], _OPTIONS, cutoff=0.4)
+        raise TypeError(f'tools have no option "{unknown[0]}"' + (f'; did you mean "{close[0]}"?' if close else ""))
+    if "compensate" in given:
+        given["compensate"] = twin_said(name, where, given["compensate"])
+    return replace(like, name=name, where=where, **given) if like else Declaration(name=name, where=where, **given)
+
+
+def _collected(tools: Iterable[object]) -> dict[str, Declaration]:
+    found: dict[str, Declaration] = {}
+    for thing in tools:
+        for declared in _said_by(thing):
+            known = found.setdefault(declared.name, declared)
+            if known is not declared:
+                problem = f"two tools are called {declared.name}, one here and one at {known.where}"
+                bad(declared, f"{problem}: pass only one of them, or give one another name=")
+    return found
+
+
+def _said_by(thing: object) -> Iterator[Declaration]:
+    if isinstance(thing, ModuleType):
+        # Only what can carry a declaration is looked at: a lazy proxy in a module may raise when touched.
+        held = [value for value in vars(thing).values() if isinstance(value, FunctionType | type | Declaration)]
+        found = [declared for value in held if (declared := declaration_of(value))]
+        if not found:
+            raise BadDeclaration(f"the module {thing.__name__} declares no tool", tool=thing.__name__)
+        yield from found
+    elif (declared := declaration_of(thing)) is not None:
+        yield declared
+    else:
+        name = getattr(thing, "__name__", None) or repr(thing)
+        raise BadDeclaration(f"{name} is not a tool: decorate it with @tool, or pass tool({name}, …)", tool=name)
+
+
+# ---- what can be a tool -------------------------------------------------------------------
+
+
+def declared_target(target: Any, options: Mapping[str, Any], frame: FrameType) -> Declaration:
+    """What these options say of a function, a class with ``execute``, an instance or a bound method.
+
+    ``frame`` is the caller's. What cannot become a tool at all is refused here: nobody would check it later.
+    """
+    if isinstance(target, type):
+        made = _made(getattr(target, "execute", None), options, frame, name=target.__name__)
+        made.cls = target
+        return made
+    if not inspect.isroutine(target) and callable(getattr(target, "execute", None)):
+        like = declaration_of(type(target))  # the options of its class, where that is a tool itself
+        name = like.name if like else type(target).__name__
+        return with_methods(_made(target.execute, options, frame, name=name, like=like), target)
+    name = _name_of(target)
+    _check_target(target, name, _line_of(frame))
+    made = _made(target, options, frame, name=name)
+    made.fn = target
+    return made
+
+
+def _name_of(target: Any) -> str:
+    while isinstance(target, functools.partial):
+        target = target.func
+    return getattr(target, "__name__", None) or type(target).__name__
+
+
+def _made(
+    body: Any, options: Mapping[str, Any], frame: FrameType, *, name: str, like: Declaration | None = None
+) -> Declaration:
+    if not callable(body):
+        raise BadDeclaration(f"{name} has no method execute", tool=name, where=_line_of(frame))
+    plain = inspect.unwrap(plain_function(body))
+    code = getattr(plain, "__code__", None)
+    where = place(code.co_filename, code.co_firstlineno) if code else _line_of(frame)
+    given = dict(options)
+    made = said(given.pop("name", None) or name, where, options=given, like=like)
+    made.local_names = _local_names(plain, frame)
+    return made
+
+
+def _line_of(frame: FrameType) -> str:
+    return place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _local_names(plain: Any, frame: FrameType) -> dict[str, Any]:
+    """What the postponed annotations of a nested function may mean: its own globals do not have it."""
+    if "<locals>" not in getattr(plain, "__qualname__", ""):
+        return {}
+    written = [note for note in getattr(plain, "__annotations__", {}).values() if isinstance(note, str)]
+    words = set(re.findall(r"\w+", " ".join(written)))
+    return {name: value for name, value in frame.f_locals.items() if name in words}
+
+
+def _check_target(target: Any, name: str, where: str) -> None:
+    problem = ""
+    plain = plain_function(target)
+    owner = getattr(target, "__qualname__", "").rpartition(".")[0]
+    own = owner.rpartition(".")[2].lower()
+    if declaration_of(target) is not None:
+        problem = f"{name} is a tool already: declare its body again, tool({name}.fn, …)"
+    elif isinstance(target, staticmethod | classmethod):
+        problem = f"{name}: put @tool below @{type(target).__name__}, or declare it bound: tool({owner}.{name})"
+    elif not callable(target):
+        problem = f"{name} is no function, and no object with a method execute"
+    elif inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain):
+        problem = f"{name} is a generator: a tool returns one result, which is written down"
+    elif owner and not owner.endswith("<locals>") and not inspect.ismethod(target) and _takes_self(plain):
+        problem = f"{name} is a method of {owner} and has no object yet; bind first: tool({own}.{name})"
+    if problem:
+        raise BadDeclaration(problem, tool=name, where=where)
+
+
+def _takes_self(plain: Any) -> bool:
+    code = getattr(plain, "__code__", None)
+    return code is not None and code.co_argcount > 0 and code.co_varnames[0] in ("self", "cls")
+
+
+# ---- one spec -----------------------------------------------------------------------------
+
+_AS_SAID: Final = (
+    "name", "version", "scope", "on_conflict", "on_failure", "at", "needs_approval", "timeout", "cost", "locks",
+    "on_lock", "order", "repeats", "list_effects", "where",
+)  # fmt: skip
+
+
+def _spec(original: Declaration, found: Known, *, order: Order, redact: Hidden) -> Spec:
+    declared = found.grounded(original)
+    fn = found.body(original)
+    check_words(declared)
+    check_rules(declared)
+    check_listing(declared)
+    signature = checked_signature(declared)
+    check_classes(declared, signature)
+    kind = checked_kind(declared, declared.order or order)
+    key = checked_key(declared, signature)
+    idempotent, window = idempotence(declared)
+    probe = (
+        found.asked(declared, declared.probe, "probe", settle=declared.settle) if declared.probe is not None else None
+    )
+    is_repeatable = idempotent or probe is not None
+    check_repeatable(declared, kind, is_repeatable=is_repeatable)
+    doubt = listed(declared.doubt)
+    return Spec(
+        kind=kind,
+        key=key,
+        declared_key=key is not None,
+        ignore=checked_ignore(declared, signature, key),
+        after=listed(declared.after),
+        redact=checked_redact(declared, signature, redact),
+        retry=checked_retry(declared, declared.retry, default=_ONCE, doubt=doubt, is_repeatable=is_repeatable),
+        retry_declared=declared.retry is not None,
+        idempotent=idempotent,
+        window=window,
+        doubt=doubt,
+        compensate=found.twin(declared, declared.compensate) if declared.compensate else None,
+        probe=probe,
+        guard=found.asked(declared, declared.guard, "guard") if declared.guard else None,
+        fn=fn,
+        is_async=fn is not None and is_async_function(fn),
+        result_type=_result_type(declared, signature),
+        description=_description(declared),
+        declaration=original,
+        settle_declared=declared.settle,
+        signature=signature,
+        **{name: getattr(declared, name) for name in _AS_SAID},
+    )
+
+
+def _result_type(declared: Declaration, signature: Signature | None) -> Any:
+    hint = signature.hints.get("return", Any) if signature else Any
+    return Annotated[hint, ClassNames(declared.class_names)] if declared.class_names else hint
+
+
+def _description(declared: Declaration) -> str:
+    """The docstring, for a model: the body's, else its class's."""
+    if declared.fn is None:
+        return ""
+    found = inspect.getdoc(plain_function(declared.fn))
+    return found or (declared.cls and inspect.getdoc(declared.cls)) or ""

@@ -1,0 +1,571 @@
+"""Declaring tools: the decorator, the static type of what it returns, and how a direct call finds its run.
+
+At run time a tool is a real function, since frameworks refuse or misread callable objects; ``Tool`` is its
+static type, and lends the function its methods.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import ContextVar
+from dataclasses import replace
+from itertools import count
+from types import FrameType, MethodType, ModuleType
+from typing import Any, Final, Generic, ParamSpec, Protocol, Self, TypeAlias, TypeVar, Unpack, overload
+
+from amends.encoding.dataclass import dataclass
+from amends.errors import NoRun, WrongColour
+from amends.model import Kind, Probed, Retry, Staged
+from amends.tools.checks import bad, check_seconds
+from amends.tools.declarations import declare, declared_target, specs_of
+from amends.tools.signature import is_async_function
+from amends.tools.spec import (
+    ClassOptions,
+    CommitOptions,
+    Declaration,
+    DirectOptions,
+    LazySchema,
+    ProbeSpec,
+    RetriableOptions,
+    Spec,
+    Twin,
+    TwinLike,
+    TwinSaid,
+    schemas,
+    twin_kwargs,
+)
+
+__all__ = [
+    "BareUse",
+    "Caller",
+    "Declaration",
+    "Declared",
+    "Options",
+    "Pending",
+    "ProbeSpec",
+    "Scope",
+    "Spec",
+    "Tool",
+    "Twin",
+    "as_coroutine_function",
+    "caller_here",
+    "declare",
+    "enter_block",
+    "enter_scope",
+    "leave_scope",
+    "open_caller_here",
+    "schemas",
+    "scope_here",
+    "specs_of",
+    "tool",
+    "twin_kwargs",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., object])
+PF = TypeVar("PF", bound=Callable[..., Probed[Any] | Coroutine[Any, Any, Probed[Any]]])
+CC = TypeVar("CC", bound=type[Any])
+
+
+# ---- how a direct call finds its run ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What ``with_options`` says of one call."""
+
+    again: str | None = None
+    timeout: float | None = None
+    connection: object | None = None
+
+
+class Caller(Protocol):
+    """What a run gives to the tools that are called inside it."""
+
+    is_async: bool
+    _is_nowhere: bool
+    """Whether this is no run: the inside of a probe, a compensation or a hook, where nothing may be started."""
+    _is_replay: bool
+
+    def direct(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Do this call; an async run returns an awaitable."""
+
+
+class Scope:
+    """A stretch of code that belongs to a run: a block, a bound function, or a body. Linked to the one around it.
+
+    Leaving a scope marks it instead of resetting a context variable: a block may be left in another context, thread
+    or task than it was entered in, and a token works only in the context that made it.
+    """
+
+    __slots__ = ("call", "caller", "is_left", "is_over", "outer", "place", "use")
+
+    def __init__(self, caller: Any, outer: Scope | None, place: _Place | None = None) -> None:
+        self.caller, self.outer, self.place = caller, outer, place
+        self.call: Any = None if outer is None else outer.call
+        """The call whose body this code is part of, if any."""
+        self.use: BareUse | None = None if outer is None else outer.use
+        self.is_left = self.is_over = False
+        """Left: nothing begins in it any more. Over: its run has been committed, taken back or let go, too."""
+
+
+_Place: TypeAlias = tuple[int, weakref.ref[Any] | None]
+"""A thread and a task in it."""
+_scope: ContextVar[Scope | None] = ContextVar("amends.scope", default=None)
+
+
+def enter_scope(caller: Any) -> Scope:
+    """Begin a scope that the same function leaves: a body, or a function that carries its run."""
+    scope = Scope(caller, scope_here())
+    _scope.set(scope)
+    return scope
+
+
+def enter_block(caller: Any) -> Scope:
+    """Begin the scope of a block, which may be left anywhere."""
+    scope = Scope(caller, scope_here(), _place())
+    _scope.set(scope)
+    return scope
+
+
+def leave_scope(scope: Scope, *, is_over: bool = True) -> None:
+    """End a scope, in any context. Raises nothing; leaving twice is leaving once."""
+    scope.is_left, scope.is_over = True, is_over
+    here = _scope.get()
+    if here is not scope and scope.place is None:
+        while here is not None and here is not scope:
+            here = here.outer  # a block that a body has entered and not left ends for its caller with the body
+    if here is scope:
+        _scope.set(scope.outer)
+
+
+def scope_here() -> Scope | None:
+    """Return the innermost scope that this code is in.
+
+    A block that was left elsewhere is over for the task or thread that entered it: that one is in the scope around it
+    again. Work that was started inside the block, and outlives it, still belongs to its run, which refuses it: it must
+    not slip into the run around. Where everything around is over as well, it is in no scope.
+    """
+    scope = _scope.get()
+    if scope is None or not scope.is_left or scope.place is None:
+        return scope
+    here = _place()
+    while scope is not None and scope.is_left and scope.place == here:
+        scope = scope.outer
+    if _is_all_over(scope):
+        scope = None
+    _scope.set(scope)  # tasks and threads that are started from now on begin with the right one
+    return scope
+
+
+def _is_all_over(scope: Scope | None) -> bool:
+    while scope is not None and scope.is_over:
+        scope = scope.outer
+    return scope is None
+
+
+def caller_here() -> Caller | None:
+    """Return what carries out a tool that is called here: a run, or what refuses; None outside of runs."""
+    scope = scope_here()
+    return None if scope is None else scope.caller
+
+
+def open_caller_here() -> Caller | None:
+    """Return the same without runs that have been left: code that only outlives a run is not inside it any more."""
+    scope = scope_here()
+    while scope is not None and scope.is_left and not scope.caller._is_nowhere:
+        scope = scope.outer
+    return None if scope is None else scope.caller
+
+
+def _place() -> _Place:
+    task = None
+    asyncio = sys.modules.get("asyncio")  # a program that never imported it has no tasks
+    if asyncio is not None:
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:  # no loop runs in this thread
+            task = None
+    return threading.get_ident(), None if task is None else weakref.ref(task)
+
+
+class BareUse:
+    """The right of a handler to call the tool's own function as the body of its call.
+
+    It holds for one call, with exactly the arguments of the request, until the handler ends.
+    """
+
+    __slots__ = ("_is_over", "_is_same", "_is_used", "_lock", "declared")
+
+    def __init__(self, declared: Declaration, is_same: Callable[[tuple[Any, ...], dict[str, Any]], bool]) -> None:
+        self.declared, self._is_same = declared, is_same
+        self._is_over = self._is_used = False
+        self._lock = threading.Lock()
+
+    def may_be_of(self, declared: Declaration) -> bool:
+        """Whether the handler of a call of this tool still runs."""
+        return declared is self.declared and not self._is_over
+
+    def take(self, declared: Declaration, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Use it up for this call; False: it is not for this call, which is then guarded like any other.
+
+        Raises ``NoRun`` for the same call a second time: guarded, it would wait for itself.
+        """
+        if not self.may_be_of(declared) or not self._is_same(args, kwargs):
+            return False
+        with self._lock:
+            if self._is_over:
+                return False
+            if self._is_used:
+                raise NoRun(
+                    f"{declared.name} was called a second time inside its handler; nothing was started",
+                    tool=declared.name,
+                    hint="call it once in the handler, and let retry= of the tool make it again",
+                )
+            self._is_used = True
+        return True
+
+    def end(self) -> None:
+        """The handler has ended: whatever it left running calls a guarded tool."""
+        with self._lock:
+            self._is_over = True
+
+
+class Pending:
+    """The guarded calls of one async run that were made and not awaited yet.
+
+    It holds their coroutines: one that is dropped would leave nothing behind that says whether it was closed before.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[str, Coroutine[Any, Any, Any]]] = {}
+
+    def add(self, tool: str, make: Callable[[Callable[[], None]], T]) -> T:
+        """Return the coroutine that ``make`` makes; it calls what it is given as soon as it is awaited."""
+        number = next(_numbers)
+
+        def begun() -> None:
+            self._made.pop(number, None)
+
+        coroutine: Any = make(begun)
+        self._made[number] = (tool, coroutine)
+        made: T = coroutine
+        return made
+
+    def __bool__(self) -> bool:
+        return bool(self._made)
+
+    def names(self) -> list[str]:
+        """The tools of the calls that nobody has awaited; without those that were closed or cancelled before."""
+        created = inspect.CORO_CREATED
+        return [tool for tool, made in list(self._made.values()) if inspect.getcoroutinestate(made) == created]
+
+    def clear(self) -> None:
+        """Let go of them: the run has been left."""
+        self._made.clear()
+
+
+_numbers: Final = count(1)
+
+
+# ---- the static type ----------------------------------------------------------------------
+
+
+class _BindFirst:
+    """Not callable: a tool is declared on a bound method, ``tool(shop.pay)``, never inside the class body."""
+
+
+class Tool(Generic[P, R_co]):
+    """A declared tool. Static only: at run time it is a function, so ``isinstance`` says no."""
+
+    name: str
+    kind: Kind
+    version: str
+    schema: Mapping[str, Any]
+    """JSON schema of the arguments, for a model."""
+    fn: Callable[..., object]
+    """The body alone, unguarded: for unit tests."""
+    __amends__: Declaration
+    __name__: str
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Do it once in the current run and return its result."""
+        raise NotImplementedError("tools are functions at run time")
+
+    @overload
+    def compensate(
+        self,
+        fn: F,
+        /,
+        *,
+        idempotent: bool = ...,
+        absent_ok: bool = ...,
+        wins: bool = ...,
+        retry: Retry | int = ...,
+        timeout: float = ...,
+        probe: TwinLike = ...,
+    ) -> F: ...
+    @overload
+    def compensate(
+        self,
+        fn: None = None,
+        /,
+        *,
+        idempotent: bool = ...,
+        absent_ok: bool = ...,
+        wins: bool = ...,
+        retry: Retry | int = ...,
+        timeout: float = ...,
+        probe: TwinLike = ...,
+    ) -> Callable[[F], F]: ...
+    def compensate(self, fn: Any = None, /, **options: Any) -> Any:
+        """Name the twin that takes a call back; it asks by name for ``result``, ``call`` or the tool's arguments.
+
+        Nothing is implied. ``idempotent``: its destination deduplicates on ``current_call().key``. ``absent_ok``:
+        it may be started although nobody knows whether there is something to take back. ``wins``: after it the
+        destination refuses the late effect. ``probe``: asks whether the compensation itself took effect.
+        """
+
+        def attach(fn: Any) -> Any:
+            self.__amends__.compensate = TwinSaid(fn, **options)
+            return fn
+
+        return attach if fn is None else attach(fn)
+
+    @overload
+    def probe(self, fn: PF, /, *, settle: float = ...) -> PF: ...
+    @overload
+    def probe(self, fn: None = None, /, *, settle: float = ...) -> Callable[[PF], PF]: ...
+    def probe(self, fn: Any = None, /, *, settle: float | None = None) -> Any:
+        """Name the function that asks the world whether a call took effect.
+
+        ``settle``: seconds after the last possible send in which an effect may still land; at least the timeout.
+        """
+
+        def attach(fn: Any) -> Any:
+            self.__amends__.probe = fn
+            if settle is not None:
+                self.__amends__.settle = settle
+            return fn
+
+        return attach if fn is None else attach(fn)
+
+    def guard(self, fn: F, /) -> F:
+        """Name the check read before a compensation: False leaves the effect as residue."""
+        self.__amends__.guard = fn
+        return fn
+
+    def list_effects(self, fn: F, /) -> F:
+        """Name the listing that ``rt.reconcile`` compares the ledger with."""
+        self.__amends__.list_effects = fn
+        return fn
+
+    def with_options(
+        self, *, again: str | None = None, connection: object | None = None, timeout: float | None = None
+    ) -> Self:
+        """The same tool for one call: a deliberate repeat, the caller's connection, another timeout."""
+        declared = self.__amends__
+        if again is not None and not again.strip():
+            bad(declared, f"{declared.name}: again= says why it is done a second time; it is empty")
+        check_seconds(declared, "timeout", timeout, positive=True)
+        given: dict[str, Any] = {"again": again, "connection": connection, "timeout": timeout}
+        options: Options = getattr(self, "__amends_options__", Options())
+        made: Self = _function(declared, replace(options, **{k: v for k, v in given.items() if v is not None}))
+        return made
+
+    @overload
+    def __get__(self, instance: None, owner: type, /) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type | None = None, /) -> _BindFirst: ...
+    def __get__(self, instance: object, owner: type | None = None, /) -> Any:
+        """For type checkers: a tool in a class body cannot be called on an instance."""
+        return self
+
+
+Declared: TypeAlias = Tool[..., Any] | type[Any] | Declaration | ModuleType
+"""What ``Runtime(tools=[...])`` takes."""
+
+
+class _Executes(Protocol[P, R_co]):
+    def execute(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+class _Declares(Protocol):
+    @overload
+    def __call__(self, target: CC, /) -> CC: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, target: Callable[P, R], /) -> Tool[P, R]: ...
+
+
+class _Stages(Protocol):
+    @overload
+    def __call__(self, target: CC, /) -> CC: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # pyright: ignore[reportOverlappingOverload]
+        self, target: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> Tool[P, Coroutine[Any, Any, Staged[T]]]: ...
+    @overload
+    def __call__(self, target: Callable[P, R], /) -> Tool[P, Staged[R]]: ...
+
+
+# ---- the decorator ------------------------------------------------------------------------
+
+
+@overload
+def tool(target: CC, /, **options: Unpack[ClassOptions]) -> CC: ...  # type: ignore[overload-overlap]
+# Staged: an instance or a function, async or not, for each of the two ways to say so.
+@overload
+def tool(  # type: ignore[overload-overlap]
+    target: _Executes[P, Coroutine[Any, Any, T]], /, **options: Unpack[RetriableOptions]
+) -> Tool[P, Coroutine[Any, Any, Staged[T]]]: ...
+@overload
+def tool(target: _Executes[P, R], /, **options: Unpack[RetriableOptions]) -> Tool[P, Staged[R]]: ...
+@overload
+def tool(  # type: ignore[overload-overlap]
+    target: Callable[P, Coroutine[Any, Any, T]], /, **options: Unpack[RetriableOptions]
+) -> Tool[P, Coroutine[Any, Any, Staged[T]]]: ...
+@overload
+def tool(target: Callable[P, R], /, **options: Unpack[RetriableOptions]) -> Tool[P, Staged[R]]: ...
+@overload
+def tool(  # type: ignore[overload-overlap]
+    target: _Executes[P, Coroutine[Any, Any, T]], /, **options: Unpack[CommitOptions]
+) -> Tool[P, Coroutine[Any, Any, Staged[T]]]: ...
+@overload
+def tool(target: _Executes[P, R], /, **options: Unpack[CommitOptions]) -> Tool[P, Staged[R]]: ...
+@overload
+def tool(  # type: ignore[overload-overlap]
+    target: Callable[P, Coroutine[Any, Any, T]], /, **options: Unpack[CommitOptions]
+) -> Tool[P, Coroutine[Any, Any, Staged[T]]]: ...
+@overload
+def tool(target: Callable[P, R], /, **options: Unpack[CommitOptions]) -> Tool[P, Staged[R]]: ...
+# Not staged: the body's own result.
+@overload
+def tool(target: _Executes[P, R], /, **options: Unpack[DirectOptions]) -> Tool[P, R]: ...
+@overload
+def tool(target: Callable[P, R], /, **options: Unpack[DirectOptions]) -> Tool[P, R]: ...
+# The decorator with options.
+@overload
+def tool(**options: Unpack[RetriableOptions]) -> _Stages: ...
+@overload
+def tool(**options: Unpack[CommitOptions]) -> _Stages: ...
+@overload
+def tool(**options: Unpack[DirectOptions]) -> _Declares: ...
+def tool(target: Any = None, /, **options: Any) -> Any:
+    """Declare a function, a class with ``execute``, an instance, or a bound method to amends.
+
+    The options are those of ``amends.tools.spec.ClassOptions``. Declarations are checked when a runtime is built.
+    """
+    if target is not None:
+        return _declared(target, options, sys._getframe(1))
+
+    def decorate(target: Any) -> Any:
+        return _declared(target, options, sys._getframe(1))
+
+    return decorate
+
+
+def _declared(target: Any, options: dict[str, Any], frame: FrameType) -> Any:
+    declared = declared_target(target, options, frame)
+    if isinstance(target, type):
+        target.__amends__ = declared  # type: ignore[attr-defined]
+        return target
+    return _function(declared, Options())
+
+
+# ---- the function that a tool is ----------------------------------------------------------
+
+
+def _function(declared: Declaration, options: Options) -> Any:
+    fn = declared.fn
+    assert fn is not None, "only a tool with a body is a function"
+    call: Any = _async_call(declared, options, fn) if is_async_function(fn) else _blocking_call(declared, options, fn)
+    functools.update_wrapper(call, fn)
+    if declared.cls is not None:  # frameworks read these: the tool is the class, not one of many called execute
+        call.__name__, call.__qualname__ = declared.cls.__name__, declared.cls.__qualname__
+        call.__doc__ = fn.__doc__ or declared.cls.__doc__
+    elif not hasattr(fn, "__name__"):
+        call.__name__ = call.__qualname__ = declared.name
+    call.__amends__, call.__amends_options__ = declared, options
+    call.name, call.kind, call.version = declared.name, declared.kind or "compensatable", declared.version
+    call.fn, call.schema = fn, LazySchema(declared)
+    for method in ("compensate", "probe", "guard", "list_effects", "with_options"):
+        setattr(call, method, MethodType(getattr(Tool, method), call))
+    return call
+
+
+def _blocking_call(declared: Declaration, options: Options, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        scope = scope_here()
+        use = None if scope is None or options.again else scope.use  # a deliberate repeat is a call of its own
+        if use is not None and use.take(declared, args, kwargs):
+            return fn(*args, **kwargs)
+        caller = None if scope is None else scope.caller
+        if caller is None or caller.is_async:
+            raise _misplaced(declared, fn, caller)
+        return caller.direct(declared, options, args, kwargs)
+
+    return call
+
+
+def _async_call(declared: Declaration, options: Options, fn: Callable[..., Any]) -> Callable[..., Any]:
+    async def guarded(
+        begun: Callable[[], None] | None,
+        use: BareUse | None,
+        replayed: Caller | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if begun is not None:
+            begun()
+        if use is not None and use.take(declared, args, kwargs):
+            return await fn(*args, **kwargs)
+        caller = caller_here() if replayed is None else replayed
+        if caller is None or not caller.is_async:
+            raise _misplaced(declared, fn, caller)
+        return await caller.direct(declared, options, args, kwargs)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        scope = scope_here()
+        caller = None if scope is None else scope.caller
+        use = None if scope is None or options.again else scope.use  # a deliberate repeat is a call of its own
+        if use is not None and not use.may_be_of(declared):
+            use = None
+        if caller is not None and not caller.is_async and use is None:
+            raise _misplaced(declared, fn, caller)  # now: in a blocking run nobody would ever await it
+        # A call that a replay made is the replay's in whatever task it is awaited.
+        replayed = caller if caller is not None and caller._is_replay else None
+        pending: Pending | None = getattr(caller, "_pending", None)
+        if pending is None:
+            return guarded(None, use, replayed, args, kwargs)
+        return pending.add(declared.name, lambda begun: guarded(begun, use, replayed, args, kwargs))
+
+    return as_coroutine_function(call)
+
+
+def as_coroutine_function(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Let frameworks see that a plain function returns a coroutine, as ``async def`` would tell them."""
+    if sys.version_info >= (3, 12):
+        return inspect.markcoroutinefunction(call)
+    # Python 3.11 has no such mark and looks at this flag. Whether a call makes a coroutine is said by the bytecode.
+    code: Any = call.__code__
+    call.__code__ = code.replace(co_flags=code.co_flags | inspect.CO_COROUTINE)
+    return call
+
+
+def _misplaced(declared: Declaration, fn: Callable[..., Any], caller: Caller | None) -> NoRun | WrongColour:
+    if caller is None:
+        return NoRun(f"{declared.name} was called outside a run", tool=declared.name)
+    spelled = f"run.call({declared.name if declared.cls else getattr(fn, '__name__', declared.name)}, …)"
+    if caller.is_async:
+        message, cure = f"{declared.name} blocks, and this run is async", f"await {spelled}"
+    else:
+        message, cure = f"{declared.name} is async, and this run is blocking", spelled
+    return WrongColour(f"{message}: say `{cure}`", tool=declared.name, hint=cure)
