@@ -27,7 +27,7 @@ from amends.engine.recorded_values import read_clock
 from amends.engine.session import Ask, Session, call_of
 from amends.errors import Held, LedgerError, NotAwaited, TransactionOpen, UsageError, Waiting, is_a, log_error, note_on
 from amends.host import runs
-from amends.host.host import Hub, is_over
+from amends.host.host import Host, is_over
 from amends.host.joined import Ride, joined_ask
 from amends.host.random import dice, new_name
 from amends.host.requests import direct_ask, foreseen_ask, model_ask, once_ask, stranger_name, turn_asks
@@ -313,7 +313,7 @@ class _Block:
         # A generator of a loop that is closed is dropped without being closed. Its run must not be kept alive for ever.
         if self.leave() and self._scope is not None and self.is_root:
             self._scope.is_over = True
-            self._run._hub.keeper.forget(self._run._session.lease)
+            self._run._hub.heartbeat.forget(self._run._session.lease)
             log.warning(
                 "the block of run %s was dropped without being left; it is recovered by its policy when its lease ends",
                 self._run.id,
@@ -438,8 +438,8 @@ class Run:
     _is_nowhere = False
     _is_replay = False
 
-    def __init__(self, hub: Hub, driver: Driver, session: Session, row: RunRow, *, over: bool) -> None:
-        self._hub, self._driver, self._session, self._over = hub, driver, session, over
+    def __init__(self, host: Host, driver: Driver, session: Session, row: RunRow, *, over: bool) -> None:
+        self._hub, self._driver, self._session, self._over = host, driver, session, over
         session.run = self
         info = info_of(row)
         self.id: str = row.id
@@ -759,7 +759,7 @@ class Run:
     def _release(self) -> None:
         self._over = True
         if not self._session.above:  # a child's lease is its root's, which goes on
-            self._hub.keeper.forget(self._session.lease)
+            self._hub.heartbeat.forget(self._session.lease)
             self._hub.checkpointer.left(self.id, quiet=sys.exc_info()[1] is not None)
 
 
@@ -795,8 +795,8 @@ class AsyncRun:
     _is_nowhere = False
     _is_replay = False
 
-    def __init__(self, hub: Hub, driver: AsyncDriver, session: Session, row: RunRow, *, over: bool) -> None:
-        self._hub, self._driver, self._session, self._over = hub, driver, session, over
+    def __init__(self, host: Host, driver: AsyncDriver, session: Session, row: RunRow, *, over: bool) -> None:
+        self._hub, self._driver, self._session, self._over = host, driver, session, over
         session.run = self
         info = info_of(row)
         self.id: str = row.id
@@ -1205,7 +1205,7 @@ class AsyncRun:
         self._over = True
         if self._session.above:
             return  # a child's lease is its root's, which goes on
-        self._hub.keeper.forget(self._session.lease)
+        self._hub.heartbeat.forget(self._session.lease)
         checkpointer = self._hub.checkpointer
         if checkpointer.every_s == 0:  # the loop goes on while the run waits for it
             await asyncio.to_thread(checkpointer.left, self.id, quiet=is_quiet)

@@ -23,7 +23,7 @@ from amends.engine.recovery import Found, recover_tree
 from amends.engine.session import Session
 from amends.errors import LedgerError, UsageError
 from amends.host import listing, maintenance, runs
-from amends.host.host import Hub, View, is_settled, refuse_nested
+from amends.host.host import Host, View, is_settled, refuse_nested
 from amends.host.requests import once_ask, tested
 from amends.host.settings import DEFAULTS, Setting
 from amends.ledger.flow import Flow
@@ -87,7 +87,7 @@ class Runtime(
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
         given["tools"] = None  # those here are beside a file's
-        self._hub = Hub(given, tools, store=store, hook=on_approval_needed, on_checkpoint=on_checkpoint)
+        self._hub = Host(given, tools, store=store, hook=on_approval_needed, on_checkpoint=on_checkpoint)
         self._driver: Driver = Driver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s)
         value = self._hub.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
@@ -162,12 +162,12 @@ class Runtime(
                 wait_approval_s=wanted.wait_approval_s, said=wanted.said, given=input,
             )  # fmt: skip
             session.known.update(wanted.known)
-            self._hub.keeper.keep(lease)
+            self._hub.heartbeat.keep(lease)
             row = opened.run
             if opened.how == "resumed":
                 row = self._owing(session, row)
                 if row.state == "rolled_back":
-                    self._hub.keeper.forget(lease)
+                    self._hub.heartbeat.forget(lease)
                     continue  # opened again as its next generation, or refused
             return Run(self._hub, self._driver, session, row, over=is_settled(row))
 
@@ -176,7 +176,7 @@ class Runtime(
         try:
             return run._ending(opening.go_on(session, row))
         except BaseException:
-            self._hub.keeper.forget(session.lease)
+            self._hub.heartbeat.forget(session.lease)
             raise
 
     @overload
@@ -263,7 +263,7 @@ class Runtime(
         patience = runs.patience(self._hub)  # for people inside a body too: other runs wait for this worker
         session = self._hub.session(row, lease, resumed=True, wait_s=patience, said=(patience, patience))
         run = Run(self._hub, self._driver, session, row, over=False)
-        self._hub.keeper.keep(lease)
+        self._hub.heartbeat.keep(lease)
         try:
             done = run._ending(recover_tree(session, row, has_agent=row.agent in self._agents))
             if done.how == "resume":
@@ -271,7 +271,7 @@ class Runtime(
         except LedgerError as error:
             log.warning("run %s could not be recovered here: %s", visible(row.id), error)
         finally:
-            self._hub.keeper.forget(lease)
+            self._hub.heartbeat.forget(lease)
             self._hub.checkpointer.wake()
         return self._report(uid=row.uid)
 
@@ -456,7 +456,7 @@ class AsyncRuntime(
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
         given["tools"] = None  # those here are beside a file's
-        self._hub = Hub(given, tools, store=store, hook=on_approval_needed, on_checkpoint=on_checkpoint)
+        self._hub = Host(given, tools, store=store, hook=on_approval_needed, on_checkpoint=on_checkpoint)
         self._driver: AsyncDriver = AsyncDriver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s)
         value = self._hub.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
@@ -531,12 +531,12 @@ class AsyncRuntime(
                 wait_approval_s=wanted.wait_approval_s, said=wanted.said, given=input,
             )  # fmt: skip
             session.known.update(wanted.known)
-            self._hub.keeper.keep(lease, partial(self._driver.lose, lease.root))
+            self._hub.heartbeat.keep(lease, partial(self._driver.lose, lease.root))
             row = opened.run
             if opened.how == "resumed":
                 row = await self._owing(session, row)
                 if row.state == "rolled_back":
-                    self._hub.keeper.forget(lease)
+                    self._hub.heartbeat.forget(lease)
                     continue  # opened again as its next generation, or refused
             return AsyncRun(self._hub, self._driver, session, row, over=is_settled(row))
 
@@ -545,7 +545,7 @@ class AsyncRuntime(
         try:
             return await run._ending(opening.go_on(session, row))
         except BaseException:
-            self._hub.keeper.forget(session.lease)
+            self._hub.heartbeat.forget(session.lease)
             raise
 
     @overload
@@ -637,7 +637,7 @@ class AsyncRuntime(
         patience = runs.patience(self._hub)  # for people inside a body too: other runs wait for this worker
         session = self._hub.session(row, lease, resumed=True, wait_s=patience, said=(patience, patience))
         run = AsyncRun(self._hub, self._driver, session, row, over=False)
-        self._hub.keeper.keep(lease, partial(self._driver.lose, lease.root))
+        self._hub.heartbeat.keep(lease, partial(self._driver.lose, lease.root))
         try:
             done = await run._ending(recover_tree(session, row, has_agent=row.agent in self._agents))
             if done.how == "resume":
@@ -645,7 +645,7 @@ class AsyncRuntime(
         except LedgerError as error:
             log.warning("run %s could not be recovered here: %s", visible(row.id), error)
         finally:
-            self._hub.keeper.forget(lease)
+            self._hub.heartbeat.forget(lease)
             self._hub.checkpointer.wake()
         return await self._report(uid=row.uid)
 

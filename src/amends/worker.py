@@ -95,14 +95,14 @@ class Worker:
             raise UsageError(
                 f"a worker looks every {self.every} s for {self.limit} runs; both must be more than nothing"
             )
-        hub = self.rt._hub
-        if hub.store.url == "memory:":
+        host = self.rt._hub
+        if host.store.url == "memory:":
             raise UsageError(
                 "the ledger is memory:, which no other process has ever written to",
                 hint="give the runtime a ledger in a file: Runtime('sqlite:///app.db', ...)",
             )
         # A wrong directory or an empty volume: a new, empty ledger would be reported as "nothing to do".
-        hub.settings["create"] = Setting(False, "worker")
+        host.settings["create"] = Setting(False, "worker")
 
     def run(self, *, once: bool = False) -> list[Report]:
         """Recover until stopped; with ``once``, one pass. Returns the reports of the last pass."""

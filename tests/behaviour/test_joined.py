@@ -16,7 +16,7 @@ import pytest
 
 from amends import AsyncRuntime, Runtime, tool
 from amends.errors import CannotJoin, Held, LedgerUnavailable, Locked, TransactionOpen, WrongColour
-from amends.host.heartbeat import Keeper
+from amends.host.heartbeat import Heartbeat
 from amends.ledger.operations import Renewed
 from amends.ledger.world import Lease
 from tests.behaviour.joined import Shop, sqlite_url
@@ -383,11 +383,11 @@ def test_a_run_that_is_ridden_in_costs_the_others_no_lease(shop: Shop, rt: Any) 
             asked.append(sorted(op.epochs))
             return Renewed(dict.fromkeys(op.epochs, ""))
 
-        keeper = Keeper(renew, 30.0, beats=False)
-        assert keeper.renew([mine, other]) == [mine]
+        heartbeat = Heartbeat(renew, 30.0, beats=False)
+        assert heartbeat.renew([mine, other]) == [mine]
         assert (asked, other.until > 0, mine.lost) == ([["other"]], True, False)
         conn.commit()
-        assert keeper.renew([mine, other]) == []
+        assert heartbeat.renew([mine, other]) == []
 
 
 # ---- killed -------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ def test_a_stop_while_recovering_leaves_the_run_to_the_next(stop: Any) -> None:
     rt = Runtime("memory:", tools=[shop.pay], lease=5)
     run = rt.open("r")
     run.call(shop.pay)
-    run._hub.keeper.forget(run._session.lease)
+    run._hub.heartbeat.forget(run._session.lease)
     store = rt._hub.store
     assert isinstance(store, MemoryStore)
     from amends.encoding.dataclass import changed

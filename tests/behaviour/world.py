@@ -119,7 +119,7 @@ def states(rt: Runtime, run_id: str) -> dict[str, str]:
 
 def die(run: Any) -> None:
     """What a killed process leaves behind: the lease runs out, nobody settles anything."""
-    run._hub.keeper.forget(run._session.lease)
+    run._hub.heartbeat.forget(run._session.lease)
     time.sleep(run._hub.lease_s + 0.01)
 
 

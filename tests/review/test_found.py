@@ -19,7 +19,7 @@ from amends.drivers import process
 from amends.drivers.blocking import Driver, Live
 from amends.drivers.event_loop import AsyncDriver
 from amends.errors import Busy, Held, LeaseLost, LedgerError, UsageError
-from amends.host.heartbeat import Keeper
+from amends.host.heartbeat import Heartbeat
 from amends.ledger.operations import (
     AdmitCall,
     BeginCompensation,
@@ -211,15 +211,15 @@ def test_a_lease_that_was_given_back_and_taken_again_is_still_renewed() -> None:
     def renew(op: RenewLeases) -> Renewed:
         if not asked:
             asked.append("once")
-            keeper.forget(old)
-            keeper.keep(new)
+            heartbeat.forget(old)
+            heartbeat.keep(new)
             return Renewed({})
         return Renewed(dict.fromkeys(op.epochs, ""))
 
-    keeper = Keeper(renew, LEASE_S, beats=False)
-    keeper.keep(old)
-    keeper.renew(keeper.kept())
-    assert keeper.kept() == [new]
+    heartbeat = Heartbeat(renew, LEASE_S, beats=False)
+    heartbeat.keep(old)
+    heartbeat.renew(heartbeat.kept())
+    assert heartbeat.kept() == [new]
 
 
 def test_a_heartbeat_survives_what_nobody_expected() -> None:
@@ -229,12 +229,12 @@ def test_a_heartbeat_survives_what_nobody_expected() -> None:
         beats.append(1)
         raise RuntimeError("disk on fire")
 
-    keeper = Keeper(renew, 0.06)
-    keeper.keep(Lease("u1", "w1", 1, 0.06, 1e12))
+    heartbeat = Heartbeat(renew, 0.06)
+    heartbeat.keep(Lease("u1", "w1", 1, 0.06, 1e12))
     until = time.monotonic() + 5
     while len(beats) < 3 and time.monotonic() < until:
         time.sleep(0.01)
-    keeper.close()
+    heartbeat.close()
     assert len(beats) >= 3
 
 

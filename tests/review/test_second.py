@@ -16,7 +16,7 @@ import pytest
 from amends import Runtime, tool
 from amends.drivers import process
 from amends.errors import LedgerCorrupt, RunBlocked
-from amends.host.heartbeat import Keeper
+from amends.host.heartbeat import Heartbeat
 from amends.ledger.operations import Renewed, RenewLeases
 from amends.ledger.world import Lease
 from amends.stores.memory import MemoryStore
@@ -66,21 +66,21 @@ def test_a_run_that_ended_during_a_renewal_was_not_taken_over(caplog: pytest.Log
     with Runtime(store=store, tools=[]) as rt:
         run = rt.open("r")
         lease = run._session.lease
-        keeper = Keeper(store.perform, 30.0, beats=False)
-        keeper.keep(lease)
+        heartbeat = Heartbeat(store.perform, 30.0, beats=False)
+        heartbeat.keep(lease)
         run.commit()
         with caplog.at_level(logging.INFO, "amends"):
-            assert keeper.renew([lease]) == []
-    assert keeper.kept() == []
+            assert heartbeat.renew([lease]) == []
+    assert heartbeat.kept() == []
     assert caplog.records == []
 
 
 def test_a_run_that_was_taken_over_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
     told: list[str] = []
-    keeper = Keeper(lambda op: Renewed({}), 30.0, beats=False)
+    heartbeat = Heartbeat(lambda op: Renewed({}), 30.0, beats=False)
     lease = Lease("u1", "w1", 1, 30.0, 1e9)
-    keeper.keep(lease, lambda: told.append("lost"))
-    keeper.renew([lease])
+    heartbeat.keep(lease, lambda: told.append("lost"))
+    heartbeat.renew([lease])
     assert (lease.lost, told) == (True, ["lost"])
     assert "no longer ours" in caplog.text
 
@@ -91,9 +91,9 @@ def test_one_run_that_cannot_be_read_does_not_cost_the_others_their_leases() -> 
             raise LedgerCorrupt("a row cannot be read")
         return Renewed(dict.fromkeys(op.epochs, ""))
 
-    keeper = Keeper(renew, 30.0, mono=lambda: 100.0, beats=False)
+    heartbeat = Heartbeat(renew, 30.0, mono=lambda: 100.0, beats=False)
     leases = [Lease(root, "w1", 1, 30.0, 1.0) for root in ("a", "bad", "c")]
-    left = keeper.renew(leases)
+    left = heartbeat.renew(leases)
     assert [lease.root for lease in left] == ["bad"]
     assert [lease.until for lease in leases] == [130.0, 1.0, 130.0]
 
@@ -106,11 +106,11 @@ def test_a_lease_of_which_nothing_was_learned_is_asked_for_again_before_the_next
         busy = frozenset({"stuck"} if len(asked) < 3 else ())
         return Renewed(dict.fromkeys(op.epochs.keys() - busy, ""), busy=busy)
 
-    keeper = Keeper(renew, 1.5)
+    heartbeat = Heartbeat(renew, 1.5)
     for root in ("free", "stuck"):
-        keeper.keep(Lease(root, "w1", 1, 1.5, 1e12))
+        heartbeat.keep(Lease(root, "w1", 1, 1.5, 1e12))
     until(lambda: len(asked) >= 4)
-    keeper.close()
+    heartbeat.close()
     both, one = frozenset({"free", "stuck"}), frozenset({"stuck"})
     assert asked[:4] == [both, one, one, both]
 

@@ -15,7 +15,7 @@ import pytest
 
 from amends.drivers.blocking import Live
 from amends.drivers.event_loop import AsyncDriver
-from amends.drivers.wakeup import Bell
+from amends.drivers.wakeup import Wakeup
 from amends.errors import LedgerUnavailable, TransitionRefused
 from amends.ledger import operations as ops
 from amends.stores.memory import MemoryStore
@@ -114,14 +114,14 @@ class Telling(MemoryStore):
 
 def test_a_store_is_asked_to_tell_again_in_a_fork() -> None:
     store = Telling()
-    bell = Bell(store)
-    bell.watch("one")
-    assert store.rings == [bell.ring]
+    wakeup = Wakeup(store)
+    wakeup.watch("one")
+    assert store.rings == [wakeup.ring]
     child = os.fork()
     if not child:
         store.rings.clear()  # as a store that starts with nothing of its parent's
-        bell.watch("two")
-        os._exit(0 if store.rings == [bell.ring] else 1)
+        wakeup.watch("two")
+        os._exit(0 if store.rings == [wakeup.ring] else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 

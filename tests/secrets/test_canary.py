@@ -22,7 +22,7 @@ import pytest
 from pydantic import BaseModel
 
 from amends import Absent, AsyncRuntime, Happened, NoEffect, Retry, Runtime, Unknown, tool
-from amends.encoding.redaction import Veil
+from amends.encoding.redaction import Redactor
 from amends.encoding.secret import Hidden
 from amends.errors import BadArguments, Error, InDoubt, KeyConflict, RolledBack, RunConflict
 from amends.stores.memory import MemoryStore
@@ -478,10 +478,10 @@ def test_every_canary_would_sing(
     place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With nothing hidden each is heard: a path on which nothing was planted would prove nothing."""
-    monkeypatch.setattr(Veil, "hide", lambda self, value, about, **_: (value, {}))
-    monkeypatch.setattr(Veil, "scrub", lambda self, text, known=None: text)
-    monkeypatch.setattr(Veil, "kept", lambda self, stored, known, about: stored)
-    monkeypatch.setattr(Veil, "name", lambda self, text, known, about: "".join(filter(str.isprintable, text))[:200])
+    monkeypatch.setattr(Redactor, "hide", lambda self, value, about, **_: (value, {}))
+    monkeypatch.setattr(Redactor, "scrub", lambda self, text, known=None: text)
+    monkeypatch.setattr(Redactor, "kept", lambda self, stored, known, about: stored)
+    monkeypatch.setattr(Redactor, "name", lambda self, text, known, about: "".join(filter(str.isprintable, text))[:200])
     monkeypatch.setattr(Hidden, "touches", lambda self, path, value: False)
     monkeypatch.setattr("amends.tools.signature._WHOLES", ())
     heard = {one.split(" in ")[0] for one in sung(place, caplog)}

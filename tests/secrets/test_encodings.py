@@ -15,7 +15,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from amends import Absent, Runtime, Unknown, tool
-from amends.encoding.redaction import Veil, spellings
+from amends.encoding.redaction import Redactor, spellings
 from amends.encoding.secret import MASK, encoded_spans, hidden_by
 
 CARD = "sk-live/Grüße+4242 4242"
@@ -56,22 +56,22 @@ named = pytest.mark.parametrize("name", ENCODINGS)
 @named
 @pytest.mark.parametrize("secret", [CARD, "hunter2-secret", "4242424242424242", "p1n9"])
 def test_no_text_keeps_an_encoded_secret(name: str, secret: str) -> None:
-    veil = Veil(key=KEY.encode())
-    _, known = veil.hide({"card": secret}, ("", "t"), places=("card",), path="args")
+    redactor = Redactor(key=KEY.encode())
+    _, known = redactor.hide({"card": secret}, ("", "t"), places=("card",), path="args")
     encoded = ENCODINGS[name](secret)
-    shown = veil.scrub(f'it said "{encoded}" and went on', known)
+    shown = redactor.scrub(f'it said "{encoded}" and went on', known)
     assert encoded not in shown
     assert MASK in shown
     assert shown.endswith("and went on")
-    assert veil.holds(encoded, known)
+    assert redactor.holds(encoded, known)
 
 
 @named
 def test_a_pattern_finds_what_is_encoded(name: str) -> None:
-    veil = Veil(hidden_by([r"re:\d{16}"]))
+    redactor = Redactor(hidden_by([r"re:\d{16}"]))
     encoded = ENCODINGS[name]("card: 4242424242424242!")
-    assert "4242424242424242" not in veil.scrub(encoded)
-    assert MASK in veil.scrub(encoded)
+    assert "4242424242424242" not in redactor.scrub(encoded)
+    assert MASK in redactor.scrub(encoded)
 
 
 @named
@@ -119,8 +119,8 @@ def test_nothing_that_is_kept_or_said_has_it(name: str, caplog: pytest.LogCaptur
 
 
 def test_what_is_not_hidden_stays_as_it_is() -> None:
-    veil = Veil(key=KEY.encode())
-    _, known = veil.hide({"pin": "1234", "word": "information"}, ("", "t"), places=("pin", "word"), path="args")
+    redactor = Redactor(key=KEY.encode())
+    _, known = redactor.hide({"pin": "1234", "word": "information"}, ("", "t"), places=("pin", "word"), path="args")
     for text in (
         "order 8412345 of 2026-11-15 at 12:34",
         "sha256 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
@@ -129,13 +129,13 @@ def test_what_is_not_hidden_stays_as_it_is() -> None:
         "the transformation of the organisation",
         "%zz &nosuch; \\q \\u12 &#9999999;",
     ):
-        assert veil.scrub(text, known) == text
+        assert redactor.scrub(text, known) == text
 
 
 def test_only_the_escaped_part_of_a_text_is_masked() -> None:
-    veil = Veil(key=KEY.encode())
-    _, known = veil.hide({"card": "a secret/word"}, ("", "t"), places=("card",), path="args")
-    shown = veil.scrub("https://x.example/?n=%41&card=a%20secret/word&m=%42", known)
+    redactor = Redactor(key=KEY.encode())
+    _, known = redactor.hide({"card": "a secret/word"}, ("", "t"), places=("card",), path="args")
+    shown = redactor.scrub("https://x.example/?n=%41&card=a%20secret/word&m=%42", known)
     assert shown.startswith("https://x.example/?n=%41&card=")
     assert shown.endswith("&m=%42")
     assert "secret" not in shown

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from amends.errors import Error, Held, Refused, UsageError
-from amends.host.host import Hub
+from amends.host.host import Host
 from amends.ledger.operations import ReadRun, SearchApprovals
 from amends.ledger.rows import Requested
 from amends.ledger.world import Sleep
@@ -39,39 +39,39 @@ async def told(wanted: Coroutine[Any, Any, Any]) -> None:
         await wanted
 
 
-async def decide(hub: Hub, found: Requested, how: str) -> None:
+async def decide(host: Host, found: Requested, how: str) -> None:
     """One person's word; what comes too late, or counts for nothing, is their mistake."""
     row = found.approval
     with suppress(UsageError, Refused):
         match how:
             case "approves" | "changes its mind" | "stricter":
                 for by in ("anna", "bob")[: row.needed]:
-                    await approvals.decide(hub, NOBODY, row.id, "approve", by=by, why="", digest=row.digest)
+                    await approvals.decide(host, NOBODY, row.id, "approve", by=by, why="", digest=row.digest)
             case "rejects":
-                await approvals.decide(hub, NOBODY, row.id, "reject", by="anna", why="no")
+                await approvals.decide(host, NOBODY, row.id, "reject", by="anna", why="no")
             case "withdraws":
-                await approvals.decide(hub, NOBODY, row.id, "withdraw", by="anna", why="never mind")
+                await approvals.decide(host, NOBODY, row.id, "withdraw", by="anna", why="never mind")
             case "edits":
                 if row.follows == "" and '"word":"edited"' not in found.call.args.replace(" ", ""):
-                    await approvals.edit(hub, NOBODY, row.id, {"n": 1, "word": "edited"}, by="anna", why="so")
+                    await approvals.edit(host, NOBODY, row.id, {"n": 1, "word": "edited"}, by="anna", why="so")
                 else:
                     for by in ("anna", "bob"):  # who wrote it tries first
                         with suppress(UsageError, Refused):
-                            await approvals.decide(hub, NOBODY, row.id, "approve", by=by, why="", digest=row.digest)
+                            await approvals.decide(host, NOBODY, row.id, "approve", by=by, why="", digest=row.digest)
 
 
 def person(program: Program, how: str) -> Program:
     """Somebody who looks now and then and decides; then the caller comes back to see."""
 
     async def second(inside: Inside) -> None:
-        inside.hub.rules = ONE
+        inside.host.rules = ONE
         for _ in range(LOOKS_MAX):
             await Sleep(7.0)
             if how != "expires":
                 for found in await SearchApprovals(None, ("pending",), None, 10):
-                    await decide(inside.hub, found, how)
+                    await decide(inside.host, found, how)
             if how == "stricter":
-                inside.hub.rules = TWO
+                inside.host.rules = TWO
             tree = await ReadRun("", "r")
             if tree is not None and tree.run.state in RUN_FINAL:
                 return
@@ -129,7 +129,7 @@ def f20(v: Variant, how: str, where: str, policy: str = "rollback") -> Scenario:
     async def start(inside: Inside) -> None:
         nonlocal asked
         asked = 0
-        inside.hub.rules = ONE
+        inside.host.rules = ONE
         await program(inside)
 
     tools = [w, a, b, p, m]
@@ -140,7 +140,7 @@ def f20(v: Variant, how: str, where: str, policy: str = "rollback") -> Scenario:
         f"F20 {where}, {how}, {policy}", start, tools, rest, policy=policy, second=person(program, how),
         asks=("w",),
     )  # fmt: skip
-    scenario.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0, "rules": ONE}, tools, alone=True)
+    scenario.host = Host({"url": "memory:", "wait": 30.0, "lease": 30.0, "rules": ONE}, tools, alone=True)
     return scenario
 
 
@@ -149,7 +149,7 @@ def f20_too_late(v: Variant) -> Scenario:
     w, b = make("w", variant=v), make("b", variant=v)
 
     async def program(inside: Inside) -> None:
-        inside.hub.rules = ONE
+        inside.host.rules = ONE
         async with inside.run("r") as run:
             with suppress(Held, Refused):
                 await do(run, w, n=1)
@@ -162,11 +162,11 @@ def f20_too_late(v: Variant) -> Scenario:
         for _ in range(3):
             await Sleep(7.0)
             for found in await SearchApprovals(None, ("pending",), None, 10):
-                await decide(inside.hub, found, "approves")
+                await decide(inside.host, found, "approves")
 
     rest = {name: traits(v) for name in ("b", "w")}
     scenario = Scenario("F20 too late", program, [w, b], rest, second=second, asks=("w",))
-    scenario.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0, "rules": ONE}, [w, b], alone=True)
+    scenario.host = Host({"url": "memory:", "wait": 30.0, "lease": 30.0, "rules": ONE}, [w, b], alone=True)
     return scenario
 
 

@@ -604,7 +604,7 @@ BUGS: tuple[Bug, ...] = (
         lambda: rewritten((engine_approvals, "_first", 'if judged.verdict == "no":', 'if judged.verdict != "matches":')),
         ("approvals_against_starts",), ("F35",)),
     Bug("U2", "a repeat that was not offered is honoured",
-        lambda: rewritten((requests, "_because", "if not hub.may_repeat(spec):", "if False:")),
+        lambda: rewritten((requests, "_because", "if not host.may_repeat(spec):", "if False:")),
         ("repeats_are_offered",), ("F35",)),
     Bug("H1", "a handler may call the tool's own function any number of times",
         lambda: rewritten((tool_module, "BareUse", "if self._is_used:", "if False:")),

@@ -13,7 +13,7 @@ LOOKS = 4
 
 async def write(inside: Inside) -> None:
     """As a runtime does in its own time."""
-    await checkpoints.write_checkpoints(ledger=inside.hub.new_id("ldg"), key=None, anchor=inside.sim.anchor)
+    await checkpoints.write_checkpoints(ledger=inside.host.new_id("ldg"), key=None, anchor=inside.sim.anchor)
 
 
 async def writer(inside: Inside) -> None:

@@ -16,7 +16,7 @@ REFUSED = (NoRun, NoNestedCalls)
 
 
 async def _answered(run: SimulatedRun, a_tool: Any, handler: Any, **args: Any) -> None:
-    ask = model_ask(run.inside.hub, run.session, a_tool.name, args, handler=handler, tool_call_id=None, again=None)
+    ask = model_ask(run.inside.host, run.session, a_tool.name, args, handler=handler, tool_call_id=None, again=None)
     done = await run.do(ask)
     Here.world.told(run.session.uid, a_tool.name, done.value)
 

@@ -21,14 +21,14 @@ def _planner(pause: float, look_away: float) -> Callable[[Inside], Coroutine[Any
         for _ in range(LOOKS):
             await Sleep(pause)
             try:
-                plan = await rollback_plans.plan_rollback(inside.hub, NOBODY, "r")
+                plan = await rollback_plans.plan_rollback(inside.host, NOBODY, "r")
             except UsageError:
                 continue  # not there yet
             Here.world.plans[plan.hash] = plan
             await Sleep(look_away)
             try:
                 await rollback_plans.rollback_planned(
-                    inside.hub, NOBODY, "r", plan=plan.hash, by="anna", why="as planned"
+                    inside.host, NOBODY, "r", plan=plan.hash, by="anna", why="as planned"
                 )
             except StalePlan:
                 Here.world.told_stale.append(plan.hash)

@@ -27,7 +27,7 @@ async def _forked(inside: Inside, run: str, tool: str, *, id: str, pause: float 
         if not done:
             continue
         try:
-            await forks.fork_verb(inside.hub, NOBODY, run, at=done[0].id, id=id)
+            await forks.fork_verb(inside.host, NOBODY, run, at=done[0].id, id=id)
         except CannotFork as no:
             if no.why == "taken_back":
                 return False

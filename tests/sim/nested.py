@@ -11,7 +11,7 @@ from typing import Any
 
 from amends.drivers.context import current_run
 from amends.errors import Error, Held, Refused
-from amends.host.host import Hub
+from amends.host.host import Host
 from amends.ledger.operations import SearchApprovals
 from amends.ledger.world import ReadClocks, Sleep
 from amends.testing.simulation import Inside, SimulatedRun
@@ -99,7 +99,7 @@ def nested(v: Variant, how: str) -> Scenario:
     o = outer(v, then, **timeout)
 
     async def program(inside: Inside) -> None:
-        inside.hub.rules = ONE if asks else ()
+        inside.host.rules = ONE if asks else ()
         async with inside.run("r") as run:
             await do(run, o, n=1)
             await do(run, a, n=2)
@@ -107,11 +107,11 @@ def nested(v: Variant, how: str) -> Scenario:
                 raise Fails("on purpose")
 
     async def person(inside: Inside) -> None:
-        inside.hub.rules = ONE if asks else ()
+        inside.host.rules = ONE if asks else ()
         for _ in range(6):
             await Sleep(7.0)
             for found in await SearchApprovals(None, ("pending",), None, 10):
-                await decide(inside.hub, found, "rejects" if how == "rejects" else "approves")
+                await decide(inside.host, found, "rejects" if how == "rejects" else "approves")
 
     async def rival(inside: Inside) -> None:
         async with inside.run("other") as run:
@@ -125,7 +125,7 @@ def nested(v: Variant, how: str) -> Scenario:
         f"F41 {how}", program, tools, rest, second=second, third=_nobody if second is not None else None,
         asks=("w",) if asks else (),
     )  # fmt: skip
-    scenario.hub = Hub({"url": "memory:", "lease": 30.0, "rules": ONE if asks else ()}, tools, alone=True)
+    scenario.host = Host({"url": "memory:", "lease": 30.0, "rules": ONE if asks else ()}, tools, alone=True)
     return scenario
 
 

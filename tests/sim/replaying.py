@@ -27,15 +27,15 @@ async def _read(run: SimulatedRun, number: int) -> None:
 async def _replay(inside: Inside, asks: list[tuple[Any, int]]) -> None:
     """Replay what there is of the run, and go on where the record ends."""
     try:
-        record, others = await driver.read(inside.hub, NOBODY, "r")
+        record, others = await driver.read(inside.host, NOBODY, "r")
     except UsageError:
         return  # not there yet
     Here.world.replaying.add(inside.process.name)
     replay = driver.begun(record, others, until=None, strict=True)
-    session = driver.session_of(inside.hub, replay)
+    session = driver.session_of(inside.host, replay)
     for a_tool, number in asks:
         declared, _ = runs.declared_as(a_tool)
-        ask = direct_ask(inside.hub, session, declared, Options(), (), {"n": number})
+        ask = direct_ask(inside.host, session, declared, Options(), (), {"n": number})
         with suppress(Diverged):
             try:
                 await guarded_call(session, ask)

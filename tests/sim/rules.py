@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from amends.errors import Error, Refused
-from amends.host.host import Hub
+from amends.host.host import Host
 from amends.ledger.operations import ReadRun, SearchApprovals
 from amends.ledger.world import Sleep
 from amends.states import RUN_FINAL
@@ -32,7 +32,7 @@ def f35_unclear(v: Variant, kind: str) -> Scenario:
         for _ in range(LOOKS_MAX):
             await Sleep(7.0)
             for found in await SearchApprovals(None, ("pending",), None, 10):
-                await decide(inside.hub, found, "approves")
+                await decide(inside.host, found, "approves")
             tree = await ReadRun("", "r")
             if tree is not None and not tree.run.owner and tree.run.state not in RUN_FINAL:
                 with suppress(Error):
@@ -40,7 +40,7 @@ def f35_unclear(v: Variant, kind: str) -> Scenario:
 
     rest = {name: traits(v) for name in ("b", "w")}
     scenario = Scenario(f"F35 unclear {kind}", program, [w, b], rest, second=second, asks=("w",))
-    scenario.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0, "rules": UNCLEAR}, [w, b], alone=True)
+    scenario.host = Host({"url": "memory:", "wait": 30.0, "lease": 30.0, "rules": UNCLEAR}, [w, b], alone=True)
     return scenario
 
 

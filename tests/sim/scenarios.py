@@ -11,7 +11,7 @@ from typing import Any
 from amends.engine.session import provider_key
 from amends.errors import Busy, Refused, RunBlocked, UsageError
 from amends.host import runs
-from amends.host.host import Hub
+from amends.host.host import Host
 from amends.ledger.operations import ReadRun, Tree
 from amends.ledger.world import Sleep, Together
 from amends.model import Absent, Budget, Happened, Probed, Retry
@@ -126,15 +126,15 @@ class Scenario:
     unrepeated: tuple[str, ...] = ()
     """Tools that never start without somebody's yes."""
     budgets: tuple[Budget, ...] = ()
-    hub: Hub | None = None
+    host: Host | None = None
 
-    def prepared(self) -> Hub:
-        if self.hub is None:
-            self.hub = Hub(
+    def prepared(self) -> Host:
+        if self.host is None:
+            self.host = Host(
                 {"url": "memory:", "wait": 30.0, "lease": 30.0, "budgets": self.budgets}, self.tools, alone=True
             )
-        self.hub.notices.hook = (lambda approval: Here.world.hear(approval)) if self.asks else None
-        return self.hub
+        self.host.notices.hook = (lambda approval: Here.world.hear(approval)) if self.asks else None
+        return self.host
 
 
 async def do(run: SimulatedRun, a_tool: Any, **args: Any) -> Any:
@@ -611,13 +611,13 @@ def f23b_person_beside(v: Variant, verb: str) -> Scenario:
             await Sleep(7.0)
             tree = await ReadRun("", "r")
             if tree is not None:
-                await _say(inside.hub, tree, verb)
+                await _say(inside.host, tree, verb)
 
     lost = {"b": ["answer lost"], "p": ["request lost"], "undo_a": ["answer lost"]}
     return Scenario(f"F23b person {verb}", program, [a, b, p], _rest(*"abp", variant=v), script=lost, second=second)
 
 
-async def _say(hub: Hub, tree: Tree, verb: str) -> None:
+async def _say(host: Host, tree: Tree, verb: str) -> None:
     """A person who does not know what the owner is at says the truth, or that it is enough."""
     world = Here.world
     for row in tree.calls:
@@ -626,10 +626,10 @@ async def _say(hub: Hub, tree: Tree, verb: str) -> None:
                 await runs.abandon(NOBODY, tree.run.id, by="anna", why="enough")
             elif row.state == "in_doubt" and not any(one.call_id == row.id for _, one in world.later):
                 there = Happened(result_of(provider_key(row))) if world.stands(row.id) else Absent()
-                await doubts.resolve(hub, NOBODY, row.id, there, by="anna", why="looked")
+                await doubts.resolve(host, NOBODY, row.id, there, by="anna", why="looked")
             elif row.state == "compensation_in_doubt":
                 undone = Absent() if world.stands(row.id) else Happened(None)
-                await doubts.resolve(hub, NOBODY, row.id, undone, by="anna", why="looked")
+                await doubts.resolve(host, NOBODY, row.id, undone, by="anna", why="looked")
 
 
 def f17b_opened_again(v: Variant, ends: str) -> Scenario:

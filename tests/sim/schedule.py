@@ -69,8 +69,8 @@ def play(scenario: Scenario, schedule: Schedule) -> Outcome:
         unrepeated=frozenset(scenario.unrepeated),
     )
     Here.world = world
-    hub = scenario.prepared()
-    hub.store, hub.new_id = sim.store, sim.new_id
+    host = scenario.prepared()
+    host.store, host.new_id = sim.store, sim.new_id
     sim.script = {name: list(modes) for name, modes in scenario.script.items()}
     outcome = Outcome(sim=sim, world=world)
     stage = _Stage(scenario, schedule, sim, world, outcome)
@@ -91,23 +91,23 @@ def play(scenario: Scenario, schedule: Schedule) -> Outcome:
 class _Stage:
     def __init__(self, scenario: Scenario, schedule: Schedule, sim: Simulation, world: World, outcome: Outcome) -> None:
         self.scenario, self.schedule, self.sim, self.world, self.outcome = scenario, schedule, sim, world, outcome
-        self.hub = scenario.prepared()
+        self.host = scenario.prepared()
         self.workers = 0
         self.agents = {"agent": scenario.program}
 
     def run(self) -> None:
         sim, scenario, schedule = self.sim, self.scenario, self.schedule
-        agent = sim.start("agent", lambda p: scenario.program(Inside(sim, self.hub, p)), faults=schedule.agent)
+        agent = sim.start("agent", lambda p: scenario.program(Inside(sim, self.host, p)), faults=schedule.agent)
         self.outcome.agent = agent
         second = None
         if scenario.second is not None:
             other = scenario.second
             second = sim.start(
-                "second", lambda p: other(Inside(sim, self.hub, p)), host="other", faults=schedule.second
+                "second", lambda p: other(Inside(sim, self.host, p)), host="other", faults=schedule.second
             )
         if second is not None and scenario.third is not None:
             last = scenario.third
-            third = sim.start("third", lambda p: last(Inside(sim, self.hub, p)), host="third")
+            third = sim.start("third", lambda p: last(Inside(sim, self.host, p)), host="third")
             sim.race(agent, second, third)
         elif second is not None and schedule.raced:
             sim.race(agent, second)
@@ -146,14 +146,14 @@ class _Stage:
     def _sweep(self) -> None:
         sweeper = self.scenario.sweeper
         if sweeper is not None:
-            self.sim.run(self.sim.start("sweeper", lambda p: sweeper(Inside(self.sim, self.hub, p)), host="other"))
+            self.sim.run(self.sim.start("sweeper", lambda p: sweeper(Inside(self.sim, self.host, p)), host="other"))
 
     def _recover(self, faults: tuple[Fault, ...]) -> Process:
         self.workers += 1
         host = "host" if self.schedule.same_host else f"other{self.workers}"
 
         def program(process: Process) -> Any:
-            return Inside(self.sim, self.hub, process).recover(self.agents)
+            return Inside(self.sim, self.host, process).recover(self.agents)
 
         worker = self.sim.start(f"worker {self.workers}", program, host=host, faults=faults)
         if self.schedule.rivals:
@@ -182,7 +182,7 @@ class _Stage:
             self._wakes_in(r, now) for r in sim.store.runs.values() if r.wake_at is not None and r.uid not in at_rest
         ]
         wakes += [at - sim.clock.mono for at, _ in self.world.later]
-        if self.hub.notices.hook is not None:  # without one the outbox is nobody's, and waits for ever
+        if self.host.notices.hook is not None:  # without one the outbox is nobody's, and waits for ever
             wakes += [row.tell_at - now for row in sim.store.shelf.approvals.values() if row.tell_at is not None]
         if not wakes:
             return False
@@ -219,7 +219,7 @@ class _Stage:
             if not waiting:
                 return
             for run in waiting:
-                person = self.sim.start("person", partial(_decide_all, self.world, self.hub, run.uid, round_))
+                person = self.sim.start("person", partial(_decide_all, self.world, self.host, run.uid, round_))
                 self.sim.run(person)
                 if person.ended is not None:
                     self.outcome.violations.append(Violation("persons_may", f"{run.id}: {person.ended!r}"))
@@ -229,7 +229,7 @@ class _Stage:
             self.outcome.violations.append(Violation("persons_end_it", f"after every verb: {left}"))
 
 
-async def _decide_all(world: World, hub: Any, uid: str, round_: int, process: Process) -> None:
+async def _decide_all(world: World, host: Any, uid: str, round_: int, process: Process) -> None:
     """A person who knows the truth says it, about everything that asks for it."""
     tree = await ReadRun("", uid=uid)
     assert tree is not None, f"{process.name} looks at a run that was there a moment ago"
@@ -237,18 +237,18 @@ async def _decide_all(world: World, hub: Any, uid: str, round_: int, process: Pr
     for row in tree.calls:
         if row.state == "in_doubt":
             answer = Happened(result_of(_provider(row))) if world.stands(row.id) else Absent()
-            await doubts.resolve(hub, NOBODY, row.id, answer, by="anna", why="looked")
+            await doubts.resolve(host, NOBODY, row.id, answer, by="anna", why="looked")
         elif row.state == "compensation_in_doubt":
             undone = Absent() if world.stands(row.id) else Happened(None)
-            await doubts.resolve(hub, NOBODY, row.id, undone, by="anna", why="looked")
+            await doubts.resolve(host, NOBODY, row.id, undone, by="anna", why="looked")
         elif row.state == "compensation_failed" or (row.state == "backing_off" and row.retry_at is None):
             lacks = row.state == "compensation_failed" and row.result is None and bool(world.stands(row.id))
-            given = {"result": result_of(_provider(row))} if lacks and _needs_result(hub, row) else {}
-            await runs.retry(hub, NOBODY, row.id, by="anna", why="mended", **given)
+            given = {"result": result_of(_provider(row))} if lacks and _needs_result(host, row) else {}
+            await runs.retry(host, NOBODY, row.id, by="anna", why="mended", **given)
         elif row.state == "held" and row.reason in ("duplicate", "conflict"):
             await runs.decide(NOBODY, row.id, ("replay", "refuse")[round_ % 2], by="anna", why="looked")
         elif row.state in ("held", "ready") and row.approval and round_ == 0:
-            await _decide_request(hub, row.approval)
+            await _decide_request(host, row.approval)
         else:
             continue
         done += 1
@@ -262,18 +262,18 @@ async def _decide_all(world: World, hub: Any, uid: str, round_: int, process: Pr
         await runs.abandon(NOBODY, tree.run.id, by="anna", why="nothing else helps")
 
 
-async def _decide_request(hub: Any, id: str) -> None:
+async def _decide_request(host: Any, id: str) -> None:
     with suppress(UsageError, Refused):
-        asked = await approvals.read(hub, NOBODY, id)
+        asked = await approvals.read(host, NOBODY, id)
         if asked.state == "expired":
-            asked = await approvals.ask_again(hub, NOBODY, id, by="anna", why="too late")
+            asked = await approvals.ask_again(host, NOBODY, id, by="anna", why="too late")
         if asked.state == "pending":
             for by in ("anna", "bob")[: asked.needed]:
-                await approvals.decide(hub, NOBODY, asked.id, "approve", by=by, why="", digest=asked.digest)
+                await approvals.decide(host, NOBODY, asked.id, "approve", by=by, why="", digest=asked.digest)
 
 
-def _needs_result(hub: Any, row: Any) -> bool:
-    twin = hub.specs[row.tool].compensate
+def _needs_result(host: Any, row: Any) -> bool:
+    twin = host.specs[row.tool].compensate
     return twin is not None and twin.needs_result
 
 

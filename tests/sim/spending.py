@@ -146,7 +146,7 @@ def asks(v: Variant, how: str, where: str) -> Scenario:
         for _ in range(LOOKS_MAX):
             await Sleep(7.0)
             for found in await SearchApprovals(None, ("pending",), None, 10):
-                await decide(inside.hub, found, how)
+                await decide(inside.host, found, how)
             tree = await ReadRun("", "r")
             if tree is not None and tree.run.state in RUN_FINAL:
                 return

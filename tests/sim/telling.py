@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from amends.errors import Held
-from amends.host.host import Hub
+from amends.host.host import Host
 from amends.host.notices import CLAIM_S
 from amends.ledger.world import Sleep
 from amends.people.approvals import tell_all
@@ -22,7 +22,7 @@ async def worker(inside: Inside) -> None:
     """Comes by now and then."""
     for _ in range(LOOKS):
         await Sleep(5.0)
-        await tell_all(inside.hub, NOBODY, 10)
+        await tell_all(inside.host, NOBODY, 10)
 
 
 def telling(v: Variant, who: str) -> Scenario:
@@ -39,7 +39,7 @@ def telling(v: Variant, who: str) -> Scenario:
     scenario = Scenario(f"F28 {who} tells", program, [w], {"w": traits(v)}, policy="wait", asks=("w",))
     if who == "worker":
         scenario.second = scenario.third = worker
-    scenario.hub = Hub({"url": "memory:", "wait": 30.0, "lease": 30.0, "rules": RULES}, [w], alone=True)
+    scenario.host = Host({"url": "memory:", "wait": 30.0, "lease": 30.0, "rules": RULES}, [w], alone=True)
     return scenario
 
 

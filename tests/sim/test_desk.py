@@ -13,7 +13,7 @@ from amends.engine import recovery
 from amends.engine.rollback import roll_back
 from amends.errors import LedgerError
 from amends.host import runs
-from amends.host.host import Hub
+from amends.host.host import Host
 from amends.ledger.flow import Flow, run_flow
 from amends.ledger.operations import StoreOp
 from amends.ledger.rows import RunRow
@@ -83,14 +83,14 @@ class Copy:
         return None
 
 
-def _followed(sim: Simulation, hub: Hub, call_id: str, root: str, answer: Probed[Any]) -> tuple[Copy, str]:
+def _followed(sim: Simulation, host: Host, call_id: str, root: str, answer: Probed[Any]) -> tuple[Copy, str]:
     """As ``rt.resolve`` does it in a process that has no agent."""
     copy = Copy(sim, Unknown("assumed"))
-    copy.drive(doubts.resolve(hub, NOBODY, call_id, answer, by="anna", why="..."))
-    found = copy.drive(runs.one(hub, root))
+    copy.drive(doubts.resolve(host, NOBODY, call_id, answer, by="anna", why="..."))
+    found = copy.drive(runs.one(host, root))
     if found is not None:
-        row, lease = copy.drive(runs.claim(hub, found, force=True))
-        session = hub.session(row, lease, resumed=True, wait_s=runs.patience(hub))
+        row, lease = copy.drive(runs.claim(host, found, force=True))
+        session = host.session(row, lease, resumed=True, wait_s=runs.patience(host))
         try:
             done = copy.drive(recovery.recover_tree(session, row, has_agent=False))
             assert done.how == "done"
@@ -106,11 +106,11 @@ def _states(seed: int, look: Any) -> int:
     class Stage(schedule._Stage):
         def _persons(self) -> None:
             nonlocal count
-            hub = self.hub
-            hub.store = self.sim.store
+            host = self.host
+            host.store = self.sim.store
             for run in list(self.sim.store.runs.values()):
                 if run.state not in RUN_FINAL and not run.parent and not run.owner:
-                    count += look(self.sim, hub, run)
+                    count += look(self.sim, host, run)
 
     original = schedule._Stage
     schedule._Stage = Stage  # type: ignore[misc]
@@ -124,7 +124,7 @@ def _states(seed: int, look: Any) -> int:
     return count
 
 
-def _look_at_doubts(sim: Simulation, hub: Hub, run: RunRow) -> int:
+def _look_at_doubts(sim: Simulation, host: Host, run: RunRow) -> int:
     looked = 0
     for call in list(sim.store.calls.values()):
         doubtful = call.state in ("in_doubt", "compensation_in_doubt", "compensation_failed")
@@ -132,11 +132,11 @@ def _look_at_doubts(sim: Simulation, hub: Hub, run: RunRow) -> int:
             continue
         reader = Copy(sim, Unknown())
         before = list(sim.store.events)
-        preview = reader.drive(doubts.preview(hub, NOBODY, call.id, ()))
+        preview = reader.drive(doubts.preview(host, NOBODY, call.id, ()))
         assert list(sim.store.events) == before
         for name, answer in ANSWERS.items():
             told: Next = getattr(preview, name)
-            copy, state = _followed(sim, hub, call.id, run.uid, answer)
+            copy, state = _followed(sim, host, call.id, run.uid, answer)
             shown = [(one.what, one.call.id) for one in told.does]
             assert copy.seen == shown, f"{call.tool} {call.state} {name} in {run.state}: {told}"
             assert (copy.store.calls[call.id].state, state) == (told.call_state, told.run_state)
@@ -144,17 +144,17 @@ def _look_at_doubts(sim: Simulation, hub: Hub, run: RunRow) -> int:
     return looked
 
 
-def _look_at_plan(sim: Simulation, hub: Hub, run: RunRow) -> int:
+def _look_at_plan(sim: Simulation, host: Host, run: RunRow) -> int:
     reader = Copy(sim, Absent())
-    plan: RollbackPlan = reader.drive(rollback_plans.plan_rollback(hub, NOBODY, run.id))
+    plan: RollbackPlan = reader.drive(rollback_plans.plan_rollback(host, NOBODY, run.id))
     if plan.refused is not None:
         return 0
     copy = Copy(sim, Absent())
-    copy.drive(rollback_plans.rollback_planned(hub, NOBODY, run.id, plan=plan.hash, by="anna", why="..."))
-    found = copy.drive(runs.one(hub, run.uid))
+    copy.drive(rollback_plans.rollback_planned(host, NOBODY, run.id, plan=plan.hash, by="anna", why="..."))
+    found = copy.drive(runs.one(host, run.uid))
     assert found is not None
-    row, lease = copy.drive(runs.claim(hub, found, force=True))
-    session = hub.session(row, lease, resumed=True, wait_s=float("inf"))
+    row, lease = copy.drive(runs.claim(host, found, force=True))
+    session = host.session(row, lease, resumed=True, wait_s=float("inf"))
     back = copy.drive(roll_back(session, by="recovery", why="..."))
     undone = [id for what, id in copy.seen if what == "compensate"]
     assert undone == [one.call.id for one in plan.compensations]

@@ -26,7 +26,7 @@ from amends.engine.answers import event_of, info_of
 from amends.engine.approvals import approval_of
 from amends.engine.session import call_of
 from amends.errors import BadBundle, LedgerTampered, UsageError
-from amends.host.host import Hub, View
+from amends.host.host import Host, View
 from amends.host.runs import no_run
 from amends.ledger.changes import read_charge
 from amends.ledger.operations import FindTrees, LoadRecords, ReadCheckpoints, ReadRecord, Record
@@ -273,7 +273,7 @@ def packed(taken: Taken, ledger: str) -> bytes:
     return pack(taken.records, ledger=ledger, version=version("amends"), checkpoints=taken.checkpoints, now=taken.now)
 
 
-async def put_in(hub: Hub, view: View, records: list[Record]) -> list[str]:
+async def put_in(host: Host, view: View, records: list[Record]) -> list[str]:
     """The ids of these runs, which are records here from now on."""
     for record in records:
         if view.tenant and record.root.tenant != view.tenant:
@@ -284,18 +284,18 @@ async def put_in(hub: Hub, view: View, records: list[Record]) -> list[str]:
     heads = sorted(f"{record.root.uid} {record.events[-1].hash}" for record in records)
     tenants = {record.root.tenant for record in records}
     await LoadRecords(
-        uid=hub.new_id("run"),
+        uid=host.new_id("run"),
         id=f"load:{digest(*heads)[:16]}",
         tenant=tenants.pop() if len(tenants) == 1 else "",
-        owner=hub.owner,
+        owner=host.owner,
         records=tuple(records),
     )
     return list(dict.fromkeys(record.root.id for record in records))
 
 
-def ledger_of(hub: Hub) -> str:
+def ledger_of(host: Host) -> str:
     """The name of this ledger, as others may know it."""
-    store = hub.store
+    store = host.store
     return (store.schema().ledger if isinstance(store, Migrating) else "") or MEMORY
 
 
@@ -318,7 +318,7 @@ class BundleDesk:
     """What a blocking runtime does with bundles."""
 
     if TYPE_CHECKING:
-        _hub: Hub
+        _hub: Host
         _view: View
 
         def _drive(self, flow: Flow[T]) -> T: ...
@@ -338,7 +338,7 @@ class AsyncBundleDesk:
     """The same, awaited."""
 
     if TYPE_CHECKING:
-        _hub: Hub
+        _hub: Host
         _view: View
 
         async def _drive(self, flow: Flow[T]) -> T: ...

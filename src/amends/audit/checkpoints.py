@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from amends.drivers.context import refuse_reaching
 from amends.encoding.chain import Checkpoint
-from amends.host.host import Hub
+from amends.host.host import Host
 
 
 class CheckpointDesk:
     """Blocking."""
 
-    _hub: Hub
+    _hub: Host
 
     def checkpoint(self) -> Checkpoint | None:
         """Put everything that is in the ledger now behind a checkpoint; the newest one. None: nothing ever happened."""
@@ -24,7 +24,7 @@ class CheckpointDesk:
 class AsyncCheckpointDesk:
     """The same, awaited."""
 
-    _hub: Hub
+    _hub: Host
 
     if TYPE_CHECKING:
 

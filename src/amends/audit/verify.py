@@ -15,7 +15,7 @@ from amends.encoding.chain import GENESIS, Anchored, link, moment, proof, read_h
 from amends.encoding.dataclass import changed, dataclass, field
 from amends.encoding.secret import SEALED
 from amends.host.checkpoints import read_copy
-from amends.host.host import Hub, View
+from amends.host.host import Host, View
 from amends.host.listing import CALL_WORDS, PAGE, RUN_FIELDS, Pages, narrowing, parse_filter
 from amends.host.runs import no_run
 from amends.ledger.changes import GOAL as GOAL_FACTS
@@ -942,40 +942,40 @@ NOTHING: Final[Mapping[str, int]] = {}
 
 
 async def verify(
-    hub: Hub, view: View, run_ids: Sequence[str], text: str, *, anchor: str | None = None, keys: Sequence[str] = ()
+    host: Host, view: View, run_ids: Sequence[str], text: str, *, anchor: str | None = None, keys: Sequence[str] = ()
 ) -> Verified:
     """Every tree that the runtime may see; or the trees of these runs and of those that the filter takes.
 
     ``anchor``: a copy that was kept elsewhere; ``keys``: who must have signed. Else those of the runtime.
     """
-    trusted = [load_key(key) for key in keys] or [key for key in (hub.checkpointer.key,) if key is not None]
-    known = await _known(hub, anchor)
+    trusted = [load_key(key) for key in keys] or [key for key in (host.checkpointer.key,) if key is not None]
+    known = await _known(host, anchor)
     if not run_ids and not text.strip():
         heard = await hear(trusted, known, demanded=bool(keys))
-        found = await verify_chains(audit_of(hub, view, heard.behind))
+        found = await verify_chains(audit_of(host, view, heard.behind))
         return await with_witness(found.verified(), heard, view.tenant or None)
     roots = await _trees_of(view, run_ids)
     if text.strip():
-        roots |= await _filtered(audit_of(hub, view), text)
+        roots |= await _filtered(audit_of(host, view), text)
     heard = await hear(trusted, known, roots=frozenset(roots), demanded=bool(keys))
-    found = Found(audit_of(hub, view, heard.behind))
+    found = Found(audit_of(host, view, heard.behind))
     for root in roots:
         await verify_tree(found, root)
     await verify_delegations(found)
     return await with_witness(found.verified(), heard, view.tenant or None)
 
 
-def audit_of(hub: Hub, view: View, behind: Mapping[str, int] = NOTHING) -> Audit:
+def audit_of(host: Host, view: View, behind: Mapping[str, int] = NOTHING) -> Audit:
     """How this runtime looks at a ledger: what is encrypted is proved where it has the keys."""
-    sealing = hub.hiding.sealing
+    sealing = host.hiding.sealing
     return Audit(view.tenant or None, plainly if sealing is None else sealing.proves, behind=behind)
 
 
-async def _known(hub: Hub, copy: str | None) -> Anchored | None:
+async def _known(host: Host, copy: str | None) -> Anchored | None:
     """The checkpoint that is known outside. Read before the ledger is: it may only have grown since."""
     if copy is not None:
         return read_copy(Path(copy))
-    mark = None if hub.anchor is None else await ReadAnchor(hub.anchor)
+    mark = None if host.anchor is None else await ReadAnchor(host.anchor)
     known: Anchored | None = None if mark is None else mark.checkpoint
     return known
 
@@ -1011,7 +1011,7 @@ class AuditDesk:
     """What a blocking runtime tells of its record."""
 
     if TYPE_CHECKING:
-        _hub: Hub
+        _hub: Host
         _view: View
 
         def _drive(self, flow: Flow[T]) -> T: ...
@@ -1030,7 +1030,7 @@ class AsyncAuditDesk:
     """The same, awaited."""
 
     if TYPE_CHECKING:
-        _hub: Hub
+        _hub: Host
         _view: View
 
         async def _drive(self, flow: Flow[T]) -> T: ...

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from amends.drivers import process
 from amends.drivers.context import inside
-from amends.drivers.wakeup import Bell
+from amends.drivers.wakeup import Wakeup
 from amends.errors import LedgerUnavailable, type_name
 from amends.ledger.flow import Flow, Op, run_flow
 from amends.ledger.operations import NoteEvidence, SettleCall, SettleCompensation, Store, StoreOp
@@ -60,7 +60,7 @@ class Live:
     def __init__(self, store: Store | None = None) -> None:
         self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
-        self.bell = Bell(store)
+        self.wakeup = Wakeup(store)
         self.around: Callable[[Invoke], Invoke] | None = None
         """What puts something around every body; None: nothing does."""
         self.entered: Callable[[str], AbstractContextManager[None]] | None = None
@@ -143,7 +143,7 @@ class Driver:
                 answer = self.store.perform(op)
             except LedgerUnavailable:
                 answer = self._ask_again(op)
-            self.live.bell.heard(op, answer)
+            self.live.wakeup.heard(op, answer)
             return answer
         answer = WORLD[type(op)](self, op)
         if isinstance(op, Invoke) and op.probes:
@@ -253,7 +253,7 @@ WORLD: Final[dict[type[Any], Callable[[Driver, Any], Any]]] = {
     ReadClocks: lambda _, _op: process.clocks(),
     Luck: lambda _, _op: process.luck(),
     Sleep: lambda _, op: time.sleep(max(0.0, op.seconds)),
-    Watch: lambda driver, op: driver.live.bell.watch(op.root),
+    Watch: lambda driver, op: driver.live.wakeup.watch(op.root),
     Await: lambda _, op: op.watcher.wait(op.seconds),
     IsDead: lambda _, op: process.is_dead(op.owner),
     ReadAnchor: lambda _, op: op.anchor.read(),

@@ -213,12 +213,12 @@ class AsyncDriver:
                 try:
                     if isinstance(op, StoreOp) and self._instant:
                         answer = self.store.perform(op)
-                        self.live.bell.heard(op, answer)
+                        self.live.wakeup.heard(op, answer)
                     elif isinstance(op, StoreOp):
                         asked, cancelled = await self._ask_ledger(op)
                         pending = pending or cancelled
                         answer = asked.result()
-                        self.live.bell.heard(op, answer)
+                        self.live.wakeup.heard(op, answer)
                     elif pending is not None:
                         raise pending
                     elif isinstance(op, Invoke):

@@ -69,7 +69,7 @@ class Watcher:
         self._rung.clear()
 
 
-class Bell:
+class Wakeup:
     """Who in this process waits for which run tree. A watcher that nobody has any more is forgotten."""
 
     def __init__(self, store: object = None) -> None:

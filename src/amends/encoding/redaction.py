@@ -68,7 +68,7 @@ class Sealer(Protocol):
         ...
 
 
-class Veil:
+class Redactor:
     """What a runtime hides, and how. Without a key it can hide nothing, and fails when it must."""
 
     __slots__ = ("hidden", "is_wide", "key", "vault")
@@ -178,8 +178,8 @@ class Veil:
 class _Hiding:
     """One walk through a value."""
 
-    def __init__(self, veil: Veil, hidden: Hidden, about: About, path: str, shape: Shape | None) -> None:
-        self._veil, self._hidden, self._about, self._path, self._shape = veil, hidden, about, path, shape
+    def __init__(self, redactor: Redactor, hidden: Hidden, about: About, path: str, shape: Shape | None) -> None:
+        self._veil, self._hidden, self._about, self._path, self._shape = redactor, hidden, about, path, shape
         self.known: dict[str, Secret] = {}
 
     def veiled(self, value: Any, path: tuple[object, ...]) -> Any:
@@ -303,8 +303,8 @@ def _masked(text: str, known: Known, mask: Callable[[Secret], str]) -> str:
 class _Masking:
     """One walk through a stored result, as the JSON that it is."""
 
-    def __init__(self, veil: Veil, known: Known, about: About) -> None:
-        self._veil, self._known, self._about = veil, known, about
+    def __init__(self, redactor: Redactor, known: Known, about: About) -> None:
+        self._veil, self._known, self._about = redactor, known, about
 
     def masked(self, data: Any) -> Any:
         if isinstance(data, dict):

@@ -175,7 +175,7 @@ def answer_done(session: Session, ask: Ask, done: Done) -> Answer:
     # Where the annotation leaves the class open, the model is told it as it must say it when it passes the value on.
     told = _json(decode(recorded) if CLASS_MARK in recorded and not recorded.startswith(SEALED) else value)
     if spec.redact is not None:  # as it was written down, where it was: there its hidden fields are masked
-        told = session.veil.scrub(told if call.result is None else _json(call.result), ask.known)
+        told = session.redactor.scrub(told if call.result is None else _json(call.result), ask.known)
     if done.replayed and session.resumed and ask.call_ref and ask.call_ref == done.row.call_ref:
         return Answer("replayed", told, value, call)  # the very request whose answer was lost: the model never had it
     if done.replayed:

@@ -403,7 +403,7 @@ async def need_of(session: Session, spec: Spec, request: Request, *, undeclared:
     found = rule_on(session.rules, spec, request, at, undeclared=undeclared)
     if found is None:
         return None
-    why = session.veil.scrub(found.why, session.known)  # it may quote what a rule raised
+    why = session.redactor.scrub(found.why, session.known)  # it may quote what a rule raised
     return Need(
         id=session.new_id("apr"),
         nonce=session.new_id("nonce"),

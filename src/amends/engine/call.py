@@ -657,11 +657,11 @@ async def conclude(
     elif ended.error is None:
         value, stored = faithful(ended.value, ask.spec.result_type)
         if ask.spec.redact is not None:
-            stored = session.veil.kept(stored, ask.known, (session.tenant, row.tool))
+            stored = session.redactor.kept(stored, ask.known, (session.tenant, row.tool))
         remember(session, ask.spec, row, value, stored)
         settle.result, settle.loss = stored.text, stored.loss or ""
     else:
-        settle.error = describe_error(ended.error, session.veil, ask.known)
+        settle.error = describe_error(ended.error, session.redactor, ask.known)
         found = judge(
             ask.spec, ended.error, around=ended.around, nested=body is not None and body.touched, is_undone=is_undone
         )

@@ -818,7 +818,9 @@ async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow
         probes=True,
     )
     answer = _understood(ended, said=lambda error: said_of(session, row, error))
-    return Unknown(session.veil.scrub(answer.why, known_of(session, row))) if isinstance(answer, Unknown) else answer
+    return (
+        Unknown(session.redactor.scrub(answer.why, known_of(session, row))) if isinstance(answer, Unknown) else answer
+    )
 
 
 def _understood(ended: Ended, *, said: Callable[[BaseException], str]) -> Happened[Any] | Absent | Unknown:
@@ -974,7 +976,7 @@ async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *,
         settle.to, settle.why, settle.mono = "in_doubt", NESTED if later.waits else "timeout", None
     elif ended.error is not None:
         # The first start may have had its effect: an error of the second says nothing about the first.
-        settle.to, settle.why, settle.error = "in_doubt", "error", describe_error(ended.error, session.veil, known)
+        settle.to, settle.why, settle.error = "in_doubt", "error", describe_error(ended.error, session.redactor, known)
         found = judge(spec, ended.error, around=ended.around, nested=later.touched)
         if found.verdict == "doubt":
             settle.why = found.why
@@ -1000,7 +1002,7 @@ async def note_late(
     happened = late.error is None
     if happened:
         seen, stored = faithful(late.value, spec.result_type)
-        stored = session.veil.kept(stored, known, (row.tenant, row.tool)) if spec.redact else stored
+        stored = session.redactor.kept(stored, known, (row.tenant, row.tool)) if spec.redact else stored
         remember(session, spec, row, seen, stored)
         text = stored.text
     certain = False
@@ -1012,7 +1014,7 @@ async def note_late(
         row.attempt,
         happened=happened,
         result=text,
-        error="" if late.error is None else describe_error(late.error, session.veil, known),
+        error="" if late.error is None else describe_error(late.error, session.redactor, known),
         boot=clocks.boot,
         mono=clocks.mono,
         source="late" if happened or certain else "late, unclear",

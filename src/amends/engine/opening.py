@@ -126,7 +126,7 @@ async def go_on(session: Session, run: RunRow) -> RunRow:
 
 async def _needs_caller(session: Session) -> bool:
     """Whether the commit waits for a call that a person let go, and that only its caller has the hidden arguments of."""
-    if not session.veil.key:
+    if not session.redactor.key:
         return False
     tree = await read_tree(session)
     return any(row.state == "ready" and not row.is_staged and bool(lacking(session, row)) for row in tree.calls)

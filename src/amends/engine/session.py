@@ -35,7 +35,7 @@ from amends.encoding.canonical import (
     write_args,
 )
 from amends.encoding.dataclass import dataclass, field
-from amends.encoding.redaction import NO_SECRETS, REDACTED, Known, Veil
+from amends.encoding.redaction import NO_SECRETS, REDACTED, Known, Redactor
 from amends.encoding.secret import MARK, MASK, SEALED, UNREADABLE, Secret
 from amends.errors import (
     BadArguments,
@@ -128,15 +128,15 @@ class Memory:
 
 
 def hide_args(
-    veil: Veil, memory: Memory, request: Request, spec: Spec, *, places: tuple[str, ...], shape: Shape
+    redactor: Redactor, memory: Memory, request: Request, spec: Spec, *, places: tuple[str, ...], shape: Shape
 ) -> tuple[Mapping[str, Any], Known]:
     """The arguments as they are written down, and what no text may spell; refuses what could not be started later."""
     given = dict(request.args)
-    shown, known = veil.hide(given, (request.tenant or "", spec.name), places=places, path="args", shape=shape)
+    shown, known = redactor.hide(given, (request.tenant or "", spec.name), places=places, path="args", shape=shape)
     if shown is given:
         return request.args, NO_SECRETS
     memory.keep(known)
-    if spec.is_staging and veil.vault is None:
+    if spec.is_staging and redactor.vault is None:
         name = next(name for name in given if shown.get(name) is not given[name])
         raise NotStorable(
             f"args.{name} of {spec.name} is redacted, and {spec.name} is accepted for later: a worker that starts it "
@@ -147,18 +147,18 @@ def hide_args(
     return shown, known
 
 
-def hidden_locks(veil: Veil, request: Request, spec: Spec, known: Known) -> tuple[str, ...]:
+def hidden_locks(redactor: Redactor, request: Request, spec: Spec, known: Known) -> tuple[str, ...]:
     """The names of what the request must have to itself, in which a hidden value is a commitment."""
     about = (request.tenant or "", "lock")  # not the tool's: two tools that lock the same thing must meet
-    return lock_names(spec, request, lambda name: veil.name(name, known, about))
+    return lock_names(spec, request, lambda name: redactor.name(name, known, about))
 
 
-def hidden_effect(veil: Veil, tenant: str, spec: Spec, effect: Mapping[str, Any]) -> Mapping[str, Any]:
+def hidden_effect(redactor: Redactor, tenant: str, spec: Spec, effect: Mapping[str, Any]) -> Mapping[str, Any]:
     """An effect of the world as the ledger would name it: its hidden arguments by what stands for them."""
     if spec.redact is None:
         return effect
     about, places = (tenant, spec.name), spec.redact.places
-    shown: Mapping[str, Any] = veil.hide(dict(effect), about, places=places, path="effect", shape=spec.anywhere)[0]
+    shown: Mapping[str, Any] = redactor.hide(dict(effect), about, places=places, path="effect", shape=spec.anywhere)[0]
     return shown
 
 
@@ -348,7 +348,7 @@ class Session:
     strangers: dict[str, CallRow] = field(default_factory=dict)
     """Calls that wait for a person, and whose body came with the request."""
     tell: Tell | None = None
-    veil: Veil = field(default_factory=Veil)
+    redactor: Redactor = field(default_factory=Redactor)
     given: Any = None
     """The run's input as its caller gave it, where this process has it."""
     memory: Memory = field(default_factory=Memory)
@@ -484,7 +484,7 @@ def ask_for(
             shown = args = written.args
         else:
             args, shown, written, known = _hidden(session, spec, args, shape or spec.shape)
-            again = again and session.veil.scrub(again, known)
+            again = again and session.redactor.scrub(again, known)
         text, whole, copy = written.text, written.meaning, written.copy
     check_size(text, path="args", limit=ARGS_BYTES_MAX)
     meaning = named = whole
@@ -529,7 +529,7 @@ def _hidden(
     kept = _copied(args)
     request = request_of(session, spec, kept)
     inside = shape if spec.signature is None else spec.anywhere
-    shown, known = hide_args(session.veil, session.memory, request, spec, places=spec.redact.places, shape=inside)
+    shown, known = hide_args(session.redactor, session.memory, request, spec, places=spec.redact.places, shape=inside)
     if shown is kept:
         written = write_args(kept, shape)
         return written.args, written.args, written, known
@@ -545,13 +545,13 @@ def _copied(args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bill(session: Session, spec: Spec, args: Mapping[str, Any], known: Known) -> Bill:
-    request, veil = request_of(session, spec, args), session.veil
-    return bill_for(spec, request, session.budgets, session.root, scrub=lambda text: veil.scrub(text, known))
+    request, redactor = request_of(session, spec, args), session.redactor
+    return bill_for(spec, request, session.budgets, session.root, scrub=lambda text: redactor.scrub(text, known))
 
 
 def _locks(session: Session, spec: Spec, args: Mapping[str, Any], known: Known) -> tuple[str, ...]:
     request = request_of(session, spec, args)
-    return lock_names(spec, request) if spec.redact is None else hidden_locks(session.veil, request, spec, known)
+    return lock_names(spec, request) if spec.redact is None else hidden_locks(session.redactor, request, spec, known)
 
 
 def asking_bill(session: Session, ask: Ask, *, wide: bool) -> Bill:
@@ -597,8 +597,8 @@ def _meant(
     if identity is None:
         return meaning, meaning
     named = _meaning(identity, spec.anywhere if callable(spec.key) else spec.shape, path="key")
-    if spec.redact is not None and callable(spec.key) and session.veil.holds(named, known):
-        named = session.veil.commit((session.tenant, spec.name), named)
+    if spec.redact is not None and callable(spec.key) and session.redactor.holds(named, known):
+        named = session.redactor.commit((session.tenant, spec.name), named)
     return meaning, named
 
 
@@ -727,11 +727,11 @@ def moment(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
-def describe_error(error: BaseException, veil: Veil | None = None, known: Known = NO_SECRETS) -> str:
+def describe_error(error: BaseException, redactor: Redactor | None = None, known: Known = NO_SECRETS) -> str:
     """Return an exception as the ledger keeps it: without what is hidden, and marked where it was cut."""
     name, message = class_name(type(error)).removeprefix("builtins."), words_of(error)
-    if veil is not None:
-        message = veil.scrub(message, known)
+    if redactor is not None:
+        message = redactor.scrub(message, known)
     return json.dumps([cut(name, NAME_CHARS_MAX), cut(message, MESSAGE_CHARS_MAX)], ensure_ascii=True)
 
 
@@ -765,7 +765,7 @@ def bring(session: Session, ask: Ask, row: CallRow) -> None:
 def known_of(session: Session, row: CallRow) -> Known:
     """How the hidden values of a recorded call are spelled, where this process can know it."""
     ask = session.live.get(row.id)
-    return {**session.known, **session.veil.known(row.args)} if ask is None else ask.known
+    return {**session.known, **session.redactor.known(row.args)} if ask is None else ask.known
 
 
 def body_args(session: Session, spec: Spec, row: CallRow) -> Mapping[str, Any]:
@@ -781,7 +781,7 @@ def lacking(session: Session, row: CallRow, params: Iterable[str] | None = None)
     """
     if MARK not in row.args or (params is None and row.id in session.live):
         return ()
-    return session.veil.lacking(row.args, params)
+    return session.redactor.lacking(row.args, params)
 
 
 def lacks(names: Iterable[str]) -> str:
@@ -812,9 +812,9 @@ def result_loss(session: Session, spec: Spec | None, row: CallRow) -> str:
         return row.loss or "nobody knows what it gave back"
     if row.loss.startswith(REDACTED):
         return row.loss
-    if MARK in row.result and session.veil.lacking(f'{{"result":{row.result}}}'):
+    if MARK in row.result and session.redactor.lacking(f'{{"result":{row.result}}}'):
         return "a part of it is encrypted, and this process has no key to read it"
-    if spec is not None and not row.loss and misfits(session.veil.revealed(row.result), spec.result_type):
+    if spec is not None and not row.loss and misfits(session.redactor.revealed(row.result), spec.result_type):
         return f"what was recorded cannot be read as {spec.result_type} any more"
     return ""
 
@@ -829,7 +829,7 @@ def twin_given(
     """
     usable = call.args
     if EVERYTHING in asked.params and MARK in row.args:
-        gone = session.veil.lacking(row.args)
+        gone = session.redactor.lacking(row.args)
         usable = {name: value for name, value in usable.items() if name not in gone}
     result: Any = LOST
     if why := result_loss(session, spec, row):
@@ -851,13 +851,13 @@ def call_given(session: Session, spec: Spec, row: CallRow, *, phase: Phase = "ex
 
 
 def _given(session: Session, spec: Spec, row: CallRow) -> Mapping[str, Any]:
-    return {} if lost_at(row.args) is not None else args_of(session.veil.revealed(row.args), spec)
+    return {} if lost_at(row.args) is not None else args_of(session.redactor.revealed(row.args), spec)
 
 
 def result_of(session: Session, spec: Spec, row: CallRow, *, hint: Any = Any) -> Any:
     """The recorded result as its caller gets it; as ``hint`` says, where the tool does not say what it is."""
     said = spec.result_type if hint is Any else hint
-    return load_result(row.result and session.veil.revealed(row.result), said)
+    return load_result(row.result and session.redactor.revealed(row.result), said)
 
 
 def kept_result(session: Session, spec: Spec, row: CallRow, value: object) -> tuple[str | None, str]:
@@ -878,7 +878,7 @@ def told_result(session: Session, spec: Spec, row: CallRow, value: object) -> tu
 def _stored(session: Session, spec: Spec, row: CallRow, value: object) -> tuple[Any, Stored]:
     seen, stored = faithful(value, spec.result_type)
     if spec.redact:
-        stored = session.veil.kept(stored, known_of(session, row), (row.tenant, row.tool))
+        stored = session.redactor.kept(stored, known_of(session, row), (row.tenant, row.tool))
     return seen, stored
 
 
@@ -909,12 +909,12 @@ def recorded_result(session: Session, spec: Spec, row: CallRow) -> Any:
 
 def said_of(session: Session, row: CallRow, error: BaseException) -> str:
     """An exception about a recorded call, as the ledger keeps it."""
-    return describe_error(error, session.veil, known_of(session, row))
+    return describe_error(error, session.redactor, known_of(session, row))
 
 
 def scrubbed(session: Session, text: str) -> str:
     """A text of this run without what is hidden in it."""
-    return session.veil.scrub(text, session.known)
+    return session.redactor.scrub(text, session.known)
 
 
 def cause_of(session: Session, error: BaseException | None, known: Known = NO_SECRETS) -> BaseException | None:
@@ -922,7 +922,7 @@ def cause_of(session: Session, error: BaseException | None, known: Known = NO_SE
     if error is None or is_a(error, Error):
         return error
     text = words_of(error)
-    shown = session.veil.scrub(text, {**session.known, **known})
+    shown = session.redactor.scrub(text, {**session.known, **known})
     if shown == text:
         return error
     return ToolFailed(shown, call=None, type_name=type_name(error))

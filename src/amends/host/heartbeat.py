@@ -20,7 +20,7 @@ LOOKS_PER_LEASE: Final = 30
 """So often is asked again, between two beats, for a lease that nothing was learned of."""
 
 
-class Keeper:
+class Heartbeat:
     """Keeps leases alive while their runs are open, and tells a run that has lost its own."""
 
     def __init__(

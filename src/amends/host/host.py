@@ -17,7 +17,7 @@ from amends.engine.opening import Opening
 from amends.engine.session import Memory, Session
 from amends.errors import BadDeclaration, UnknownTool, UsageError, name_for_models
 from amends.host.checkpoints import Checkpointer, Told, anchor_of
-from amends.host.heartbeat import Keeper
+from amends.host.heartbeat import Heartbeat
 from amends.host.notices import Hook, Notices
 from amends.host.secrets import Hiding, input_said
 from amends.host.settings import Setting, settle_settings
@@ -37,7 +37,7 @@ from amends.visible import visible_log
 log = visible_log("amends")
 
 
-class Hub:
+class Host:
     """Tools, settings and the ledger of one runtime and of all its views."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Hub:
         self.wait_s: float = self.value("wait")
         self.repeats: bool = self.value("repeats")
         self.hiding = Hiding(self.store, self.settings)
-        self.veil = self.hiding.veil
+        self.redactor = self.hiding.redactor
         self._memories: weakref.WeakValueDictionary[str, Memory] = weakref.WeakValueDictionary()
         self.budgets: tuple[Budget, ...] = self.value("budgets")
         self.wait_approval_s: float = self.value("wait_approval")
@@ -69,10 +69,10 @@ class Hub:
         """How this process reaches tools that live elsewhere."""
         self.specs: dict[str, Spec] = self._checked(self.tools)
         self.live = Live(self.store)
-        self.keeper = Keeper(self.store.perform, self.lease_s)
+        self.heartbeat = Heartbeat(self.store.perform, self.lease_s)
         self.new_id: Callable[[str], str] = process.new_id
         # Asked when it is needed: tools may be added, and a simulation has ids of its own.
-        self.notices = Notices(hook, self.settings, lambda: self.specs, lambda: self.new_id, self.veil)
+        self.notices = Notices(hook, self.settings, lambda: self.specs, lambda: self.new_id, self.redactor)
         self._opened = False
         self._pid = 0
         self._owner = ""
@@ -113,7 +113,7 @@ class Hub:
             self.specs |= self._checked(self.tools)  # in place: sessions hold this very table
 
     def _checked(self, tools: list[object]) -> dict[str, Spec]:
-        specs = specs_of(tools, order=self.order, redact=self.veil.hidden, bodies=self.bodies)
+        specs = specs_of(tools, order=self.order, redact=self.redactor.hidden, bodies=self.bodies)
         self.hiding.check(specs.values())
         said = self.settings["rules"]
         costs = {name: spec.cost for name, spec in specs.items()}
@@ -179,7 +179,7 @@ class Hub:
 
     def close(self) -> None:
         """Give everything back; runs that are still open are recovered by their policy."""
-        self.keeper.close()
+        self.heartbeat.close()
         self.checkpointer.close()
         self.store.close()
         self._opened = False
@@ -230,7 +230,7 @@ class Hub:
     def opening(self, view: View, id: str | None, input: object, options: Mapping[str, Any]) -> Opening:
         """What the caller said about a run, written down."""
         tenant = view.within(options.get("tenant")) or ""
-        said = input_said(self.veil, tenant, input)
+        said = input_said(self.redactor, tenant, input)
         agent = options.get("agent") or view.agent
         wait, yes = options.get("wait"), options.get("wait_approval")
         return Opening(
@@ -303,8 +303,8 @@ class Hub:
             said_wait_s=self._set("wait") if wait is None else wait,
             said_approval_s=self._set("wait_approval") if yes is None else yes,
             tell=self.notices.tell,
-            veil=self.veil,
-            given=deepcopy(given) if self.veil.is_wide else given,
+            redactor=self.redactor,
+            given=deepcopy(given) if self.redactor.is_wide else given,
             memory=self._memories.setdefault(row.root, Memory()),
             kin="" if (point := point_of(row)) is None else point.kin,
             phases=() if point is None or row.history else point.phases,

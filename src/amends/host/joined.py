@@ -20,7 +20,7 @@ from amends.engine.call import Done
 from amends.engine.joined import joined_call, riding_spec
 from amends.engine.session import Ask, Session, ask_for
 from amends.errors import CannotJoin, WrongColour, note_on, words_of
-from amends.host.host import Hub
+from amends.host.host import Host
 from amends.ledger.flow import Flow, run_flow
 from amends.ledger.joined import Joined, Joining, Rides
 from amends.ledger.operations import StoreOp
@@ -37,14 +37,14 @@ _numbers: Final = count(1)
 
 
 def joined_ask(
-    hub: Hub, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any, *, is_async: bool
+    host: Host, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any, *, is_async: bool
 ) -> tuple[Ask, Joined]:
     """The request, and the ledger through its connection; raises ``CannotJoin`` before anything is recorded."""
-    spec = hub.spec_for(declared)
+    spec = host.spec_for(declared)
     _check_tool(spec, options)
-    if not isinstance(hub.store, Joining):
+    if not isinstance(host.store, Joining):
         raise CannotJoin(
-            f"{spec.name}: connection= needs a ledger in the caller's own database, and {hub.store.url} is none",
+            f"{spec.name}: connection= needs a ledger in the caller's own database, and {host.store.url} is none",
             tool=spec.name,
             hint="keep the ledger in SQLite, PostgreSQL or MariaDB",
         )
@@ -55,7 +55,7 @@ def joined_ask(
             tool=spec.name,
             hint=f"declare {kind} tool for it",
         )
-    joined = hub.store.joined(options.connection, tool=spec.name)
+    joined = host.store.joined(options.connection, tool=spec.name)
     if joined.is_async != is_async:
         raise CannotJoin(
             f"{spec.name}: the connection is {'async' if joined.is_async else 'blocking'}, and the run is not",
@@ -85,9 +85,9 @@ def _check_tool(spec: Spec, options: Options) -> None:
 class Ride:
     """One call in the caller's transaction."""
 
-    def __init__(self, hub: Hub, session: Session, ask: Ask, joined: Joined) -> None:
-        self._ask, self._joined, self._live, self._lineage = ask, joined, hub.live, session.lineage
-        self._sealing = hub.hiding.sealing
+    def __init__(self, host: Host, session: Session, ask: Ask, joined: Joined) -> None:
+        self._ask, self._joined, self._live, self._lineage = ask, joined, host.live, session.lineage
+        self._sealing = host.hiding.sealing
         self._name = f"amends_call_{next(_numbers)}"
         self._body = f"{self._name}_body"
         self._is_written = False

@@ -16,7 +16,7 @@ from amends.engine.answers import event_of, held_lock_of, info_of
 from amends.engine.session import call_of
 from amends.errors import UsageError
 from amends.host import runs
-from amends.host.host import Hub, View
+from amends.host.host import Host, View
 from amends.ledger.changes import read_charge
 from amends.ledger.flow import Flow
 from amends.ledger.operations import HasLoaded, HeldLock, ListLocks, ListRuns, ReadEvents, ReadRun, SearchCalls, StoreOp
@@ -490,7 +490,7 @@ def run_pages(view: View, text: str) -> Pages[RunInfo]:
     return Pages(first, then, wanted.takes_run, info_of, narrow=narrowing(wanted, *CALL_WORDS))
 
 
-def call_pages(hub: Hub, view: View, text: str) -> Pages[Call]:
+def call_pages(host: Host, view: View, text: str) -> Pages[Call]:
     """Calls, newest first."""
     wanted = parse_filter(text, CALL_FIELDS)
     tenant = view.tenant or ""
@@ -499,7 +499,7 @@ def call_pages(hub: Hub, view: View, text: str) -> Pages[Call]:
         return SearchCalls(tenant, wanted.states, row.seq, PAGE)
 
     def make(row: CallRow) -> Call:
-        return call_of(row, hub.specs.get(row.tool))
+        return call_of(row, host.specs.get(row.tool))
 
     first = SearchCalls(tenant, wanted.states, None, PAGE)
     return Pages(first, then, wanted.takes_call, make, narrow=narrowing(wanted, "tag"))

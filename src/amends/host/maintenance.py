@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amends.drivers.context import refuse_reaching
 from amends.errors import LedgerUnavailable, UsageError
-from amends.host.host import Hub, View
+from amends.host.host import Host, View
 from amends.host.listing import seconds_in
 from amends.ledger.operations import CollectGarbage, ListRuns, ReadCall, ReadRun, RewriteTexts, SearchCalls
 from amends.ledger.rows import CallRow, RunRow
@@ -26,10 +26,10 @@ TRIES_MAX: Final = 10
 """How often a row that changes under one's hands is looked at again."""
 
 
-def migrating(hub: Hub) -> Migrating:
+def migrating(host: Host) -> Migrating:
     """The store, if its ledger has a schema."""
     refuse_reaching("the schema of the ledger")
-    store = hub.store
+    store = host.store
     if not isinstance(store, Migrating):
         raise UsageError(
             f"the ledger {store.url} has no schema: there is nothing to migrate",
@@ -71,33 +71,33 @@ async def collect(
     return Collected(runs, calls, freed, dict(kept), dry_run)
 
 
-def reencrypt(hub: Hub) -> int:
+def reencrypt(host: Host) -> int:
     """Every payload is sealed with the newest key; how many rows were written anew. Beside living runs, row by row.
 
     Events are never written again: what they quote stays sealed with the key of its day. So does a run that was loaded
     from another ledger, whose keys they are.
     """
     refuse_reaching("rt.reencrypt()")
-    sealing = hub.hiding.sealing
+    sealing = host.hiding.sealing
     if sealing is None:
         raise UsageError(
             "this runtime has no keys to encrypt with",
             hint="give Runtime(encrypt=...) or AMENDS_ENCRYPT the new key, and after it those that the ledger has",
         )
-    hub.ready()
-    perform, count = hub.store.perform, 0
+    host.ready()
+    perform, count = host.store.perform, 0
     place: tuple[float, str] | None = None
     while runs := perform(ListRuns(None, (), place, PAGE)):
         place = (runs[-1].created_at, runs[-1].uid)
-        count += sum(_rewritten(hub, sealing, run) for run in runs if not run.origin)
+        count += sum(_rewritten(host, sealing, run) for run in runs if not run.origin)
     seq: int | None = None
     while calls := perform(SearchCalls(None, (), seq, PAGE)):
         seq = calls[-1].seq
-        count += sum(_rewritten(hub, sealing, call) for call in calls if not call.is_loaded)
+        count += sum(_rewritten(host, sealing, call) for call in calls if not call.is_loaded)
     return count
 
 
-def _rewritten(hub: Hub, sealing: Sealing, row: RunRow | CallRow) -> int:
+def _rewritten(host: Host, sealing: Sealing, row: RunRow | CallRow) -> int:
     """Whether this row had to be written; looked at again where it changed meanwhile."""
     is_call = isinstance(row, CallRow)
     about = row.id if isinstance(row, CallRow) else row.uid
@@ -109,9 +109,9 @@ def _rewritten(hub: Hub, sealing: Sealing, row: RunRow | CallRow) -> int:
         if not news:
             return 0
         op = RewriteTexts(about, is_call, {name: was[name] for name in news}, news)
-        if hub.store.perform(op) == len(news):
+        if host.store.perform(op) == len(news):
             return 1
-        fresh: Any = hub.store.perform(ReadCall(about)) if is_call else _run(hub, about)
+        fresh: Any = host.store.perform(ReadCall(about)) if is_call else _run(host, about)
         assert fresh is not None, "no row is ever deleted"
         row = fresh
     raise LedgerUnavailable(
@@ -119,6 +119,6 @@ def _rewritten(hub: Hub, sealing: Sealing, row: RunRow | CallRow) -> int:
     )
 
 
-def _run(hub: Hub, uid: str) -> RunRow | None:
-    tree = hub.store.perform(ReadRun("", uid=uid))
+def _run(host: Host, uid: str) -> RunRow | None:
+    tree = host.store.perform(ReadRun("", uid=uid))
     return None if tree is None else tree.run

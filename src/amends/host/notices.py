@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
-from amends.encoding.redaction import Veil
+from amends.encoding.redaction import Redactor
 from amends.encoding.secret import is_unreadable
 from amends.engine.approvals import approval_of
 from amends.engine.session import call_of
@@ -47,14 +47,14 @@ class Notices:
         settings: dict[str, Setting],
         specs: Callable[[], Mapping[str, Spec]],
         new_id: Callable[[], Callable[[str], str]],
-        veil: Veil,
+        redactor: Redactor,
     ) -> None:
         secret = settings["link_secret"]
         self.hook, self.links = hook, Links(secret.value or "", settings["link_url"].value or "")
         self.links.check()
         if secret.value:  # settings are printed: of a secret is said that there is one
             settings["link_secret"] = Setting("(set)", secret.origin)
-        self._specs, self._new_id, self._veil = specs, new_id, veil
+        self._specs, self._new_id, self._veil = specs, new_id, redactor
 
     def new_teller(self) -> str:
         """The name of one claim."""

@@ -16,7 +16,7 @@ from amends.encoding.secret import NOTHING, Hidden
 from amends.engine import approvals
 from amends.engine.session import Ask, Session, ask_for
 from amends.errors import BadArguments, Error, UsageError, close_to
-from amends.host.host import Hub, View
+from amends.host.host import Host, View
 from amends.ledger.flow import Flow
 from amends.model import Request, ToolCall
 from amends.tools.declarations import declare, specs_of
@@ -26,15 +26,15 @@ from amends.tools.spec import Declaration, Spec
 from amends.tools.tool import BareUse, Options, scope_here
 
 
-def direct_ask(hub: Hub, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Ask:
+def direct_ask(host: Host, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Ask:
     """A tool called as a function."""
-    spec = hub.spec_for(declared)
+    spec = host.spec_for(declared)
     bound = spec.bind(args, kwargs)
     return ask_for(session, spec, bound, again=options.again, timeout=options.timeout, parent=parent_call())
 
 
 def model_ask(
-    hub: Hub,
+    host: Host,
     session: Session,
     tool: str,
     args: Mapping[str, Any] | str,
@@ -45,13 +45,13 @@ def model_ask(
     grp: str = "",
 ) -> Ask:
     """A tool asked for by a model: a name and JSON. ``again_because`` is the model's word for a deliberate repeat."""
-    if handler is not None and hub.find(tool) is None:
-        return _undeclared_ask(hub, session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
-    spec = hub.named(tool)
+    if handler is not None and host.find(tool) is None:
+        return _undeclared_ask(host, session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
+    spec = host.named(tool)
     if handler is None and spec.fn is None:
         raise UsageError(f"{tool} is declared and has no body here", hint="pass handler= with the function to call")
     plain = dict(_json_object(tool, args))
-    because = _because(hub, spec, plain)
+    because = _because(host, spec, plain)
     bound = spec.bind_json(plain)
     is_async = None if handler is None else _is_async(handler)
     fn = handler
@@ -64,44 +64,44 @@ def model_ask(
 
 
 def foreseen_ask(
-    hub: Hub, session: Session, tool: str, args: Mapping[str, Any] | str, *, tool_call_id: str | None
+    host: Host, session: Session, tool: str, args: Mapping[str, Any] | str, *, tool_call_id: str | None
 ) -> Ask:
     """The same request before it is made: its body is not at hand, and not needed."""
 
     def nobody(**_: Any) -> None:
         raise AssertionError("what is only asked about has no body")
 
-    return model_ask(hub, session, tool, args, handler=nobody, tool_call_id=tool_call_id, again=None)
+    return model_ask(host, session, tool, args, handler=nobody, tool_call_id=tool_call_id, again=None)
 
 
 def tested(
-    hub: Hub, view: View, tool: str, args: Mapping[str, Any] | str, *, agent: str | None, at: datetime | None
+    host: Host, view: View, tool: str, args: Mapping[str, Any] | str, *, agent: str | None, at: datetime | None
 ) -> Flow[RuleTest]:
     """What would become of a call of this tool: see ``rt.test_rules``."""
-    spec = hub.find(tool)
+    spec = host.find(tool)
     undeclared = spec is None
     if spec is None:
-        spec = adhoc_spec(tool, hub.veil.hidden, kind="pivot")
+        spec = adhoc_spec(tool, host.redactor.hidden, kind="pivot")
     plain = dict(_json_object(tool, args))
-    _because(hub, spec, plain)
+    _because(host, spec, plain)
     request = Request(
         "", spec.name, spec.version, spec.bind_json(plain), tenant=view.tenant, agent=agent or view.agent,
         principal=view.principal,
     )  # fmt: skip
     if at is not None and at.tzinfo is None:
         raise UsageError(f"at={at} has no time zone", hint="say datetime(..., tzinfo=UTC)")
-    meant = "".join(close_to(tool, hub.specs)) if undeclared else ""
-    return approvals.tested(hub.rules, hub.budgets, spec, request, at=at, undeclared=undeclared, meant=meant)
+    meant = "".join(close_to(tool, host.specs)) if undeclared else ""
+    return approvals.tested(host.rules, host.budgets, spec, request, at=at, undeclared=undeclared, meant=meant)
 
 
-def turn_asks(hub: Hub, session: Session, calls: Sequence[ToolCall]) -> list[Ask | Exception]:
+def turn_asks(host: Host, session: Session, calls: Sequence[ToolCall]) -> list[Ask | Exception]:
     """What a model asks for in one turn, as one group; where it cannot be asked for, why."""
     grp = session.new_id("grp") if len(calls) > 1 else ""
     asks: list[Ask | Exception] = []
     for call in calls:
         try:
             ask = model_ask(
-                hub, session, call.tool, call.args, handler=call.handler, tool_call_id=call.tool_call_id, again=None,
+                host, session, call.tool, call.args, handler=call.handler, tool_call_id=call.tool_call_id, again=None,
                 grp=grp,
             )  # fmt: skip
         except Exception as error:
@@ -158,7 +158,7 @@ async def _until_end(use: BareUse, value: Any) -> Any:
         use.end()
 
 
-def _because(hub: Hub, spec: Spec, plain: dict[str, Any]) -> str | None:
+def _because(host: Host, spec: Spec, plain: dict[str, Any]) -> str | None:
     """Take a model's word for a deliberate repeat out of its arguments; raises BadArguments where none is offered.
 
     Refused, not dropped: the model would take the recorded result for that of a second call.
@@ -166,9 +166,9 @@ def _because(hub: Hub, spec: Spec, plain: dict[str, Any]) -> str | None:
     because = plain.pop(REPEAT, None)
     if _is_blank(because):
         return None  # where a schema is strict, a model must say that it says nothing
-    if hub.repeats and spec.kind == "read":
+    if host.repeats and spec.kind == "read":
         return None  # a read is done again anyway
-    if not hub.may_repeat(spec):
+    if not host.may_repeat(spec):
         raise BadArguments(spec.name, problems=[no_repeat(spec.name)])
     if not isinstance(because, str):
         raise BadArguments(spec.name, problems=[f"{spec.name}.{REPEAT} must be a string"])
@@ -181,13 +181,13 @@ def _is_blank(because: object) -> bool:
 
 
 def _undeclared_ask(
-    hub: Hub, session: Session, tool: str, args: Mapping[str, Any] | str, *, handler: Callable[..., Any],
+    host: Host, session: Session, tool: str, args: Mapping[str, Any] | str, *, handler: Callable[..., Any],
     tool_call_id: str | None, again: str | None,
 ) -> Ask:  # fmt: skip
     """A tool that nobody declared: a pivot in a run of its own, which a person must allow unless a rule does."""
     plain = dict(_json_object(tool, args))
     spec = adhoc_spec(tool, kind="pivot")
-    because = _because(hub, spec, plain)
+    because = _because(host, spec, plain)
     bound = spec.bind_json(plain)
     ask = ask_for(
         session, spec, bound, fn=handler, is_async=_is_async(handler), again=because if _is_blank(again) else again,
@@ -244,7 +244,7 @@ def once_ask(
                 hints[one.name] = GenericAlias(tuple, (hints[one.name], ...))
             if one.kind is one.VAR_KEYWORD and one.name in hints:
                 hints[one.name] = GenericAlias(dict, (str, hints[one.name]))
-    spec = adhoc_spec(f"once:{name}", session.veil.hidden, kind="pivot", key=lambda _: key)
+    spec = adhoc_spec(f"once:{name}", session.redactor.hidden, kind="pivot", key=lambda _: key)
     result_type = fn if inspect.isclass(fn) else hints.pop("return", Any)
     spec = replace(spec, result_type=result_type)
     shape = shape_of_args(hints, Any, words={})

@@ -29,7 +29,7 @@ from amends.errors import (
     is_a,
     log_error,
 )
-from amends.host.host import Hub, View
+from amends.host.host import Host, View
 from amends.host.requests import adhoc_spec
 from amends.host.secrets import input_said, named_by
 from amends.ledger.flow import Flow
@@ -125,15 +125,15 @@ def told_turn(
     return answers
 
 
-def log_lost(hub: Hub, found: Found, error: Exception) -> None:
+def log_lost(host: Host, found: Found, error: Exception) -> None:
     """A run could not be recovered: how that came, without what its runtime hides."""
-    if not hub.veil.key:
+    if not host.redactor.key:
         log_error(log, logging.ERROR, f"run {visible(found.root.id)} could not be recovered here", error)
         return
     import traceback
 
     # No exc_info: whoever handles the record would have the exception itself, and all that it says.
-    told = scrubbed(hub.reader(root=found.root.uid), "".join(traceback.format_exception(error)))
+    told = scrubbed(host.reader(root=found.root.uid), "".join(traceback.format_exception(error)))
     log.error("run %s could not be recovered here\n%s", visible(found.root.id), story(told))
 
 
@@ -145,10 +145,10 @@ def agent_ended(session: Session, error: Exception) -> str:
 
 
 def hand_ask(
-    hub: Hub, session: Session, tool: str, args: Mapping[str, Any], *, key: Any, kind: str | None, cost: Any
+    host: Host, session: Session, tool: str, args: Mapping[str, Any], *, key: Any, kind: str | None, cost: Any
 ) -> Ask:
     """A call started by hand, of a declared tool or of one declared by being written here."""
-    spec = hub.specs.get(tool)
+    spec = host.specs.get(tool)
     if spec is None:
         if kind not in ("pivot", "read"):
             raise UsageError(
@@ -156,7 +156,7 @@ def hand_ask(
                 hint='kind="pivot" (cannot be taken back) or kind="read"; declare it with a compensation otherwise',
             )
         options = {} if key is None else {"key": key}
-        spec = adhoc_spec(tool, session.veil.hidden, kind=kind, **options)
+        spec = adhoc_spec(tool, session.redactor.hidden, kind=kind, **options)
     elif kind is not None and kind != spec.kind:
         raise UsageError(f"{tool} is declared as {spec.kind}, begin() says {kind}")
     elif key is not None:
@@ -179,11 +179,11 @@ def certain(error: BaseException | str) -> Exception:
     return why
 
 
-def child_of(hub: Hub, session: Session, id: str | None, input: object) -> Flow[tuple[Opened, Session]]:
+def child_of(host: Host, session: Session, id: str | None, input: object) -> Flow[tuple[Opened, Session]]:
     """A run inside this one; without a name the input names it, so that the same request finds it again."""
-    said = input_said(session.veil, session.tenant, input)
+    said = input_said(session.redactor, session.tenant, input)
     session.known.update(said.known)
-    name = id or (f"child-{named_by(said)[:12]}" if said.digest else hub.new_id("child"))
+    name = id or (f"child-{named_by(said)[:12]}" if said.digest else host.new_id("child"))
     return opening.open_child(
         session, id=f"{session.id}/{name}", input=said.text, input_digest=said.digest, given=input, shown=said.shown
     )
@@ -214,50 +214,50 @@ def no_run(id: str) -> UsageError:
     return UsageError(f"there is no run {id!r} in this ledger", hint="rt.runs() lists them; is it the right tenant?")
 
 
-def call_found(hub: Hub, view: View, row: CallRow | None, id: str) -> Call:
+def call_found(host: Host, view: View, row: CallRow | None, id: str) -> Call:
     """The call, which must be there and be this tenant's."""
     if row is None or (view.tenant or "") != row.tenant:
         raise UsageError(f"there is no call {id!r} in this ledger")
-    return call_of(row, hub.specs.get(row.tool))
+    return call_of(row, host.specs.get(row.tool))
 
 
-def value_of(hub: Hub, session: Session, done: Done) -> Any:
+def value_of(host: Host, session: Session, done: Done) -> Any:
     """What a program is given for a call: its result, or the promise of one."""
     spec = session.spec(done.row.tool)
     if spec is None or not spec.is_staging:
         return done.value
     call_id = done.row.id
-    return Staged(call_of(done.row, spec), lambda: staged_now(hub, call_id))
+    return Staged(call_of(done.row, spec), lambda: staged_now(host, call_id))
 
 
-def staged_now(hub: Hub, call_id: str) -> Call:
+def staged_now(host: Host, call_id: str) -> Call:
     """A staged call as it is now, for ``Staged.done``: a property, so it reads in place whatever the colour."""
-    row = hub.hiding.kept.perform(ReadCall(call_id))
+    row = host.hiding.kept.perform(ReadCall(call_id))
     assert row is not None, "a staged call is in the ledger"
-    return call_of(row, hub.specs.get(row.tool))
+    return call_of(row, host.specs.get(row.tool))
 
 
 # ---- recovering ---------------------------------------------------------------------------
 
 
-def abandoned(hub: Hub, view: View, limit: int, agents: Iterable[str]) -> Flow[list[Found]]:
+def abandoned(host: Host, view: View, limit: int, agents: Iterable[str]) -> Flow[list[Found]]:
     """What this process could recover now."""
-    return recovery.find_abandoned(hub.doable, tenant=view.tenant or None, limit=limit, agents=frozenset(agents))
+    return recovery.find_abandoned(host.doable, tenant=view.tenant or None, limit=limit, agents=frozenset(agents))
 
 
-def claim(hub: Hub, found: Found, *, force: bool = False) -> Flow[tuple[RunRow, Lease] | None]:
+def claim(host: Host, found: Found, *, force: bool = False) -> Flow[tuple[RunRow, Lease] | None]:
     """Take one over."""
     return recovery.claim(
-        found, owner=hub.owner, lease_s=hub.lease_s, new_id=hub.new_id, force=force, anchor=hub.anchor
+        found, owner=host.owner, lease_s=host.lease_s, new_id=host.new_id, force=force, anchor=host.anchor
     )
 
 
-def patience(hub: Hub) -> float:
+def patience(host: Host) -> float:
     """How long recovery stands still for one run before it goes on to the next."""
-    return min(hub.wait_s, PATIENCE_S_MAX)
+    return min(host.wait_s, PATIENCE_S_MAX)
 
 
-async def one(hub: Hub, root: str) -> Found | None:
+async def one(host: Host, root: str) -> Found | None:
     """One tree, as recovery sees it; None when it is closed, its owner lives, or it still waits for a person."""
     tree = await ReadRun("", uid=root)
     if tree is None or tree.run.closed_at is not None or tree.run.suspended:
@@ -268,7 +268,7 @@ async def one(hub: Hub, root: str) -> Found | None:
             return None
         dead = tree.run.owner
     needed = {row.tool for row in tree.calls if needs_tool(tree.run, row)}
-    return Found(tree.run, tuple(sorted(set(needed) - hub.doable)), dead)
+    return Found(tree.run, tuple(sorted(set(needed) - host.doable)), dead)
 
 
 # ---- a person's verbs ---------------------------------------------------------------------
@@ -325,20 +325,20 @@ async def decide(
     return await said_to_ledger(DecideCall(call_id, decision, by, why))
 
 
-async def retry(hub: Hub, view: View, call_id: str, *, by: str, why: str, result: object = LOST) -> CallRow:
+async def retry(host: Host, view: View, call_id: str, *, by: str, why: str, result: object = LOST) -> CallRow:
     """A person's word to try again; ``result``: what the call gave back, for a compensation that lacked it."""
     said(by, why)
     row = await own_call(view, call_id)
-    text = None if result is LOST else _given_result(hub, row, result)
+    text = None if result is LOST else _given_result(host, row, result)
     return await said_to_ledger(RetryCall(call_id, by, why, result=text))
 
 
-def _given_result(hub: Hub, row: CallRow, result: object) -> str:
+def _given_result(host: Host, row: CallRow, result: object) -> str:
     """Return a result that a person gives, as it is written down; refuse one that could not be used."""
-    spec = hub.specs.get(row.tool)
+    spec = host.specs.get(row.tool)
     if spec is None:
         raise UsageError(f"this process does not know {row.tool}", hint="give the result where its tool is declared")
-    reader = hub.reader(root=row.root)
+    reader = host.reader(root=row.root)
     if row.state == "compensation_failed" and not result_loss(reader, spec, row):
         raise UsageError(
             f"call {row.id} ({row.tool}) has its result in the ledger: it cannot be given another one",

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from amends.encoding.canonical import Stored, canonical, decode, digest, encode, shape_of_given
 from amends.encoding.chain import proof
 from amends.encoding.dataclass import changed, dataclass
-from amends.encoding.redaction import NO_SECRETS, Known, Veil, with_secrets
+from amends.encoding.redaction import NO_SECRETS, Known, Redactor, with_secrets
 from amends.encoding.secret import MARK, MASK, SEALED, UNREADABLE, Hidden, hidden_by
 from amends.engine.session import Session
 from amends.errors import BadConfig, LedgerCorrupt, LedgerSealed, NotStorable
@@ -61,7 +61,7 @@ class Hiding:
         self.sealing: Sealing | None = None
         self.kept: Store = store
         """The ledger as drivers see it: the store itself where nothing is encrypted."""
-        self.veil = Veil(_patterns(settings["redact"]))
+        self.redactor = Redactor(_patterns(settings["redact"]))
         if keys := settings["encrypt"].value:
             self._encrypt(keys)
         for name, shown in (("secret_key", "(set)"), ("encrypt", self._key_ids())):
@@ -75,7 +75,7 @@ class Hiding:
 
         self.sealing = Sealing(Vault(keys))
         self.kept = SealedStore(self._store, self.sealing)
-        self.veil.vault = self.sealing.vault
+        self.redactor.vault = self.sealing.vault
 
     def check(self, specs: Iterable[Spec]) -> None:
         """Raise what is wrong with what these tools hide; looks at no file."""
@@ -83,7 +83,7 @@ class Hiding:
             self._hides = self._hides or bool(spec.redact)
             if self.sealing is None:
                 check_recoverable(spec)
-        if self._hides or self.veil.is_wide:
+        if self._hides or self.redactor.is_wide:
             self._hides = True
             check_key(self._store, self._key)
 
@@ -94,8 +94,8 @@ class Hiding:
 
     def ready(self) -> None:
         """The key is there, if something is hidden; the ledger must be open."""
-        if self._hides and not self.veil.key:
-            self.veil.key = secret_key(self._store, self._key)
+        if self._hides and not self.redactor.key:
+            self.redactor.key = secret_key(self._store, self._key)
 
 
 def _patterns(setting: Setting) -> Hidden:
@@ -118,11 +118,11 @@ class Said:
     known: Known = NO_SECRETS
 
 
-def input_said(veil: Veil, tenant: str, value: object) -> Said:
+def input_said(redactor: Redactor, tenant: str, value: object) -> Said:
     """A run's input, with what the runtime hides in it hidden."""
     if value is None:
         return Said()
-    shown, known = veil.hide(value, (tenant, "input"), path="input") if veil.is_wide else (value, NO_SECRETS)
+    shown, known = redactor.hide(value, (tenant, "input"), path="input") if redactor.is_wide else (value, NO_SECRETS)
     return Said(encode(shown, path="input"), digest("input", canonical(shown, path="input")), shown, known)
 
 
@@ -141,16 +141,16 @@ def given_to(session: Session, row: RunRow) -> Any:
         return None
     if row.input.startswith(SEALED):
         return UNREADABLE
-    text = session.veil.revealed(row.input)
+    text = session.redactor.revealed(row.input)
     return session.given if MARK in text and session.given is not None else decode(text)
 
 
 def output_said(session: Session, value: object) -> str:
     """A run's output as it is written down: without what this run has hidden."""
     text = encode(value, path="output")
-    if not session.known and not session.veil.is_wide:
+    if not session.known and not session.redactor.is_wide:
         return text
-    return session.veil.kept(Stored(text, None), session.known, (session.tenant, "output")).text or text
+    return session.redactor.kept(Stored(text, None), session.known, (session.tenant, "output")).text or text
 
 
 def output_seen(session: Session, text: str, value: object) -> Any:
@@ -158,14 +158,14 @@ def output_seen(session: Session, text: str, value: object) -> Any:
 
     Where something is hidden the program keeps what it has: the text may lack it.
     """
-    return value if session.known or session.veil.is_wide else decode(text)
+    return value if session.known or session.redactor.is_wide else decode(text)
 
 
 def output_of(session: Session, row: RunRow) -> Any:
     """A run's output as its program gets it."""
     if row.output.startswith(SEALED):
         return UNREADABLE
-    return None if not row.output or lost_at(row.output) is not None else decode(session.veil.revealed(row.output))
+    return None if not row.output or lost_at(row.output) is not None else decode(session.redactor.revealed(row.output))
 
 
 # ---- Where the key that commitments are made with comes from; it is never in the ledger

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from amends.engine.approvals import approval_of, need_of
 from amends.engine.session import Session, ask_for, must_be_readable, request_of
 from amends.errors import ApprovalVoid, BadArguments, LinkVoid, RuleRefused, TransitionRefused, UsageError
-from amends.host.host import Hub, View
+from amends.host.host import Host, View
 from amends.host.listing import APPROVAL_FIELDS, PAGE, Pages, parse_filter
 from amends.host.notices import tell_due
 from amends.ledger.flow import Flow
@@ -37,12 +37,12 @@ from amends.visible import visible
 Verb = Literal["approve", "bypass", "reject", "withdraw"]
 
 
-async def read(hub: Hub, view: View, id: str) -> Approval:
+async def read(host: Host, view: View, id: str) -> Approval:
     """One request."""
-    return _told(hub, await _found(view, id))
+    return _told(host, await _found(view, id))
 
 
-def pages(hub: Hub, view: View, text: str) -> Pages[Approval]:
+def pages(host: Host, view: View, text: str) -> Pages[Approval]:
     """Requests, newest first."""
     wanted = parse_filter(text, APPROVAL_FIELDS, APPROVAL_STATES)
     tenant = view.tenant or ""
@@ -57,11 +57,11 @@ def pages(hub: Hub, view: View, text: str) -> Pages[Approval]:
         return not is_to_be_decided_elsewhere and wanted.takes_approval(found)
 
     first = SearchApprovals(tenant, states, None, PAGE)
-    return Pages(first, then, takes, lambda found: _told(hub, found))
+    return Pages(first, then, takes, lambda found: _told(host, found))
 
 
 async def decide(
-    hub: Hub, view: View, id: str, verb: Verb, *, by: str, why: str, digest: str = "", behalf: str | None = None,
+    host: Host, view: View, id: str, verb: Verb, *, by: str, why: str, digest: str = "", behalf: str | None = None,
     roles: Sequence[str] = (),
 ) -> Approval:  # fmt: skip
     """A person's word on a request; raises ``ApprovalVoid`` when it counts for nothing."""
@@ -76,23 +76,23 @@ async def decide(
     if verb == "reject" and declared and why not in declared:
         known = ", ".join(visible(one, prose=True) for one in declared)
         raise UsageError(f"{visible(why)} is no reason here; reasons are {known}")
-    theirs = (*hub.roles_of(behalf or by), *roles)
+    theirs = (*host.roles_of(behalf or by), *roles)
     word = DecideApproval(id, verb, by, why, digest, behalf or "", tuple(dict.fromkeys(theirs)))
-    return _ruled(hub, await _said(word))
+    return _ruled(host, await _said(word))
 
 
-async def ask_again(hub: Hub, view: View, id: str, *, by: str, why: str) -> Approval:
+async def ask_again(host: Host, view: View, id: str, *, by: str, why: str) -> Approval:
     """Ask anew for what expired."""
     if not by.strip() or not why.strip():
         raise UsageError("a person's word needs who said it (by=) and why (why=)")
     await _found(view, id)
-    ruled = await _said(AskAgain(id, hub.new_id("apr"), hub.new_id("nonce"), by, why))
-    await _tell(hub, ruled)
-    return _ruled(hub, ruled)
+    ruled = await _said(AskAgain(id, host.new_id("apr"), host.new_id("nonce"), by, why))
+    await _tell(host, ruled)
+    return _ruled(host, ruled)
 
 
 async def edit(
-    hub: Hub, view: View, id: str, args: Mapping[str, Any], *, by: str, why: str, roles: Sequence[str] = ()
+    host: Host, view: View, id: str, args: Mapping[str, Any], *, by: str, why: str, roles: Sequence[str] = ()
 ) -> Approval:
     """Refuse a request and make one for these arguments instead."""
     if not by.strip() or not why.strip():
@@ -100,13 +100,13 @@ async def edit(
     found = await _found(view, id)
     row, call = found.approval, found.call
     must_be_readable(call)
-    spec = hub.specs.get(row.tool)
+    spec = host.specs.get(row.tool)
     if spec is None:
         raise UsageError(f"this process does not know {row.tool}: its arguments cannot be checked here")
     tree = await ReadRun(row.tenant, uid=call.root)
     assert tree is not None, "a request names a run of this ledger"
     root = tree.run
-    session = hub.session(root, hub.reader(root).lease, resumed=True)
+    session = host.session(root, host.reader(root).lease, resumed=True)
     try:
         bound = spec.bind((), dict(args))
     except BadArguments as bad:
@@ -116,15 +116,15 @@ async def edit(
     ask = ask_for(session, spec, bound, fn=spec.fn or _nobody, again=call.again or None, parent=call.parent)
     need = await _need_instead(session, spec, ask.fresh(), row)
     instead = AdmitCall(
-        call_id=hub.new_id("call"), run=call.run, root=call.root, owner=by, epoch=root.epoch, tool=spec.name,
+        call_id=host.new_id("call"), run=call.run, root=call.root, owner=by, epoch=root.epoch, tool=spec.name,
         version=spec.version, kind=spec.kind, key=ask.key, ident=ask.ident, digest=ask.digest, args=ask.text,
         scope=spec.scope, declared=spec.declared_key, again=ask.again, parent=ask.parent,
         at_commit=spec.at == "commit", after=spec.after, undoable=spec.compensate is not None, need=need,
     )  # fmt: skip
-    theirs = tuple(dict.fromkeys((*hub.roles_of(by), *roles)))
+    theirs = tuple(dict.fromkeys((*host.roles_of(by), *roles)))
     ruled = await _said(EditApproval(id, by, why, instead, theirs))
-    await _tell(hub, ruled)
-    return _ruled(hub, ruled)
+    await _tell(host, ruled)
+    return _ruled(host, ruled)
 
 
 async def _need_instead(session: Session, spec: Spec, args: Mapping[str, Any], row: ApprovalRow) -> Need:
@@ -141,7 +141,7 @@ async def _need_instead(session: Session, spec: Spec, args: Mapping[str, Any], r
     return replace(need, needed=max(need.needed, ruled.needed), roles=ruled.roles or need.roles, policy=policy, why=why)
 
 
-async def delegate(hub: Hub, view: View, *, by: str, to: str, until: datetime | timedelta | float, why: str) -> None:
+async def delegate(host: Host, view: View, *, by: str, to: str, until: datetime | timedelta | float, why: str) -> None:
     """Let somebody else decide for a person, for a while."""
     if not by.strip() or not to.strip() or not why.strip():
         raise UsageError("a delegation says whose word (by=), to whom (to=) and why (why=)")
@@ -156,10 +156,10 @@ async def delegate(hub: Hub, view: View, *, by: str, to: str, until: datetime | 
         ends = now + (until.total_seconds() if isinstance(until, timedelta) else until)
     if not 0 < ends - now <= AHEAD_MAX_S:
         raise UsageError("a delegation ends in the future, and within a hundred years")
-    await Delegate(hub.new_id("dlg"), view.tenant or "", by, to, ends, why)
+    await Delegate(host.new_id("dlg"), view.tenant or "", by, to, ends, why)
 
 
-async def reconcile_restore(hub: Hub, view: View, *, by: str, why: str) -> int:
+async def reconcile_restore(host: Host, view: View, *, by: str, why: str) -> int:
     """A person has looked at a ledger that was put back: what it still offered is void, and it starts things again."""
     if view.tenant:
         raise UsageError(
@@ -177,8 +177,8 @@ async def reconcile_restore(hub: Hub, view: View, *, by: str, why: str) -> int:
     newest = 0
     while events := await ReadEvents(None, None, newest, PAGE):
         newest = events[-1].seq
-    if hub.anchor is not None:
-        hub.anchor.reset(newest)
+    if host.anchor is not None:
+        host.anchor.reset(newest)
     return voided
 
 
@@ -201,8 +201,8 @@ async def _said(word: StoreOp[Ruled]) -> Ruled:
         raise UsageError(str(no), hint="look at it again with rt.approval(id): it may have moved on") from no
 
 
-def _ruled(hub: Hub, ruled: Ruled) -> Approval:
-    told = _told(hub, Requested(ruled.approval, ruled.call, ruled.now))
+def _ruled(host: Host, ruled: Ruled) -> Approval:
+    told = _told(host, Requested(ruled.approval, ruled.call, ruled.now))
     if ruled.void:
         raise ApprovalVoid(
             told.call.tool, why=ruled.void, approval=told, call=told.call, deciding=True, run_id=told.call.run_id
@@ -210,14 +210,14 @@ def _ruled(hub: Hub, ruled: Ruled) -> Approval:
     return told
 
 
-async def _tell(hub: Hub, ruled: Ruled) -> None:
+async def _tell(host: Host, ruled: Ruled) -> None:
     """A request that a person made anew is told like any other."""
-    if hub.notices.tell is not None:
-        await hub.notices.tell(ruled.approval)
+    if host.notices.tell is not None:
+        await host.notices.tell(ruled.approval)
 
 
-def _told(hub: Hub, found: Requested) -> Approval:
-    return approval_of(found.approval, found.call, hub.specs.get(found.call.tool), found.now)
+def _told(host: Host, found: Requested) -> Approval:
+    return approval_of(found.approval, found.call, host.specs.get(found.call.tool), found.now)
 
 
 # ---- The runtime's verbs about approvals, in both colours: each drives one flow of ``deciding``
@@ -229,7 +229,7 @@ T = TypeVar("T")
 class ApprovalDesk:
     """Blocking."""
 
-    _hub: Hub
+    _hub: Host
     _view: View
 
     if TYPE_CHECKING:
@@ -296,7 +296,7 @@ class ApprovalDesk:
 class AsyncApprovalDesk:
     """The same, awaited."""
 
-    _hub: Hub
+    _hub: Host
     _view: View
 
     if TYPE_CHECKING:
@@ -366,7 +366,7 @@ class AsyncApprovalDesk:
 class NoticeDesk:
     """Blocking."""
 
-    _hub: Hub
+    _hub: Host
     _view: View
 
     if TYPE_CHECKING:
@@ -386,7 +386,7 @@ class NoticeDesk:
 class AsyncNoticeDesk:
     """The same, awaited."""
 
-    _hub: Hub
+    _hub: Host
     _view: View
 
     if TYPE_CHECKING:
@@ -403,28 +403,30 @@ class AsyncNoticeDesk:
         return await self._drive(tell_all(self._hub, self._view, limit))
 
 
-async def redeem(hub: Hub, view: View, token: str, *, by: str, why: str, reason: str, roles: Sequence[str]) -> Approval:
+async def redeem(
+    host: Host, view: View, token: str, *, by: str, why: str, reason: str, roles: Sequence[str]
+) -> Approval:
     """What the link says, said by whoever has it."""
     clocks = await ReadClocks()
-    link = hub.notices.links.read(token, datetime.fromtimestamp(clocks.wall, UTC))
+    link = host.notices.links.read(token, datetime.fromtimestamp(clocks.wall, UTC))
     if link.by and by and _named(by) != _named(link.by):
         raise LinkVoid(f"the link to {link.verb} {link.approval} was made for somebody else", why="other_person")
     who = by or link.by
     if not who.strip():
         raise UsageError("whoever uses a link says who it is (by=): this one was made for nobody in particular")
     if link.verb == "approve":
-        return await decide(hub, view, link.approval, "approve", by=who, why=why, digest=link.digest, roles=roles)
-    shown = await read(hub, view, link.approval)
+        return await decide(host, view, link.approval, "approve", by=who, why=why, digest=link.digest, roles=roles)
+    shown = await read(host, view, link.approval)
     if shown.digest != link.digest:
         raise ApprovalVoid(
             shown.call.tool, why="changed", approval=shown, call=shown.call, deciding=True, run_id=shown.call.run_id
         )
-    return await decide(hub, view, link.approval, "reject", by=who, why=reason, roles=roles)
+    return await decide(host, view, link.approval, "reject", by=who, why=reason, roles=roles)
 
 
-async def tell_all(hub: Hub, view: View, limit: int) -> int:
+async def tell_all(host: Host, view: View, limit: int) -> int:
     """Tell of what nobody was told of; how many requests that were."""
-    return await tell_due(hub.notices, view.tenant or None, limit)
+    return await tell_due(host.notices, view.tenant or None, limit)
 
 
 def _named(person: str) -> str:

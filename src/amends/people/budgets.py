@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from amends.errors import UsageError
-from amends.host.host import Hub, View
+from amends.host.host import Host, View
 from amends.host.listing import BUDGET_FIELDS, CALL_FIELDS, PAGE, Filter, Pages, narrowing, parse_filter
 from amends.ledger.budgets import period_of
 from amends.ledger.changes import RESERVED, read_charge
@@ -29,7 +29,7 @@ PAGES_MAX: Final = 100_000
 """Pages of one listing: a ledger that is longer is looked at with a filter."""
 
 
-async def budget_states(hub: Hub, view: View, text: str) -> list[BudgetState]:
+async def budget_states(host: Host, view: View, text: str) -> list[BudgetState]:
     """Every budget that something was taken of, in its present period; and those declared of which nothing was yet."""
     wanted = parse_filter(text, BUDGET_FIELDS)
     tenant, after, now = view.tenant or "", "", 0.0
@@ -41,8 +41,8 @@ async def budget_states(hub: Hub, view: View, text: str) -> list[BudgetState]:
             break
         after = page[-1].name
     slices = groupby(rows, key=lambda row: row.name.partition("/")[0])
-    found = [_by_now(_state(list(mine)), hub.budgets) for _, mine in slices]
-    found += _untouched(hub.budgets, found, now, has_tenant=bool(tenant))
+    found = [_by_now(_state(list(mine)), host.budgets) for _, mine in slices]
+    found += _untouched(host.budgets, found, now, has_tenant=bool(tenant))
     return sorted((one for one in found if _takes(wanted, one, now)), key=_order)
 
 
@@ -154,7 +154,7 @@ class BudgetDesk:
     """What a blocking runtime tells of money and of whatever else is counted."""
 
     if TYPE_CHECKING:
-        _hub: Hub
+        _hub: Host
         _view: View
 
         def _drive(self, flow: Flow[T]) -> T: ...
@@ -172,7 +172,7 @@ class AsyncBudgetDesk:
     """The same, awaited."""
 
     if TYPE_CHECKING:
-        _hub: Hub
+        _hub: Host
         _view: View
 
         async def _drive(self, flow: Flow[T]) -> T: ...

@@ -12,7 +12,7 @@ from amends.engine.recovery import recover_tree
 from amends.engine.session import call_of, known_of, moment, told_result
 from amends.errors import LedgerError, UsageError, shown
 from amends.host import runs
-from amends.host.host import Hub, View
+from amends.host.host import Host, View
 from amends.host.listing import CALL_FIELDS, PAGE, Pages, narrowing, parse_filter
 from amends.host.requests import adhoc_spec
 from amends.host.runs import claim, one, own_call, patience, said, said_to_ledger
@@ -51,7 +51,7 @@ YOUR_WHY: Final = "..."
 # ---- what is known ------------------------------------------------------------------------
 
 
-def doubt_pages(hub: Hub, view: View, text: str) -> Pages[Doubt]:
+def doubt_pages(host: Host, view: View, text: str) -> Pages[Doubt]:
     """Doubts, newest first."""
     wanted = parse_filter(text, CALL_FIELDS)
     states = tuple(state for state in DOUBTFUL if not wanted.states or state in wanted.states)
@@ -63,7 +63,7 @@ def doubt_pages(hub: Hub, view: View, text: str) -> Pages[Doubt]:
         return SearchCalls(tenant, states, row.seq, PAGE)
 
     def make(row: CallRow) -> Doubt:
-        return doubt_of(row, hub.specs.get(row.tool))
+        return doubt_of(row, host.specs.get(row.tool))
 
     def takes(row: CallRow) -> bool:
         return not row.is_loaded and wanted.takes_call(row)  # another ledger's doubt is settled there
@@ -118,19 +118,19 @@ def _probe_of(spec: Spec | None, row: CallRow) -> ProbeSpec | None:
     return spec.probe
 
 
-async def probe(hub: Hub, view: View, call_id: str) -> Probed[Any]:
+async def probe(host: Host, view: View, call_id: str) -> Probed[Any]:
     """Ask the world about a call; decides nothing, and is kept as evidence of its doubt."""
     row = await own_call(view, call_id)
-    spec = hub.specs.get(row.tool)
+    spec = host.specs.get(row.tool)
     asked = _probe_of(spec, row)
     if spec is None or asked is None:
         undoing = row.state.startswith("compensation")
         return Unknown(f"{'the compensation of ' if undoing else ''}{row.tool} has no probe here")
-    reader = replace(hub.reader(root=row.root), lease=Lease(row.root, "", -1, hub.lease_s, float("inf")))
+    reader = replace(host.reader(root=row.root), lease=Lease(row.root, "", -1, host.lease_s, float("inf")))
     answer = await ask_probe(reader, spec, asked, row)
     if row.in_question:
         why = shown(answer.result) if isinstance(answer, Happened) else getattr(answer, "why", "")
-        word, why = type(answer).__name__.lower(), hub.veil.scrub(why, known_of(reader, row))
+        word, why = type(answer).__name__.lower(), host.redactor.scrub(why, known_of(reader, row))
         await NoteProbe(row.id, row.in_question, row.probes, word, why, None, by="person", paced=False)
     return answer
 
@@ -138,7 +138,7 @@ async def probe(hub: Hub, view: View, call_id: str) -> Probed[Any]:
 # ---- the word -----------------------------------------------------------------------------
 
 
-async def resolve(hub: Hub, view: View, call_id: str, answer: Probed[Any], *, by: str, why: str) -> CallRow:
+async def resolve(host: Host, view: View, call_id: str, answer: Probed[Any], *, by: str, why: str) -> CallRow:
     """A person's word on a doubt."""
     said(by, why)
     row = await own_call(view, call_id)
@@ -147,8 +147,8 @@ async def resolve(hub: Hub, view: View, call_id: str, answer: Probed[Any], *, by
     match answer:
         case Happened():
             to = "compensated" if undoing else "succeeded"
-            spec = hub.specs.get(row.tool) or adhoc_spec(row.tool, hub.veil.hidden, kind="pivot")
-            text, loss = told_result(hub.reader(root=row.root), spec, row, answer.result)
+            spec = host.specs.get(row.tool) or adhoc_spec(row.tool, host.redactor.hidden, kind="pivot")
+            text, loss = told_result(host.reader(root=row.root), spec, row, answer.result)
         case Absent():
             to = "compensation_failed" if undoing else "failed"
             if row.kind == "retriable" and not undoing:
@@ -181,7 +181,7 @@ async def accept(view: View, call_id: str, *, by: str, why: str) -> CallRow:
 # ---- beforehand ---------------------------------------------------------------------------
 
 
-async def preview(hub: Hub, view: View, call_id: str, agents: Collection[str]) -> Preview:
+async def preview(host: Host, view: View, call_id: str, agents: Collection[str]) -> Preview:
     """What the run would do next for each answer, by rehearsing it."""
     row = await own_call(view, call_id)
     if row.state not in (*DOUBTFUL, "compensation_failed"):
@@ -194,9 +194,11 @@ async def preview(hub: Hub, view: View, call_id: str, agents: Collection[str]) -
     clocks = await ReadClocks()
     around = await _around(tree)
     answers: tuple[Probed[Any], ...] = (Happened(None), Absent(), Unknown())
-    plays = [Rehearsal(hub, tree, clocks, probes_say=Unknown("assumed"), around=around) for _ in answers]
-    ends = [_rehearsed(hub, view, tree, row, answer, agents, play) for answer, play in zip(answers, plays, strict=True)]
-    return Preview(call_of(row, hub.specs.get(row.tool)), *ends)
+    plays = [Rehearsal(host, tree, clocks, probes_say=Unknown("assumed"), around=around) for _ in answers]
+    ends = [
+        _rehearsed(host, view, tree, row, answer, agents, play) for answer, play in zip(answers, plays, strict=True)
+    ]
+    return Preview(call_of(row, host.specs.get(row.tool)), *ends)
 
 
 async def _around(tree: Tree) -> Around:
@@ -219,22 +221,22 @@ async def _around(tree: Tree) -> Around:
 
 
 def _rehearsed(
-    hub: Hub, view: View, tree: Tree, row: CallRow, answer: Probed[Any], agents: Collection[str], play: Rehearsal
+    host: Host, view: View, tree: Tree, row: CallRow, answer: Probed[Any], agents: Collection[str], play: Rehearsal
 ) -> Next:
     """As ``resolve`` does it: the word, then whatever this process may go on with."""
     try:
-        play.play(resolve(hub, view, row.id, answer, by=WHO, why=YOUR_WHY))
+        play.play(resolve(host, view, row.id, answer, by=WHO, why=YOUR_WHY))
     except UsageError as no:
         return Next(row.state, tree.run.state, refused=str(no))  # type: ignore[arg-type]  # the ledger's own words
-    found = play.play(one(hub, row.root))
+    found = play.play(one(host, row.root))
     if found is None:
         return _next(play, row, "here" if play.stage.runs[row.root].closed_at is not None else "owner")
     if found.missing:
         return _next(play, row, "worker")
-    claimed = play.play(claim(hub, found, force=True))
+    claimed = play.play(claim(host, found, force=True))
     assert claimed is not None, "a run that nobody owns can be claimed"
     root, lease = claimed
-    session = play.played(root, lease, wait_s=patience(hub))
+    session = play.played(root, lease, wait_s=patience(host))
     if isinstance(answer, Happened):
         session.memory.keep_result(row.id, answer.result)  # whoever says that it happened also says its result
     who = "here"
@@ -261,7 +263,7 @@ class DoubtDesk:
     """What a blocking runtime lets a person see and say of what is in doubt, stands, or is to be taken back."""
 
     if TYPE_CHECKING:
-        _hub: Hub
+        _hub: Host
         _view: View
 
         def _drive(self, flow: Flow[T]) -> T: ...
@@ -339,7 +341,7 @@ class AsyncDoubtDesk:
     """The same for an async runtime, awaited."""
 
     if TYPE_CHECKING:
-        _hub: Hub
+        _hub: Host
         _view: View
 
         async def _drive(self, flow: Flow[T]) -> T: ...

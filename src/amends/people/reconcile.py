@@ -15,12 +15,12 @@ from typing import Any, Final, Literal, TypeAlias
 
 from amends.encoding.canonical import canonical, digest_of, head
 from amends.encoding.dataclass import dataclass, field
-from amends.encoding.redaction import Veil
+from amends.encoding.redaction import Redactor
 from amends.encoding.secret import Secret
 from amends.engine.doubts import ask_probe
 from amends.engine.session import Session, call_of, decode_args, hidden_effect, provider_key
 from amends.errors import BadArguments, NotStorable, ToolError, UsageError
-from amends.host.host import Hub, View
+from amends.host.host import Host, View
 from amends.host.runs import declared_as
 from amends.ledger.operations import SearchCalls
 from amends.ledger.rows import CallRow
@@ -39,9 +39,9 @@ GONE: Final = frozenset({"failed", "backing_off", "compensated", "refused", "dro
 DOUBTFUL: Final = frozenset({"in_doubt", "compensation_in_doubt"})
 
 
-async def reconcile(hub: Hub, view: View, tool: object, *, limit: int = 10_000) -> Reconciliation:
+async def reconcile(host: Host, view: View, tool: object, *, limit: int = 10_000) -> Reconciliation:
     """What the ledger and the world disagree about, for one tool; ``limit``: how many calls a probe is asked about."""
-    spec = hub.named(tool if isinstance(tool, str) else declared_as(tool)[0].name)
+    spec = host.named(tool if isinstance(tool, str) else declared_as(tool)[0].name)
     if spec.kind == "read":
         raise UsageError(f"{spec.name} is a read: it has no effects to compare")
     if spec.list_effects is None and spec.probe is None:
@@ -56,8 +56,8 @@ async def reconcile(hub: Hub, view: View, tool: object, *, limit: int = 10_000) 
     effects = None if spec.list_effects is None else await _listed(spec, view.tenant or "")
     after = await _calls(spec.name)
     now = (await ReadClocks()).wall
-    book = _Book(spec, view.tenant or "", now, _both(before, after), after, hub.veil, _grouped(spec, after))
-    reader = replace(hub.reader(), lease=Lease("", "", -1, hub.lease_s, float("inf")))
+    book = _Book(spec, view.tenant or "", now, _both(before, after), after, host.redactor, _grouped(spec, after))
+    reader = replace(host.reader(), lease=Lease("", "", -1, host.lease_s, float("inf")))
     if effects is not None:
         _compare(book, effects)
     await _ask(book, reader, listed=effects is not None, limit=limit)
@@ -163,7 +163,7 @@ class _Book:
     now: float
     said: Mapping[str, Standing]
     rows: list[CallRow]
-    veil: Veil
+    redactor: Redactor
     groups: Mapping[str, list[CallRow]]
     """By what names them, newest first."""
     missing: list[tuple[CallRow, str]] = field(default_factory=list)
@@ -230,7 +230,7 @@ def _named(book: _Book, effect: Any) -> str:
             f"list_effects of {spec.name} gave {type(effect).__name__}; an effect is the key that the body was handed "
             "(current_call().key), or a dict of the arguments that identify it"
         )
-    shown = hidden_effect(book.veil, book.tenant, spec, effect)
+    shown = hidden_effect(book.redactor, book.tenant, spec, effect)
     try:
         return _identity(spec, shown)
     except (BadArguments, NotStorable, LookupError, TypeError, AttributeError) as error:

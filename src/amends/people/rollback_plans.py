@@ -13,7 +13,7 @@ from amends.encoding.secret import MARK
 from amends.engine.rollback import leftovers, roll_back
 from amends.engine.session import Session, call_of, read_tree
 from amends.errors import RunEnded, StalePlan, UsageError
-from amends.host.host import Hub, View
+from amends.host.host import Host, View
 from amends.host.runs import found, own_run, said
 from amends.ledger.changes import tree_mark
 from amends.ledger.flow import Flow, Op, run_flow
@@ -133,11 +133,11 @@ class Rehearsal:
     """A driver that starts nothing: bodies and compensations succeed, and what a probe says is assumed."""
 
     def __init__(
-        self, hub: Hub, tree: Tree, clocks: Clocks, *, probes_say: Absent | Unknown, around: Around = NOTHING_AROUND
+        self, host: Host, tree: Tree, clocks: Clocks, *, probes_say: Absent | Unknown, around: Around = NOTHING_AROUND
     ) -> None:
         # Ledger time is whole microseconds. Here nothing takes time: what is due now must not be due in a part of one.
         wall = moment(max(clocks.wall, tree.now))
-        self._hub, self._clocks, self._probes_say = hub, replace(clocks, wall=wall), probes_say
+        self._hub, self._clocks, self._probes_say = host, replace(clocks, wall=wall), probes_say
         self.stage = Stage(tree, wall, around)
         self.does: list[Planned] = []
         self._known = {call.id: call for call in tree.calls}
@@ -249,13 +249,13 @@ def named(spec: Spec | None, what: Doing, fn: Callable[..., Any]) -> str:
 HASH_CHARS: Final = 32
 
 
-async def plan_rollback(hub: Hub, view: View, run_id: str) -> RollbackPlan:
+async def plan_rollback(host: Host, view: View, run_id: str) -> RollbackPlan:
     """What ``rollback`` would do now, and the hash that binds it."""
     tree = await _root_tree(view, run_id)
-    return _planned(hub, tree, await ReadForks(tree.run.root), await kin_of(tree.run), await ReadClocks())
+    return _planned(host, tree, await ReadForks(tree.run.root), await kin_of(tree.run), await ReadClocks())
 
 
-async def rollback_planned(hub: Hub, view: View, run_id: str, *, plan: str, by: str, why: str) -> str:
+async def rollback_planned(host: Host, view: View, run_id: str, *, plan: str, by: str, why: str) -> str:
     """Make rollback the run's goal, if the run still stands where it was planned; returns its root."""
     said(by, why)
     given: Any = plan
@@ -264,14 +264,14 @@ async def rollback_planned(hub: Hub, view: View, run_id: str, *, plan: str, by: 
     tree = await _root_tree(view, run_id)
     _refuse_ended(tree.run)
     forks = await ReadForks(tree.run.root)
-    newest = _planned(hub, tree, forks, await kin_of(tree.run), await ReadClocks())
+    newest = _planned(host, tree, forks, await kin_of(tree.run), await ReadClocks())
     if newest.hash != plan:
         raise StalePlan(plan, now=newest.hash, run_id=run_id)
     # Between that look and this word the run may move: the ledger compares once more, in the transaction that decides.
     mark = tree_mark(tree.runs, tree.calls, forks)
     asked = await BeginRollback(tree.run.uid, by, why, person=True, plan=plan, mark=mark)
     if asked.how == "stale":
-        newest = await plan_rollback(hub, view, run_id)
+        newest = await plan_rollback(host, view, run_id)
         raise StalePlan(plan, now=newest.hash, run_id=run_id)
     if asked.how in ("refused", "ended"):
         _refuse_ended(asked.run)
@@ -302,16 +302,16 @@ def _refuse_ended(run: RunRow) -> None:
 # ---- the plan -----------------------------------------------------------------------------
 
 
-def _planned(hub: Hub, tree: Tree, forks: list[RunRow], around: Around, clocks: Clocks) -> RollbackPlan:
+def _planned(host: Host, tree: Tree, forks: list[RunRow], around: Around, clocks: Clocks) -> RollbackPlan:
     mark = tree_mark(tree.runs, tree.calls, forks)
     no = refusal(tree.run)
     if no:
         # What stood when the pivot passed, or the run ended, stands: there is no order to show.
-        left = tuple(Residue(_call(hub, row), no) for row in tree.calls if _stands(row))
+        left = tuple(Residue(_call(host, row), no) for row in tree.calls if _stands(row))
         plan = RollbackPlan(tree.run.id, "", cannot=left, refused=no, state=tree.run.state)  # type: ignore[arg-type]
         return _hashed(plan, mark)
-    rehearsal = Rehearsal(hub, tree, clocks, probes_say=Absent(), around=around)
-    running = _take_stage(hub, rehearsal, tree, clocks)
+    rehearsal = Rehearsal(host, tree, clocks, probes_say=Absent(), around=around)
+    running = _take_stage(host, rehearsal, tree, clocks)
     root = rehearsal.stage.runs[tree.run.uid]
     session = rehearsal.session(root, wait_s=float("inf"))
     rehearsal.play(roll_back(session, by=WHO, why=WHO, person=True))  # by a person's word, whoever stands on it
@@ -320,24 +320,24 @@ def _planned(hub: Hub, tree: Tree, forks: list[RunRow], around: Around, clocks: 
         tree.run.id,
         "",
         compensations=tuple(one for one in rehearsal.does if one.what == "compensate"),
-        cannot=_left(hub, tree, after),
-        doubts=_doubts(hub, rehearsal, tree, running),
-        dropped=tuple(_call(hub, row) for row in tree.calls if _is_dropped(row, rehearsal.stage.calls[row.id])),
-        running=tuple(_call(hub, row) for row in running),
+        cannot=_left(host, tree, after),
+        doubts=_doubts(host, rehearsal, tree, running),
+        dropped=tuple(_call(host, row) for row in tree.calls if _is_dropped(row, rehearsal.stage.calls[row.id])),
+        running=tuple(_call(host, row) for row in running),
         state=tree.run.state,  # type: ignore[arg-type]  # the ledger's own words
         forks=tuple(fork.id for fork in forks),
     )
     return _hashed(plan, mark)
 
 
-def _take_stage(hub: Hub, rehearsal: Rehearsal, tree: Tree, clocks: Clocks) -> list[CallRow]:
+def _take_stage(host: Host, rehearsal: Rehearsal, tree: Tree, clocks: Clocks) -> list[CallRow]:
     """Own the copy; what its living owner still runs is taken as landed without an effect, and told."""
     run = tree.run
     if not (run.owner and run.lease_until > tree.now):
         # On the copy nobody waits for a heartbeat: its owner counts as silent for long enough.
         silent = {"silent_boot": clocks.boot, "silent_mono": clocks.mono - run.lease_s, "silent_at": tree.now}
         rehearsal.stage.runs[run.uid] = changed(run, silent)
-        claim = ClaimRun(run.uid, WHO, WHO, hub.lease_s, clocks.boot, clocks.mono, force=True)
+        claim = ClaimRun(run.uid, WHO, WHO, host.lease_s, clocks.boot, clocks.mono, force=True)
         claimed = rehearsal.play(_one(claim))
         assert claimed is not None, "a run without an owner can be claimed"
         return []
@@ -354,16 +354,16 @@ async def _one(op: ClaimRun) -> RunRow | None:
     return await op
 
 
-def _left(hub: Hub, before: Tree, after: Tree) -> tuple[Residue, ...]:
+def _left(host: Host, before: Tree, after: Tree) -> tuple[Residue, ...]:
     doubtful = {row.id for row in before.calls if row.state in ("in_doubt", "started")}
     return tuple(
-        Residue(_call(hub, one.row), one.why)
-        for one in leftovers(hub.reader(after.run), after)
+        Residue(_call(host, one.row), one.why)
+        for one in leftovers(host.reader(after.run), after)
         if not (one.doubtful and one.row.id in doubtful)
     )
 
 
-def _doubts(hub: Hub, rehearsal: Rehearsal, tree: Tree, running: list[CallRow]) -> tuple[Planned, ...]:
+def _doubts(host: Host, rehearsal: Rehearsal, tree: Tree, running: list[CallRow]) -> tuple[Planned, ...]:
     found: list[Planned] = []
     lands = {row.id for row in running}
     for row in tree.calls:
@@ -375,7 +375,7 @@ def _doubts(hub: Hub, rehearsal: Rehearsal, tree: Tree, running: list[CallRow]) 
         if first is not None:
             found.append(first)
         elif not mine:
-            found.append(Planned("ask", _call(hub, row), "", note="it stays as it is until rt.resolve settles it"))
+            found.append(Planned("ask", _call(host, row), "", note="it stays as it is until rt.resolve settles it"))
         else:
             note = "taken back whether it happened or not"
             found.append(Planned(mine[0].what, mine[0].call, mine[0].by, mine[0].args, note))
@@ -394,8 +394,8 @@ def _stands(row: CallRow) -> bool:
     )
 
 
-def _call(hub: Hub, row: CallRow) -> Call:
-    return call_of(row, hub.specs.get(row.tool))
+def _call(host: Host, row: CallRow) -> Call:
+    return call_of(row, host.specs.get(row.tool))
 
 
 def _hashed(plan: RollbackPlan, mark: str) -> RollbackPlan:

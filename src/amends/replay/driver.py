@@ -41,7 +41,7 @@ from amends.errors import (
     words_of,
 )
 from amends.host import runs
-from amends.host.host import Hub, View
+from amends.host.host import Host, View
 from amends.host.secrets import Said, input_said
 from amends.ledger.flow import Flow, Op
 from amends.ledger.operations import NoteValue, ReadEvents, ReadRun, SearchCalls, Tree
@@ -158,20 +158,20 @@ async def read_from_ledger(view: View, run_id: str) -> Record:
     return read_record(tree, events)
 
 
-async def read(hub: Hub, view: View, run_id: str) -> Source:
+async def read(host: Host, view: View, run_id: str) -> Source:
     """What a replay of this run needs, read before it begins: during it nobody asks the ledger."""
     record = await read_from_ledger(view, run_id)
     if record.run.forked_from:  # what it had read before it was forked stands in the record of another run
-        record.values = await recorded_values(hub.reader(record.run))
-    return record, await calls_of_ledger(hub, record.tree)
+        record.values = await recorded_values(host.reader(record.run))
+    return record, await calls_of_ledger(host, record.tree)
 
 
-def unpacked(hub: Hub, bundle: bytes, run_id: str = "") -> Source:
+def unpacked(host: Host, bundle: bytes, run_id: str = "") -> Source:
     """The same from an exported bundle; ``run_id``: which of its runs, where it has several."""
     from amends.audit.bundles import unpack  # here: who replays from a ledger needs no zips
 
-    if hub.hides:
-        hub.ready()  # what is hidden is compared by commitments, which take the ledger's key
+    if host.hides:
+        host.ready()  # what is hidden is compared by commitments, which take the ledger's key
     trees = unpack(bundle)
     newest = {tree.root.id: tree for tree in sorted(trees, key=lambda tree: tree.root.generation)}
     ids = [run_id] if run_id in newest else list(newest)
@@ -180,7 +180,7 @@ def unpacked(hub: Hub, bundle: bytes, run_id: str = "") -> Source:
         raise UsageError(f"the bundle has {has}: which one?", hint="export one run, or name one of these")
     chosen = newest[ids[0]]
     others = {row.key: row for tree in trees if tree is not chosen for row in tree.calls if row.scope == "ledger"}
-    return _opened(hub, chosen.runs[0], chosen), others
+    return _opened(host, chosen.runs[0], chosen), others
 
 
 def runs_in(bundle: bytes) -> list[str]:
@@ -190,17 +190,17 @@ def runs_in(bundle: bytes) -> list[str]:
     return list(dict.fromkeys(tree.root.id for tree in unpack(bundle)))
 
 
-def _opened(hub: Hub, root: RunRow, found: Any) -> Record:
+def _opened(host: Host, root: RunRow, found: Any) -> Record:
     """One tree of a bundle as the ledger that wrote it would read it, if this process has its keys."""
     rows = (found.runs, found.calls, found.events, found.approvals)
-    runs, calls, events, approvals = rows if hub.hiding.sealing is None else hub.hiding.sealing.opened(rows)
+    runs, calls, events, approvals = rows if host.hiding.sealing is None else host.hiding.sealing.opened(rows)
     tree = Tree(runs[0], tuple(runs), tuple(calls), root.closed_at or root.created_at, (), tuple(approvals))
     return read_record(tree, events)
 
 
-async def calls_of_ledger(hub: Hub, tree: Tree) -> dict[str, CallRow]:
+async def calls_of_ledger(host: Host, tree: Tree) -> dict[str, CallRow]:
     """Calls of other runs that may have answered this one, by key: of tools that are once in the ledger."""
-    tools = [spec.name for spec in hub.specs.values() if spec.scope == "ledger"]
+    tools = [spec.name for spec in host.specs.values() if spec.scope == "ledger"]
     found: dict[str, CallRow] = {}
     for tool in tools:
         before: int | None = None
@@ -230,11 +230,11 @@ def begun(record: Record, others: dict[str, CallRow], *, until: str | None, stri
     return replay
 
 
-def session_of(hub: Hub, replay: Replay) -> Session:
+def session_of(host: Host, replay: Replay) -> Session:
     """The recorded run as the engine sees it: with its own names, so that requests have theirs, and no lease."""
     row = replay.record.run
-    lease = Lease(row.root, "", -1, hub.lease_s, 0.0, lost=True)
-    session = hub.session(row, lease, resumed=replay.record.resumed)
+    lease = Lease(row.root, "", -1, host.lease_s, 0.0, lost=True)
+    session = host.session(row, lease, resumed=replay.record.resumed)
     session.budgets, session.rules, session.tell, session.anchor = (), (), None, None
     session.readings.recorded = replay.record.values
     session.state = "open"
@@ -279,7 +279,7 @@ def in_turn(replay: Replay, flows: Sequence[Flow[Any]], perform: Callable[[Op[An
 def child_row(replay: Replay, session: Session, id: str | None, input: object) -> tuple[RunRow, Session]:
     """The recorded run inside this one that is opened next by this name; raises ``Diverged`` where there is none."""
     replay.check()
-    said = input_said(session.veil, session.tenant, input)
+    said = input_said(session.redactor, session.tenant, input)
     record = replay.record
     name = id or (f"child-{said.digest[:12]}" if said.digest else "")
     full = f"{session.id}/{name}"
@@ -377,7 +377,7 @@ def _check_end(
         replay.stop(other_end(record, session.id, "committed", now))
 
 
-def open_again(hub: Hub, replay: Replay, session: Session, id: str | None, input: object, *, block: bool) -> bool:
+def open_again(host: Host, replay: Replay, session: Session, id: str | None, input: object, *, block: bool) -> bool:
     """Whether ``rt.run(...)`` inside a replay opens the run that is replayed: its program does that itself, once.
 
     Once more where it has let the run go and went on with it, as a server does with each request. Raises ``Diverged``
@@ -389,7 +389,7 @@ def open_again(hub: Hub, replay: Replay, session: Session, id: str | None, input
     row = replay.record.run
     if id is not None and id != row.id:
         replay.stop(no_such_child(replay.record, session, id))
-    said = input_said(hub.veil, row.tenant, input)
+    said = input_said(host.redactor, row.tenant, input)
     if said.digest != row.input_digest:
         recorded = decode(row.input) if row.input else None
         replay.stop(other_input(replay.record, row.id, recorded, said.shown))
@@ -400,7 +400,7 @@ def open_again(hub: Hub, replay: Replay, session: Session, id: str | None, input
 # ---- what a run tells of itself -----------------------------------------------------------
 
 
-def report_now(hub: Hub, replay: Replay) -> Report:
+def report_now(host: Host, replay: Replay) -> Report:
     """What the run had done when its program had come as far as it has; after its end, what became of it."""
     record, tree = replay.record, replay.record.tree
     if not replay.over:
@@ -409,19 +409,19 @@ def report_now(hub: Hub, replay: Replay) -> Report:
         root = changed(runs[0], {"state": state_now(replay, runs[0].uid), "output": "", "goal": "", "closed_at": None})
         calls = tuple(row for row in tree.calls if row.id in seen)
         tree = Tree(root, (root, *runs[1:]), calls, tree.now, (), tree.approvals)
-    return report_of(hub.reader(record.run), tree, ledger=hub.store.url)
+    return report_of(host.reader(record.run), tree, ledger=host.store.url)
 
 
-def report_named(hub: Hub, replay: Replay, run_id: str) -> Report | None:
+def report_named(host: Host, replay: Replay, run_id: str) -> Report | None:
     """What ``rt.report`` says of the run that is replayed; None: it is about another one."""
     if run_id != replay.record.run.id:
         return None
     if not (replay.opened or replay.asked or replay.record.resumed):
         raise UsageError(f"there is no run {run_id!r} in this ledger")
-    return report_now(hub, replay)
+    return report_now(host, replay)
 
 
-def taken_back(hub: Hub, replay: Replay, session: Session, why: str) -> RolledBack | RunBlocked:
+def taken_back(host: Host, replay: Replay, session: Session, why: str) -> RolledBack | RunBlocked:
     """The end that a program asked for itself."""
     record, uid = replay.record, session.uid
     replay.raised = True
@@ -436,16 +436,16 @@ def taken_back(hub: Hub, replay: Replay, session: Session, why: str) -> RolledBa
     replay.over = replay.over or not session.above
     count = sum(row.state == "compensated" for row in record.tree.calls if uid == record.run.uid or row.run == uid)
     words = f"run {session.id} was taken back ({why}): {count} call{'' if count == 1 else 's'} compensated"
-    return RolledBack(words, report=report_now(hub, replay), run_id=session.id)
+    return RolledBack(words, report=report_now(host, replay), run_id=session.id)
 
 
-def staged_now(hub: Hub, replay: Replay, call_id: str) -> Call:
+def staged_now(host: Host, replay: Replay, call_id: str) -> Call:
     """A staged call as it stood when the program had come as far as it has."""
     entry = replay.record.by_call[call_id]
     row = entry.row
     assert row is not None, "a staged call is a call"
     landed = replay.reached >= entry.landed_at or (replay.over and row.state == "succeeded")
-    return call_of(row if landed else as_staged(row), hub.specs.get(row.tool))
+    return call_of(row if landed else as_staged(row), host.specs.get(row.tool))
 
 
 def state_now(replay: Replay, uid: str) -> str:

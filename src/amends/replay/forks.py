@@ -15,7 +15,7 @@ from amends.encoding.secret import SEALED, UNREADABLE
 from amends.engine.answers import info_of
 from amends.engine.session import Session, call_of, error_text
 from amends.errors import CannotFork, RunConflict, UsageError
-from amends.host.host import Hub, View, run_id_of
+from amends.host.host import Host, View, run_id_of
 from amends.host.runs import found
 from amends.ledger.changes import read_charge
 from amends.ledger.flow import Flow
@@ -416,7 +416,7 @@ def _two_costs(
 # ---- Forking and comparing as flows, for both colours of the runtime
 
 
-def fork_verb(hub: Hub, view: View, run_id: Any, *, at: Any, id: Any) -> Flow[str]:
+def fork_verb(host: Host, view: View, run_id: Any, *, at: Any, id: Any) -> Flow[str]:
     """See ``rt.fork``."""
     if not isinstance(at, str) or not at:
         raise UsageError(f"at is the id of the last call that the fork shares, not {at!r}")
@@ -426,17 +426,17 @@ def fork_verb(hub: Hub, view: View, run_id: Any, *, at: Any, id: Any) -> Flow[st
         at=at,
         id=None if id is None else run_id_of(id),
         principal=view.principal or "",
-        by=view.principal or hub.owner,
-        new_id=hub.new_id,
+        by=view.principal or host.owner,
+        new_id=host.new_id,
     )
-    return fork(hub.reader(), wish)
+    return fork(host.reader(), wish)
 
 
-async def compare_verb(hub: Hub, view: View, left: str, right: str) -> Comparison:
+async def compare_verb(host: Host, view: View, left: str, right: str) -> Comparison:
     """See ``rt.compare``."""
     one = found(await ReadRun(view.tenant or "", run_id_of(left)), left)
     other = found(await ReadRun(view.tenant or "", run_id_of(right)), right)
-    return compare(hub.reader(), one, other)
+    return compare(host.reader(), one, other)
 
 
 async def forks_on(tree: Tree) -> list[RunRow]:
@@ -454,7 +454,7 @@ class ForkDesk:
     """What a blocking runtime lets somebody try again from a point of a past run, and see side by side."""
 
     if TYPE_CHECKING:
-        _hub: Hub
+        _hub: Host
         _view: View
 
         def _drive(self, flow: Flow[T]) -> T: ...
@@ -476,7 +476,7 @@ class AsyncForkDesk:
     """The same for an async runtime, awaited."""
 
     if TYPE_CHECKING:
-        _hub: Hub
+        _hub: Host
         _view: View
 
         async def _drive(self, flow: Flow[T]) -> T: ...

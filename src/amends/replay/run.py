@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 from amends.engine.call import Done
 from amends.engine.session import Session, call_of
 from amends.host import runs
-from amends.host.host import Hub
+from amends.host.host import Host
 from amends.host.requests import direct_ask
 from amends.ledger.flow import Flow, Op, run_flow
 from amends.ledger.rows import RunRow
@@ -31,10 +31,10 @@ T = TypeVar("T")
 
 
 @contextmanager
-def opened(hub: Hub, replay: Replay) -> Iterator[Run]:
+def opened(host: Host, replay: Replay) -> Iterator[Run]:
     """The recorded run in its block: what the program asks for is answered, and it reaches nothing else."""
-    session = driver.session_of(hub, replay)
-    run = ReplayRun(hub, replay, session, replay.record.run)
+    session = driver.session_of(host, replay)
+    run = ReplayRun(host, replay, session, replay.record.run)
     home = threading.current_thread()
     replay.alone = lambda: threading.current_thread() is home and not born_in(replay)
     scope = enter_block(run)
@@ -57,8 +57,8 @@ class ReplayRun(Run):
 
     _is_replay = True
 
-    def __init__(self, hub: Hub, replay: Replay, session: Session, row: RunRow) -> None:
-        super().__init__(hub, None, session, row, over=False)  # type: ignore[arg-type]  # it drives its flows itself
+    def __init__(self, host: Host, replay: Replay, session: Session, row: RunRow) -> None:
+        super().__init__(host, None, session, row, over=False)  # type: ignore[arg-type]  # it drives its flows itself
         self._replay = replay
         self._output = self._output_was = None
         self._output_gone = None
@@ -155,8 +155,8 @@ class ReplayRun(Run):
         spec = self._session.spec(done.row.tool)
         if spec is None or not spec.is_staging:
             return done.value
-        hub, replay, call_id = self._hub, self._replay, done.row.id
-        return Staged(call_of(done.row, spec), lambda: driver.staged_now(hub, replay, call_id))
+        host, replay, call_id = self._hub, self._replay, done.row.id
+        return Staged(call_of(done.row, spec), lambda: driver.staged_now(host, replay, call_id))
 
     def _check_here(self) -> None:
         runs.refuse_forked(self._pid, self.id)
@@ -191,10 +191,10 @@ class ReplayedAttempt(Attempt):
 
 
 @asynccontextmanager
-async def opened_async(hub: Hub, replay: Replay) -> AsyncIterator[AsyncRun]:
+async def opened_async(host: Host, replay: Replay) -> AsyncIterator[AsyncRun]:
     """The recorded run in its block: what the program asks for is answered, and it reaches nothing else."""
-    session = driver.session_of(hub, replay)
-    run = AsyncReplayRun(hub, replay, session, replay.record.run)
+    session = driver.session_of(host, replay)
+    run = AsyncReplayRun(host, replay, session, replay.record.run)
     replay.alone = lambda: len(asyncio.all_tasks()) == 1
     scope = enter_block(run)
     try:
@@ -215,8 +215,8 @@ class AsyncReplayRun(AsyncRun):
 
     _is_replay = True
 
-    def __init__(self, hub: Hub, replay: Replay, session: Session, row: RunRow) -> None:
-        super().__init__(hub, None, session, row, over=False)  # type: ignore[arg-type]  # it drives its flows itself
+    def __init__(self, host: Host, replay: Replay, session: Session, row: RunRow) -> None:
+        super().__init__(host, None, session, row, over=False)  # type: ignore[arg-type]  # it drives its flows itself
         self._replay = replay
         self._output = self._output_was = None
         self._output_gone = None
@@ -326,8 +326,8 @@ class AsyncReplayRun(AsyncRun):
         spec = self._session.spec(done.row.tool)
         if spec is None or not spec.is_staging:
             return done.value
-        hub, replay, call_id = self._hub, self._replay, done.row.id
-        return Staged(call_of(done.row, spec), lambda: driver.staged_now(hub, replay, call_id))
+        host, replay, call_id = self._hub, self._replay, done.row.id
+        return Staged(call_of(done.row, spec), lambda: driver.staged_now(host, replay, call_id))
 
     async def _check_here(self) -> None:
         runs.refuse_forked(self._pid, self.id)

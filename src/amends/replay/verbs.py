@@ -18,7 +18,7 @@ from amends.report import Replayed
 from amends.tools.tool import caller_here
 
 if TYPE_CHECKING:
-    from amends.host.host import Hub, View
+    from amends.host.host import Host, View
     from amends.ledger.flow import Flow
     from amends.report import Report
     from amends.run import AsyncRun, Run
@@ -59,7 +59,7 @@ class ReplayDesk:
     """What a blocking runtime does with a record besides showing it."""
 
     if TYPE_CHECKING:
-        _hub: Hub
+        _hub: Host
         _view: View
 
         def _drive(self, flow: Flow[T]) -> T: ...
@@ -131,7 +131,7 @@ class AsyncReplayDesk:
     """The same, awaited."""
 
     if TYPE_CHECKING:
-        _hub: Hub
+        _hub: Host
         _view: View
 
         async def _drive(self, flow: Flow[T]) -> T: ...
@@ -242,7 +242,7 @@ def arguments(fn: Callable[..., object], run: Any, row: RunRow) -> tuple[tuple[A
     hints = _hints(fn)
     if len(needed) == 1 and _is_run(needed[0], hints):
         return _given(needed[0], run)
-    text = run._session.veil.revealed(row.input) if row.input and lost_at(row.input) is None else ""
+    text = run._session.redactor.revealed(row.input) if row.input and lost_at(row.input) is None else ""
     whole = decode(text) if text else None
     if isinstance(whole, Mapping) and needed and {one.name for one in needed} <= set(whole):
         named = [one for one in found if one.name in whole and one.kind is not one.POSITIONAL_ONLY]

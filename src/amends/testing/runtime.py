@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from amends.drivers.blocking import Driver, Live
-from amends.host.heartbeat import Keeper
-from amends.host.host import Hub, View
+from amends.host.heartbeat import Heartbeat
+from amends.host.host import Host, View
 from amends.ledger.flow import Op
 from amends.ledger.operations import Store, StoreOp
 from amends.ledger.world import Await, Ended, Invoke, IsDead, Luck, ReadClocks, Sleep, Watch
@@ -110,8 +110,8 @@ class TestRuntime(Runtime):
     ) -> None:
         self.clock = TestClock() if clock is None else clock
         memory = MemoryStore(clock=lambda: self.clock.wall) if store is None else store
-        self._hub = Hub({"url": "memory:", **options}, tools, store=memory, alone=True, hook=on_approval_needed)
-        self._hub.keeper = Keeper(
+        self._hub = Host({"url": "memory:", **options}, tools, store=memory, alone=True, hook=on_approval_needed)
+        self._hub.heartbeat = Heartbeat(
             memory.perform,
             self._hub.lease_s,
             mono=lambda: self.clock.mono,
@@ -129,7 +129,7 @@ class TestRuntime(Runtime):
         self._be_born()
 
     def _renew(self) -> None:
-        self._hub.keeper.renew(self._hub.keeper.kept())
+        self._hub.heartbeat.renew(self._hub.heartbeat.kept())
 
     def crash(self) -> None:
         """Die here and now, as by SIGKILL: open runs are left as they are; this object is then a new process.
@@ -139,8 +139,8 @@ class TestRuntime(Runtime):
         self._test_driver.dead = True
         self._deaths.add(self._hub.owner)
         self._hub.forget()
-        for lease in self._hub.keeper.kept():
-            self._hub.keeper.forget(lease)
+        for lease in self._hub.heartbeat.kept():
+            self._hub.heartbeat.forget(lease)
         self._be_born()
         if caller_here() is not None:
             raise Crash

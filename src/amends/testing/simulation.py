@@ -20,7 +20,7 @@ from amends.engine.call import Done, guarded_call
 from amends.engine.session import Ask, Session, give_back
 from amends.errors import LedgerError
 from amends.host import runs
-from amends.host.host import Hub, View
+from amends.host.host import Host, View
 from amends.host.requests import direct_ask, model_ask
 from amends.ledger.flow import Op
 from amends.ledger.operations import ClaimRun, OpenRun, RenewLeases, SettleCall, StoreOp
@@ -495,9 +495,9 @@ Agent = Callable[["Inside"], Coroutine[Any, Any, Any]]
 class Inside:
     """What a simulated program has: a process, the tools, the ledger."""
 
-    def __init__(self, sim: Simulation, hub: Hub, process: Process) -> None:
-        self.sim, self.hub, self.process = sim, hub, process
-        hub.forget()  # another process: it knows only what the ledger says
+    def __init__(self, sim: Simulation, host: Host, process: Process) -> None:
+        self.sim, self.host, self.process = sim, host, process
+        host.forget()  # another process: it knows only what the ledger says
 
     def run(self, id: str, *, agent: str = "", **options: Any) -> SimulatedBlock:
         """``async with inside.run("r"):`` as ``with rt.run("r"):``."""
@@ -505,12 +505,12 @@ class Inside:
 
     async def open(self, id: str, **options: Any) -> SimulatedRun:
         """Open a run, or go on with it."""
-        wanted = self.hub.opening(NOBODY, id, options.pop("input", None), options)
+        wanted = self.host.opening(NOBODY, id, options.pop("input", None), options)
         wanted = _owned_by(wanted, self.process.owner)
         while True:
             opened, lease = await opening.take(wanted)
             resumed = opened.how == "resumed"
-            session = self.hub.session(opened.run, lease, resumed=resumed, wait_s=wanted.wait_s)
+            session = self.host.session(opened.run, lease, resumed=resumed, wait_s=wanted.wait_s)
             if opened.how == "ended":
                 return SimulatedRun(self, session, over=True)
             self.process.leases[lease.root] = lease
@@ -523,8 +523,8 @@ class Inside:
 
     async def recover(self, agents: dict[str, Agent] | None = None, *, limit: int = 100) -> int:
         """One pass of a worker; how many trees it took."""
-        await tell_all(self.hub, NOBODY, limit)
-        found = await recovery.find_abandoned(frozenset(self.hub.specs), tenant=None, limit=limit)
+        await tell_all(self.host, NOBODY, limit)
+        found = await recovery.find_abandoned(frozenset(self.host.specs), tenant=None, limit=limit)
         taken = 0
         for one in found:
             if one.missing:
@@ -540,7 +540,7 @@ class Inside:
     async def _recover(self, row: RunRow, lease: Any, agents: dict[str, Agent]) -> None:
         self.process.leases[lease.root] = lease
         patience = runs.PATIENCE_S_MAX
-        session = self.hub.session(row, lease, resumed=True, wait_s=patience, said=(patience, patience))
+        session = self.host.session(row, lease, resumed=True, wait_s=patience, said=(patience, patience))
         recovered = SimulatedRun(self, session, over=False)
         try:
             done = await recovered._ending(recovery.recover_tree(session, row, has_agent=row.agent in agents))
@@ -555,7 +555,7 @@ class _With(Inside):
     """The program of a run that a worker has claimed: its block is already open."""
 
     def __init__(self, inside: Inside, run: SimulatedRun) -> None:
-        super().__init__(inside.sim, inside.hub, inside.process)
+        super().__init__(inside.sim, inside.host, inside.process)
         self._run = run
 
     def run(self, id: str, *, agent: str = "", **options: Any) -> SimulatedBlock:
@@ -592,13 +592,13 @@ class SimulatedRun:
     async def call(self, tool: Any, *, again: str | None = None, **args: Any) -> Any:
         """Do a tool in this run; a cancellation turns what was started into doubt."""
         declared, _ = runs.declared_as(tool)
-        done = await self.do(direct_ask(self.inside.hub, self.session, declared, Options(again=again), (), args))
+        done = await self.do(direct_ask(self.inside.host, self.session, declared, Options(again=again), (), args))
         return done.value
 
     async def ask(self, tool: str, args: Mapping[str, Any]) -> Any:
         """The same, as a model asks for it: a name and plain data."""
-        hub = self.inside.hub
-        asked = model_ask(hub, self.session, tool, args, handler=None, tool_call_id=None, again=None)
+        host = self.inside.host
+        asked = model_ask(host, self.session, tool, args, handler=None, tool_call_id=None, again=None)
         return (await self.do(asked)).value
 
     async def do(self, ask: Ask) -> Done:
