@@ -166,7 +166,7 @@ def _answers() -> str:
         told.append(("staged", run.answer("send_mail", {"to": "ada"})))
     for case, error in (*_refusals(), *_outcomes()):
         tool = "ship" if case == "the tool raised" else "charge"
-        told.append((case, answer_error(declared._hub.reader(), tool, error)))
+        told.append((case, answer_error(declared._host.reader(), tool, error)))
     rows = ((case, f"`{one.status}`", "yes" if one.is_error else "", f"`{one.text}`") for case, one in told)
     return _table("case | `status` | error | `text`", rows)
 

@@ -118,13 +118,13 @@ def test_a_filter_that_is_not_understood_names_what_there_is(text: str, fields: 
 
 def test_a_listing_of_the_young_ends_where_the_old_begin(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    perform = rt._hub.store.perform
+    perform = rt._host.store.perform
     monkeypatch.setattr(listing, "PAGE", 1)
 
     def counted(op):
         asked.append(op)
         return perform(op)
 
-    monkeypatch.setattr(rt._hub.store, "perform", counted)
+    monkeypatch.setattr(rt._host.store, "perform", counted)
     assert len(list(rt.runs("age:<90m"))) == 1
     assert sum(isinstance(op, ListRuns) for op in asked) == 2, "the newest, and the first one that is too old"

@@ -285,7 +285,7 @@ class _Block:
     def __init__(self, run: Any) -> None:
         self._run = run
         self._scope: Scope | None = None
-        self._around = run._hub.live.block(run._session.uid)
+        self._around = run._host.live.block(run._session.uid)
         self.is_root = not run._session.above
         """A child's lease is its root's, which goes on."""
 
@@ -313,7 +313,7 @@ class _Block:
         # A generator of a loop that is closed is dropped without being closed. Its run must not be kept alive for ever.
         if self.leave() and self._scope is not None and self.is_root:
             self._scope.is_over = True
-            self._run._hub.heartbeat.forget(self._run._session.lease)
+            self._run._host.heartbeat.forget(self._run._session.lease)
             log.warning(
                 "the block of run %s was dropped without being left; it is recovered by its policy when its lease ends",
                 self._run.id,
@@ -325,7 +325,7 @@ class _Block:
 
 def answer_all(run: Run, calls: Sequence[ToolCall]) -> list[Answer]:
     """Each was done, refused or held; a tool that nobody declared, in a run of its own, comes after the others."""
-    asks = turn_asks(run._hub, run._session, calls)
+    asks = turn_asks(run._host, run._session, calls)
     known = _known(asks)
     try:
         _refuse_nowhere(calls)
@@ -340,7 +340,7 @@ def answer_all(run: Run, calls: Sequence[ToolCall]) -> list[Answer]:
 
 async def answer_all_async(run: AsyncRun, calls: Sequence[ToolCall]) -> list[Answer]:
     """The same, awaited."""
-    asks = turn_asks(run._hub, run._session, calls)
+    asks = turn_asks(run._host, run._session, calls)
     known = _known(asks)
     try:
         _refuse_nowhere(calls)
@@ -357,7 +357,7 @@ async def answer_all_async(run: AsyncRun, calls: Sequence[ToolCall]) -> list[Ans
 
 def approval_for(run: Run, tool: str, args: Mapping[str, Any] | str, call_id: str | None) -> Approval | None:
     """The request for a yes that such a call waits for, made if there was none."""
-    ask = foreseen_ask(run._hub, run._session, tool, args, tool_call_id=call_id)
+    ask = foreseen_ask(run._host, run._session, tool, args, tool_call_id=call_id)
     refuse_nowhere(ask.spec.name)
     run._check_here()
     try:
@@ -373,7 +373,7 @@ async def approval_for_async(
     run: AsyncRun, tool: str, args: Mapping[str, Any] | str, call_id: str | None
 ) -> Approval | None:
     """The same, awaited."""
-    ask = foreseen_ask(run._hub, run._session, tool, args, tool_call_id=call_id)
+    ask = foreseen_ask(run._host, run._session, tool, args, tool_call_id=call_id)
     refuse_nowhere(ask.spec.name)
     await run._check_here()
     try:
@@ -439,7 +439,7 @@ class Run:
     _is_replay = False
 
     def __init__(self, host: Host, driver: Driver, session: Session, row: RunRow, *, over: bool) -> None:
-        self._hub, self._driver, self._session, self._over = host, driver, session, over
+        self._host, self._driver, self._session, self._over = host, driver, session, over
         session.run = self
         info = info_of(row)
         self.id: str = row.id
@@ -488,7 +488,7 @@ class Run:
         """What a tool called inside this run's context does; use ``call``."""
         if options.connection is not None:
             return self._value(self._ride(declared, options, args, kwargs))
-        return self._value(self._do(direct_ask(self._hub, self._session, declared, options, args, kwargs)))
+        return self._value(self._do(direct_ask(self._host, self._session, declared, options, args, kwargs)))
 
     def answer(
         self,
@@ -502,7 +502,7 @@ class Run:
         """Do what a model asked for and phrase the outcome for it."""
         try:
             ask = model_ask(
-                self._hub, self._session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again
+                self._host, self._session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again
             )
             return answer_done(self._session, ask, self._do(ask))
         except Exception as error:
@@ -546,7 +546,7 @@ class Run:
     ) -> Attempt:
         """Start by hand: ``attempt.succeed(result)`` or ``.fail(error)``; silence is doubt. ``cost``: of this call."""
         self._check_here()
-        ask = runs.hand_ask(self._hub, self._session, tool, args, key=key, kind=kind, cost=cost)
+        ask = runs.hand_ask(self._host, self._session, tool, args, key=key, kind=kind, cost=cost)
         done = self._flow(ending.begin_by_hand(self._session, ask))
         return Attempt(self, ask, done)
 
@@ -560,7 +560,7 @@ class Run:
         """Run ``fn`` in a thread that has this run; leaving the block waits for it."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix=f"amends-run-{self.id}")
-        live, lineage = self._hub.live, self._session.lineage
+        live, lineage = self._host.live, self._session.lineage
         live.enter(lineage)
         try:
             future = self._pool.submit(self.bind(fn), *args, **kwargs)
@@ -633,7 +633,7 @@ class Run:
 
     def report(self) -> Report:
         """What this run did so far."""
-        return report_of(self._session, self._tree(), ledger=self._hub.store.url)
+        return report_of(self._session, self._tree(), ledger=self._host.store.url)
 
     # ---- inside ---------------------------------------------------------------------------
 
@@ -682,9 +682,9 @@ class Run:
         refuse_nowhere(declared.name)
         refuse_reaching(f"a call in run {self.id}")
         runs.refuse_forked(self._pid, self.id)
-        ask, joined = joined_ask(self._hub, self._session, declared, options, args, kwargs, is_async=False)
+        ask, joined = joined_ask(self._host, self._session, declared, options, args, kwargs, is_async=False)
         self._refuse_waiting(but=options.connection)
-        ride = Ride(self._hub, self._session, ask, joined)
+        ride = Ride(self._host, self._session, ask, joined)
         try:
             return ride.run()
         except Exception:
@@ -694,7 +694,7 @@ class Run:
 
     def _watched(self, flow: Flow[T], flights: Sequence[Flight]) -> T:
         """Calls: live while they run, doubt if they are stopped."""
-        live, lineage = self._hub.live, self._session.lineage
+        live, lineage = self._host.live, self._session.lineage
         live.enter(lineage)
         try:
             return self._flow(flow)
@@ -720,12 +720,12 @@ class Run:
             raise
 
     def _value(self, done: Done) -> Any:
-        return runs.value_of(self._hub, self._session, done)
+        return runs.value_of(self._host, self._session, done)
 
     def _open_child(self, id: str | None, input: object) -> Run:
         self._check_here()
-        opened, session = self._flow(runs.child_of(self._hub, self._session, id, input))
-        return Run(self._hub, self._driver, session, opened.run, over=is_over(opened) or session.state == "committed")
+        opened, session = self._flow(runs.child_of(self._host, self._session, id, input))
+        return Run(self._host, self._driver, session, opened.run, over=is_over(opened) or session.state == "committed")
 
     def _leave(self, error: BaseException | None) -> None:
         if self._pool is not None:
@@ -759,8 +759,8 @@ class Run:
     def _release(self) -> None:
         self._over = True
         if not self._session.above:  # a child's lease is its root's, which goes on
-            self._hub.heartbeat.forget(self._session.lease)
-            self._hub.checkpointer.left(self.id, quiet=sys.exc_info()[1] is not None)
+            self._host.heartbeat.forget(self._session.lease)
+            self._host.checkpointer.left(self.id, quiet=sys.exc_info()[1] is not None)
 
 
 # ---- One opened run on an event loop: the same names as ``run``, awaited
@@ -796,7 +796,7 @@ class AsyncRun:
     _is_replay = False
 
     def __init__(self, host: Host, driver: AsyncDriver, session: Session, row: RunRow, *, over: bool) -> None:
-        self._hub, self._driver, self._session, self._over = host, driver, session, over
+        self._host, self._driver, self._session, self._over = host, driver, session, over
         session.run = self
         info = info_of(row)
         self.id: str = row.id
@@ -848,7 +848,7 @@ class AsyncRun:
         """What a tool called inside this run's context does; use ``call``."""
         if options.connection is not None:
             return self._value(await self._ride(declared, options, args, kwargs))
-        return self._value(await self._do(direct_ask(self._hub, self._session, declared, options, args, kwargs)))
+        return self._value(await self._do(direct_ask(self._host, self._session, declared, options, args, kwargs)))
 
     @_noticed
     async def answer(
@@ -863,7 +863,7 @@ class AsyncRun:
         """Do what a model asked for and phrase the outcome for it."""
         try:
             ask = model_ask(
-                self._hub, self._session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again
+                self._host, self._session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again
             )
             return answer_done(self._session, ask, await self._do(ask))
         except Exception as error:
@@ -913,7 +913,7 @@ class AsyncRun:
     ) -> AsyncAttempt:
         """Start by hand: ``attempt.succeed(result)`` or ``.fail(error)``; silence is doubt. ``cost``: of this call."""
         await self._check_here()
-        ask = runs.hand_ask(self._hub, self._session, tool, args, key=key, kind=kind, cost=cost)
+        ask = runs.hand_ask(self._host, self._session, tool, args, key=key, kind=kind, cost=cost)
         done = await self._flow(ending.begin_by_hand(self._session, ask))
         return AsyncAttempt(self, ask, done)
 
@@ -925,7 +925,7 @@ class AsyncRun:
 
     def submit(self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> asyncio.Task[R]:
         """Start ``fn`` as a task that has this run; leaving the block waits for it."""
-        live, lineage = self._hub.live, self._session.lineage
+        live, lineage = self._host.live, self._session.lineage
         task = asyncio.ensure_future(self.bind(fn)(*args, **kwargs))
         live.enter(lineage)  # it begins when this task next waits
         task.add_done_callback(lambda _: live.leave(lineage))
@@ -1007,7 +1007,7 @@ class AsyncRun:
 
     async def report(self) -> Report:
         """What this run did so far."""
-        return report_of(self._session, await self._tree(), ledger=self._hub.store.url)
+        return report_of(self._session, await self._tree(), ledger=self._host.store.url)
 
     # ---- inside ---------------------------------------------------------------------------
 
@@ -1058,10 +1058,10 @@ class AsyncRun:
         refuse_reaching(f"a call in run {self.id}")
         runs.refuse_forked(self._pid, self.id)
         ask, joined = await asyncio.to_thread(  # the first time it looks where the ledger is
-            joined_ask, self._hub, self._session, declared, options, args, kwargs, is_async=True
+            joined_ask, self._host, self._session, declared, options, args, kwargs, is_async=True
         )
         await self._refuse_waiting(but=options.connection)
-        ride = Ride(self._hub, self._session, ask, joined)
+        ride = Ride(self._host, self._session, ask, joined)
         try:
             return await ride.run_async()
         except Exception:
@@ -1071,7 +1071,7 @@ class AsyncRun:
 
     async def _watched(self, flow: Flow[T], flights: Sequence[Flight]) -> T:
         """Calls: live while they run, doubt if they are stopped."""
-        live, lineage = self._hub.live, self._session.lineage
+        live, lineage = self._host.live, self._session.lineage
         live.enter(lineage)
         try:
             return await self._flow(flow)
@@ -1104,13 +1104,13 @@ class AsyncRun:
         return await shielded(flow) if is_on_loop() else on_own_loop(flow)
 
     def _value(self, done: Done) -> Any:
-        return runs.value_of(self._hub, self._session, done)
+        return runs.value_of(self._host, self._session, done)
 
     async def _open_child(self, id: str | None, input: object) -> AsyncRun:
         await self._check_here()
-        opened, session = await self._flow(runs.child_of(self._hub, self._session, id, input))
+        opened, session = await self._flow(runs.child_of(self._host, self._session, id, input))
         return AsyncRun(
-            self._hub, self._driver, session, opened.run, over=is_over(opened) or session.state == "committed"
+            self._host, self._driver, session, opened.run, over=is_over(opened) or session.state == "committed"
         )
 
     async def _go(self, error: BaseException | None, *, gives_up: bool = False) -> None:
@@ -1205,8 +1205,8 @@ class AsyncRun:
         self._over = True
         if self._session.above:
             return  # a child's lease is its root's, which goes on
-        self._hub.heartbeat.forget(self._session.lease)
-        checkpointer = self._hub.checkpointer
+        self._host.heartbeat.forget(self._session.lease)
+        checkpointer = self._host.checkpointer
         if checkpointer.every_s == 0:  # the loop goes on while the run waits for it
             await asyncio.to_thread(checkpointer.left, self.id, quiet=is_quiet)
         else:

@@ -87,17 +87,17 @@ class Runtime(
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
         given["tools"] = None  # those here are beside a file's
-        self._hub = Host(given, tools, store=store, hook=on_approval_needed, on_checkpoint=on_checkpoint)
-        self._driver: Driver = Driver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s)
-        value = self._hub.value
+        self._host = Host(given, tools, store=store, hook=on_approval_needed, on_checkpoint=on_checkpoint)
+        self._driver: Driver = Driver(self._host.hiding.kept, self._host.live, self._host.lease_s)
+        value = self._host.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
         self._agents: dict[str, Callable[[Run], object]] = dict(agents or {})
-        self._hub.check_agents(self._agents)
+        self._host.check_agents(self._agents)
 
     @property
     def settings(self) -> Mapping[str, Setting]:
         """Every setting, with where it came from."""
-        return self._hub.settings
+        return self._host.settings
 
     # ---- running --------------------------------------------------------------------------
 
@@ -150,33 +150,33 @@ class Runtime(
     def _open(self, id: str | None, input: object, options: Mapping[str, Any]) -> Run:
         runs.check_options(options)
         refuse_reaching(f"rt.run({id!r})")
-        self._hub.ready(run_id=id)
-        wanted = self._hub.opening(self._view, id, input, options)
+        self._host.ready(run_id=id)
+        wanted = self._host.opening(self._view, id, input, options)
         while True:
             opened, lease = self._driver.run(opening.take(wanted))
             if opened.how == "ended":
-                over = self._hub.session(opened.run, lease, resumed=True, given=input)
-                return Run(self._hub, self._driver, over, opened.run, over=True)
-            session = self._hub.session(
+                over = self._host.session(opened.run, lease, resumed=True, given=input)
+                return Run(self._host, self._driver, over, opened.run, over=True)
+            session = self._host.session(
                 opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s,
                 wait_approval_s=wanted.wait_approval_s, said=wanted.said, given=input,
             )  # fmt: skip
             session.known.update(wanted.known)
-            self._hub.heartbeat.keep(lease)
+            self._host.heartbeat.keep(lease)
             row = opened.run
             if opened.how == "resumed":
                 row = self._owing(session, row)
                 if row.state == "rolled_back":
-                    self._hub.heartbeat.forget(lease)
+                    self._host.heartbeat.forget(lease)
                     continue  # opened again as its next generation, or refused
-            return Run(self._hub, self._driver, session, row, over=is_settled(row))
+            return Run(self._host, self._driver, session, row, over=is_settled(row))
 
     def _owing(self, session: Session, row: RunRow) -> RunRow:
-        run = Run(self._hub, self._driver, session, row, over=False)  # what is done on the way knows its run
+        run = Run(self._host, self._driver, session, row, over=False)  # what is done on the way knows its run
         try:
             return run._ending(opening.go_on(session, row))
         except BaseException:
-            self._hub.heartbeat.forget(session.lease)
+            self._host.heartbeat.forget(session.lease)
             raise
 
     @overload
@@ -210,31 +210,31 @@ class Runtime(
 
     def add(self, *tools: object) -> None:
         """Declare more tools to this runtime."""
-        self._hub.add(tools)
+        self._host.add(tools)
 
     def reach(self, bodies: Mapping[str, Callable[..., object]], /) -> None:
         """Tools that were declared and live elsewhere have these bodies here; names that were not declared are passed over."""
-        self._hub.reach(bodies)
+        self._host.reach(bodies)
 
     def check(self, plan_: Sequence[object], /) -> plans.Check:
         """Every violation in a plan, and a lawful order if there is one."""
-        return plans.check_plan(plan_, self._hub.specs)
+        return plans.check_plan(plan_, self._host.specs)
 
     def schemas(self, style: Style = "openai", *, repeats: bool | None = None) -> list[dict[str, Any]]:
         """The tools as a model is told about them; ``again_because`` is among the arguments where it is honoured.
 
         ``repeats=False`` leaves it out. ``repeats=True`` raises where the runtime does not honour it.
         """
-        return schemas(self._hub.specs.values(), style, repeats=self._hub.offers(repeats))
+        return schemas(self._host.specs.values(), style, repeats=self._host.offers(repeats))
 
     def may_repeat(self, tool: str) -> bool:
         """Whether a model may ask for a deliberate repeat of this tool (``again_because``)."""
-        return self._hub.may_repeat(self._hub.find(tool))
+        return self._host.may_repeat(self._host.find(tool))
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is odd about rules, budgets and tools and may yet be meant: each was logged when the runtime was built."""
-        return self._hub.warnings
+        return self._host.warnings
 
     def test_rules(
         self, tool: str, args: Mapping[str, Any] | str = "", *, agent: str | None = None, at: datetime | None = None
@@ -243,27 +243,27 @@ class Runtime(
 
         ``args``: as a model sends them. ``at``: when it is asked for; now where that is left out.
         """
-        return self._driver.run(tested(self._hub, self._view, tool, args, agent=agent, at=at))
+        return self._driver.run(tested(self._host, self._view, tool, args, agent=agent, at=at))
 
     # ---- recovering -----------------------------------------------------------------------
 
     def recover(self, *, limit: int = 100) -> list[Report]:
         """Take over abandoned runs whose tools are known here, and finish or take back each; tell who was not told."""
         self._tell_due(limit)
-        found = self._drive(runs.abandoned(self._hub, self._view, limit, self._agents))
+        found = self._drive(runs.abandoned(self._host, self._view, limit, self._agents))
         return [self._recover_one(one) for one in found]
 
     def _recover_one(self, found: Found, *, force: bool = False) -> Report:
         if found.missing:
             return self._report(uid=found.root.uid, skipped=found.missing)
-        claimed = self._drive(runs.claim(self._hub, found, force=force))
+        claimed = self._drive(runs.claim(self._host, found, force=force))
         if claimed is None:
             return self._report(uid=found.root.uid)
         row, lease = claimed
-        patience = runs.patience(self._hub)  # for people inside a body too: other runs wait for this worker
-        session = self._hub.session(row, lease, resumed=True, wait_s=patience, said=(patience, patience))
-        run = Run(self._hub, self._driver, session, row, over=False)
-        self._hub.heartbeat.keep(lease)
+        patience = runs.patience(self._host)  # for people inside a body too: other runs wait for this worker
+        session = self._host.session(row, lease, resumed=True, wait_s=patience, said=(patience, patience))
+        run = Run(self._host, self._driver, session, row, over=False)
+        self._host.heartbeat.keep(lease)
         try:
             done = run._ending(recover_tree(session, row, has_agent=row.agent in self._agents))
             if done.how == "resume":
@@ -271,8 +271,8 @@ class Runtime(
         except LedgerError as error:
             log.warning("run %s could not be recovered here: %s", visible(row.id), error)
         finally:
-            self._hub.heartbeat.forget(lease)
-            self._hub.checkpointer.wake()
+            self._host.heartbeat.forget(lease)
+            self._host.checkpointer.wake()
         return self._report(uid=row.uid)
 
     def _resume(self, run: Run) -> None:
@@ -295,7 +295,7 @@ class Runtime(
         from amends.replay import forks as fork_verbs  # with what it compares: not before it is needed
 
         forks = self._drive(fork_verbs.forks_on(tree))
-        return report_of(self._hub.reader(), tree, ledger=self._hub.store.url, skipped=skipped, forks=forks)
+        return report_of(self._host.reader(), tree, ledger=self._host.store.url, skipped=skipped, forks=forks)
 
     def runs(self, filter: str = "") -> Iterator[RunInfo]:
         """Runs, newest first; the filter is the CLI's grammar."""
@@ -303,12 +303,12 @@ class Runtime(
 
     def calls(self, filter: str = "") -> Iterator[Call]:
         """Calls of the whole ledger, newest first."""
-        return self._pages(listing.call_pages(self._hub, self._view, filter))
+        return self._pages(listing.call_pages(self._host, self._view, filter))
 
     def call(self, call_id: str) -> Call:
         """One call, by its id."""
         row = self._drive(runs.read_call(call_id))
-        return runs.call_found(self._hub, self._view, row, call_id)
+        return runs.call_found(self._host, self._view, row, call_id)
 
     def events(self, run_id: str | None = None, *, after: int = 0, filter: str = "") -> Iterator[Event]:
         """The record, in ledger order, of one run's tree or of everything; by time, tool, agent, principal, state."""
@@ -330,22 +330,22 @@ class Runtime(
         return self._report(uid=row.root)
 
     def _go_on(self, root: str) -> Report:
-        found = self._drive(runs.one(self._hub, root))
+        found = self._drive(runs.one(self._host, root))
         return self._report(uid=root) if found is None else self._recover_one(found, force=True)
 
     # ---- the ledger itself ----------------------------------------------------------------
 
     def schema(self) -> Schema:
         """The version that the ledger has and what this amends knows; makes and changes nothing."""
-        return maintenance.migrating(self._hub).schema()
+        return maintenance.migrating(self._host).schema()
 
     def migrate(self) -> Schema:
         """Bring the ledger up to date, making it if there is none; what it has then."""
-        return maintenance.migrating(self._hub).migrate()
+        return maintenance.migrating(self._host).migrate()
 
     def reencrypt(self) -> int:
         """Every argument, result, input, output and error is encrypted with the newest key; how many rows that were."""
-        return maintenance.reencrypt(self._hub)
+        return maintenance.reencrypt(self._host)
 
     def gc(
         self,
@@ -363,7 +363,7 @@ class Runtime(
     def _drive(self, flow: Flow[T]) -> T:
         refuse_reaching("a verb of the runtime", flow)
         try:
-            self._hub.ready()
+            self._host.ready()
         except BaseException:
             flow.close()  # or Python warns of a coroutine that was never awaited
             raise
@@ -371,11 +371,11 @@ class Runtime(
 
     def close(self) -> None:
         """Give back threads and connections; runs that are still open are recovered by their policy."""
-        self._hub.close()
+        self._host.close()
         self._driver.close()
 
     def __enter__(self) -> Self:
-        self._hub.ready()
+        self._host.ready()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -456,17 +456,17 @@ class AsyncRuntime(
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
         given["tools"] = None  # those here are beside a file's
-        self._hub = Host(given, tools, store=store, hook=on_approval_needed, on_checkpoint=on_checkpoint)
-        self._driver: AsyncDriver = AsyncDriver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s)
-        value = self._hub.value
+        self._host = Host(given, tools, store=store, hook=on_approval_needed, on_checkpoint=on_checkpoint)
+        self._driver: AsyncDriver = AsyncDriver(self._host.hiding.kept, self._host.live, self._host.lease_s)
+        value = self._host.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
         self._agents: dict[str, Callable[[AsyncRun], object]] = dict(agents or {})
-        self._hub.check_agents(self._agents)
+        self._host.check_agents(self._agents)
 
     @property
     def settings(self) -> Mapping[str, Setting]:
         """Every setting, with where it came from."""
-        return self._hub.settings
+        return self._host.settings
 
     # ---- running --------------------------------------------------------------------------
 
@@ -520,32 +520,32 @@ class AsyncRuntime(
         runs.check_options(options)
         refuse_reaching(f"rt.run({id!r})")
         await self._ready(id)
-        wanted = self._hub.opening(self._view, id, input, options)
+        wanted = self._host.opening(self._view, id, input, options)
         while True:
             opened, lease = await self._driver.run(opening.take(wanted))
             if opened.how == "ended":
-                over = self._hub.session(opened.run, lease, resumed=True, given=input)
-                return AsyncRun(self._hub, self._driver, over, opened.run, over=True)
-            session = self._hub.session(
+                over = self._host.session(opened.run, lease, resumed=True, given=input)
+                return AsyncRun(self._host, self._driver, over, opened.run, over=True)
+            session = self._host.session(
                 opened.run, lease, resumed=opened.how == "resumed", wait_s=wanted.wait_s,
                 wait_approval_s=wanted.wait_approval_s, said=wanted.said, given=input,
             )  # fmt: skip
             session.known.update(wanted.known)
-            self._hub.heartbeat.keep(lease, partial(self._driver.lose, lease.root))
+            self._host.heartbeat.keep(lease, partial(self._driver.lose, lease.root))
             row = opened.run
             if opened.how == "resumed":
                 row = await self._owing(session, row)
                 if row.state == "rolled_back":
-                    self._hub.heartbeat.forget(lease)
+                    self._host.heartbeat.forget(lease)
                     continue  # opened again as its next generation, or refused
-            return AsyncRun(self._hub, self._driver, session, row, over=is_settled(row))
+            return AsyncRun(self._host, self._driver, session, row, over=is_settled(row))
 
     async def _owing(self, session: Session, row: RunRow) -> RunRow:
-        run = AsyncRun(self._hub, self._driver, session, row, over=False)  # what is done on the way knows its run
+        run = AsyncRun(self._host, self._driver, session, row, over=False)  # what is done on the way knows its run
         try:
             return await run._ending(opening.go_on(session, row))
         except BaseException:
-            self._hub.heartbeat.forget(session.lease)
+            self._host.heartbeat.forget(session.lease)
             raise
 
     @overload
@@ -584,31 +584,31 @@ class AsyncRuntime(
 
     def add(self, *tools: object) -> None:
         """Declare more tools to this runtime."""
-        self._hub.add(tools)
+        self._host.add(tools)
 
     def reach(self, bodies: Mapping[str, Callable[..., object]], /) -> None:
         """Tools that were declared and live elsewhere have these bodies here; names that were not declared are passed over."""
-        self._hub.reach(bodies)
+        self._host.reach(bodies)
 
     def check(self, plan_: Sequence[object], /) -> plans.Check:
         """Every violation in a plan, and a lawful order if there is one."""
-        return plans.check_plan(plan_, self._hub.specs)
+        return plans.check_plan(plan_, self._host.specs)
 
     def schemas(self, style: Style = "openai", *, repeats: bool | None = None) -> list[dict[str, Any]]:
         """The tools as a model is told about them; ``again_because`` is among the arguments where it is honoured.
 
         ``repeats=False`` leaves it out. ``repeats=True`` raises where the runtime does not honour it.
         """
-        return schemas(self._hub.specs.values(), style, repeats=self._hub.offers(repeats))
+        return schemas(self._host.specs.values(), style, repeats=self._host.offers(repeats))
 
     def may_repeat(self, tool: str) -> bool:
         """Whether a model may ask for a deliberate repeat of this tool (``again_because``)."""
-        return self._hub.may_repeat(self._hub.find(tool))
+        return self._host.may_repeat(self._host.find(tool))
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is odd about rules, budgets and tools and may yet be meant: each was logged when the runtime was built."""
-        return self._hub.warnings
+        return self._host.warnings
 
     async def test_rules(
         self, tool: str, args: Mapping[str, Any] | str = "", *, agent: str | None = None, at: datetime | None = None
@@ -617,27 +617,27 @@ class AsyncRuntime(
 
         ``args``: as a model sends them. ``at``: when it is asked for; now where that is left out.
         """
-        return await self._driver.run(tested(self._hub, self._view, tool, args, agent=agent, at=at))
+        return await self._driver.run(tested(self._host, self._view, tool, args, agent=agent, at=at))
 
     # ---- recovering -----------------------------------------------------------------------
 
     async def recover(self, *, limit: int = 100) -> list[Report]:
         """Take over abandoned runs whose tools are known here, and finish or take back each; tell who was not told."""
         await self._tell_due(limit)
-        found = await self._drive(runs.abandoned(self._hub, self._view, limit, self._agents))
+        found = await self._drive(runs.abandoned(self._host, self._view, limit, self._agents))
         return [await self._recover_one(one) for one in found]
 
     async def _recover_one(self, found: Found, *, force: bool = False) -> Report:
         if found.missing:
             return await self._report(uid=found.root.uid, skipped=found.missing)
-        claimed = await self._drive(runs.claim(self._hub, found, force=force))
+        claimed = await self._drive(runs.claim(self._host, found, force=force))
         if claimed is None:
             return await self._report(uid=found.root.uid)
         row, lease = claimed
-        patience = runs.patience(self._hub)  # for people inside a body too: other runs wait for this worker
-        session = self._hub.session(row, lease, resumed=True, wait_s=patience, said=(patience, patience))
-        run = AsyncRun(self._hub, self._driver, session, row, over=False)
-        self._hub.heartbeat.keep(lease, partial(self._driver.lose, lease.root))
+        patience = runs.patience(self._host)  # for people inside a body too: other runs wait for this worker
+        session = self._host.session(row, lease, resumed=True, wait_s=patience, said=(patience, patience))
+        run = AsyncRun(self._host, self._driver, session, row, over=False)
+        self._host.heartbeat.keep(lease, partial(self._driver.lose, lease.root))
         try:
             done = await run._ending(recover_tree(session, row, has_agent=row.agent in self._agents))
             if done.how == "resume":
@@ -645,8 +645,8 @@ class AsyncRuntime(
         except LedgerError as error:
             log.warning("run %s could not be recovered here: %s", visible(row.id), error)
         finally:
-            self._hub.heartbeat.forget(lease)
-            self._hub.checkpointer.wake()
+            self._host.heartbeat.forget(lease)
+            self._host.checkpointer.wake()
         return await self._report(uid=row.uid)
 
     async def _resume(self, run: AsyncRun) -> None:
@@ -670,7 +670,7 @@ class AsyncRuntime(
         from amends.replay import forks as fork_verbs  # with what it compares: not before it is needed
 
         forks = await self._drive(fork_verbs.forks_on(tree))
-        return report_of(self._hub.reader(), tree, ledger=self._hub.store.url, skipped=skipped, forks=forks)
+        return report_of(self._host.reader(), tree, ledger=self._host.store.url, skipped=skipped, forks=forks)
 
     def runs(self, filter: str = "") -> AsyncIterator[RunInfo]:
         """Runs, newest first; the filter is the CLI's grammar."""
@@ -678,12 +678,12 @@ class AsyncRuntime(
 
     def calls(self, filter: str = "") -> AsyncIterator[Call]:
         """Calls of the whole ledger, newest first."""
-        return self._pages(listing.call_pages(self._hub, self._view, filter))
+        return self._pages(listing.call_pages(self._host, self._view, filter))
 
     async def call(self, call_id: str) -> Call:
         """One call, by its id."""
         row = await self._drive(runs.read_call(call_id))
-        return runs.call_found(self._hub, self._view, row, call_id)
+        return runs.call_found(self._host, self._view, row, call_id)
 
     async def events(self, run_id: str | None = None, *, after: int = 0, filter: str = "") -> AsyncIterator[Event]:
         """The record, in ledger order, of one run's tree or of everything; by time, tool, agent, principal, state."""
@@ -708,22 +708,22 @@ class AsyncRuntime(
         return await self._report(uid=row.root)
 
     async def _go_on(self, root: str) -> Report:
-        found = await self._drive(runs.one(self._hub, root))
+        found = await self._drive(runs.one(self._host, root))
         return await self._report(uid=root) if found is None else await self._recover_one(found, force=True)
 
     # ---- the ledger itself ----------------------------------------------------------------
 
     async def schema(self) -> Schema:
         """The version that the ledger has and what this amends knows; makes and changes nothing."""
-        return await asyncio.to_thread(maintenance.migrating(self._hub).schema)
+        return await asyncio.to_thread(maintenance.migrating(self._host).schema)
 
     async def migrate(self) -> Schema:
         """Bring the ledger up to date, making it if there is none; what it has then."""
-        return await asyncio.to_thread(maintenance.migrating(self._hub).migrate)
+        return await asyncio.to_thread(maintenance.migrating(self._host).migrate)
 
     async def reencrypt(self) -> int:
         """Every argument, result, input, output and error is encrypted with the newest key; how many rows that were."""
-        return await asyncio.to_thread(maintenance.reencrypt, self._hub)
+        return await asyncio.to_thread(maintenance.reencrypt, self._host)
 
     async def gc(
         self,
@@ -750,12 +750,12 @@ class AsyncRuntime(
         return await self._driver.run(flow)
 
     async def _ready(self, run_id: str | None = None) -> None:
-        if not self._hub.is_open:
-            await asyncio.to_thread(self._hub.ready, run_id=run_id)
+        if not self._host.is_open:
+            await asyncio.to_thread(self._host.ready, run_id=run_id)
 
     async def close(self) -> None:
         """Give back threads and connections; runs that are still open are recovered by their policy."""
-        await asyncio.to_thread(self._hub.close)
+        await asyncio.to_thread(self._host.close)
         self._driver.close()
 
     async def __aenter__(self) -> Self:

@@ -46,7 +46,7 @@ NOT_OVER: Final = frozenset({"started", "backing_off", "in_doubt"})
 class Traceable(Protocol):
     """A runtime of either colour."""
 
-    _hub: Any
+    _host: Any
     _driver: Any
 
 
@@ -60,7 +60,7 @@ def traced(
     meter_provider: metrics.MeterProvider | None = None,
 ) -> R:
     """The same runtime, whose runs, calls, attempts and compensations are spans from now on."""
-    live = rt._hub.live
+    live = rt._host.live
     if live.around is not None:
         raise UsageError("this runtime is traced already")
     spans = Spans(trace.get_tracer("amends", tracer_provider=tracer_provider), _meters(meter_provider))

@@ -95,7 +95,7 @@ class Worker:
             raise UsageError(
                 f"a worker looks every {self.every} s for {self.limit} runs; both must be more than nothing"
             )
-        host = self.rt._hub
+        host = self.rt._host
         if host.store.url == "memory:":
             raise UsageError(
                 "the ledger is memory:, which no other process has ever written to",
@@ -117,7 +117,7 @@ class Worker:
         try:
             while not self.stop.is_set():
                 try:
-                    rt._hub.ready()
+                    rt._host.ready()
                     self._greet(once)
                     reports = [self._told_of(report) for report in self._pass(rt)]
                 except LedgerUnavailable as error:
@@ -134,7 +134,7 @@ class Worker:
 
     def _pass(self, rt: Runtime) -> Iterator[Report]:
         rt._tell_due(self.limit)
-        for found in rt._drive(runs.abandoned(rt._hub, rt._view, self.limit, rt._agents)):
+        for found in rt._drive(runs.abandoned(rt._host, rt._view, self.limit, rt._agents)):
             if self.stop.is_set():
                 return
             try:
@@ -142,10 +142,10 @@ class Worker:
             except LedgerUnavailable:
                 raise
             except Exception as error:  # one run that cannot be recovered must not keep the others waiting
-                runs.log_lost(rt._hub, found, error)
+                runs.log_lost(rt._host, found, error)
             else:
                 yield report
-        rt._hub.checkpointer.beat()
+        rt._host.checkpointer.beat()
 
     def _sleep(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -176,7 +176,7 @@ class Worker:
 
     async def _pass_async(self, rt: AsyncRuntime) -> AsyncIterator[Report]:
         await rt._tell_due(self.limit)
-        for found in await rt._drive(runs.abandoned(rt._hub, rt._view, self.limit, rt._agents)):
+        for found in await rt._drive(runs.abandoned(rt._host, rt._view, self.limit, rt._agents)):
             if self.stop.is_set():
                 return
             try:
@@ -184,10 +184,10 @@ class Worker:
             except LedgerUnavailable:
                 raise
             except Exception as error:  # one run that cannot be recovered must not keep the others waiting
-                runs.log_lost(rt._hub, found, error)
+                runs.log_lost(rt._host, found, error)
             else:
                 yield report
-        await asyncio.to_thread(rt._hub.checkpointer.beat)
+        await asyncio.to_thread(rt._host.checkpointer.beat)
 
     async def _sleep_async(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -200,7 +200,7 @@ class Worker:
     def _greet(self, once: bool) -> None:
         if not self._has_greeted and not once:
             self._has_greeted = True
-            log.info("watching %s", self.rt._hub.store.url)
+            log.info("watching %s", self.rt._host.store.url)
 
     def _told_of(self, report: Report) -> Report:
         if report.skipped:

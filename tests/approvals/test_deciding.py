@@ -12,7 +12,7 @@ from tests.approvals.conftest import Shop, yes
 
 
 def _of(rt: Runtime, name: str):  # type: ignore[no-untyped-def]
-    return next(one for one in rt._hub.tools if one.__name__ == name)  # type: ignore[attr-defined]
+    return next(one for one in rt._host.tools if one.__name__ == name)  # type: ignore[attr-defined]
 
 
 def test_held_approved_and_gone_on_with(shop: Shop) -> None:

@@ -103,7 +103,7 @@ def test_a_worker_starts_nothing_in_it_either(bank: Bank, tmp_path: Path) -> Non
     _approved_and_copied(bank, tmp_path / "copy")
     bank.restore(tmp_path / "copy")
     rt = bank.runtime()
-    found = rt._drive(runs.one(rt._hub, _root(rt)))
+    found = rt._drive(runs.one(rt._host, _root(rt)))
     assert found is not None
     with pytest.raises(LedgerBehind):
         rt._recover_one(found, force=True)
@@ -113,7 +113,7 @@ def test_a_worker_starts_nothing_in_it_either(bank: Bank, tmp_path: Path) -> Non
 def _root(rt: Runtime) -> str:
     from amends.ledger.operations import ReadRun
 
-    tree = rt._hub.store.perform(ReadRun("", "r"))
+    tree = rt._host.store.perform(ReadRun("", "r"))
     assert tree is not None
     return tree.run.root
 

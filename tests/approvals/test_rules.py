@@ -166,8 +166,8 @@ tz = "Europe/Berlin"
     )
     monkeypatch.chdir(tmp_path)
     rt = Runtime(tools=shop.tools())
-    assert [rule.name for rule in rt._hub.rules] == ["large", "refuse mail"]
-    assert rt._hub.roles_of(" ANNA") == ("finance",)
+    assert [rule.name for rule in rt._host.rules] == ["large", "refuse mail"]
+    assert rt._host.roles_of(" ANNA") == ("finance",)
     assert rt.settings["wait_approval"].value == 0.5
 
 

@@ -25,7 +25,7 @@ def zap(where: str) -> str:
 
 
 def _reserve(rt: Any) -> Any:
-    return next(one for one in rt._hub.tools if one.__name__ == "reserve")
+    return next(one for one in rt._host.tools if one.__name__ == "reserve")
 
 
 def test_it_is_held_approved_and_done_when_its_caller_comes_back(shop: Shop) -> None:

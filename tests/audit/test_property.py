@@ -101,8 +101,8 @@ class Case:
         with rt.run("five") as run, run.child("inner"):
             reserve("cap")
         self._night()
-        assert rt._hub.anchor is not None
-        mark = rt._hub.anchor.read()
+        assert rt._host.anchor is not None
+        mark = rt._host.anchor.read()
         assert mark is not None
         self.mark: Mark = mark
 
@@ -129,7 +129,7 @@ class Case:
             assert isinstance(op, StoreOp)
             return run_flow(transaction(intent(op), Desk(STATEMENTS, time.time)), lambda one: _said(forger, one))
 
-        return run_flow(verify.verify(self.rt._hub, View(None, None, None), (), ""), perform)
+        return run_flow(verify.verify(self.rt._host, View(None, None, None), (), ""), perform)
 
 
 def _said(forger: Here, one: Any) -> tuple[list[Any], int, int]:

@@ -44,7 +44,7 @@ def url(tmp_path: Path) -> str:
 
 
 def rows(rt: Any) -> list[Any]:
-    found: list[Any] = rt._hub.store.perform(ReadCheckpoints(0))
+    found: list[Any] = rt._host.store.perform(ReadCheckpoints(0))
     return found
 
 
@@ -79,7 +79,7 @@ def test_a_thread_writes_it_within_the_time_that_is_set(tmp_path: Path) -> None:
     done(rt, "s")
     assert written.wait(WAIT_S)
     rt.close()
-    assert rt._hub.checkpointer._thread is None
+    assert rt._host.checkpointer._thread is None
 
 
 def test_with_0_a_run_is_left_when_its_checkpoint_is_written(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_off_is_off_until_it_is_asked_for(tmp_path: Path) -> None:
     rt.close()
     assert not (tmp_path / "ledger.db.anchor").exists()
     rt = Runtime(url(tmp_path), tools=[note], checkpoint="off")
-    rt._hub.ready()
+    rt._host.ready()
     assert rows(rt) == []
     newest = rt.checkpoint()
     assert newest is not None
@@ -141,7 +141,7 @@ def test_a_ledger_in_memory_has_none_unless_somebody_wants_them() -> None:
 def test_virtual_time_has_no_thread() -> None:
     rt = runtime(tools=[note], checkpoint=0.001)
     done(rt, "r")
-    assert rt._hub.checkpointer._thread is None
+    assert rt._host.checkpointer._thread is None
     assert rt.checkpoint() is not None
     assert rows(rt)[0].at <= rt.clock.wall
 
@@ -178,7 +178,7 @@ def test_a_program_that_never_closes_leaves_its_checkpoint_when_it_ends(tmp_path
         [sys.executable, str(script), url(tmp_path)], env={**os.environ, "PYTHONPATH": src}, check=True, timeout=WAIT_S
     )
     rt = Runtime(url(tmp_path))
-    assert [len(read_heads(row.heads)) for row in rt._hub.store.perform(ReadCheckpoints(0))] == [1]
+    assert [len(read_heads(row.heads)) for row in rt._host.store.perform(ReadCheckpoints(0))] == [1]
     rt.close()
 
 
@@ -190,9 +190,9 @@ def test_a_forked_child_writes_its_own(tmp_path: Path) -> None:
         code = 1
         try:
             mine = Runtime(url(tmp_path), tools=[note], checkpoint=3_600)
-            mine._hub.checkpointer = rt._hub.checkpointer
+            mine._host.checkpointer = rt._host.checkpointer
             done(mine, "child")
-            mine._hub.checkpointer.close()
+            mine._host.checkpointer.close()
             code = 0 if rows(mine) else 2
         finally:
             os._exit(code)
@@ -234,9 +234,9 @@ def test_an_anchor_that_cannot_be_written_is_said_once_and_costs_no_run(
     gone = tmp_path / "no such folder" / "anchor"
     rt = Runtime(url(tmp_path), tools=[note], anchor=str(gone), checkpoint=0.01)
     done(rt, "r")
-    thread = rt._hub.checkpointer._thread
+    thread = rt._host.checkpointer._thread
     assert thread is not None
-    rt._hub.checkpointer.beat()
+    rt._host.checkpointer.beat()
     done(rt, "s")
     rt.close()
     said = [one for one in caplog.messages if "cannot be written to its anchor" in one]
@@ -331,7 +331,7 @@ def test_an_anchor_is_not_moved_to_a_chain_that_it_does_not_know(
         done(other, "r")
     assert other.checkpoint() is None
     with caplog.at_level(logging.WARNING):
-        first._hub.store.perform(WriteCheckpoint(_forged(first)))
+        first._host.store.perform(WriteCheckpoint(_forged(first)))
     mark = Anchor(tmp_path / "anchor").read()
     assert mark is not None
     assert mark.checkpoint is not None
@@ -343,7 +343,7 @@ def test_an_anchor_is_not_moved_to_a_chain_that_it_does_not_know(
 
 def _forged(rt: Runtime) -> Any:
     done(rt, "more")
-    row = rt._hub.store.perform(DraftCheckpoint("x", ""))
+    row = rt._host.store.perform(DraftCheckpoint("x", ""))
     assert row is not None
     return row
 

@@ -129,7 +129,7 @@ def test_a_call_that_costs_nothing_of_any_budget_is_as_it_was(world: World) -> N
     with rt.run("r"):
         free()
     [call] = rt.calls()
-    assert (call.costs, rt._hub.store.slices) == ({}, {})
+    assert (call.costs, rt._host.store.slices) == ({}, {})
 
 
 def test_what_a_call_costs_is_told_without_any_budget(world: World) -> None:
@@ -222,7 +222,7 @@ def test_a_cost_may_be_said_in_many_ways(world: World, cost: Any, told: dict[str
     for said in (cost, lambda call: cost):
         rt = runtime(buyer(world, cost=said))
         with rt.run("r") as run:
-            run.call(rt._hub.tools[0], x="1")
+            run.call(rt._host.tools[0], x="1")
         [call] = rt.calls()
         assert call.costs == told
 

@@ -95,7 +95,7 @@ def test_what_a_dead_owner_left_is_taken_over_although_the_clock_was_set_back(tm
     past.close()
     back = SqliteStore(tmp_path / "ledger.db", clock=lambda: time.time() - 3_600.0)
     rt = Runtime("memory:", lease=0.2, wait=5.0, checkpoint="off")
-    rt._hub.store = rt._driver.store = back
+    rt._host.store = rt._driver.store = back
     began = time.monotonic()
     with rt.run("order-1"):
         pass
@@ -151,7 +151,7 @@ def test_what_died_on_another_host_is_taken_over_although_the_clock_was_set_back
     past.close()
     back = SqliteStore(tmp_path / "ledger.db", clock=lambda: time.time() - 3_600.0)
     rt = Runtime("memory:", lease=0.2, wait=5.0, checkpoint="off")
-    rt._hub.store = rt._driver.store = back
+    rt._host.store = rt._driver.store = back
     until = time.monotonic() + 4.0
     if worker:
         while rt.report("order-1").state == "open" and time.monotonic() < until:

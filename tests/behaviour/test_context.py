@@ -188,7 +188,7 @@ def test_recovery_of_one_tenant_leaves_the_others_alone() -> None:
     for tenant in ("a", "b"):
         run = rt.scoped(tenant=tenant).open("r")
         run.call(pay)
-        rt._hub.heartbeat.forget(run._session.lease)
+        rt._host.heartbeat.forget(run._session.lease)
     threading.Event().wait(0.06)
     assert [report.run.tenant for report in rt.scoped(tenant="a").recover()] == ["a"]
     assert rt.scoped(tenant="b").report("r").state == "open"

@@ -434,7 +434,7 @@ def test_a_model_s_json_sets_only_the_fields_that_it_names() -> None:
         run.answer("act", {"what": {"name": "x"}})
         run.answer("act", {"what": {"name": "x", "email": None}})  # equal values are one call
     assert seen == [{"name": "x"}]
-    (call,) = Runtime(store=rt._hub.store).calls()  # a stranger is shown the values
+    (call,) = Runtime(store=rt._host.store).calls()  # a stranger is shown the values
     assert call.args == {"what": {"name": "x", "email": None}}
 
 

@@ -466,7 +466,7 @@ def test_both_colours_fork_and_compare() -> None:
         a("1")
 
     async def main() -> Comparison:
-        art = AsyncRuntime(tools=[a], store=rt._hub.store)
+        art = AsyncRuntime(tools=[a], store=rt._host.store)
         fork = await art.fork("r", at=_ids(await art.report("r"), "a")[0], id="f")
         async with art.run(fork) as run:
             await run.call(a, x="1")

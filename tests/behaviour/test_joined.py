@@ -279,7 +279,7 @@ def test_a_body_that_ends_the_transaction_is_named(shop: Shop, rt: Any) -> None:
     def undo() -> None:
         pass
 
-    runtime._hub.add([naughty])
+    runtime._host.add([naughty])
     with pytest.raises(CannotJoin, match="ended the caller's transaction"), runtime.run("r"):
         shop.begin()
         naughty.with_options(connection=shop.connection)()

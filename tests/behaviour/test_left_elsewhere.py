@@ -63,7 +63,7 @@ def test_a_block_of_a_generator_is_left_wherever_the_generator_ends(enter: Any, 
     assert run.call(pay) == "pay:1"
     assert leave(lambda: next(steps, "over")) == "over"
     assert rt.report("r").state == "committed"
-    assert rt._hub.heartbeat.kept() == []
+    assert rt._host.heartbeat.kept() == []
     with pytest.raises(NoRun):
         pay()
     with pytest.raises(NoRun):
@@ -123,7 +123,7 @@ def test_blocks_left_in_the_wrong_order_leave_nobody_inside() -> None:
     with rt.run("next"):
         pay(x="3")
     assert world.log.count("pay:2") == 0
-    assert rt._hub.heartbeat.kept() == []
+    assert rt._host.heartbeat.kept() == []
 
 
 def test_work_that_outlives_a_child_does_not_slip_into_the_run_around() -> None:
@@ -231,7 +231,7 @@ def test_a_block_that_is_dropped_is_not_kept_alive() -> None:
     block.__enter__()
     del block
     gc.collect()
-    assert rt._hub.heartbeat.kept() == []
+    assert rt._host.heartbeat.kept() == []
     with rt.run("next"):
         pass
 
@@ -277,7 +277,7 @@ def test_a_transaction_of_another_thread_is_waited_for_not_for_ever(tmp_path: An
             _in_a_thread(lambda: block.__exit__(None, None, None))
         connection.rollback()
     connection.close()
-    assert rt._hub.heartbeat.kept() == []
+    assert rt._host.heartbeat.kept() == []
 
 
 # ---- on an event loop ---------------------------------------------------------------------
@@ -332,7 +332,7 @@ def test_a_consumer_that_breaks_leaves_the_run_and_is_outside_of_it(url: str, tm
         async for _ in _stream(rt):
             break
         await _state(rt, "r", "rolled_back")
-        while rt._hub.heartbeat.kept():  # the ledger says so before the task that leaves has let go
+        while rt._host.heartbeat.kept():  # the ledger says so before the task that leaves has let go
             await asyncio.sleep(0.005)
         with pytest.raises(NoRun):
             await charge()
@@ -393,7 +393,7 @@ def test_a_block_may_be_entered_in_one_task_and_left_in_another() -> None:
         await run.call(charge)
         await asyncio.create_task(stack.aclose())
         assert (await rt.report("r")).state == "committed"
-        assert rt._hub.heartbeat.kept() == []
+        assert rt._host.heartbeat.kept() == []
 
     _run(main)
 
@@ -439,7 +439,7 @@ def test_a_coroutine_that_outlives_its_loop_takes_its_run_back(url: str, where: 
     main.task.get_coro().close()  # type: ignore[attr-defined]
     report = asyncio.run(rt.report("r"))
     assert report.state == ("rolled_back" if where == "block" else "blocked")
-    assert rt._hub.heartbeat.kept() == []
+    assert rt._host.heartbeat.kept() == []
     asyncio.run(rt.close())
 
 
@@ -466,10 +466,10 @@ def test_a_generator_of_a_closed_loop_is_not_kept_alive() -> None:
     loop = asyncio.new_event_loop()
     steps = loop.run_until_complete(main())
     loop.close()
-    assert len(rt._hub.heartbeat.kept()) == 1
+    assert len(rt._host.heartbeat.kept()) == 1
     del steps
     gc.collect()
-    assert rt._hub.heartbeat.kept() == []
+    assert rt._host.heartbeat.kept() == []
     asyncio.run(rt.close())
 
 
@@ -488,10 +488,10 @@ def test_a_coroutine_that_is_closed_while_it_leaves_does_not_cut_that_short() ->
             coroutine.close()
         await _state(rt, "r", "rolled_back")
         for _ in range(200):
-            if not rt._hub.heartbeat.kept():
+            if not rt._host.heartbeat.kept():
                 break
             await asyncio.sleep(0.005)
-        assert rt._hub.heartbeat.kept() == []
+        assert rt._host.heartbeat.kept() == []
 
     _run(main)
     assert _undone == ["charge:1"]
@@ -592,7 +592,7 @@ def test_a_dependency_of_a_server_enters_and_leaves_in_threads_of_a_pool() -> No
 
     asyncio.run(main())
     assert [rt.report(f"r{n}").state for n in range(6)] == ["committed", "rolled_back"] * 3
-    assert rt._hub.heartbeat.kept() == []
+    assert rt._host.heartbeat.kept() == []
 
 
 def test_a_stream_of_a_server_whose_client_goes_away_is_left() -> None:

@@ -176,7 +176,7 @@ def test_locks_of_a_dead_process_are_freed_by_its_recovery(world: World) -> None
     first = rt.open("first")
     first.call(reserve, x="1")
     die(first)
-    other = twin_of(rt._hub.store, reserve)
+    other = twin_of(rt._host.store, reserve)
     assert [lock.run_id for lock in other.locks()] == ["first"]
     other.recover()
     assert other.report("first").state == "rolled_back"

@@ -107,7 +107,7 @@ def test_a_move_between_the_look_and_the_word_is_seen_in_the_transaction(monkeyp
     run = rt.open("r")
     run.call(one, x="a")
     plan = rt.plan_rollback("r")
-    store = rt._hub.store
+    store = rt._host.store
     perform = store.perform
 
     def meanwhile(op: Any) -> Any:

@@ -240,7 +240,7 @@ def test_a_process_without_the_tools_says_that_a_worker_goes_on() -> None:
     (doubt,) = [one for one in scene.rt.doubts() if one.tool == "pay"]
     from amends import Runtime
 
-    bare = Runtime(store=scene.rt._hub.store)
+    bare = Runtime(store=scene.rt._host.store)
     preview = bare.preview(doubt.id)
     assert preview.happened.who == "worker"
     assert preview.happened.does == ()

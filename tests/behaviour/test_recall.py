@@ -230,7 +230,7 @@ def test_a_lease_that_may_have_run_out_is_no_reason_to_answer() -> None:
     driver.trace.clear()
     run.call(reserve)
     assert driver.trace == []
-    rt._hub.heartbeat.forget(run._session.lease)  # its heart stops
+    rt._host.heartbeat.forget(run._session.lease)  # its heart stops
     rt.clock.advance(27.5)  # within the margin: certainly ours no more
     run.call(reserve)
     assert driver.trace == ["AdmitCall"]

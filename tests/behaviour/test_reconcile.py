@@ -140,7 +140,7 @@ def test_a_doubt_is_told_with_what_the_world_says_and_is_no_orphan(how: str, the
     if how == "probe":
         later = Bank("probe")
         later.payments = bank.payments
-    found = Runtime(store=rt._hub.store, tools=[later.pay]).reconcile("pay")
+    found = Runtime(store=rt._host.store, tools=[later.pay]).reconcile("pay")
     assert found.agrees
     ((doubt),) = found.doubts
     assert doubt.why == {
@@ -175,7 +175,7 @@ def test_calls_that_run_while_the_world_is_listed_are_no_orphans() -> None:
         return keys
 
     bank.pay.list_effects(listing)
-    rt = Runtime(store=store_rt._hub.store, tools=[bank.pay], wait=0.0)
+    rt = Runtime(store=store_rt._host.store, tools=[bank.pay], wait=0.0)
     found = rt.reconcile("pay")
     assert found.agrees
     assert found.compared == 4
@@ -241,7 +241,7 @@ def test_one_effect_too_many_is_found(how: str) -> None:
     key = _key_of(bank, "1")
     effects: list[Any] = [key, key] if how == "keys" else [{"order": "1"}, {"order": "1"}]
     bank.pay.list_effects(lambda: effects)
-    rt = Runtime(store=rt._hub.store, tools=[bank.pay])
+    rt = Runtime(store=rt._host.store, tools=[bank.pay])
     found = rt.reconcile("pay")
     assert (len(found.missing), len(found.unrecorded)) == (0, 1)
 

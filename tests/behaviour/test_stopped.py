@@ -103,8 +103,8 @@ def test_a_stop_while_recovering_leaves_the_run_to_the_next(stop: Any) -> None:
     rt = Runtime("memory:", tools=[shop.pay], lease=5)
     run = rt.open("r")
     run.call(shop.pay)
-    run._hub.heartbeat.forget(run._session.lease)
-    store = rt._hub.store
+    run._host.heartbeat.forget(run._session.lease)
+    store = rt._host.store
     assert isinstance(store, MemoryStore)
     from amends.encoding.dataclass import changed
 

@@ -119,8 +119,8 @@ def states(rt: Runtime, run_id: str) -> dict[str, str]:
 
 def die(run: Any) -> None:
     """What a killed process leaves behind: the lease runs out, nobody settles anything."""
-    run._hub.heartbeat.forget(run._session.lease)
-    time.sleep(run._hub.lease_s + 0.01)
+    run._host.heartbeat.forget(run._session.lease)
+    time.sleep(run._host.lease_s + 0.01)
 
 
 def until(condition: Callable[[], bool], *, seconds: float = 2.0) -> None:

@@ -52,7 +52,7 @@ class Scene:
     def __post_init__(self) -> None:
         # Before the first fork: checking declarations and making their models would be most of a short life.
         self.rt, self.art = _runtime(self), _async_runtime(self)
-        for host in (self.rt._hub, self.art._hub):
+        for host in (self.rt._host, self.art._host):
             for spec in host.specs.values():
                 spec.bind((), {"n": 0, "item": "", "mood": ""})
 

@@ -366,7 +366,7 @@ def _create(scene: Scene, rt: Runtime, runs: int) -> None:
 
 def _unended(scene: Scene, rt: Runtime, runs: int) -> tuple[int, list[int]]:
     """How many runs somebody still works at, and the numbers of those that wait for their program."""
-    store = rt._hub.store
+    store = rt._host.store
     states = tuple(state for state in RUN_STATES if state not in RUN_FINAL)
     roots = [run for run in read_runs(store, states) if run.uid == run.root]
     busy, waiting = 0, []
@@ -400,7 +400,7 @@ def _is_unknown(scene: Scene, rt: Runtime, number: int) -> bool:
 
 def _audited(scene: Scene, rt: Runtime, runs: int) -> list[tuple[str, str, str]]:
     ids = {scene.run_id(n): n for n in range(runs) if scene.board.deliveries(n)}
-    found = audit(rt, rt._hub.store, scene.world, run_ids=ids)
+    found = audit(rt, rt._host.store, scene.world, run_ids=ids)
     return [(one.count, one.run_id, one.what) for one in found]
 
 

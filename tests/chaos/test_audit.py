@@ -36,7 +36,7 @@ class Small:
 
     def counts(self) -> Counter[str]:
         """What the audit finds."""
-        return Counter(one.count for one in audit(self.rt, self.rt._hub.store, self.world, run_ids=IDS))
+        return Counter(one.count for one in audit(self.rt, self.rt._host.store, self.world, run_ids=IDS))
 
     def lines(self, number: int) -> list[str]:
         """What the world has of a run."""
@@ -106,14 +106,14 @@ def test_a_commit_that_was_told_and_is_none_is_lost(small: Small) -> None:
 
 
 def test_a_run_that_never_came_into_the_ledger_is_lost(small: Small) -> None:
-    found = audit(small.rt, small.rt._hub.store, small.world, run_ids={"never": 0})
+    found = audit(small.rt, small.rt._host.store, small.world, run_ids={"never": 0})
     assert "lost" in {one.count for one in found}
 
 
 def test_a_run_that_nobody_ended_is_stuck(small: Small) -> None:
     left = small.rt.open("done-2")
     left.call(small.kit.tools["charge"], n=DONE, item="more", mood="")
-    found = audit(small.rt, small.rt._hub.store, small.world, run_ids={"done-2": DONE})
+    found = audit(small.rt, small.rt._host.store, small.world, run_ids={"done-2": DONE})
     assert "stuck" in {one.count for one in found}
 
 
@@ -126,9 +126,9 @@ def test_a_child_s_pivot_that_outlives_its_parent_is_named_and_waits_for_a_perso
     wants = (Want("charge", "0"), Want("charge", "in 0", child="part"), Want("ship", "in pivot", child="part"))
     with pytest.raises(Exception, match="is blocked"), small.rt.run("kept") as run:
         play(run, small.kit.tools, Plan(3, "rollback", wants, "raise"), 1)
-    assert audit(small.rt, small.rt._hub.store, small.world, run_ids={"kept": 3}) == []
+    assert audit(small.rt, small.rt._host.store, small.world, run_ids={"kept": 3}) == []
     small.world.note(3, "do", "charge", key="y", call=_first_call(small, "kept"), run="kept", attempt=1)
-    found = audit(small.rt, small.rt._hub.store, small.world, run_ids={"kept": 3})
+    found = audit(small.rt, small.rt._host.store, small.world, run_ids={"kept": 3})
     assert {one.count for one in found} == {"duplicated", "lost", "unnamed"}
 
 
@@ -137,7 +137,7 @@ def _first_call(small: Small, run_id: str) -> str:
 
 
 def test_what_stands_and_is_no_call_of_the_ledger_s_any_more_breaks_the_record(small: Small) -> None:
-    store = small.rt._hub.store
+    store = small.rt._host.store
     assert isinstance(store, SqliteStore)
     assert store._writer is not None
     store._writer.raw.execute("update calls set state = 'failed' where tool = 'charge' and state = 'succeeded'")

@@ -72,14 +72,14 @@ def test_a_ledger_that_does_not_answer_is_asked_again(
 ) -> None:
     leave_open(url, "order-1")
     rt = make(url, tools=[pay])
-    opened, refusals = rt._hub.store.open, [LedgerUnavailable("the disk is away")] * 2
+    opened, refusals = rt._host.store.open, [LedgerUnavailable("the disk is away")] * 2
 
     def reopen(*, create: bool) -> bool:
         if refusals:
             raise refusals.pop()
         return bool(opened(create=create))
 
-    monkeypatch.setattr(rt._hub.store, "open", reopen)
+    monkeypatch.setattr(rt._host.store, "open", reopen)
     stop = threading.Event()
     thread = threading.Thread(target=work, args=(rt,), kwargs={"every": 0.01, "stop": stop})
     thread.start()
@@ -96,7 +96,7 @@ def test_one_look_tells_of_a_ledger_that_does_not_answer(url: str, monkeypatch: 
     def refuse(*, create: bool) -> bool:
         raise LedgerUnavailable("the disk is away")
 
-    monkeypatch.setattr(rt._hub.store, "open", refuse)
+    monkeypatch.setattr(rt._host.store, "open", refuse)
     with pytest.raises(LedgerUnavailable):
         work(rt, once=True)
 

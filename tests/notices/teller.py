@@ -67,7 +67,7 @@ def deadly(store: Any) -> None:
 
 def blocking() -> None:
     with Runtime(LEDGER, tools=[wire], on_approval_needed=tell) as rt:
-        deadly(rt._hub.store)
+        deadly(rt._host.store)
         if VERB != "ask":
             while rt.recover() or (VERB != "recover" and not any(one.what == "told" for one in rt.events("r"))):
                 time.sleep(0.05)
@@ -78,7 +78,7 @@ def blocking() -> None:
 
 async def on_a_loop() -> None:
     rt = AsyncRuntime(LEDGER, tools=[awire], on_approval_needed=tell_async)
-    deadly(rt._hub.store)
+    deadly(rt._host.store)
     if VERB != "ask":
         while await rt.recover() or (
             VERB != "recover" and not [1 async for one in rt.events("r") if one.what == "told"]

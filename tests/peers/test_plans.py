@@ -199,4 +199,4 @@ def test_an_option_that_amends_cannot_keep_yet_is_refused_and_not_ignored(
     except BadDeclaration:
         return
     # The later part is there: then the option must not be passed over either.
-    assert getattr(rt._hub.specs["charge"], next(iter(option)))
+    assert getattr(rt._host.specs["charge"], next(iter(option)))

@@ -214,7 +214,7 @@ def test_after_a_block_nobody_owns_the_run(ledger: Ledger) -> None:
         except KeyError:
             pass
     assert [info.owner for info in rt.runs()] == [None, None]
-    assert rt._hub.heartbeat.kept() == []
+    assert rt._host.heartbeat.kept() == []
 
 
 def test_every_state_of_the_tables_can_be_reached() -> None:

@@ -426,11 +426,11 @@ class SeededRuntime(TestRuntime):
         self._chance = Random(f"order {seed}")
         super().__init__(**options)
         numbers = count(1)
-        self._hub.new_id = lambda prefix: f"{prefix}_{next(numbers):020x}"
+        self._host.new_id = lambda prefix: f"{prefix}_{next(numbers):020x}"
 
     def _be_born(self) -> None:
         super()._be_born()
-        driver = SeededDriver(self._hub.hiding.kept, self._hub.live, self._hub.lease_s, self.clock, self._deaths)
+        driver = SeededDriver(self._host.hiding.kept, self._host.live, self._host.lease_s, self.clock, self._deaths)
         driver.chance = self._chance
         self._driver = self._test_driver = driver
 

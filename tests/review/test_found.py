@@ -273,7 +273,7 @@ def test_a_submit_to_a_block_that_is_left_does_not_count_as_live() -> None:
         run.submit(int).result()
     with pytest.raises(RuntimeError):
         run.submit(int)
-    assert rt._hub.live.count(run._session.uid) == 0
+    assert rt._host.live.count(run._session.uid) == 0
 
 
 def test_a_block_that_waits_lets_its_other_calls_land_first() -> None:

@@ -48,7 +48,7 @@ def build(world: World, variant: str) -> Runtime:
 
 
 def play(rt: Runtime, world: World) -> list[str]:
-    tools: list[Any] = rt._hub.tools
+    tools: list[Any] = rt._host.tools
     try:
         with rt.run("site-1") as run:
             for one in tools:

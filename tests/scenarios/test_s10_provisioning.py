@@ -61,7 +61,7 @@ def provision(rt: Runtime, id: str) -> None:
 
 
 def tools_in(rt: Runtime) -> list[Any]:
-    return rt._hub.tools
+    return rt._host.tools
 
 
 def test_the_third_is_refused_before_it_is_bought_and_the_others_are_given_back(url: str) -> None:

@@ -98,8 +98,8 @@ def test_a_yes_is_for_one_run_of_one_tenant(kind: str, tmp_path: Path, request: 
         here.approve(another.id, digest=mine.digest, by="anna")
     assert changed.value.why == "changed"
     # A yes that was moved by hand to another call, past all of this, is still not its own.
-    found = rt._hub.store.perform(ReadApproval(mine.id))
-    call = rt._hub.store.perform(ReadCall(another.call.id))
+    found = rt._host.store.perform(ReadApproval(mine.id))
+    call = rt._host.store.perform(ReadCall(another.call.id))
     assert found is not None
     assert call is not None
     assert why_not(found.approval, call, None, found.now) == "other_run"

@@ -111,7 +111,7 @@ def test_nothing_that_is_kept_or_said_has_it(name: str, caplog: pytest.LogCaptur
             said += [str(report), json.dumps(report.to_dict(), default=str), *map(str, report.run.causes)]
             said += [str(event) for event in rt.events(f"r{number}")]
     said.append(caplog.text)
-    store = rt._hub.store
+    store = rt._host.store
     said += [str(row) for table in ("runs", "calls") for row in getattr(store, table).values()]
     for text in said:
         assert encoded not in text

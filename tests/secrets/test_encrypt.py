@@ -235,7 +235,7 @@ def test_a_row_that_changes_while_it_is_written_anew_keeps_what_is_new() -> None
 
     store.perform = racing  # type: ignore[method-assign]
     new.reencrypt()
-    assert rt._hub.hiding.sealing.vault.ids != new._hub.hiding.sealing.vault.ids
+    assert rt._host.hiding.sealing.vault.ids != new._host.hiding.sealing.vault.ids
     assert "meanwhile" in str(new.report("r").calls[0].error)
 
 
@@ -256,7 +256,7 @@ def test_a_value_in_another_ones_place_does_not_open() -> None:
 @pytest.mark.parametrize("keys", ["short", "!!!", "", ["x" * 43, "y"], base64.b64encode(b"x" * 16).decode()])
 def test_a_key_that_is_none_is_refused_and_not_shown(keys: Any) -> None:
     if not keys:
-        assert runtime(encrypt=keys)._hub.hiding.sealing is None
+        assert runtime(encrypt=keys)._host.hiding.sealing is None
         return
     with pytest.raises(BadConfig) as bad:
         runtime(encrypt=keys)

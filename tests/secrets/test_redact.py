@@ -53,7 +53,7 @@ def test_the_body_gets_the_value_and_the_ledger_a_commitment() -> None:
     assert isinstance(call.args["card"], Secret)
     assert call.args["order"] == "1"
     assert str(call.args["card"]).startswith("•••")
-    assert CARD not in repr(rt._hub.store.__dict__)
+    assert CARD not in repr(rt._host.store.__dict__)
 
 
 def test_the_same_value_is_a_replay_and_another_one_another_call() -> None:
@@ -126,7 +126,7 @@ def test_places_inside_an_argument_names_at_any_depth_and_spellings_anywhere() -
     more = {"API_KEY": ["a-first-key", 7_654_321], "deep": [{"x": ({"password": "hush-hush"},)}]}
     with rt.run("r"):
         look(Customer("Anna", "DE89 3704"), Login(user="anna", Password="pssst!"), more, "use sk-abcdef1 please")
-    held = repr(rt._hub.store.__dict__)
+    held = repr(rt._host.store.__dict__)
     for secret in ("DE89 3704", "pssst!", "a-first-key", "7654321", "hush-hush", "sk-abcdef1"):
         assert secret not in held
     args = rt.report("r").calls[0].args
@@ -147,7 +147,7 @@ def test_pydantics_own_secrets_are_hidden_values_too() -> None:
     with rt.run("r"):
         look(SecretStr("a-long-token"))
     assert seen == ["a-long-token"]
-    assert "a-long-token" not in repr(rt._hub.store.__dict__)
+    assert "a-long-token" not in repr(rt._host.store.__dict__)
 
 
 def test_two_tools_that_lock_by_a_hidden_value_meet_and_the_lock_does_not_tell() -> None:
@@ -273,7 +273,7 @@ def test_inputs_and_outputs_are_hidden_by_the_runtimes_patterns() -> None:
     assert info.input["user"] == "anna"
     assert isinstance(info.input["password"], Secret)
     assert info.output["ok"] is True
-    assert "hush-hush" not in (held := repr(rt._hub.store.__dict__))
+    assert "hush-hush" not in (held := repr(rt._host.store.__dict__))
     assert "new-secret" not in held
     with rt.run("r", input=given):
         pass
@@ -528,8 +528,8 @@ def test_a_rule_that_raises_over_a_value_is_written_down_without_it() -> None:
         wire(card=CARD)
     [asked] = rt.approvals()
     assert "cannot judge •••" in asked.rule
-    assert CARD not in repr(rt._hub.store.__dict__)
-    assert CARD not in repr(rt._hub.store.shelf.__dict__)
+    assert CARD not in repr(rt._host.store.__dict__)
+    assert CARD not in repr(rt._host.store.shelf.__dict__)
 
 
 def test_a_hook_that_fails_is_logged_without_what_a_pattern_hides(caplog: pytest.LogCaptureFixture) -> None:

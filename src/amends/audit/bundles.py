@@ -318,27 +318,27 @@ class BundleDesk:
     """What a blocking runtime does with bundles."""
 
     if TYPE_CHECKING:
-        _hub: Host
+        _host: Host
         _view: View
 
         def _drive(self, flow: Flow[T]) -> T: ...
 
     def export(self, *run_ids: str) -> bytes:
         """All that the ledger says of these runs, in one file that anybody can check: ``python FILE``."""
-        self._hub.ready()
-        ledger = ledger_of(self._hub)
+        self._host.ready()
+        ledger = ledger_of(self._host)
         return packed(self._drive(taken_out(self._view, run_ids, ledger)), ledger)
 
     def load(self, bundle: bytes) -> list[str]:
         """The runs of a bundle are in this ledger, as records that nothing here works with; their ids."""
-        return self._drive(put_in(self._hub, self._view, unpack(bundle)))
+        return self._drive(put_in(self._host, self._view, unpack(bundle)))
 
 
 class AsyncBundleDesk:
     """The same, awaited."""
 
     if TYPE_CHECKING:
-        _hub: Host
+        _host: Host
         _view: View
 
         async def _drive(self, flow: Flow[T]) -> T: ...
@@ -350,7 +350,7 @@ class AsyncBundleDesk:
         import asyncio
 
         await self._ready()
-        ledger = await asyncio.to_thread(ledger_of, self._hub)
+        ledger = await asyncio.to_thread(ledger_of, self._host)
         taken = await self._drive(taken_out(self._view, run_ids, ledger))
         return await asyncio.to_thread(packed, taken, ledger)
 
@@ -359,4 +359,4 @@ class AsyncBundleDesk:
         import asyncio
 
         records = await asyncio.to_thread(unpack, bundle)
-        return await self._drive(put_in(self._hub, self._view, records))
+        return await self._drive(put_in(self._host, self._view, records))

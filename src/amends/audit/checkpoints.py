@@ -12,19 +12,19 @@ from amends.host.host import Host
 class CheckpointDesk:
     """Blocking."""
 
-    _hub: Host
+    _host: Host
 
     def checkpoint(self) -> Checkpoint | None:
         """Put everything that is in the ledger now behind a checkpoint; the newest one. None: nothing ever happened."""
         refuse_reaching("rt.checkpoint()")
-        self._hub.ready()
-        return self._hub.checkpointer.write()
+        self._host.ready()
+        return self._host.checkpointer.write()
 
 
 class AsyncCheckpointDesk:
     """The same, awaited."""
 
-    _hub: Host
+    _host: Host
 
     if TYPE_CHECKING:
 
@@ -36,4 +36,4 @@ class AsyncCheckpointDesk:
 
         refuse_reaching("rt.checkpoint()")
         await self._ready()
-        return await asyncio.to_thread(self._hub.checkpointer.write)
+        return await asyncio.to_thread(self._host.checkpointer.write)

@@ -1011,7 +1011,7 @@ class AuditDesk:
     """What a blocking runtime tells of its record."""
 
     if TYPE_CHECKING:
-        _hub: Host
+        _host: Host
         _view: View
 
         def _drive(self, flow: Flow[T]) -> T: ...
@@ -1023,14 +1023,14 @@ class AuditDesk:
 
         ``anchor``: the file of a checkpoint that was kept elsewhere; ``keys``: who must have signed. Else those of the settings.
         """
-        return self._drive(verify(self._hub, self._view, run_ids, filter, anchor=anchor, keys=keys))
+        return self._drive(verify(self._host, self._view, run_ids, filter, anchor=anchor, keys=keys))
 
 
 class AsyncAuditDesk:
     """The same, awaited."""
 
     if TYPE_CHECKING:
-        _hub: Host
+        _host: Host
         _view: View
 
         async def _drive(self, flow: Flow[T]) -> T: ...
@@ -1042,4 +1042,4 @@ class AsyncAuditDesk:
 
         ``anchor``: the file of a checkpoint that was kept elsewhere; ``keys``: who must have signed. Else those of the settings.
         """
-        return await self._drive(verify(self._hub, self._view, run_ids, filter, anchor=anchor, keys=keys))
+        return await self._drive(verify(self._host, self._view, run_ids, filter, anchor=anchor, keys=keys))

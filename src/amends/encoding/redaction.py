@@ -179,7 +179,7 @@ class _Hiding:
     """One walk through a value."""
 
     def __init__(self, redactor: Redactor, hidden: Hidden, about: About, path: str, shape: Shape | None) -> None:
-        self._veil, self._hidden, self._about, self._path, self._shape = redactor, hidden, about, path, shape
+        self._redactor, self._hidden, self._about, self._path, self._shape = redactor, hidden, about, path, shape
         self.known: dict[str, Secret] = {}
 
     def veiled(self, value: Any, path: tuple[object, ...]) -> Any:
@@ -213,7 +213,7 @@ class _Hiding:
 
     def _secret(self, value: Any, path: tuple[object, ...]) -> Secret:
         where = ".".join([self._path, *map(str, path)])
-        secret = self._veil.secret(value, self._about, path=where, shape=self._shape)
+        secret = self._redactor.secret(value, self._about, path=where, shape=self._shape)
         for spelled in spellings(value):
             self.known.setdefault(spelled, secret)
         return secret
@@ -304,7 +304,7 @@ class _Masking:
     """One walk through a stored result, as the JSON that it is."""
 
     def __init__(self, redactor: Redactor, known: Known, about: About) -> None:
-        self._veil, self._known, self._about = redactor, known, about
+        self._redactor, self._known, self._about = redactor, known, about
 
     def masked(self, data: Any) -> Any:
         if isinstance(data, dict):
@@ -318,7 +318,7 @@ class _Masking:
                 return {tag: [name, self.masked(inner)]}
             if tag.startswith("$"):
                 return data if tag == "$secret" or not self._holds(str(data[tag])) else self._hidden(data)
-            return {self._veil.scrub(key, self._known): self._field(key, item) for key, item in data.items()}
+            return {self._redactor.scrub(key, self._known): self._field(key, item) for key, item in data.items()}
         if isinstance(data, list):
             return [self.masked(item) for item in data]
         if isinstance(data, str):
@@ -327,18 +327,20 @@ class _Masking:
         return self._hidden(data) if is_known else data
 
     def _field(self, key: Any, item: Any) -> Any:
-        is_hidden = isinstance(key, str) and self._veil.hidden.covers_name(key) and item is not None
+        is_hidden = isinstance(key, str) and self._redactor.hidden.covers_name(key) and item is not None
         return self._hidden(item, whole=True) if is_hidden else self.masked(item)
 
     def _holds(self, text: str) -> bool:
-        return _masked(text, self._known, str) != text or self._veil.hidden.matches(text)
+        return _masked(text, self._known, str) != text or self._redactor.hidden.matches(text)
 
     def _hidden(self, data: Any, *, whole: bool = False) -> Any:
         text = _dump(data)
-        commitment = self._veil.commit(self._about, text)
-        if self._veil.vault is not None:
-            return {"$secret": [commitment, self._veil.vault.seal(text, commitment)]}
-        return self._veil.scrub(data, self._known) if isinstance(data, str) and not whole else str(Secret(commitment))
+        commitment = self._redactor.commit(self._about, text)
+        if self._redactor.vault is not None:
+            return {"$secret": [commitment, self._redactor.vault.seal(text, commitment)]}
+        return (
+            self._redactor.scrub(data, self._known) if isinstance(data, str) and not whole else str(Secret(commitment))
+        )
 
 
 def with_secrets(text: str, change: Callable[[Any], Any]) -> str:

@@ -54,7 +54,7 @@ class Notices:
         self.links.check()
         if secret.value:  # settings are printed: of a secret is said that there is one
             settings["link_secret"] = Setting("(set)", secret.origin)
-        self._specs, self._new_id, self._veil = specs, new_id, redactor
+        self._specs, self._new_id, self._redactor = specs, new_id, redactor
 
     def new_teller(self) -> str:
         """The name of one claim."""
@@ -77,13 +77,13 @@ class Notices:
     def log_failed(self, asked: Requested, error: BaseException, then: str) -> None:
         """The log says how the hook failed, without what the runtime's patterns hide."""
         words = f"on_approval_needed failed for {asked.approval.id} ({visible(asked.call.tool)}); {then}"
-        if not self._veil.is_wide:
+        if not self._redactor.is_wide:
             log_error(log, logging.WARNING, words, error)
             return
         import traceback
 
         # No exc_info: whoever handles the record would have the exception itself, and all that it says.
-        log.warning("%s\n%s", words, story(self._veil.scrub("".join(traceback.format_exception(error)))))
+        log.warning("%s\n%s", words, story(self._redactor.scrub("".join(traceback.format_exception(error)))))
 
     @property
     def is_async(self) -> bool:

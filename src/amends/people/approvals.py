@@ -229,7 +229,7 @@ T = TypeVar("T")
 class ApprovalDesk:
     """Blocking."""
 
-    _hub: Host
+    _host: Host
     _view: View
 
     if TYPE_CHECKING:
@@ -239,11 +239,11 @@ class ApprovalDesk:
 
     def approvals(self, filter: str = "state:pending") -> Iterator[Approval]:
         """Requests for a person's yes, newest first."""
-        return self._pages(pages(self._hub, self._view, filter))
+        return self._pages(pages(self._host, self._view, filter))
 
     def approval(self, approval_id: str) -> Approval:
         """One request, by its id."""
-        return self._drive(read(self._hub, self._view, approval_id))
+        return self._drive(read(self._host, self._view, approval_id))
 
     def approve(
         self,
@@ -258,45 +258,53 @@ class ApprovalDesk:
         """Say yes to exactly what ``digest`` was shown of; ``behalf``: for who delegated it."""
         return self._drive(
             decide(
-                self._hub, self._view, approval_id, "approve", by=by, why=why, digest=digest, behalf=behalf, roles=roles
+                self._host,
+                self._view,
+                approval_id,
+                "approve",
+                by=by,
+                why=why,
+                digest=digest,
+                behalf=behalf,
+                roles=roles,
             )
         )
 
     def reject(self, approval_id: str, *, by: str, reason: str, roles: Sequence[str] = ()) -> Approval:
         """Say no; the reason reaches the model."""
-        return self._drive(decide(self._hub, self._view, approval_id, "reject", by=by, why=reason, roles=roles))
+        return self._drive(decide(self._host, self._view, approval_id, "reject", by=by, why=reason, roles=roles))
 
     def withdraw(self, approval_id: str, *, by: str, why: str) -> Approval:
         """Nobody need decide any more: the call is dropped and may be asked for anew."""
-        return self._drive(decide(self._hub, self._view, approval_id, "withdraw", by=by, why=why))
+        return self._drive(decide(self._host, self._view, approval_id, "withdraw", by=by, why=why))
 
     def bypass(self, approval_id: str, *, digest: str, by: str, why: str) -> Approval:
         """Say yes over roles and numbers, on the record; never to one's own request."""
-        return self._drive(decide(self._hub, self._view, approval_id, "bypass", by=by, why=why, digest=digest))
+        return self._drive(decide(self._host, self._view, approval_id, "bypass", by=by, why=why, digest=digest))
 
     def ask_again(self, approval_id: str, *, by: str, why: str) -> Approval:
         """Ask anew for a call whose request expired."""
-        return self._drive(ask_again(self._hub, self._view, approval_id, by=by, why=why))
+        return self._drive(ask_again(self._host, self._view, approval_id, by=by, why=why))
 
     def edit(
         self, approval_id: str, args: Mapping[str, Any], *, by: str, why: str, roles: Sequence[str] = ()
     ) -> Approval:
         """Refuse a request and make one for these arguments instead, which is then decided like any other."""
-        return self._drive(edit(self._hub, self._view, approval_id, args, by=by, why=why, roles=roles))
+        return self._drive(edit(self._host, self._view, approval_id, args, by=by, why=why, roles=roles))
 
     def delegate(self, *, by: str, to: str, until: datetime | timedelta | float, why: str) -> None:
         """Let somebody decide for somebody else, for a while (``approve(..., behalf=)``)."""
-        self._drive(delegate(self._hub, self._view, by=by, to=to, until=until, why=why))
+        self._drive(delegate(self._host, self._view, by=by, to=to, until=until, why=why))
 
     def reconcile_restore(self, *, by: str, why: str) -> int:
         """Let a ledger that was restored from a copy start things again; how many of its approvals are void now."""
-        return self._drive(reconcile_restore(self._hub, self._view, by=by, why=why))
+        return self._drive(reconcile_restore(self._host, self._view, by=by, why=why))
 
 
 class AsyncApprovalDesk:
     """The same, awaited."""
 
-    _hub: Host
+    _host: Host
     _view: View
 
     if TYPE_CHECKING:
@@ -306,11 +314,11 @@ class AsyncApprovalDesk:
 
     def approvals(self, filter: str = "state:pending") -> AsyncIterator[Approval]:
         """Requests for a person's yes, newest first."""
-        return self._pages(pages(self._hub, self._view, filter))
+        return self._pages(pages(self._host, self._view, filter))
 
     async def approval(self, approval_id: str) -> Approval:
         """One request, by its id."""
-        return await self._drive(read(self._hub, self._view, approval_id))
+        return await self._drive(read(self._host, self._view, approval_id))
 
     async def approve(
         self,
@@ -325,39 +333,47 @@ class AsyncApprovalDesk:
         """Say yes to exactly what ``digest`` was shown of; ``behalf``: for who delegated it."""
         return await self._drive(
             decide(
-                self._hub, self._view, approval_id, "approve", by=by, why=why, digest=digest, behalf=behalf, roles=roles
+                self._host,
+                self._view,
+                approval_id,
+                "approve",
+                by=by,
+                why=why,
+                digest=digest,
+                behalf=behalf,
+                roles=roles,
             )
         )
 
     async def reject(self, approval_id: str, *, by: str, reason: str, roles: Sequence[str] = ()) -> Approval:
         """Say no; the reason reaches the model."""
-        return await self._drive(decide(self._hub, self._view, approval_id, "reject", by=by, why=reason, roles=roles))
+        return await self._drive(decide(self._host, self._view, approval_id, "reject", by=by, why=reason, roles=roles))
 
     async def withdraw(self, approval_id: str, *, by: str, why: str) -> Approval:
         """Nobody need decide any more: the call is dropped and may be asked for anew."""
-        return await self._drive(decide(self._hub, self._view, approval_id, "withdraw", by=by, why=why))
+        return await self._drive(decide(self._host, self._view, approval_id, "withdraw", by=by, why=why))
 
     async def bypass(self, approval_id: str, *, digest: str, by: str, why: str) -> Approval:
         """Say yes over roles and numbers, on the record; never to one's own request."""
-        return await self._drive(decide(self._hub, self._view, approval_id, "bypass", by=by, why=why, digest=digest))
+        return await self._drive(decide(self._host, self._view, approval_id, "bypass", by=by, why=why, digest=digest))
 
     async def ask_again(self, approval_id: str, *, by: str, why: str) -> Approval:
         """Ask anew for a call whose request expired."""
-        return await self._drive(ask_again(self._hub, self._view, approval_id, by=by, why=why))
+        return await self._drive(ask_again(self._host, self._view, approval_id, by=by, why=why))
 
     async def edit(
         self, approval_id: str, args: Mapping[str, Any], *, by: str, why: str, roles: Sequence[str] = ()
     ) -> Approval:
         """Refuse a request and make one for these arguments instead, which is then decided like any other."""
-        return await self._drive(edit(self._hub, self._view, approval_id, args, by=by, why=why, roles=roles))
+        return await self._drive(edit(self._host, self._view, approval_id, args, by=by, why=why, roles=roles))
 
     async def delegate(self, *, by: str, to: str, until: datetime | timedelta | float, why: str) -> None:
         """Let somebody decide for somebody else, for a while (``approve(..., behalf=)``)."""
-        await self._drive(delegate(self._hub, self._view, by=by, to=to, until=until, why=why))
+        await self._drive(delegate(self._host, self._view, by=by, to=to, until=until, why=why))
 
     async def reconcile_restore(self, *, by: str, why: str) -> int:
         """Let a ledger that was restored from a copy start things again; how many of its approvals are void now."""
-        return await self._drive(reconcile_restore(self._hub, self._view, by=by, why=why))
+        return await self._drive(reconcile_restore(self._host, self._view, by=by, why=why))
 
 
 # ---- What the runtimes of both colours do about notices: deciding by a link, and telling of what nobody w
@@ -366,7 +382,7 @@ class AsyncApprovalDesk:
 class NoticeDesk:
     """Blocking."""
 
-    _hub: Host
+    _host: Host
     _view: View
 
     if TYPE_CHECKING:
@@ -377,16 +393,16 @@ class NoticeDesk:
         self, token: str, *, by: str = "", why: str = "", reason: str = "", roles: Sequence[str] = ()
     ) -> Approval:
         """Do what a signed link is for, to exactly what was shown with it; a rejection has a ``reason``."""
-        return self._drive(redeem(self._hub, self._view, token, by=by, why=why, reason=reason, roles=roles))
+        return self._drive(redeem(self._host, self._view, token, by=by, why=why, reason=reason, roles=roles))
 
     def _tell_due(self, limit: int) -> int:
-        return self._drive(tell_all(self._hub, self._view, limit))
+        return self._drive(tell_all(self._host, self._view, limit))
 
 
 class AsyncNoticeDesk:
     """The same, awaited."""
 
-    _hub: Host
+    _host: Host
     _view: View
 
     if TYPE_CHECKING:
@@ -397,10 +413,10 @@ class AsyncNoticeDesk:
         self, token: str, *, by: str = "", why: str = "", reason: str = "", roles: Sequence[str] = ()
     ) -> Approval:
         """Do what a signed link is for, to exactly what was shown with it; a rejection has a ``reason``."""
-        return await self._drive(redeem(self._hub, self._view, token, by=by, why=why, reason=reason, roles=roles))
+        return await self._drive(redeem(self._host, self._view, token, by=by, why=why, reason=reason, roles=roles))
 
     async def _tell_due(self, limit: int) -> int:
-        return await self._drive(tell_all(self._hub, self._view, limit))
+        return await self._drive(tell_all(self._host, self._view, limit))
 
 
 async def redeem(

@@ -154,14 +154,14 @@ class BudgetDesk:
     """What a blocking runtime tells of money and of whatever else is counted."""
 
     if TYPE_CHECKING:
-        _hub: Host
+        _host: Host
         _view: View
 
         def _drive(self, flow: Flow[T]) -> T: ...
 
     def budgets(self, filter: str = "") -> list[BudgetState]:
         """How every budget stands now: spent, reserved for calls under way, left."""
-        return self._drive(budget_states(self._hub, self._view, filter))
+        return self._drive(budget_states(self._host, self._view, filter))
 
     def costs(self, by: By = "run", filter: str = "") -> list[CostLine]:
         """What calls have cost, by run, tool, agent or day; the filter is that of ``calls``."""
@@ -172,14 +172,14 @@ class AsyncBudgetDesk:
     """The same, awaited."""
 
     if TYPE_CHECKING:
-        _hub: Host
+        _host: Host
         _view: View
 
         async def _drive(self, flow: Flow[T]) -> T: ...
 
     async def budgets(self, filter: str = "") -> list[BudgetState]:
         """How every budget stands now: spent, reserved for calls under way, left."""
-        return await self._drive(budget_states(self._hub, self._view, filter))
+        return await self._drive(budget_states(self._host, self._view, filter))
 
     async def costs(self, by: By = "run", filter: str = "") -> list[CostLine]:
         """What calls have cost, by run, tool, agent or day; the filter is that of ``calls``."""

@@ -263,7 +263,7 @@ class DoubtDesk:
     """What a blocking runtime lets a person see and say of what is in doubt, stands, or is to be taken back."""
 
     if TYPE_CHECKING:
-        _hub: Host
+        _host: Host
         _view: View
 
         def _drive(self, flow: Flow[T]) -> T: ...
@@ -275,20 +275,20 @@ class DoubtDesk:
 
     def doubts(self, filter: str = "") -> Iterator[Doubt]:
         """Every call of which nobody here can say what became of it: what was sent, when it was lost, what is known."""
-        return self._pages(doubt_pages(self._hub, self._view, filter))
+        return self._pages(doubt_pages(self._host, self._view, filter))
 
     def probe(self, call_id: str) -> Probed[Any]:
         """Ask the world about a call now; decides nothing."""
-        return self._drive(probe(self._hub, self._view, call_id))
+        return self._drive(probe(self._host, self._view, call_id))
 
     def resolve(self, call_id: str, answer: Probed[Any], *, by: str, why: str) -> Report:
         """A person's word on a doubt: it happened, it did not, or it cannot be known and stays as residue."""
-        row = self._drive(resolve(self._hub, self._view, call_id, answer, by=by, why=why))
+        row = self._drive(resolve(self._host, self._view, call_id, answer, by=by, why=why))
         return self._go_on(row.root)
 
     def preview(self, call_id: str) -> Preview:
         """What the run would do next for each of the three answers to a doubt; changes nothing."""
-        return self._drive(preview(self._hub, self._view, call_id, self._agents))
+        return self._drive(preview(self._host, self._view, call_id, self._agents))
 
     def accept(self, call_id: str, *, by: str, why: str) -> Report:
         """A person's word that an effect stays, or that nobody will know: it is residue, and named for good."""
@@ -300,12 +300,12 @@ class DoubtDesk:
 
         ``result``: what the call gave back, for a compensation that was not started because nobody had it.
         """
-        row = self._drive(runs.retry(self._hub, self._view, call_id, by=by, why=why, result=result))
+        row = self._drive(runs.retry(self._host, self._view, call_id, by=by, why=why, result=result))
         return self._go_on(row.root)
 
     def plan_rollback(self, run_id: str) -> RollbackPlan:
         """What a rollback would do, in order, with what cannot be taken back; its hash binds ``rollback``."""
-        return self._drive(rollback_plans.plan_rollback(self._hub, self._view, run_id))
+        return self._drive(rollback_plans.plan_rollback(self._host, self._view, run_id))
 
     def rollback(self, run_id: str, *, by: str, why: str, plan: str | None = None) -> Report:
         """Take a run back from outside: its owner does it when its live calls have settled, else this process.
@@ -315,7 +315,7 @@ class DoubtDesk:
         if plan is None:
             root = self._drive(runs.ask_rollback(self._view, run_id, by=by, why=why))
         else:
-            flow = rollback_plans.rollback_planned(self._hub, self._view, run_id, plan=plan, by=by, why=why)
+            flow = rollback_plans.rollback_planned(self._host, self._view, run_id, plan=plan, by=by, why=why)
             root = self._drive(flow)
         return self._go_on(root)
 
@@ -334,14 +334,14 @@ class DoubtDesk:
 
         Changes nothing. ``limit``: how many calls a probe is asked about, newest first.
         """
-        return self._drive(reconcile.reconcile(self._hub, self._view, tool, limit=limit))
+        return self._drive(reconcile.reconcile(self._host, self._view, tool, limit=limit))
 
 
 class AsyncDoubtDesk:
     """The same for an async runtime, awaited."""
 
     if TYPE_CHECKING:
-        _hub: Host
+        _host: Host
         _view: View
 
         async def _drive(self, flow: Flow[T]) -> T: ...
@@ -353,20 +353,20 @@ class AsyncDoubtDesk:
 
     def doubts(self, filter: str = "") -> AsyncIterator[Doubt]:
         """Every call of which nobody here can say what became of it: what was sent, when it was lost, what is known."""
-        return self._pages(doubt_pages(self._hub, self._view, filter))
+        return self._pages(doubt_pages(self._host, self._view, filter))
 
     async def probe(self, call_id: str) -> Probed[Any]:
         """Ask the world about a call now; decides nothing."""
-        return await self._drive(probe(self._hub, self._view, call_id))
+        return await self._drive(probe(self._host, self._view, call_id))
 
     async def resolve(self, call_id: str, answer: Probed[Any], *, by: str, why: str) -> Report:
         """A person's word on a doubt: it happened, it did not, or it cannot be known and stays as residue."""
-        row = await self._drive(resolve(self._hub, self._view, call_id, answer, by=by, why=why))
+        row = await self._drive(resolve(self._host, self._view, call_id, answer, by=by, why=why))
         return await self._go_on(row.root)
 
     async def preview(self, call_id: str) -> Preview:
         """What the run would do next for each of the three answers to a doubt; changes nothing."""
-        return await self._drive(preview(self._hub, self._view, call_id, self._agents))
+        return await self._drive(preview(self._host, self._view, call_id, self._agents))
 
     async def accept(self, call_id: str, *, by: str, why: str) -> Report:
         """A person's word that an effect stays, or that nobody will know: it is residue, and named for good."""
@@ -378,12 +378,12 @@ class AsyncDoubtDesk:
 
         ``result``: what the call gave back, for a compensation that was not started because nobody had it.
         """
-        row = await self._drive(runs.retry(self._hub, self._view, call_id, by=by, why=why, result=result))
+        row = await self._drive(runs.retry(self._host, self._view, call_id, by=by, why=why, result=result))
         return await self._go_on(row.root)
 
     async def plan_rollback(self, run_id: str) -> RollbackPlan:
         """What a rollback would do, in order, with what cannot be taken back; its hash binds ``rollback``."""
-        return await self._drive(rollback_plans.plan_rollback(self._hub, self._view, run_id))
+        return await self._drive(rollback_plans.plan_rollback(self._host, self._view, run_id))
 
     async def rollback(self, run_id: str, *, by: str, why: str, plan: str | None = None) -> Report:
         """Take a run back from outside: its owner does it when its live calls have settled, else this process.
@@ -393,7 +393,7 @@ class AsyncDoubtDesk:
         if plan is None:
             root = await self._drive(runs.ask_rollback(self._view, run_id, by=by, why=why))
         else:
-            flow = rollback_plans.rollback_planned(self._hub, self._view, run_id, plan=plan, by=by, why=why)
+            flow = rollback_plans.rollback_planned(self._host, self._view, run_id, plan=plan, by=by, why=why)
             root = await self._drive(flow)
         return await self._go_on(root)
 
@@ -412,4 +412,4 @@ class AsyncDoubtDesk:
 
         Changes nothing. ``limit``: how many calls a probe is asked about, newest first.
         """
-        return await self._drive(reconcile.reconcile(self._hub, self._view, tool, limit=limit))
+        return await self._drive(reconcile.reconcile(self._host, self._view, tool, limit=limit))

@@ -137,7 +137,7 @@ class Rehearsal:
     ) -> None:
         # Ledger time is whole microseconds. Here nothing takes time: what is due now must not be due in a part of one.
         wall = moment(max(clocks.wall, tree.now))
-        self._hub, self._clocks, self._probes_say = host, replace(clocks, wall=wall), probes_say
+        self._host, self._clocks, self._probes_say = host, replace(clocks, wall=wall), probes_say
         self.stage = Stage(tree, wall, around)
         self.does: list[Planned] = []
         self._known = {call.id: call for call in tree.calls}
@@ -151,11 +151,11 @@ class Rehearsal:
 
     def session(self, root: RunRow, *, wait_s: float) -> Session:
         """The tree as its owner's flows see it."""
-        return self.played(root, Lease(root.uid, WHO, root.epoch, self._hub.lease_s, float("inf")), wait_s=wait_s)
+        return self.played(root, Lease(root.uid, WHO, root.epoch, self._host.lease_s, float("inf")), wait_s=wait_s)
 
     def played(self, root: RunRow, lease: Lease, *, wait_s: float) -> Session:
         """Return a session of the rehearsal: what it learns, the live run does not."""
-        session = self._hub.session(root, lease, resumed=True, wait_s=wait_s)
+        session = self._host.session(root, lease, resumed=True, wait_s=wait_s)
         return replace(session, memory=session.memory.copy())
 
     def play(self, flow: Flow[T]) -> T:
@@ -204,7 +204,7 @@ class Rehearsal:
 
     def _invoke(self, op: Invoke) -> Ended:
         call = op.call.whole() if isinstance(op.call, Later) else op.call
-        spec = self._hub.specs.get(call.tool)
+        spec = self._host.specs.get(call.tool)
         what = _doing(op, spec)
         self.does.append(self._planned(what, op, call, spec))
         if what == "guard":

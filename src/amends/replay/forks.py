@@ -454,7 +454,7 @@ class ForkDesk:
     """What a blocking runtime lets somebody try again from a point of a past run, and see side by side."""
 
     if TYPE_CHECKING:
-        _hub: Host
+        _host: Host
         _view: View
 
         def _drive(self, flow: Flow[T]) -> T: ...
@@ -465,18 +465,18 @@ class ForkDesk:
         Open it with ``rt.run``: what is shared is answered from the record, everything after it is live, and asks for
         approvals and budgets of its own. The fork never takes back what it shares.
         """
-        return self._drive(fork_verb(self._hub, self._view, run_id, at=at, id=id))
+        return self._drive(fork_verb(self._host, self._view, run_id, at=at, id=id))
 
     def compare(self, left: str, right: str) -> Comparison:
         """Two runs, call by call: the first that differs, other arguments, other results, other costs."""
-        return self._drive(compare_verb(self._hub, self._view, left, right))
+        return self._drive(compare_verb(self._host, self._view, left, right))
 
 
 class AsyncForkDesk:
     """The same for an async runtime, awaited."""
 
     if TYPE_CHECKING:
-        _hub: Host
+        _host: Host
         _view: View
 
         async def _drive(self, flow: Flow[T]) -> T: ...
@@ -487,8 +487,8 @@ class AsyncForkDesk:
         Open it with ``rt.run``: what is shared is answered from the record, everything after it is live, and asks for
         approvals and budgets of its own. The fork never takes back what it shares.
         """
-        return await self._drive(fork_verb(self._hub, self._view, run_id, at=at, id=id))
+        return await self._drive(fork_verb(self._host, self._view, run_id, at=at, id=id))
 
     async def compare(self, left: str, right: str) -> Comparison:
         """Two runs, call by call: the first that differs, other arguments, other results, other costs."""
-        return await self._drive(compare_verb(self._hub, self._view, left, right))
+        return await self._drive(compare_verb(self._host, self._view, left, right))

@@ -70,7 +70,7 @@ class ReplayRun(Run):
 
     def direct(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a tool called inside this run's context does; use ``call``."""
-        return self._value(self._do(direct_ask(self._hub, self._session, declared, options, args, kwargs)))
+        return self._value(self._do(direct_ask(self._host, self._session, declared, options, args, kwargs)))
 
     def answer(
         self,
@@ -104,7 +104,7 @@ class ReplayRun(Run):
         cost: Costs | None = None,
     ) -> Attempt:
         """The attempt as it ended: ``replayed``, with its result; what it failed with is raised here."""
-        ask = runs.hand_ask(self._hub, self._session, tool, args, key=key, kind=kind, cost=cost)
+        ask = runs.hand_ask(self._host, self._session, tool, args, key=key, kind=kind, cost=cost)
         done = self._do(ask)
         return ReplayedAttempt(self, ask, Done(done.row, done.value, replayed=True))
 
@@ -115,11 +115,11 @@ class ReplayRun(Run):
 
     def rollback(self, why: str) -> NoReturn:
         """Raise ``RolledBack``, as then."""
-        raise driver.taken_back(self._hub, self._replay, self._session, why)
+        raise driver.taken_back(self._host, self._replay, self._session, why)
 
     def report(self) -> Report:
         """What this run did so far."""
-        return driver.report_now(self._hub, self._replay)
+        return driver.report_now(self._host, self._replay)
 
     @property
     def awaits_opening(self) -> bool:
@@ -128,12 +128,12 @@ class ReplayRun(Run):
 
     def opened_again(self, id: str | None, input: object, *, block: bool) -> ReplayRun | None:
         """This run, where its program opens it itself; None: it has done so before."""
-        is_mine = driver.open_again(self._hub, self._replay, self._session, id, input, block=block)
+        is_mine = driver.open_again(self._host, self._replay, self._session, id, input, block=block)
         return self if is_mine else None
 
     def report_named(self, run_id: str) -> Report | None:
         """What ``rt.report`` says of this run; None: it is about another one."""
-        return driver.report_named(self._hub, self._replay, run_id)
+        return driver.report_named(self._host, self._replay, run_id)
 
     # ---- inside ---------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class ReplayRun(Run):
         spec = self._session.spec(done.row.tool)
         if spec is None or not spec.is_staging:
             return done.value
-        host, replay, call_id = self._hub, self._replay, done.row.id
+        host, replay, call_id = self._host, self._replay, done.row.id
         return Staged(call_of(done.row, spec), lambda: driver.staged_now(host, replay, call_id))
 
     def _check_here(self) -> None:
@@ -163,7 +163,7 @@ class ReplayRun(Run):
 
     def _open_child(self, id: str | None, input: object) -> Run:
         row, session = driver.child_row(self._replay, self._session, id, input)
-        return ReplayRun(self._hub, self._replay, session, row)
+        return ReplayRun(self._host, self._replay, session, row)
 
     def _leave(self, error: BaseException | None) -> None:
         self._shut(wait=error is None or isinstance(error, Exception))
@@ -230,7 +230,7 @@ class AsyncReplayRun(AsyncRun):
         self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """What a tool called inside this run's context does; use ``call``."""
-        return self._value(await self._do(direct_ask(self._hub, self._session, declared, options, args, kwargs)))
+        return self._value(await self._do(direct_ask(self._host, self._session, declared, options, args, kwargs)))
 
     async def answer(
         self,
@@ -264,7 +264,7 @@ class AsyncReplayRun(AsyncRun):
         cost: Costs | None = None,
     ) -> AsyncAttempt:
         """The attempt as it ended: ``replayed``, with its result; what it failed with is raised here."""
-        ask = runs.hand_ask(self._hub, self._session, tool, args, key=key, kind=kind, cost=cost)
+        ask = runs.hand_ask(self._host, self._session, tool, args, key=key, kind=kind, cost=cost)
         done = await self._do(ask)
         return AsyncReplayedAttempt(self, ask, Done(done.row, done.value, replayed=True))
 
@@ -274,11 +274,11 @@ class AsyncReplayRun(AsyncRun):
 
     async def rollback(self, why: str) -> NoReturn:
         """Raise ``RolledBack``, as then."""
-        raise driver.taken_back(self._hub, self._replay, self._session, why)
+        raise driver.taken_back(self._host, self._replay, self._session, why)
 
     async def report(self) -> Report:
         """What this run did so far."""
-        return driver.report_now(self._hub, self._replay)
+        return driver.report_now(self._host, self._replay)
 
     @property
     def awaits_opening(self) -> bool:
@@ -287,12 +287,12 @@ class AsyncReplayRun(AsyncRun):
 
     def opened_again(self, id: str | None, input: object, *, block: bool) -> AsyncReplayRun | None:
         """This run, where its program opens it itself; None: it has done so before."""
-        is_mine = driver.open_again(self._hub, self._replay, self._session, id, input, block=block)
+        is_mine = driver.open_again(self._host, self._replay, self._session, id, input, block=block)
         return self if is_mine else None
 
     def report_named(self, run_id: str) -> Report | None:
         """What ``rt.report`` says of this run; None: it is about another one."""
-        return driver.report_named(self._hub, self._replay, run_id)
+        return driver.report_named(self._host, self._replay, run_id)
 
     # ---- inside ---------------------------------------------------------------------------
 
@@ -326,7 +326,7 @@ class AsyncReplayRun(AsyncRun):
         spec = self._session.spec(done.row.tool)
         if spec is None or not spec.is_staging:
             return done.value
-        host, replay, call_id = self._hub, self._replay, done.row.id
+        host, replay, call_id = self._host, self._replay, done.row.id
         return Staged(call_of(done.row, spec), lambda: driver.staged_now(host, replay, call_id))
 
     async def _check_here(self) -> None:
@@ -334,7 +334,7 @@ class AsyncReplayRun(AsyncRun):
 
     async def _open_child(self, id: str | None, input: object) -> AsyncRun:
         row, session = driver.child_row(self._replay, self._session, id, input)
-        return AsyncReplayRun(self._hub, self._replay, session, row)
+        return AsyncReplayRun(self._host, self._replay, session, row)
 
     async def _refuse_waiting(self, *, but: object = None) -> None:
         """No transaction of the caller's is open: nothing rides in one here."""

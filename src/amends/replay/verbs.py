@@ -59,7 +59,7 @@ class ReplayDesk:
     """What a blocking runtime does with a record besides showing it."""
 
     if TYPE_CHECKING:
-        _hub: Host
+        _host: Host
         _view: View
 
         def _drive(self, flow: Flow[T]) -> T: ...
@@ -86,11 +86,11 @@ class ReplayDesk:
 
         refuse_nested("rt.replay")
         if isinstance(run, bytes):
-            source = driver.unpacked(self._hub, run)
+            source = driver.unpacked(self._host, run)
         else:
-            source = self._drive(driver.read(self._hub, self._view, run))
+            source = self._drive(driver.read(self._host, self._view, run))
         replay = driver.begun(*source, until=until, strict=strict)
-        with replay_run.opened(self._hub, replay) as opened:
+        with replay_run.opened(self._host, replay) as opened:
             yield opened
 
     def replay_each(
@@ -110,15 +110,15 @@ class ReplayDesk:
             value, error = None, None
             try:
                 if isinstance(record, bytes):
-                    source = driver.unpacked(self._hub, record, run_id)
+                    source = driver.unpacked(self._host, record, run_id)
                 else:
-                    source = self._drive(driver.read(self._hub, self._view, record))
+                    source = self._drive(driver.read(self._host, self._view, record))
                 replay = driver.begun(*source, until=until, strict=strict)
             except Error as unread:
                 found.append(unreadable(name, run_id, unread))
                 continue
             try:
-                with replay_run.opened(self._hub, replay) as run:
+                with replay_run.opened(self._host, replay) as run:
                     args, kwargs = arguments(fn, run, replay.record.run)
                     value = fn(*args, **kwargs)
             except (Exception, SystemExit) as raised:  # others are to be replayed yet
@@ -131,7 +131,7 @@ class AsyncReplayDesk:
     """The same, awaited."""
 
     if TYPE_CHECKING:
-        _hub: Host
+        _host: Host
         _view: View
 
         async def _drive(self, flow: Flow[T]) -> T: ...
@@ -162,11 +162,11 @@ class AsyncReplayDesk:
 
         refuse_nested("rt.replay")
         if isinstance(run, bytes):
-            source = driver.unpacked(self._hub, run)
+            source = driver.unpacked(self._host, run)
         else:
-            source = await self._drive(driver.read(self._hub, self._view, run))
+            source = await self._drive(driver.read(self._host, self._view, run))
         replay = driver.begun(*source, until=until, strict=strict)
-        async with replay_run.opened_async(self._hub, replay) as opened:
+        async with replay_run.opened_async(self._host, replay) as opened:
             yield opened
 
     async def replay_each(
@@ -191,15 +191,15 @@ class AsyncReplayDesk:
             value, error = None, None
             try:
                 if isinstance(record, bytes):
-                    source = driver.unpacked(self._hub, record, run_id)
+                    source = driver.unpacked(self._host, record, run_id)
                 else:
-                    source = await self._drive(driver.read(self._hub, self._view, record))
+                    source = await self._drive(driver.read(self._host, self._view, record))
                 replay = driver.begun(*source, until=until, strict=strict)
             except Error as unread:
                 found.append(unreadable(name, run_id, unread))
                 continue
             try:
-                async with replay_run.opened_async(self._hub, replay) as run:
+                async with replay_run.opened_async(self._host, replay) as run:
                     args, kwargs = arguments(fn, run, replay.record.run)
                     value = await fn(*args, **kwargs)
             except (Exception, SystemExit) as raised:  # others are to be replayed yet

@@ -110,26 +110,26 @@ class TestRuntime(Runtime):
     ) -> None:
         self.clock = TestClock() if clock is None else clock
         memory = MemoryStore(clock=lambda: self.clock.wall) if store is None else store
-        self._hub = Host({"url": "memory:", **options}, tools, store=memory, alone=True, hook=on_approval_needed)
-        self._hub.heartbeat = Heartbeat(
+        self._host = Host({"url": "memory:", **options}, tools, store=memory, alone=True, hook=on_approval_needed)
+        self._host.heartbeat = Heartbeat(
             memory.perform,
-            self._hub.lease_s,
+            self._host.lease_s,
             mono=lambda: self.clock.mono,
             boot=lambda: self.clock.read("test").boot,
             beats=False,
         )
-        self._hub.checkpointer.beats = False  # virtual time passes no thread
+        self._host.checkpointer.beats = False  # virtual time passes no thread
         self.clock._passing.append(self._renew)
         self._deaths: set[str] = set()
         self._births = 0
         self._memory = memory
-        value = self._hub.value
+        value = self._host.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
         self._agents = dict(agents or {})
         self._be_born()
 
     def _renew(self) -> None:
-        self._hub.heartbeat.renew(self._hub.heartbeat.kept())
+        self._host.heartbeat.renew(self._host.heartbeat.kept())
 
     def crash(self) -> None:
         """Die here and now, as by SIGKILL: open runs are left as they are; this object is then a new process.
@@ -137,10 +137,10 @@ class TestRuntime(Runtime):
         Inside a run it raises ``Crash``, which is no ``Exception``: nothing on the way out cleans up.
         """
         self._test_driver.dead = True
-        self._deaths.add(self._hub.owner)
-        self._hub.forget()
-        for lease in self._hub.heartbeat.kept():
-            self._hub.heartbeat.forget(lease)
+        self._deaths.add(self._host.owner)
+        self._host.forget()
+        for lease in self._host.heartbeat.kept():
+            self._host.heartbeat.forget(lease)
         self._be_born()
         if caller_here() is not None:
             raise Crash
@@ -152,10 +152,10 @@ class TestRuntime(Runtime):
 
     def _be_born(self) -> None:
         self._births += 1
-        self._hub.be(f"test|boot|ns|{self._births}|0")
-        self._hub.live = Live()
+        self._host.be(f"test|boot|ns|{self._births}|0")
+        self._host.live = Live()
         self._driver = self._test_driver = TestDriver(
-            self._hub.hiding.kept, self._hub.live, self._hub.lease_s, self.clock, self._deaths
+            self._host.hiding.kept, self._host.live, self._host.lease_s, self.clock, self._deaths
         )
 
 

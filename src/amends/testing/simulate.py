@@ -202,7 +202,7 @@ class _Player:
 def _twice(rt: TestRuntime, finished: Counter[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     for (call_id, phase), count in finished.items():
         row = rt._memory.calls.get(call_id)
-        spec = None if row is None else rt._hub.specs.get(row.tool)
+        spec = None if row is None else rt._host.specs.get(row.tool)
         if row is None or spec is None or count < 2 or row.kind == "read" or phase in ("probe", "notice"):
             continue
         twin = spec.compensate
@@ -230,7 +230,7 @@ def check_tool(
     The tool is called once and its task fails, so everything it did must be gone; then its probe, its idempotence and
     its compensation's are each put to the test against ``state``.
     """
-    spec = TestRuntime(tools=[tool])._hub.spec_for(declared_as(tool)[0])
+    spec = TestRuntime(tools=[tool])._host.spec_for(declared_as(tool)[0])
     if spec.kind == "compensatable":
         verdict = simulate(
             lambda run: _then_fail(run, tool, args), tools=[tool], state=state, fresh=fresh, crashes=crashes
