@@ -183,8 +183,10 @@ def test_a_process_meets_its_fate_at_its_point_and_at_no_other() -> None:
 
 def test_every_operation_that_writes_a_run_s_way_is_a_point() -> None:
     reads = {one.__name__ for one in READS}
-    persons = {"DecideCall", "RetryCall", "AbandonRun", "FinishRun", "CollectGarbage"}
-    quiet = {"NoteEvidence", "WatchDoubt"}
+    persons = {"DecideCall", "RetryCall", "AbandonRun", "FinishRun", "CollectGarbage", "AcceptCall", "ForkRun"}
+    persons |= {"DecideApproval", "AskAgain", "EditApproval", "VoidApproval", "Delegate", "LoadRecords", "RewriteTexts"}
+    quiet = {"NoteEvidence", "WatchDoubt", "NoteValue", "ClaimNotice", "NoteTold", "ExpireApprovals", "PinKey"}
+    quiet |= {"WriteCheckpoint"}
     every = {name for name, one in vars(operations).items() if isinstance(one, type) and issubclass(one, StoreOp)}
     assert {one.__name__ for one in NAMES} == every - reads - persons - quiet - {"StoreOp"}
 

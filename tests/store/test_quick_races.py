@@ -259,7 +259,7 @@ def held(kind: str, url: str, root: str, clock: Clock) -> Iterator[Callable[[ops
     store = store_of(kind, url, clock)
     link = store._connect()
     statements = __import__(
-        f"amends.stores.{'pgflow' if kind == 'postgres' else 'mysql'}", fromlist=["WRITING"]
+        f"amends.stores.{'postgres.transaction' if kind == 'postgres' else 'mysql.store'}", fromlist=["WRITING"]
     ).WRITING
     say = link.say if kind == "postgres" else link.ask
     say("begin")
