@@ -20,8 +20,8 @@ from amends.host.heartbeat import Heartbeat
 from amends.ledger.operations import Renewed, RenewLeases
 from amends.ledger.world import Lease
 from amends.stores.memory import MemoryStore
-from tests.behaviour.world import World, die, until
 from tests.servers.databases import connect, database_of, execute
+from tests.world import World, die, until
 
 # ---- going back without what came later ---------------------------------------------------
 

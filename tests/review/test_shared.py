@@ -22,7 +22,7 @@ from amends.stores.memory import MemoryStore
 from amends.stores.postgres.pool import LoopPool
 from amends.stores.sqlite.store import SqliteStore
 from amends.testing.conformance.ledger import Ledger, audit
-from tests.store.many import Gate, ask_together
+from tests.stores.many import Gate, ask_together
 
 LEASE_S = 30.0
 
