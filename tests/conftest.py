@@ -12,9 +12,9 @@ import pydantic  # noqa: F401 (amends imports it at a tool's first call: no test
 import pytest
 
 # Before anything imports them: a failed check of a conformance suite shows the values.
-pytest.register_assert_rewrite("amends.testing.conformance", "tests.adapters.conformance")
+pytest.register_assert_rewrite("amends.testing.conformance", "tests.adapters.conformance", "tests.ledger.rules")
 
-pytest_plugins = ["tests.servers.fixtures"]
+pytest_plugins = ["tests.servers.fixtures", "tests.stores.fixtures"]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -14,8 +14,8 @@ from amends.ledger import operations as ops
 from amends.ledger.rows import APPROVAL_COLUMNS, CallRow
 from amends.stores import store_for
 from amends.stores.memory import MemoryStore
-from amends.testing.conformance.asking import held, need, request_of, start_op, yes
 from amends.testing.conformance.ledger import Ledger, audit
+from amends.testing.conformance.scenarios import held, need, request_of, start_op, yes
 from tests.scenarios.stores import fresh
 
 CONSUMERS = 1_000

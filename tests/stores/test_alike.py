@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from amends.stores.sqlite.store import SqliteStore
-from amends.testing.conformance.alike import SEEDS, compare_with_memory
+from amends.testing.conformance.equivalence import SEEDS, compare_with_memory
 from amends.testing.conformance.ledger import Clock, Ledger, audit
 
 

@@ -13,7 +13,7 @@ from amends.ledger.operations import LoadRecords
 from amends.ledger.rows import Now
 from amends.stores.memory import MemoryStore
 from amends.testing.conformance.ledger import Ledger
-from amends.testing.conformance.loaded import a_record, elsewhere
+from amends.testing.conformance.scenarios import a_record, elsewhere
 
 LOOKS_MAX = 40
 

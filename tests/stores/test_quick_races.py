@@ -14,7 +14,7 @@ from amends.ledger.dispatch import intent
 from amends.ledger.flow import run_flow
 from amends.stores.memory import MemoryStore
 from amends.stores.sql import Desk, transaction
-from amends.testing.conformance.alike import answered, ranked, without_places
+from amends.testing.conformance.equivalence import answered, ranked, without_places
 from amends.testing.conformance.ledger import LEASE_S, Clock, Ledger, audit
 from tests.servers.databases import execute
 from tests.stores.many import wait_for

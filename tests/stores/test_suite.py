@@ -133,7 +133,7 @@ def test_a_store_that_is_wrong_is_found(wrong: type[MemoryStore], found: str) ->
 
 
 def test_each_colour_is_proved_by_itself() -> None:
-    name = "settlement.the_order_of_settling_is_kept"
+    name = "stale.a_settlement_answers_with_its_own_attempt"
     proof = prove_store(AnswersLoopsWrongly, only=[name])
     assert (proof.passed, list(proof.failed)) == ((f"{name}-blocking",), [f"{name}-async"])
 

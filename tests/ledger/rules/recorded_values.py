@@ -7,7 +7,7 @@ from amends.ledger import operations as ops
 from amends.ledger.operations import NoteValue
 from amends.ledger.rows import EventRow, RunRow
 from amends.testing.conformance.ledger import Ledger, raises
-from amends.testing.conformance.registry import check
+from tests.ledger.rules.registry import check
 
 
 def reading(run: RunRow, nonce: str = "val_1", *, call: str = "", epoch: int = 1) -> NoteValue:

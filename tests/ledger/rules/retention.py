@@ -7,8 +7,7 @@ from typing import Any, Final
 from amends.ledger import operations as ops
 from amends.ledger.rows import GONE, CallRow, RunRow
 from amends.testing.conformance.ledger import Ledger
-from amends.testing.conformance.racing import race
-from amends.testing.conformance.registry import check, check_each
+from tests.ledger.rules.registry import check, check_each
 
 DAY_S: Final = 86_400.0
 ARGS: Final = '{"card": "4111"}'
@@ -286,31 +285,3 @@ def a_next_generation_is_not_touched(ledger: Ledger) -> None:
     assert ledger.read(old).gone_at is not None
     assert ledger.read(new) == new
     assert ledger.look(call) == call
-
-
-@check
-def of_two_at_once_each_tree_is_swept_by_one(ledger: Ledger) -> None:
-    made = [ended(ledger, f"run {number}")[0] for number in range(4)]
-    one, other = race(ledger, ops.CollectGarbage(0.0), ops.CollectGarbage(0.0))
-    left = sweep(ledger, older_than_s=0.0)  # what both passed over because the other was at it
-    assert one.runs + other.runs + left.runs == len(made)
-    assert [event.what for event in ledger.events()].count("payloads removed") == len(made)
-    assert all(ledger.read(run).gone_at is not None for run in made)
-
-
-@check
-def a_sweep_and_late_evidence_come_one_after_the_other(ledger: Ledger) -> None:
-    run, call = taken_back(ledger)
-    evidence = ops.NoteEvidence(call.id, 1, True, '"late"', "", "boot", 9.0, "late")
-    swept, _ = race(ledger, ops.CollectGarbage(DAY_S / 2), evidence)
-    late, root = ledger.look(call), ledger.read(run)
-    assert (late.state, root.state, root.closed_at) == ("succeeded", "rolling_back", None)
-    assert (late.lost_at is not None) == (swept.runs == 1)
-
-
-@check
-def a_sweep_and_an_opening_come_one_after_the_other(ledger: Ledger) -> None:
-    old, _ = taken_back(ledger)
-    swept, opened = race(ledger, ops.CollectGarbage(DAY_S / 2), ledger.open_op())
-    assert (opened.how, opened.run.generation) == ("fresh", 2)
-    assert (ledger.read(old).gone_at is not None) == (swept.runs == 1)

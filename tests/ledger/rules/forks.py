@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from amends.ledger import operations as ops
 from amends.ledger.operations import ReadForks
-from amends.ledger.rows import forked_key
-from amends.testing.conformance.desk import planned
-from amends.testing.conformance.forked import asked, fork_op, forked, opened, own
+from amends.ledger.rows import CallRow, RunRow, forked_key
 from amends.testing.conformance.ledger import LEASE_S, Ledger
-from amends.testing.conformance.racing import ROUNDS, race
-from amends.testing.conformance.registry import check
+from amends.testing.conformance.scenarios import fork_op, forked, opened, planned
+from tests.ledger.rules.registry import check
+
+
+def asked(ledger: Ledger, fork: RunRow, call: CallRow, **given: Any) -> Any:
+    """What the fork answers to the request that this call of the original was."""
+    key = forked_key(call.key.partition(":")[0], fork.root)
+    return ledger.admit(fork, call.tool, key=key, kind=call.kind, owner=fork.owner, **given)
+
+
+def own(ledger: Ledger, fork: RunRow, tool: str = "book") -> CallRow:
+    """A live call of the fork, done."""
+    return ledger.do(fork, tool)
 
 
 @check
@@ -301,37 +311,3 @@ def gc_leaves_a_tree_whole_while_a_fork_of_it_is_open(ledger: Ledger) -> None:
     assert ledger.commit(fork, owner="g").how == "committed"
     ledger.clock.now += 1_000
     assert ledger(ops.CollectGarbage(10.0)).runs == 2
-
-
-@check
-def of_a_fork_and_a_rollback_at_once_one_is_first(ledger: Ledger) -> None:
-    for number in range(ROUNDS):
-        run = ledger.run(f"run {number}")
-        one = ledger.do(run, key=f"key {number}")
-        word = fork_op(ledger, run, one, id=f"fork {number}")
-        back = ops.BeginRollback(run.uid, "a", "it failed", False, owner="a", epoch=run.epoch)
-        fork, rolled = race(ledger, word, back)
-        assert (fork.how, rolled.how) in (("forked", "forked"), ("back", "rolling"))
-
-
-@check
-def of_two_forks_of_one_id_at_once_one_is_made(ledger: Ledger) -> None:
-    for number in range(ROUNDS):
-        runs = [ledger.run(f"run {number} {side}") for side in ("l", "r")]
-        calls = [ledger.do(run, key=f"key {run.id}") for run in runs]
-        words = [fork_op(ledger, run, call, id=f"fork {number}") for run, call in zip(runs, calls, strict=True)]
-        first, second = race(ledger, *words)
-        assert sorted((first.how, second.how)) == ["forked", "taken"]
-        assert first.run == second.run
-
-
-@check
-def a_fork_that_ends_and_its_source_that_goes_back_at_once_do_not_wait_for_each_other(ledger: Ledger) -> None:
-    for number in range(ROUNDS):
-        run = ledger.run(f"run {number}")
-        fork = opened(ledger, forked(ledger, run, ledger.do(run, key=f"key {number}"), id=f"fork {number}"))
-        ledger.roll_back(fork, owner="f")
-        back = ops.BeginRollback(run.uid, "a", "it failed", False, owner="a", epoch=run.epoch)
-        closed, rolled = race(ledger, ops.CloseRun(fork.uid, "f", fork.epoch, "rolled_back"), back)
-        assert closed.state == "rolled_back"
-        assert rolled.how in ("forked", "rolling")

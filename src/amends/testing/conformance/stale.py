@@ -9,7 +9,7 @@ from amends.errors import LeaseLost
 from amends.ledger import operations as ops
 from amends.ledger.rows import CallRow, RunRow
 from amends.testing.conformance.ledger import LEASE_S, Ledger, raises
-from amends.testing.conformance.registry import check, check_each
+from amends.testing.conformance.prove import check, check_each
 
 EXPECTED: Final = {"a key that was asked for": True, "a new key": False}
 BY: Final = {"by its attempt": {"attempt": 2}, "by its owner": {"owner": "b"}, "by its epoch": {"epoch": 2}}

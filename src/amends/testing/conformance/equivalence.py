@@ -12,7 +12,7 @@ from amends.ledger import operations as ops
 from amends.ledger.rows import ApprovalRow, CallRow, DelegationRow, EventRow, RunRow
 from amends.stores.memory import MemoryStore
 from amends.testing.conformance.ledger import LEASE_S, Ledger
-from amends.testing.conformance.registry import check_each
+from amends.testing.conformance.prove import check_each
 
 SEEDS: Final = 5
 ASKED: Final = 200

@@ -5,8 +5,7 @@ from __future__ import annotations
 from amends.ledger import operations as ops
 from amends.ledger.operations import PinKey, RewriteTexts
 from amends.testing.conformance.ledger import Ledger
-from amends.testing.conformance.racing import race
-from amends.testing.conformance.registry import check
+from tests.ledger.rules.registry import check
 
 
 @check
@@ -16,13 +15,6 @@ def the_first_fingerprint_is_the_ledgers_for_ever(ledger: Ledger) -> None:
     assert ledger(PinKey("two")) == "one"
     assert ledger(PinKey("one", repeated=True)) == "one"
     assert ledger(PinKey("")) == "one"
-
-
-@check
-def of_two_who_pin_at_once_one_is_right_for_both(ledger: Ledger) -> None:
-    first, second = race(ledger, PinKey("one"), PinKey("two"))
-    assert first == second
-    assert ledger(PinKey("")) == first
 
 
 @check

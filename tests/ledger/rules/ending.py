@@ -7,7 +7,7 @@ import json
 from amends.errors import LeaseLost, TransitionRefused
 from amends.ledger import operations as ops
 from amends.testing.conformance.ledger import Ledger, raises
-from amends.testing.conformance.registry import check, check_each
+from tests.ledger.rules.registry import check, check_each
 
 # ---- back ---------------------------------------------------------------------------------
 

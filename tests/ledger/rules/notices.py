@@ -7,8 +7,7 @@ from typing import Any
 from amends.ledger.operations import TELLS_MAX, ClaimNotice, DecideApproval, DueNotices, NoteTold, ReadApproval
 from amends.ledger.rows import ApprovalRow, Need, RunRow
 from amends.testing.conformance.ledger import Ledger
-from amends.testing.conformance.racing import ROUNDS, race
-from amends.testing.conformance.registry import check
+from tests.ledger.rules.registry import check
 
 CLAIM_S = 60.0
 
@@ -195,14 +194,3 @@ def a_repeated_failure_is_the_same_failure(ledger: Ledger) -> None:
     ledger.clock.now += 2
     assert ledger(op) == first
     assert ledger.events(run) == events
-
-
-@check
-def of_two_who_want_to_tell_one_does(ledger: Ledger) -> None:
-    run = ledger.run()
-    for number in range(ROUNDS):
-        row = asked(ledger, run, f"tool {number}")
-        answers = race(ledger, ClaimNotice(row.id, "a", CLAIM_S), ClaimNotice(row.id, "b", CLAIM_S))
-        (claimed,) = (answer for answer in answers if answer is not None)
-        assert claimed.approval == _now(ledger, row)
-        assert claimed.approval.tells == 1

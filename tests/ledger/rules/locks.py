@@ -10,8 +10,7 @@ from amends.ledger import operations as ops
 from amends.ledger.locks import WAIT_FRESH_S
 from amends.ledger.rows import CallRow, Contention, RunRow, Wanted
 from amends.testing.conformance.ledger import LEASE_S, Ledger, raises
-from amends.testing.conformance.racing import ROUNDS, race
-from amends.testing.conformance.registry import check, check_each
+from tests.ledger.rules.registry import check, check_each
 
 
 def _wanted(*names: str, waits: bool = True) -> Wanted:
@@ -342,21 +341,3 @@ def three_in_a_circle_are_found(ledger: Ledger) -> None:
 
 
 # ---- races --------------------------------------------------------------------------------
-
-
-@check
-def of_two_who_want_one_lock_one_gets_all_of_its_names(ledger: Ledger) -> None:
-    for number in range(ROUNDS):
-        runs = [ledger.run(f"{who} {number}") for who in ("one", "other")]
-        shared = f"shared {number}"
-        ops_ = [
-            ledger.admit_op(run, locks=_wanted(shared, f"{place} {number}", waits=False))
-            for run, place in zip(runs, ("left", "zright"), strict=True)
-        ]
-        answers = race(ledger, *ops_)
-        assert sorted(answer.verdict for answer in answers) == ["locked", "start"]
-        winner = runs[0 if answers[0].verdict == "start" else 1]
-        held = {name for name, id in _held(ledger).items() if id == winner.id}
-        assert len(held) == 2
-        assert held >= {shared}
-        assert not set(_held(ledger).values()) & {run.id for run in runs if run is not winner}

@@ -8,7 +8,7 @@ from amends.errors import LeaseLost
 from amends.ledger import operations as ops
 from amends.ledger.admission import GENERATIONS_MAX
 from amends.testing.conformance.ledger import LEASE_S, Ledger, raises
-from amends.testing.conformance.registry import check, check_each
+from tests.ledger.rules.registry import check, check_each
 
 
 @check

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from amends.audit.verify import Audit, Found, verify_chains
+from amends.audit.verify import Audit, Found
 from amends.encoding.chain import GENESIS, link
-from amends.ledger.flow import run_flow
 from amends.ledger.operations import Chains, Place, ReadChains
-from amends.ledger.rows import EventRow
 from amends.testing.conformance.ledger import Ledger
-from amends.testing.conformance.racing import race
-from amends.testing.conformance.registry import check
+from tests.ledger.rules.registry import check
 
 
 def pages(ledger: Ledger, place: Place, limit: int, *, alone: bool = False) -> list[Chains]:
@@ -68,14 +65,3 @@ def a_tree_that_is_longer_than_a_page_is_verified_as_one(ledger: Ledger) -> None
     verified = found.verified()
     assert verified.ok, str(verified)
     assert (verified.runs, verified.events) == (1, sum(event.root == root for event in ledger.events()))
-
-
-@check
-def what_is_written_into_one_tree_at_once_is_one_chain(ledger: Ledger) -> None:
-    run = ledger.run()
-    first, second = ledger.start(run, "one", key="one"), ledger.start(run, "two", key="two")
-    race(ledger, ledger.settle_op(first), ledger.settle_op(second))
-    race(ledger, ledger.admit_op(run, "three", key="three"), ledger.admit_op(run, "four", key="four"))
-    events: list[EventRow] = ledger.events(run)
-    assert [event.n for event in events] == list(range(1, len(events) + 1))
-    assert run_flow(verify_chains(Audit()), ledger).verified().ok

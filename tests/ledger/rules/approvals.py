@@ -9,10 +9,9 @@ from amends.errors import LeaseLost, TransitionRefused
 from amends.ledger import operations
 from amends.ledger import operations as ops
 from amends.ledger.rows import CallRow, Terms, Unapproved
-from amends.testing.conformance.asking import EXPIRES_S, held, need, request_of, start_op, yes, yes_op
 from amends.testing.conformance.ledger import Ledger, raises
-from amends.testing.conformance.racing import ROUNDS, race
-from amends.testing.conformance.registry import check, check_each
+from amends.testing.conformance.scenarios import EXPIRES_S, held, need, request_of, start_op, yes, yes_op
+from tests.ledger.rules.registry import check, check_each
 
 
 def _started(ledger: Ledger, call: CallRow, **given: Any) -> Any:
@@ -290,26 +289,6 @@ def requests_are_listed_newest_first_page_by_page(ledger: Ledger) -> None:
 
 
 # ---- races --------------------------------------------------------------------------------
-
-
-@check
-def one_yes_starts_one_call_however_many_want_it(ledger: Ledger) -> None:
-    for number in range(ROUNDS):
-        run = ledger.run(f"run {number}")
-        call = yes(ledger, held(ledger, run))
-        answers = race(ledger, start_op(call), start_op(call))
-        assert sum(isinstance(answer, CallRow) for answer in answers) == 1
-        assert request_of(ledger, call).state == "used"
-
-
-@check
-def a_yes_and_a_no_at_once_are_one_of_them(ledger: Ledger) -> None:
-    for number in range(ROUNDS):
-        call = held(ledger, ledger.run(f"run {number}"))
-        no = operations.DecideApproval(request_of(ledger, call).id, "reject", "bob", "no")
-        race(ledger, yes_op(ledger, call), no, may=TransitionRefused)
-        state = (request_of(ledger, call).state, ledger.look(call).state)
-        assert state in (("approved", "ready"), ("rejected", "refused"))
 
 
 @check

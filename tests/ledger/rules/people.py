@@ -7,18 +7,11 @@ from typing import Any
 
 from amends.errors import TransitionRefused
 from amends.ledger import operations as ops
-from amends.ledger.changes import tree_mark
 from amends.ledger.operations import AcceptCall
-from amends.ledger.rows import CallRow, RunRow
+from amends.ledger.rows import CallRow
 from amends.testing.conformance.ledger import Ledger, raises
-from amends.testing.conformance.registry import check, check_each
-
-
-def planned(ledger: Ledger, run: RunRow, plan: str = "p1") -> ops.BeginRollback:
-    """A rollback that was planned as the run stands now."""
-    tree: ops.Tree | None = ledger(ops.ReadRun("", uid=run.uid))
-    assert tree is not None
-    return ops.BeginRollback(run.uid, "ann", "stop", True, plan=plan, mark=tree_mark(tree.runs, tree.calls))
+from amends.testing.conformance.scenarios import planned
+from tests.ledger.rules.registry import check, check_each
 
 
 @check

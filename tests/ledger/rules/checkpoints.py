@@ -9,9 +9,8 @@ from amends.encoding.dataclass import changed
 from amends.ledger.operations import DraftCheckpoint, ReadCheckpoints, ReadHashes, WriteCheckpoint
 from amends.ledger.rows import CheckpointRow
 from amends.testing.conformance.ledger import Ledger
-from amends.testing.conformance.racing import ROUNDS, race
-from amends.testing.conformance.registry import check
 from amends.testing.conformance.scenarios import drafted
+from tests.ledger.rules.registry import check
 
 
 def _written(ledger: Ledger, limit: int = 100) -> CheckpointRow:
@@ -90,18 +89,6 @@ def a_checkpoint_stands_only_at_the_end_of_the_chain(ledger: Ledger) -> None:
     stale = changed(drafted(ledger), {"prev": "1" * 64})
     assert not ledger(WriteCheckpoint(stale)), "its end of the chain is not the chain's"
     assert ledger(ReadCheckpoints(0)) == [first]
-
-
-@check
-def of_two_who_write_at_once_one_is_first(ledger: Ledger) -> None:
-    for number in range(ROUNDS):
-        ledger.run(f"run {number}")
-        row = drafted(ledger)
-        mine, yours = (changed(row, {"signature": who}) for who in ("mine", "yours"))
-        assert sorted(race(ledger, WriteCheckpoint(mine), WriteCheckpoint(yours))) == [False, True]
-        [newest] = ledger(ReadCheckpoints(-1))
-        assert newest in (mine, yours)
-        assert newest.n == number + 1
 
 
 @check

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
 from amends.ledger import operations as ops
-from amends.ledger.rows import Bill, CallRow, Overrun, RunRow, SliceRow, Want
-from amends.model import ONE, amount_in, text_of
+from amends.ledger.operations import DecideApproval
+from amends.ledger.rows import ApprovalRow, Bill, CallRow, Need, Overrun, RunRow, SliceRow, Terms, Unapproved, Want
+from amends.model import ONE, text_of
 from amends.testing.conformance.ledger import LEASE_S, Ledger
-from amends.testing.conformance.registry import check, check_each
-from amends.testing.world import overdrawn
+from amends.testing.conformance.scenarios import bill, books
+from tests.ledger.rules.registry import check, check_each
 
 RACERS: Final = 32
 ALL: Final = ("run", "agent", "tenant", "tool", "ledger")
-
-
-def bill(
-    amount: int, *, cap: int = 100, unit: str = "usd", per: str = "tenant", who: str = "", back: int = ONE, **more: Any
-) -> Bill:
-    """What a call costs that comes out of one budget, in whole units."""
-    words: dict[str, Any] = {"every": "", "tool": "*", "then": "refuse", **more}
-    want = Want(unit, cap * ONE, per, who=who, amount=amount * ONE, **words)
-    return Bill(((unit, amount * ONE, back),), (want,))
 
 
 def admit(ledger: Ledger, run: RunRow, costs: Bill, tool: str = "charge", **given: Any) -> Any:
@@ -43,12 +33,6 @@ def start(ledger: Ledger, run: RunRow, costs: Bill, tool: str = "charge", **give
     assert answer.verdict == "start", answer
     call: CallRow = answer.call
     return call
-
-
-def books(ledger: Ledger) -> tuple[str, str]:
-    """What is reserved and spent of all budgets together."""
-    rows = ledger.slices()
-    return tuple(text_of(sum(amount_in(getattr(row, name)) for row in rows)) for name in ("reserved", "spent"))  # type: ignore[return-value]
 
 
 # ---- reserving ----------------------------------------------------------------------------
@@ -317,26 +301,162 @@ def gc_takes_the_budgets_of_a_run_and_leaves_those_of_all(ledger: Ledger) -> Non
 # ---- races --------------------------------------------------------------------------------
 
 
-@check_each(("tenant", "agent", "ledger"))
-def of_many_who_race_no_more_start_than_the_cap_allows(ledger: Ledger, per: str) -> None:
-    handles = [ledger, ledger.beside or ledger]
-    if ledger.colour == "async":  # an event loop is one thread's; there are not enough of them for everybody
-        handles = [Ledger(one.store, "blocking", ledger.clock) for one in handles]
-    runs = [ledger.run(f"run {number}") for number in range(RACERS)]
-    asked = [ledger.admit_op(run, costs=bill(7, per=per)) for run in runs]
-    gate = threading.Barrier(RACERS)
+# ---- staged -------------------------------------------------------------------------------
 
-    def one(number: int) -> str:
-        gate.wait(60)
-        op, on = asked[number], handles[number % 2]
-        answer = on(op)
-        if answer.verdict == "again":
-            op.costs = replace(op.costs, wide=True)
-            answer = on(op)
-        return str(answer.verdict)
 
-    with ThreadPoolExecutor(RACERS) as pool:
-        verdicts = list(pool.map(one, range(RACERS)))
-    assert (verdicts.count("start"), verdicts.count("refused")) == (14, RACERS - 14)
-    assert list(overdrawn(ledger.slices())) == []
-    assert books(ledger) == ("98", "0")
+@check
+def what_is_staged_is_reserved_when_the_commit_is_decided(ledger: Ledger) -> None:
+    run, other = ledger.run(), ledger.run("other")
+    staged = admit(ledger, run, bill(60), "mail", kind="retriable")
+    assert (staged.verdict, ledger.slices()) == ("staged", [])
+    taken = start(ledger, other, bill(50))
+    decision = ledger.commit(run)
+    assert (decision.how, decision.run.goal, decision.run.goal_by) == ("over", "rollback", "budget")
+    assert decision.over is not None
+    assert decision.over.tool == "mail"
+    assert ledger.commit(run).how == "rollback", "it was decided"
+    ledger.settle(taken, "failed")
+    run = ledger.run("again")
+    staged = admit(ledger, run, bill(60), "mail", kind="retriable")
+    assert ledger.commit(run).how == "forward"
+    assert books(ledger) == ("60", "0")
+    assert ledger(ops.StartCall(staged.call.id, "a", 1, 1)).state == "started"
+    assert books(ledger) == ("60", "0"), "it has what it needs"
+
+
+@check_each(("call", "commit"))
+def a_pivot_reserves_what_it_lets_go(ledger: Ledger, at: str) -> None:
+    run = ledger.run()
+    admit(ledger, run, bill(60), "mail", kind="retriable")
+    admit(ledger, run, bill(20), "post", kind="retriable")
+    if at == "commit":
+        assert admit(ledger, run, bill(30), "wire", kind="pivot", at_commit=True).verdict == "staged"
+        assert ledger.commit(run).how == "over"
+        assert ledger.read(run).pivot == ""
+        return
+    no = admit(ledger, run, bill(30), "wire", kind="pivot")
+    assert (no.verdict, no.over.asked // ONE, no.over.tool) == ("refused", 110, "wire, mail, post")
+    assert start(ledger, run, bill(20), "wire", kind="pivot").state == "started"
+    assert books(ledger) == ("100", "0")
+
+
+@check
+def what_is_dropped_has_taken_nothing(ledger: Ledger) -> None:
+    run = ledger.run()
+    admit(ledger, run, bill(60), "mail", kind="retriable")
+    ledger.roll_back(run)
+    assert (ledger.close(run, "rolled_back").state, ledger.slices()) == ("rolled_back", [])
+
+
+@check
+def what_was_held_is_reserved_when_it_starts(ledger: Ledger) -> None:
+    run = ledger.run()
+    ledger.settle(start(ledger, run, bill(40), key="1", args="1"))
+    run = ledger.take_over(run)
+    held = admit(ledger, run, bill(70), key="2", args="2").call
+    assert held.state == "held"
+    ledger(ops.DecideCall(held.id, "run", "anna", "another one"))
+    over = ledger(ops.StartCall(held.id, "b", run.epoch, 1))
+    assert isinstance(over, Overrun)
+    assert (over.asked // ONE, over.left // ONE) == (70, 60)
+    assert ledger.look(held).state == "ready"
+
+
+# ---- held for a person --------------------------------------------------------------------
+
+
+def _asking(ledger: Ledger, amount: int, **more: Any) -> Bill:
+    """What a call costs that comes out of a budget which asks a person."""
+    return replace(bill(amount, then="hold", **more), ask=(ledger.new("apr"), ledger.new("nonce")))
+
+
+def _yes(ledger: Ledger, request: ApprovalRow) -> None:
+    ruled = ledger(DecideApproval(request.id, "approve", "anna", "it is worth it", digest=request.digest))
+    assert (ruled.void, ruled.approval.state) == ("", "approved")
+
+
+def _held(ledger: Ledger, run: RunRow, tool: str = "ship", **given: Any) -> Any:
+    start(ledger, run, _asking(ledger, 60))
+    return admit(ledger, run, _asking(ledger, 50), tool, **given)
+
+
+@check_each(("compensatable", "read"))
+def what_would_pass_is_held_and_a_yes_lets_it(ledger: Ledger, kind: str) -> None:
+    run = ledger.run()
+    asked = _held(ledger, run, kind=kind)
+    assert (asked.verdict, asked.call.state, asked.call.reason) == ("held", "held", "budget")
+    assert (asked.approval.state, asked.approval.is_about_money) == ("pending", True)
+    assert books(ledger) == ("60", "0")
+    assert admit(ledger, run, _asking(ledger, 50), "ship", kind=kind).verdict == "held"
+    _yes(ledger, asked.approval)
+    assert admit(ledger, run, _asking(ledger, 50), "ship", kind=kind).verdict == "retry"
+    started = ledger(ops.StartCall(asked.call.id, "a", 1, 1))
+    assert (started.state, books(ledger)) == ("started", ("110", "0"))
+    assert ledger(ops.ReadRun("", uid=run.uid)).approvals[-1].state == "used"
+    assert admit(ledger, run, _asking(ledger, 1), "pack", kind=kind).verdict == "held", (
+        "it was let pass, and nobody else"
+    )
+
+
+@check
+def a_no_takes_nothing(ledger: Ledger) -> None:
+    run = ledger.run()
+    asked = _held(ledger, run)
+    ledger(DecideApproval(asked.approval.id, "reject", "anna", "too much"))
+    assert (ledger.look(asked.call).state, books(ledger)) == ("refused", ("60", "0"))
+    assert admit(ledger, run, _asking(ledger, 50), "ship").verdict == "rejected"
+
+
+@check
+def a_request_about_money_that_ran_out_is_made_anew(ledger: Ledger) -> None:
+    run = ledger.run()
+    asked = _held(ledger, run)
+    ledger.clock.now += 86_401
+    run = ledger.run(owner="b")
+    again = admit(ledger, run, _asking(ledger, 50), "ship")
+    assert (again.verdict, again.void, again.approval.state) == ("void", "expired", "pending")
+    assert (again.approval.follows, again.approval.is_about_money) == (asked.approval.id, True)
+
+
+@check
+def a_commit_that_costs_too_much_waits_for_a_person(ledger: Ledger) -> None:
+    run = ledger.run()
+    start(ledger, ledger.run("other"), _asking(ledger, 60))
+    staged = admit(ledger, run, _asking(ledger, 50), "mail", kind="retriable").call
+    decision = ledger.commit(run)
+    assert (decision.how, [call.id for call in decision.calls]) == ("unsettled", [staged.id])
+    assert (ledger.read(run).state, books(ledger)) == ("open", ("60", "0"))
+    assert ledger.commit(run).how == "unsettled", "nobody has said anything"
+    [request] = ledger(ops.ReadRun("", uid=run.uid)).approvals
+    _yes(ledger, request)
+    assert ledger.commit(run).how == "forward"
+    assert books(ledger) == ("110", "0")
+    assert ledger(ops.StartCall(staged.id, "a", 1, 1)).state == "started"
+
+
+@check
+def a_yes_to_a_call_is_no_yes_to_its_price(ledger: Ledger) -> None:
+    """What a rule asks about is asked first; that it also costs too much is another question, about the same call."""
+    run = ledger.run()
+    start(ledger, run, _asking(ledger, 60))
+    need = replace(_need(ledger), needed=2)
+    first = admit(ledger, run, _asking(ledger, 50), "ship", need=need)
+    assert first.call.reason == "approval"
+    for who in ("anna", "bob"):
+        ledger(DecideApproval(first.approval.id, "approve", who, "fine", digest=first.approval.digest))
+    asked = ledger(ops.StartCall(first.call.id, "a", 1, 1, terms=_terms(need)))
+    assert isinstance(asked, Unapproved)
+    assert asked.approval is not None
+    assert (asked.call.reason, asked.approval.needed, asked.approval.follows) == ("budget", 2, first.approval.id)
+    for who in ("anna", "bob"):
+        ledger(DecideApproval(asked.approval.id, "approve", who, "fine", digest=asked.approval.digest))
+    assert ledger(ops.StartCall(first.call.id, "a", 1, 1, terms=_terms(need))).state == "started"
+    assert books(ledger) == ("110", "0")
+
+
+def _need(ledger: Ledger) -> Need:
+    return Need(ledger.new("apr"), ledger.new("nonce"), why="a rule", policy="rule")
+
+
+def _terms(need: Need) -> Terms:
+    return Terms("1", need)

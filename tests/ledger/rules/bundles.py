@@ -11,9 +11,8 @@ from amends.ledger import operations as ops
 from amends.ledger.operations import DecideApproval, FindTrees, HasLoaded, ReadRecord, Record
 from amends.ledger.rows import CallRow, RunRow
 from amends.testing.conformance.ledger import Ledger, raises
-from amends.testing.conformance.loaded import ELSEWHERE, a_record, elsewhere, load_op, taken_out
-from amends.testing.conformance.racing import race
-from amends.testing.conformance.registry import check, check_each
+from amends.testing.conformance.scenarios import ELSEWHERE, a_record, elsewhere, load_op, taken_out
+from tests.ledger.rules.registry import check, check_each
 
 RESTING: Final = ("owner", "opener", "lease_s", "lease_until", "wake_at", "suspended", "lease_boot", "lease_mono")
 PLACES: Final = ("seq", "settled_seq", "used_seq", "key", "use_key")
@@ -211,12 +210,3 @@ def gc_takes_the_words_of_a_record_and_leaves_its_chain(ledger: Ledger) -> None:
     assert (swept.runs, swept.calls) == (2, 1), "the record, and the run that loaded it"
     assert [event for event in ledger.events() if event.root == run.uid] == [e for e in before if e.root == run.uid]
     assert ledger.read(run).lost_at is not None
-
-
-@check
-def loaded_twice_at_once_it_is_there_once(ledger: Ledger) -> None:
-    record = a_record(elsewhere())
-    first, second = load_op(ledger, record), load_op(ledger, record)
-    ended = race(ledger, first, second)
-    assert sorted(map(len, ended)) == [0, 1]
-    assert len([run for run in ledger.runs() if run.uid == record.root.uid]) == 1
