@@ -11,6 +11,7 @@ import pytest
 
 from amends import AsyncRuntime, InDoubt, RunBlocked, Runtime, tool
 from amends.errors import Held, LeaseLost, LedgerUnavailable
+from amends.ledger.operations import NoteEvidence
 from amends.stores.memory import MemoryStore
 from tests.world import FAST, World, die, runtime, states, twin_of, until
 
@@ -257,3 +258,33 @@ def test_async_blocks_follow_the_same_table() -> None:
         await rt.close()
 
     asyncio.run(main())
+
+
+@tool
+def reserve(n: int) -> str:
+    return f"r{n}"
+
+
+@reserve.compensate
+def release(result: str) -> None: ...
+
+
+def test_late_evidence_in_a_child_of_a_closed_run_is_named_and_wakes_nobody() -> None:
+    store = MemoryStore()
+
+    @tool
+    def odd(n: int) -> str:
+        raise RuntimeError("it says that nothing happened")
+
+    odd.compensate(lambda: None)
+    rt = Runtime(tools=[odd, reserve], store=store)
+    with rt.run("r") as run:
+        reserve(n=1)
+        with pytest.raises(RuntimeError), run.child("inner"):
+            odd(n=1)
+    call = next(row for row in store.calls.values() if row.tool == "odd")
+    store.perform(NoteEvidence(call.id, 1, True, '"x"', "", "boot", 1.0, source="late"))
+    report = rt.report("r")
+    assert (report.state, report.children[0].state) == ("committed", "rolled_back")
+    assert [left.call.tool for left in report.residue] == ["odd"]
+    assert rt.recover() == []

@@ -7,7 +7,17 @@ import time
 
 import pytest
 
-from amends import Absent, Happened, Retry, RolledBack, RunBlocked, Unknown, current_call, tool
+from amends import (
+    Absent,
+    Happened,
+    Retry,
+    RolledBack,
+    RunBlocked,
+    Runtime,
+    Unknown,
+    current_call,
+    tool,
+)
 from amends.errors import InDoubt
 from tests.world import FAST, ONCE, World, runtime, states
 
@@ -319,3 +329,29 @@ def test_no_compensation_starts_while_a_call_of_the_run_is_started() -> None:
         raise KeyError
     thread.join()
     assert world.log == ["a:1", "slow:1", "undo slow:1", "undo a:1"]
+
+
+def test_a_guard_that_times_out_has_started_no_compensation() -> None:
+    tries: list[str] = []
+
+    @tool
+    def write(n: int) -> int:
+        return n
+
+    @write.compensate
+    def unwrite(n: int) -> None:
+        tries.append("undone")
+
+    @write.guard
+    def unchanged(n: int) -> bool:
+        tries.append("looked")
+        if len(tries) == 1:
+            raise TimeoutError("no answer")
+        return True
+
+    rt = Runtime("memory:", tools=[write])
+    with pytest.raises(KeyError), rt.run("r"):
+        write(n=1)
+        raise KeyError
+    assert rt.report("r").state == "rolled_back"
+    assert tries == ["looked", "looked", "undone"]

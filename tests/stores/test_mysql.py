@@ -2,15 +2,19 @@
 
 import asyncio
 import random
+import re
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from amends import Runtime
 from amends.errors import BadConfig, LedgerCorrupt, LedgerMissing, LedgerTooNew, LedgerUnavailable, TooLarge
 from amends.ledger import operations as ops
 from amends.stores import store_for
@@ -19,7 +23,9 @@ from amends.stores.mysql.schema import check_server
 from amends.stores.mysql.store import RUN_ID_BYTES_MAX, TENANT_BYTES_MAX, MysqlStore
 from amends.testing.conformance.ledger import Ledger, audit
 from tests.servers import databases
+from tests.servers.databases import database_of, execute
 from tests.stores.many import child
+from tests.world import World
 
 
 @pytest.fixture
@@ -343,3 +349,29 @@ def test_without_its_driver_the_extra_is_named() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "BadConfig pip install 'amends[mysql]'"
+
+
+def test_the_rights_that_the_page_names_are_enough_for_runs_with_locks(mysql_url: str) -> None:
+    """It named no right to delete: the first run that took a lock could neither commit nor be taken back."""
+    page = Path("docs/reference/mysql.md").read_text()
+    said = page[page.index("```sql") + 6 : page.index("```", page.index("```sql") + 6)]
+    statements = [line.rstrip(";") for line in said.strip().splitlines() if line.startswith(("create user", "grant"))]
+    database, user = database_of(mysql_url), f"u{uuid.uuid4().hex[:12]}"
+    mine = [one.replace("shop.", f"{database}.").replace("amends@", f"{user}@") for one in statements]
+    at = [one for one in mine if "delete" not in one]
+    execute(mysql_url, at)
+    url = re.sub(r"//[^@]*@", f"//{user}:...@", mysql_url)
+    reserve = World().compensatable(locks=lambda call: ["a"])
+    try:
+        with Runtime(url, tools=[reserve], create=True) as rt:
+            rt.migrate()
+            execute(mysql_url, [one for one in mine if one not in at])
+            with rt.run("kept"):
+                reserve(x="1")
+            with pytest.raises(ValueError, match="no"), rt.run("taken back"):
+                reserve(x="2")
+                raise ValueError("no")
+            assert [run.state for run in rt.runs()] == ["rolled_back", "committed"]
+            assert list(rt.locks()) == []
+    finally:
+        execute(mysql_url, [f"drop user {user}@'%'"])

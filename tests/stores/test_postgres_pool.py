@@ -156,3 +156,24 @@ def test_a_loop_serves_in_the_order_of_coming_and_outlives_cancellations() -> No
         assert first.closed
 
     asyncio.run(play())
+
+
+def test_who_waits_on_a_loop_when_the_ledger_closes_is_told_and_connects_no_more() -> None:
+    made: list[Line] = []
+
+    async def connect() -> Line:
+        made.append(Line())
+        return made[-1]
+
+    async def play() -> None:
+        pool: LoopPool[Line] = LoopPool(connect, size=1, wait_s=5.0, shown="here")
+        held = await pool.take()
+        waiting = [asyncio.create_task(pool.take()) for _ in range(3)]
+        await asyncio.sleep(0)
+        pool.close(loop_is_closed=False)
+        pool.give(held, keep=True)
+        ends = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(end, LedgerUnavailable) and "closed" in str(end) for end in ends)
+        assert (len(made), held.closed, pool._count) == (1, True, 0)
+
+    asyncio.run(play())

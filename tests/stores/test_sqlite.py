@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -397,3 +398,15 @@ def test_ledger_time_is_the_injected_clock(make: Make) -> None:
     clock = Clock(5.0)
     assert Ledger(make(clock=clock)).run().created_at == 5.0
     assert ops.OpenRun in type(Ledger(make()).open_op()).__mro__
+
+
+def test_a_ledger_that_was_replaced_answers_nothing_from_the_old_record(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with closing(SqliteStore(path, "NORMAL")) as store:
+        ledger = Ledger(store)
+        run = ledger.run()
+        ledger.do(run)
+        assert ledger.admit(run).verdict == "replay"
+        path.rename(tmp_path / "elsewhere.db")
+        with pytest.raises(LedgerUnavailable, match="removed or replaced"):
+            ledger.admit(run)

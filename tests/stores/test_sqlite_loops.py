@@ -1,13 +1,17 @@
 """One file, many event loops: no loop waits for the disk, and a cancellation waits for its operation."""
 
 import asyncio
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from amends.errors import LedgerUnavailable
 from amends.ledger import operations as ops
+from amends.stores.memory import MemoryStore
 from amends.stores.sqlite.store import SqliteStore
 from amends.testing.conformance.ledger import Ledger
 from tests.stores.many import CALLERS, Gate, commits, in_line, numbered, stored, wait_for
@@ -155,3 +159,22 @@ def test_closing_serves_those_in_line_first(shared: SqliteStore, gate: Gate) -> 
     again = SqliteStore(shared.path, "NORMAL")
     assert len(Ledger(again).calls()) == 6
     again.close()
+
+
+def test_a_loop_goes_on_while_a_ledger_that_is_asked_for_an_answer_waits_to_be_opened(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("begin immediate")
+        other.execute("create table kept (it)")
+
+        async def play(store: SqliteStore) -> None:
+            run = Ledger(MemoryStore()).run()
+            answer = asyncio.create_task(store.perform_async(Ledger(store).admit_op(run)))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            other.execute("rollback")  # only a loop that went on comes here before who asked gives up
+            await answer
+
+        with closing(SqliteStore(path, "NORMAL", lock_wait_s=2.0)) as store:
+            with pytest.raises(AssertionError, match="a run that it does not have"):
+                asyncio.run(play(store))

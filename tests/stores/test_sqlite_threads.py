@@ -5,6 +5,9 @@ import sqlite3
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +18,7 @@ from amends.ledger.rows import RunRow
 from amends.stores.sqlite import store
 from amends.stores.sqlite.connection import BATCH_MAX
 from amends.stores.sqlite.store import SqliteStore
-from amends.testing.conformance.ledger import Ledger
+from amends.testing.conformance.ledger import Ledger, audit
 from tests.stores.many import CALLERS, Gate, ask_together, commits, in_line, numbered, stored, wait_for
 
 
@@ -227,3 +230,20 @@ def test_who_is_interrupted_in_line_leaves_it(shared: SqliteStore, gate: Gate) -
             shared.perform(mine)
         assert leading.result().verdict == "start"
     assert [call.id for call in ledger.calls()] == [first.call_id]
+
+
+def test_a_settlement_that_breaks_in_the_middle_of_a_flush_leaves_the_others_and_no_event(tmp_path: Path) -> None:
+    gate = Gate()
+    with closing(SqliteStore(tmp_path / "ledger.db", "NORMAL", gate)) as store, ThreadPoolExecutor(8) as pool:
+        ledger = Ledger(store)
+        run = ledger.run()
+        calls = [ledger.start(run, f"tool {number}") for number in range(5)]
+        settlements = [ledger.settle_op(call) for call in calls]
+        for place in (2, 4):  # what was seen is no row of this ledger: found out after the event was written
+            settlements[place].seen = replace(calls[place], seq=calls[place].seq + 1000)
+        asked = ask_together(store, gate, pool, settlements)
+        ends = [future.exception() for future in asked]
+        assert [type(end) for end in ends] == [type(None), type(None), AssertionError, type(None), AssertionError]
+        states = [ledger.look(call).state for call in calls]
+        assert states == ["succeeded", "succeeded", "started", "succeeded", "started"]
+        audit(ledger)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from amends import AsyncRuntime, RunBlocked, UsageError, current_call, current_run, tool
+from amends import AsyncRuntime, RunBlocked, Runtime, UsageError, current_call, current_run, declare, tool
 from amends.errors import Error, KeyConflict, NoRun, RunEnded
 from tests.world import FAST, World, runtime
 
@@ -544,3 +544,14 @@ def test_a_deliberate_repeat_is_a_call_of_its_own_in_an_async_run() -> None:
 
     asyncio.run(main())
     assert log == ["7"]
+
+
+def test_a_staged_call_keeps_the_handler_it_came_with() -> None:
+    sent: list[str] = []
+    tools = [declare("mail", kind="retriable", idempotent=True), declare("wire", kind="pivot", at="commit")]
+    rt = Runtime("memory:", tools=tools)
+    with rt.run("r") as run:
+        run.answer("wire", {"n": 1}, handler=lambda n: sent.append("wire"))
+        run.answer("mail", {"n": 1}, handler=lambda n: sent.append("mail"))
+    assert sent == ["wire", "mail"]
+    assert run.state == "committed"
