@@ -34,7 +34,7 @@ check: $(DEV) ## format, lint, types, import rule, docs
 	@$(BIN)/python -m ruff check .
 	@$(BIN)/python -m mypy
 	@$(BIN)/python scripts/docs.py --check
-	@$(BIN)/python -m pytest -q tests/test_layout.py $(wildcard tests/test_docs.py)
+	@$(BIN)/python -m pytest -q tests/project/test_layout.py tests/docs/test_docs.py
 
 sim: $(DEV) ## the simulator: every crash point, seeded races (a longer run takes a number: ARGS=200000)
 	@$(BIN)/python -m tests.sim $(ARGS)

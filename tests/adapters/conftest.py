@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-HEAVY = {
-    "agno": ("reports/test_agno_10366.py",),
-    "autogen_agentchat": ("reports/test_autogen_5891.py",),
-    "crewai": ("test_crewai.py", "test_crewai_example.py", "reports/test_crewai_5802.py"),
-    "google.adk": ("reports/test_adk_7148.py",),
-}
+HEAVY = {"crewai": ("test_crewai.py", "test_crewai_example.py")}
 """`make test-adapters` makes an environment for each, and runs these."""
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bundles.trips import changed, runtime, travel
+from tests.audit.trips import changed, runtime, travel
 from tests.cli.command import assert_refused, here, run
 
 URL = ("--url", "sqlite:///l.db")

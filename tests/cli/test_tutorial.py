@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.command import environment
 from tests.cli.terminal import in_terminal
-from tests.test_docs import DOCS, FENCE, matches
+from tests.docs.test_docs import DOCS, FENCE, matches
 
 PAGE = DOCS / "tutorial" / "approve-a-payment.md"
 TYPED = re.compile(r"<!-- typed: (?P<keys>.+?) -->\s*\Z")

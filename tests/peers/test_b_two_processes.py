@@ -12,12 +12,12 @@ import pytest
 
 from amends import Absent, AsyncRuntime, Happened, LedgerError, RunBlocked, Runtime, tool
 from amends.errors import Busy, LeaseLost
-from tests.behaviour.world import World, until
 from tests.peers import races
 from tests.peers.children import Child
 from tests.peers.conftest import Ledger
 from tests.peers.flaky import BEAT, Flaky
 from tests.scenarios import world as outside
+from tests.world import World, until
 
 
 @pytest.mark.parametrize("how", ["run", "ledger", "once"])

@@ -14,8 +14,8 @@ import pytest
 
 from amends import Absent, AsyncRuntime, Happened, InDoubt, RunBlocked, current_run, tool
 from amends.errors import NoRun
-from tests.behaviour.world import World, runtime, together
 from tests.peers.conftest import Ledger
+from tests.world import World, runtime, together
 
 
 def _aio(folder: Path, main: Callable[[Any], Awaitable[None]], *tools: Any, **options: Any) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from amends import Happened, RunBlocked, current_call, tool
 from amends.errors import BadDeclaration, OutOfOrder
-from tests.behaviour.world import FAST, ONCE, World, states
 from tests.peers.conftest import Ledger
+from tests.world import FAST, ONCE, World, states
 
 
 def _trip(world: World, **twins: dict) -> list:

@@ -9,8 +9,8 @@ import pytest
 
 from amends import Absent, Happened, InDoubt, NoEffect, Retry, RunBlocked, current_call, tool
 from amends.errors import BadDeclaration
-from tests.behaviour.world import FAST, World, states, until
 from tests.peers.conftest import Ledger
+from tests.world import FAST, World, states, until
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ import amends
 from amends import tool
 from amends.encoding.canonical import digest
 from amends.errors import BadArguments, BadDeclaration, KeyConflict, NotStorable, TooLarge
-from tests.behaviour.world import World, runtime, until
 from tests.peers.conftest import Ledger
+from tests.world import World, runtime, until
 
 
 class Colour(Enum):

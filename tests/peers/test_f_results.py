@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from amends import tool
 from amends.errors import ResultLost
 from amends.stores.memory import MemoryStore
-from tests.behaviour.world import runtime, twin_of
 from tests.peers.conftest import Ledger
+from tests.world import runtime, twin_of
 
 
 class Receipt(BaseModel):

@@ -9,8 +9,8 @@ import pytest
 
 from amends import Held, Waiting, tool
 from amends.errors import RunConflict
-from tests.behaviour.world import World, runtime
 from tests.peers.conftest import Ledger
+from tests.world import World, runtime
 
 
 def _pay(log: list[Any], **options: Any) -> Any:

@@ -11,8 +11,8 @@ import pytest
 
 from amends import AsyncRuntime, Refused, RunBlocked, UsageError, tool
 from amends.errors import BadArguments, BadDeclaration, UnknownTool
-from tests.behaviour.world import World, states
 from tests.peers.conftest import Ledger
+from tests.world import World, states
 
 
 def _step(name: str, **args: Any) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import pytest
 from amends import Absent, Happened, RunBlocked, Unknown, UsageError, tool
 from amends.errors import LedgerError
 from amends.states import CALL_MOVES, CALL_STATES, NEW, RUN_MOVES, RUN_STATES
-from tests.behaviour.world import FAST, World, states
 from tests.peers.conftest import Ledger
+from tests.world import FAST, World, states
 
 
 def _blocked(rt: Any, charge: Any) -> Any:

@@ -7,9 +7,9 @@ import pytest
 
 from amends import Budget, Runtime, tool
 from amends.errors import BudgetExceeded, InDoubt
-from tests.behaviour.world import together
 from tests.scenarios.processes import Program
 from tests.scenarios.provisioning import CAP, TOOLS, tools_of
+from tests.world import together
 
 RACERS = 32
 

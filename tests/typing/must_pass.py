@@ -1,5 +1,5 @@
 # pyright: strict
-# Both checkers must find nothing here; see tests/test_typing.py.
+# Both checkers must find nothing here; see tests/surface/test_typing.py.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -18,9 +18,8 @@ from amends.testing.simulation import Crash, Fault, Simulation
 from amends.testing.world import World
 
 if TYPE_CHECKING:
-    from amends.testing.conformance.prove import Proof, check_store, prove_store
-    from amends.testing.conformance.registry import CHECKS as STORE_CHECKS
-    from amends.testing.conformance.registry import Skipped
+    from amends.testing.conformance.prove import CHECKS as STORE_CHECKS
+    from amends.testing.conformance.prove import Proof, Skipped, check_store, prove_store
 
 __all__ = [
     "CHECKERS",

@@ -11,9 +11,9 @@ from amends.ledger import dispatch
 from amends.ledger import operations as ops
 from amends.ledger.flow import Flow
 from amends.stores.memory import MemoryStore
-from amends.testing.conformance.alike import ranked, without_places
+from amends.testing.conformance.equivalence import ranked, without_places
 from amends.testing.conformance.ledger import Clock, Ledger
-from amends.testing.conformance.registry import Skipped, check_each
+from amends.testing.conformance.prove import Skipped, check_each
 from amends.testing.conformance.scenarios import SCENARIOS, Scenario
 
 ROWS_MAX: Final = 100
@@ -76,6 +76,9 @@ def repeating_what_never_happened_makes_it_happen(ledger: Ledger, scenario: Scen
     op.repeated = True
     assert without_places(ledger(op)) == without_places(expected)
     assert ranked(ledger) == ranked(twin)
+    assert without_places(ledger.approvals()) == without_places(twin.approvals())
+    assert ledger.slices() == twin.slices()
+    assert ledger(ops.ListLocks("acme")) == twin(ops.ListLocks("acme"))
 
 
 @contextmanager

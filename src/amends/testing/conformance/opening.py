@@ -5,7 +5,7 @@ from __future__ import annotations
 from amends.errors import LeaseLost, RunEnded
 from amends.ledger import operations as ops
 from amends.testing.conformance.ledger import LEASE_S, Ledger, raises
-from amends.testing.conformance.registry import check, check_each
+from amends.testing.conformance.prove import check, check_each
 
 
 @check

@@ -1,51 +1,100 @@
-"""A store proves itself: every check, each on a new ledger, in both colours."""
+"""``prove_store`` and the registry of checks: each check runs on a new ledger, in both colours."""
 
 from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from amends.ledger.operations import Store
 from amends.testing.conformance.ledger import Clock, Ledger, audit
-from amends.testing.conformance.registry import CHECKS, Skipped
 
 S = TypeVar("S", bound=Store)
 
 LedgerTime: TypeAlias = Callable[[], float]
-"""Seconds since the epoch, as the ledger shall see them."""
+"""Returns the ledger's time, in seconds since the epoch."""
 Colour: TypeAlias = Literal["blocking", "async"]
 COLOURS: Final[tuple[Colour, ...]] = ("blocking", "async")
+Check: TypeAlias = Callable[[Ledger], None]
+"""A function of a new, empty ledger; its name is the property that it checks."""
 FRAMES_MAX: Final = 6
-"""Of a failure's traceback, the innermost ones."""
+"""How many of the innermost frames of a failure's traceback are shown."""
+
+
+class Skipped(Exception):
+    """A check could not be made: this store does not have what it looks at, or it was not given."""
+
+
+# ---- Registering checks
+
+
+class Suite(dict[str, Check]):
+    """Checks by name, in the order in which they are registered and run."""
+
+    def check(self, prove: Callable[..., None]) -> Callable[..., None]:
+        """Register a check under the names of its module and its function (a decorator)."""
+        return self._add(prove, "", prove)
+
+    def check_each(
+        self, each: Mapping[str, Any] | Iterable[str]
+    ) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """Register a check once for each of these values, which is its second argument (a decorator)."""
+        values = dict(each) if isinstance(each, Mapping) else {name: name for name in each}
+
+        def add(prove: Callable[..., None]) -> Callable[..., None]:
+            for name, value in values.items():
+                self._add(prove, f"[{name}]", partial(_with_value, prove, value))
+            return prove
+
+        return add
+
+    def _add(self, prove: Callable[..., None], which: str, bound: Check) -> Callable[..., None]:
+        name = f"{prove.__module__.rpartition('.')[2]}.{prove.__name__}{which}"
+        assert name not in self, f"two checks are named {name}"
+        self[name] = bound
+        return prove
+
+
+def _with_value(prove: Callable[..., None], value: object, ledger: Ledger) -> None:
+    prove(ledger, value)
+
+
+CHECKS: Final = Suite()
+"""What every store must pass, in the order in which a new store best proves itself: races last."""
+check = CHECKS.check
+check_each = CHECKS.check_each
+
+
+# ---- Running checks
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What each check said; names end in the colour, as in ``opening.a_closed_run_is_not_claimed-async``."""
+    """The result of each check; names end in the colour, as in ``opening.a_closed_run_is_not_claimed-async``."""
 
     passed: tuple[str, ...]
     failed: Mapping[str, str]
-    """With the text of the failure."""
+    """The text of each failure."""
     skipped: Mapping[str, str]
-    """With the reason: nothing was proved here."""
+    """The reason why each of these proved nothing."""
 
     @property
     def ok(self) -> bool:
-        """Something was checked, and nothing failed."""
+        """Whether something was checked and nothing failed."""
         return bool(self.passed) and not self.failed
 
     def raise_for_failures(self) -> None:
-        """Nothing, or an ``AssertionError`` that tells every failure."""
+        """Raise an ``AssertionError`` with every failure unless ``ok``."""
         if not self.ok:
             raise AssertionError(f"\n{self}")
 
     def __str__(self) -> str:
-        """The counts, then each failure and each reason for skipping."""
+        """Return the counts, then each reason for skipping and each failure."""
         counts = f"{len(self.passed)} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
         failures = [f"FAILED {name}\n{text.rstrip()}" for name, text in self.failed.items()]
         reasons = [f"skipped {name}: {why}" for name, why in self.skipped.items()]
@@ -59,13 +108,17 @@ def prove_store(
     colours: Collection[Colour] = COLOURS,
     only: Collection[str] | None = None,
 ) -> Proof:
-    """Every check of ``STORE_CHECKS`` (or ``only`` these) was made on this kind of store; the proof says how each ended.
+    """Run every check of ``STORE_CHECKS`` on this kind of store and return how each ended.
 
-    ``make(clock)`` gives a store over a new, empty ledger; it is opened with ``create=True`` and closed here. The
-    store must take its time from ``clock()``, in seconds, and from nowhere else: checks move it by hand. Where making
-    a ledger is expensive, ``make`` may empty an old one; leave ``opening.a_new_ledger_says_that_it_is_new_and_is_empty``
-    out then. ``second(store, clock)`` gives another handle on the ledger of ``store``, as another process would have
-    it; races go over both. Not to be called from inside an event loop.
+    Do not call it from inside an event loop.
+
+    ``make(clock)`` returns a store over a new, empty ledger; ``prove_store`` opens it with ``create=True`` and closes
+    it. The store must take its time from ``clock()``, in seconds, and from nowhere else: checks move it by hand. Where
+    making a ledger is expensive, ``make`` may empty an old one; then leave out
+    ``opening.a_new_ledger_says_that_it_is_new_and_is_empty``.
+    ``second(store, clock)`` returns another handle on the ledger of ``store``, as another process would have it; races
+    go over both.
+    ``only`` names the checks to run, if not all.
     """
     names = _names(only)
     passed: list[str] = []
@@ -79,7 +132,7 @@ def prove_store(
             except Skipped as skip:
                 skipped[shown] = str(skip)
             except Exception as error:
-                failed[shown] = _told(error)
+                failed[shown] = _failure_text(error)
             else:
                 passed.append(shown)
     return Proof(tuple(passed), MappingProxyType(failed), MappingProxyType(skipped))
@@ -92,13 +145,24 @@ def check_store(
     second: Callable[[S, LedgerTime], Store] | None = None,
     colour: Colour = "blocking",
 ) -> None:
-    """This one check holds: for a test of its own per check. Raises what went wrong, ``Skipped`` when it cannot be made.
+    """Run one check: for a test of its own per check. Raise what went wrong, ``Skipped`` if it cannot be made.
 
-    ``make`` and ``second`` as for ``prove_store``.
+    ``make`` and ``second`` are those of ``prove_store``.
     """
     [known] = _names((name,))
+    run_check(CHECKS[known], make, second=second, colour=colour)
+
+
+def run_check(
+    prove: Check,
+    make: Callable[[LedgerTime], S],
+    *,
+    second: Callable[[S, LedgerTime], Store] | None = None,
+    colour: Colour = "blocking",
+) -> None:
+    """Run this check on a new ledger, then audit the ledger's record; parameters as for ``prove_store``."""
     with _under_test(make, second, colour) as ledger:
-        CHECKS[known](ledger)
+        prove(ledger)
         audit(ledger)
 
 
@@ -120,7 +184,7 @@ def _under_test(
 
         def handle(store: Store, *, create: bool) -> Ledger:
             after.callback(store.close)
-            after.callback(store.close)  # may be called twice
+            after.callback(store.close)  # closing twice is allowed
             is_new = store.open(create=create)
             runner = after.enter_context(asyncio.Runner()) if colour == "async" else None
             return Ledger(store, colour, clock, is_new=is_new, runner=runner)
@@ -132,6 +196,6 @@ def _under_test(
         yield ledger
 
 
-def _told(error: Exception) -> str:
-    """The error with where it was raised; a bare assertion says nothing but its place."""
+def _failure_text(error: Exception) -> str:
+    """Return the error with its innermost frames: a bare assertion says nothing but its place."""
     return "".join(traceback.format_exception(error, limit=-FRAMES_MAX))

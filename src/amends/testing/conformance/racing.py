@@ -7,17 +7,43 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
+from amends.audit.verify import Audit, verify_chains
+from amends.encoding.dataclass import changed
 from amends.errors import Error, LeaseLost, TransitionRefused
 from amends.ledger import operations as ops
+from amends.ledger.flow import run_flow
+from amends.ledger.rows import CallRow, EventRow, RunRow, Wanted
 from amends.stores.memory import MemoryStore
-from amends.testing.conformance.alike import ranked, without_places
+from amends.testing.conformance.equivalence import ranked, without_places
 from amends.testing.conformance.ledger import LEASE_S, Clock, Ledger
-from amends.testing.conformance.registry import Skipped, check, check_each
-from amends.testing.conformance.scenarios import SCENARIOS, Scenario
+from amends.testing.conformance.prove import Skipped, check, check_each
+from amends.testing.conformance.scenarios import (
+    SCENARIOS,
+    Scenario,
+    a_record,
+    bill,
+    books,
+    drafted,
+    elsewhere,
+    fork_op,
+    forked,
+    held,
+    load_op,
+    opened,
+    request_of,
+    start_op,
+    yes,
+    yes_op,
+)
+from amends.testing.world import overdrawn
 
 ROUNDS: Final = 6
 """Of each race: who is first shall not be the same one always."""
 RACE_S_MAX: Final = 60.0
+RACERS: Final = 32
+"""How many start at once against one budget."""
+DAY_S: Final = 86_400.0
+CLAIM_S: Final = 60.0
 
 AT_ONCE: Final = (
     "open_fresh", "open_resumed", "open_child", "admit_started", "admit_pivot", "start", "settle_pivot",
@@ -281,3 +307,193 @@ def an_operation_that_is_repeated_at_once_happens_once(ledger: Ledger, scenario:
     answers = race(ledger, op, replace(op))
     assert [without_places(answer) for answer in answers] == [without_places(expected)] * 2
     assert ranked(ledger) == ranked(twin)
+
+
+@check
+def a_yes_and_a_no_at_once_are_one_of_them(ledger: Ledger) -> None:
+    for number in range(ROUNDS):
+        call = held(ledger, ledger.run(f"run {number}"))
+        no = ops.DecideApproval(request_of(ledger, call).id, "reject", "bob", "no")
+        race(ledger, yes_op(ledger, call), no, may=TransitionRefused)
+        state = (request_of(ledger, call).state, ledger.look(call).state)
+        assert state in (("approved", "ready"), ("rejected", "refused"))
+
+
+@check
+def one_yes_starts_one_call_however_many_want_it(ledger: Ledger) -> None:
+    for number in range(ROUNDS):
+        run = ledger.run(f"run {number}")
+        call = yes(ledger, held(ledger, run))
+        answers = race(ledger, start_op(call), start_op(call))
+        assert sum(isinstance(answer, CallRow) for answer in answers) == 1
+        assert request_of(ledger, call).state == "used"
+
+
+@check
+def what_is_written_into_one_tree_at_once_is_one_chain(ledger: Ledger) -> None:
+    run = ledger.run()
+    first, second = ledger.start(run, "one", key="one"), ledger.start(run, "two", key="two")
+    race(ledger, ledger.settle_op(first), ledger.settle_op(second))
+    race(ledger, ledger.admit_op(run, "three", key="three"), ledger.admit_op(run, "four", key="four"))
+    events: list[EventRow] = ledger.events(run)
+    assert [event.n for event in events] == list(range(1, len(events) + 1))
+    assert run_flow(verify_chains(Audit()), ledger).verified().ok
+
+
+@check_each(("tenant", "agent", "ledger"))
+def of_many_who_race_no_more_start_than_the_cap_allows(ledger: Ledger, per: str) -> None:
+    handles = [ledger, ledger.beside or ledger]
+    if ledger.colour == "async":  # an event loop is one thread's; there are not enough of them for everybody
+        handles = [Ledger(one.store, "blocking", ledger.clock) for one in handles]
+    runs = [ledger.run(f"run {number}") for number in range(RACERS)]
+    asked = [ledger.admit_op(run, costs=bill(7, per=per)) for run in runs]
+    gate = threading.Barrier(RACERS)
+
+    def one(number: int) -> str:
+        gate.wait(60)
+        op, on = asked[number], handles[number % 2]
+        answer = on(op)
+        if answer.verdict == "again":
+            op.costs = replace(op.costs, wide=True)
+            answer = on(op)
+        return str(answer.verdict)
+
+    with ThreadPoolExecutor(RACERS) as pool:
+        verdicts = list(pool.map(one, range(RACERS)))
+    assert (verdicts.count("start"), verdicts.count("refused")) == (14, RACERS - 14)
+    assert list(overdrawn(ledger.slices())) == []
+    assert books(ledger) == ("98", "0")
+
+
+@check
+def of_two_who_write_at_once_one_is_first(ledger: Ledger) -> None:
+    for number in range(ROUNDS):
+        ledger.run(f"run {number}")
+        row = drafted(ledger)
+        mine, yours = (changed(row, {"signature": who}) for who in ("mine", "yours"))
+        assert sorted(race(ledger, ops.WriteCheckpoint(mine), ops.WriteCheckpoint(yours))) == [False, True]
+        [newest] = ledger(ops.ReadCheckpoints(-1))
+        assert newest in (mine, yours)
+        assert newest.n == number + 1
+
+
+@check
+def a_fork_that_ends_and_its_source_that_goes_back_at_once_do_not_wait_for_each_other(ledger: Ledger) -> None:
+    for number in range(ROUNDS):
+        run = ledger.run(f"run {number}")
+        fork = opened(ledger, forked(ledger, run, ledger.do(run, key=f"key {number}"), id=f"fork {number}"))
+        ledger.roll_back(fork, owner="f")
+        back = ops.BeginRollback(run.uid, "a", "it failed", False, owner="a", epoch=run.epoch)
+        closed, rolled = race(ledger, ops.CloseRun(fork.uid, "f", fork.epoch, "rolled_back"), back)
+        assert closed.state == "rolled_back"
+        assert rolled.how in ("forked", "rolling")
+
+
+@check
+def of_two_forks_of_one_id_at_once_one_is_made(ledger: Ledger) -> None:
+    for number in range(ROUNDS):
+        runs = [ledger.run(f"run {number} {side}") for side in ("l", "r")]
+        calls = [ledger.do(run, key=f"key {run.id}") for run in runs]
+        words = [fork_op(ledger, run, call, id=f"fork {number}") for run, call in zip(runs, calls, strict=True)]
+        first, second = race(ledger, *words)
+        assert sorted((first.how, second.how)) == ["forked", "taken"]
+        assert first.run == second.run
+
+
+@check
+def of_a_fork_and_a_rollback_at_once_one_is_first(ledger: Ledger) -> None:
+    for number in range(ROUNDS):
+        run = ledger.run(f"run {number}")
+        one = ledger.do(run, key=f"key {number}")
+        word = fork_op(ledger, run, one, id=f"fork {number}")
+        back = ops.BeginRollback(run.uid, "a", "it failed", False, owner="a", epoch=run.epoch)
+        fork, rolled = race(ledger, word, back)
+        assert (fork.how, rolled.how) in (("forked", "forked"), ("back", "rolling"))
+
+
+@check
+def loaded_twice_at_once_it_is_there_once(ledger: Ledger) -> None:
+    record = a_record(elsewhere())
+    first, second = load_op(ledger, record), load_op(ledger, record)
+    ended = race(ledger, first, second)
+    assert sorted(map(len, ended)) == [0, 1]
+    assert len([run for run in ledger.runs() if run.uid == record.root.uid]) == 1
+
+
+@check
+def of_two_who_want_one_lock_one_gets_all_of_its_names(ledger: Ledger) -> None:
+    for number in range(ROUNDS):
+        runs = [ledger.run(f"{who} {number}") for who in ("one", "other")]
+        shared = f"shared {number}"
+        ops_ = [
+            ledger.admit_op(run, locks=Wanted(tuple(sorted((shared, f"{place} {number}"))), waits=False, waited=True))
+            for run, place in zip(runs, ("left", "zright"), strict=True)
+        ]
+        answers = race(ledger, *ops_)
+        assert sorted(answer.verdict for answer in answers) == ["locked", "start"]
+        winner = runs[0 if answers[0].verdict == "start" else 1]
+        locks: list[ops.HeldLock] = ledger(ops.ListLocks("acme"))
+        taken = {one.lock.name for one in locks if one.lock.run_id == winner.id}
+        assert len(taken) == 2
+        assert taken >= {shared}
+        assert not {one.lock.run_id for one in locks} & {run.id for run in runs if run is not winner}
+
+
+@check
+def of_two_who_want_to_tell_one_does(ledger: Ledger) -> None:
+    run = ledger.run()
+    for number in range(ROUNDS):
+        call = held(ledger, run, f"tool {number}")
+        answers = race(ledger, *(ops.ClaimNotice(call.approval, teller, CLAIM_S) for teller in ("a", "b")))
+        (claimed,) = (answer for answer in answers if answer is not None)
+        assert claimed.approval == request_of(ledger, call)
+        assert claimed.approval.tells == 1
+
+
+@check
+def a_sweep_and_an_opening_come_one_after_the_other(ledger: Ledger) -> None:
+    old, _ = _rolled_back(ledger)
+    swept, opened = race(ledger, ops.CollectGarbage(DAY_S / 2), ledger.open_op())
+    assert (opened.how, opened.run.generation) == ("fresh", 2)
+    assert (ledger.read(old).gone_at is not None) == (swept.runs == 1)
+
+
+def _rolled_back(ledger: Ledger) -> tuple[RunRow, CallRow]:
+    """Return a run that was rolled back a day ago, and its failed call."""
+    run = ledger.run()
+    call = ledger.settle(ledger.start(run, args='{"card": "4111"}'), "failed").call
+    ledger.roll_back(run)
+    ledger.close(run, "rolled_back")
+    ledger.clock.now += DAY_S
+    return run, call
+
+
+@check
+def a_sweep_and_late_evidence_come_one_after_the_other(ledger: Ledger) -> None:
+    run, call = _rolled_back(ledger)
+    evidence = ops.NoteEvidence(call.id, 1, True, '"late"', "", "boot", 9.0, "late")
+    swept, _ = race(ledger, ops.CollectGarbage(DAY_S / 2), evidence)
+    late, root = ledger.look(call), ledger.read(run)
+    assert (late.state, root.state, root.closed_at) == ("succeeded", "rolling_back", None)
+    assert (late.lost_at is not None) == (swept.runs == 1)
+
+
+@check
+def of_two_at_once_each_tree_is_swept_by_one(ledger: Ledger) -> None:
+    made = [ledger.run(f"run {number}") for number in range(4)]
+    for run in made:
+        ledger.do(run)
+        ledger.commit(run)
+    ledger.clock.now += DAY_S
+    one, other = race(ledger, ops.CollectGarbage(0.0), ops.CollectGarbage(0.0))
+    left = ledger(ops.CollectGarbage(0.0))  # what both passed over because the other was at it
+    assert one.runs + other.runs + left.runs == len(made)
+    assert [event.what for event in ledger.events()].count("payloads removed") == len(made)
+    assert all(ledger.read(run).gone_at is not None for run in made)
+
+
+@check
+def of_two_who_pin_at_once_one_is_right_for_both(ledger: Ledger) -> None:
+    first, second = race(ledger, ops.PinKey("one"), ops.PinKey("two"))
+    assert first == second
+    assert ledger(ops.PinKey("")) == first

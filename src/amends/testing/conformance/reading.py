@@ -7,7 +7,7 @@ from typing import Any
 from amends.ledger import operations as ops
 from amends.ledger.rows import CallRow, RunRow
 from amends.testing.conformance.ledger import Ledger
-from amends.testing.conformance.registry import check
+from amends.testing.conformance.prove import check
 
 
 def runs(ledger: Ledger, count: int) -> list[RunRow]:

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
+from amends.ledger import operations
 from amends.ledger import operations as ops
-from amends.ledger.operations import AcceptCall, DraftCheckpoint, NoteValue, PinKey, RewriteTexts, WriteCheckpoint
-from amends.ledger.rows import Bill, CallRow, CheckpointRow, RunRow, Want
-from amends.model import ONE
-from amends.testing.conformance.asking import ASKING
-from amends.testing.conformance.desk import planned
-from amends.testing.conformance.forked import FORKING
+from amends.ledger.changes import tree_mark
+from amends.ledger.operations import (
+    AcceptCall,
+    DraftCheckpoint,
+    Forked,
+    ForkRun,
+    LoadRecords,
+    NoteValue,
+    PinKey,
+    ReadRecord,
+    Record,
+    RewriteTexts,
+    WriteCheckpoint,
+)
+from amends.ledger.rows import ApprovalRow, Bill, CallRow, CheckpointRow, Need, RunRow, Terms, Want
+from amends.model import ONE, amount_in, text_of
+from amends.replay.forks import Wish, made
+from amends.stores.memory import MemoryStore
 from amends.testing.conformance.ledger import LEASE_S, Ledger
-from amends.testing.conformance.loaded import a_record, elsewhere, load_op
 
 Scenario: TypeAlias = Callable[[Ledger], ops.StoreOp[Any]]
 
@@ -351,6 +364,307 @@ def commit_too_costly(ledger: Ledger) -> ops.StoreOp[Any]:
     ledger.admit(run, "mail", kind="retriable", costs=_costs(60))
     ledger.admit(run, "wire", kind="pivot", at_commit=True, costs=_costs(60))
     return ops.DecideCommit(run.uid, "a", 1)
+
+
+# ---- Approvals
+
+EXPIRES_S: Final = 100.0
+
+
+def need(ledger: Ledger, **given: Any) -> Need:
+    """What a rule asks for."""
+    return Need(ledger.new("apr"), ledger.new("nonce"), **{"expires_s": EXPIRES_S, "policy": "p", **given})
+
+
+def held(ledger: Ledger, run: RunRow, tool: str = "charge", *, asks: Need | None = None, **given: Any) -> CallRow:
+    """A call that somebody is asked about."""
+    admission = ledger.admit(run, tool, need=asks or need(ledger), **given)
+    assert admission.verdict in ("held", "staged"), admission
+    call: CallRow = admission.call
+    return call
+
+
+def request_of(ledger: Ledger, call: CallRow) -> ApprovalRow:
+    """The newest request about a call."""
+    found = ledger(operations.ReadApproval(ledger.look(call).approval))
+    assert found is not None
+    row: ApprovalRow = found.approval
+    return row
+
+
+def yes_op(ledger: Ledger, call: CallRow, by: str = "ann", **given: Any) -> operations.DecideApproval:
+    """A person's yes to it."""
+    row = request_of(ledger, call)
+    word = {"verb": "approve", "by": by, "why": "fine", "digest": row.digest, **given}
+    return operations.DecideApproval(row.id, **word)
+
+
+def yes(ledger: Ledger, call: CallRow, by: str = "ann", **given: Any) -> CallRow:
+    """The call that a person said yes to."""
+    ruled = ledger(yes_op(ledger, call, by, **given))
+    assert ruled.void == "", ruled
+    found: CallRow = ruled.call
+    return found
+
+
+def start_op(call: CallRow, *, owner: str = "a", epoch: int = 1, **given: Any) -> ops.StartCall:
+    """Its first start."""
+    return ops.StartCall(call.id, owner, epoch, call.attempt + 1, **given)
+
+
+def admit_asked(ledger: Ledger) -> ops.StoreOp[Any]:
+    return ledger.admit_op(ledger.run(), need=need(ledger))
+
+
+def admit_asked_read(ledger: Ledger) -> ops.StoreOp[Any]:
+    return ledger.admit_op(ledger.run(), "look", kind="read", need=need(ledger))
+
+
+def admit_asked_staged(ledger: Ledger) -> ops.StoreOp[Any]:
+    return ledger.admit_op(ledger.run(), "mail", kind="retriable", need=need(ledger))
+
+
+def admit_changed(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    yes(ledger, held(ledger, run, args="1"))
+    return ledger.admit_op(run, args="2", need=need(ledger))
+
+
+def admit_expired(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    yes(ledger, held(ledger, run))
+    ledger.clock.now += EXPIRES_S + 1
+    return ledger.admit_op(run, need=need(ledger))
+
+
+def admit_pivot_over_asked(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    yes(ledger, held(ledger, run, "mail", kind="retriable"))
+    return ledger.admit_op(run, "wire", kind="pivot")
+
+
+def start_approved(ledger: Ledger) -> ops.StoreOp[Any]:
+    return start_op(yes(ledger, held(ledger, ledger.run())))
+
+
+def start_expired(ledger: Ledger) -> ops.StoreOp[Any]:
+    call = yes(ledger, held(ledger, ledger.run()))
+    ledger.clock.now += EXPIRES_S + 1
+    return start_op(call, terms=Terms("1", need(ledger)))
+
+
+def approve(ledger: Ledger) -> ops.StoreOp[Any]:
+    return yes_op(ledger, held(ledger, ledger.run()))
+
+
+def approve_first_of_two(ledger: Ledger) -> ops.StoreOp[Any]:
+    return yes_op(ledger, held(ledger, ledger.run(), asks=need(ledger, needed=2)))
+
+
+def reject(ledger: Ledger) -> ops.StoreOp[Any]:
+    call = held(ledger, ledger.run())
+    return operations.DecideApproval(request_of(ledger, call).id, "reject", "ann", "no")
+
+
+def reject_pivot(ledger: Ledger) -> ops.StoreOp[Any]:
+    call = held(ledger, ledger.run(), "wire", kind="pivot", at_commit=True)
+    return operations.DecideApproval(request_of(ledger, call).id, "reject", "ann", "no")
+
+
+def withdraw(ledger: Ledger) -> ops.StoreOp[Any]:
+    call = held(ledger, ledger.run())
+    return operations.DecideApproval(request_of(ledger, call).id, "withdraw", "ann", "never mind")
+
+
+def let_go_asked(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    held(ledger, run)
+    return ops.LetGo(run.uid, "a", 1, None, suspended=True)
+
+
+def ask_again(ledger: Ledger) -> ops.StoreOp[Any]:
+    call = held(ledger, ledger.run())
+    ledger.clock.now += EXPIRES_S + 1
+    return operations.AskAgain(request_of(ledger, call).id, ledger.new("apr"), ledger.new("nonce"), "ann", "again")
+
+
+def edit(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    call = held(ledger, run, args="1")
+    instead = ledger.admit_op(run, args="2", need=need(ledger))
+    return operations.EditApproval(request_of(ledger, call).id, "ann", "too much", instead)
+
+
+def expire(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    yes(ledger, held(ledger, run))
+    ledger.clock.now += EXPIRES_S + 1
+    return operations.ExpireApprovals(run.uid, "a", 1)
+
+
+def void(ledger: Ledger) -> ops.StoreOp[Any]:
+    call = yes(ledger, held(ledger, ledger.run()))
+    return operations.VoidApproval(request_of(ledger, call).id, "ann", "restored")
+
+
+def delegate(ledger: Ledger) -> ops.StoreOp[Any]:
+    ledger.run()
+    return operations.Delegate(ledger.new("dlg"), "acme", "Ann", "bob", ledger.clock.now + 50, "away")
+
+
+def commit_over_asked(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    yes(ledger, held(ledger, run, "mail", kind="retriable"))
+    return ops.DecideCommit(run.uid, "a", 1)
+
+
+def roll_back_asked(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    held(ledger, run)
+    return ops.BeginRollback(run.uid, "a", "it failed", False, owner="a", epoch=1)
+
+
+def claim_notice(ledger: Ledger) -> ops.StoreOp[Any]:
+    call = held(ledger, ledger.run())
+    return operations.ClaimNotice(call.approval, ledger.new("tell"), 60.0)
+
+
+def claim_late(ledger: Ledger) -> ops.StoreOp[Any]:
+    """What ran out before anybody was told of it leaves the outbox."""
+    call = held(ledger, ledger.run())
+    ledger.clock.now += EXPIRES_S + 1
+    return operations.ClaimNotice(call.approval, ledger.new("tell"), 60.0)
+
+
+def note_told(ledger: Ledger) -> ops.StoreOp[Any]:
+    claim = claim_notice(ledger)
+    found = ledger(claim)
+    return operations.NoteTold(found.approval.id, found.approval.teller)
+
+
+def note_not_told(ledger: Ledger) -> ops.StoreOp[Any]:
+    told = note_told(ledger)
+    assert isinstance(told, operations.NoteTold)
+    return replace(told, error="OSError", retry_s=5.0)
+
+
+ASKING: Final = (
+    admit_asked, admit_asked_read, admit_asked_staged, admit_changed, admit_expired, admit_pivot_over_asked,
+    start_approved, start_expired, approve, approve_first_of_two, reject, reject_pivot, withdraw, let_go_asked,
+    ask_again, edit, expire, void, delegate, commit_over_asked, roll_back_asked,
+    claim_notice, claim_late, note_told, note_not_told,
+)  # fmt: skip
+
+
+# ---- Forks
+
+
+def fork_op(ledger: Ledger, run: RunRow, *calls: CallRow, id: str = "fork") -> ForkRun:
+    """A fork that shares these calls of the run, in the order of the ledger; the last one is its point."""
+    tree: ops.Tree | None = ledger(ops.ReadRun("", uid=run.uid))
+    assert tree is not None
+    wish = Wish("acme", run.id, calls[-1].id, id, "", "ann", ledger.new)
+    ids = {call.id for call in calls}
+    return made(tree, wish, [call for call in tree.calls if call.id in ids])
+
+
+def forked(ledger: Ledger, run: RunRow, *calls: CallRow, id: str = "fork") -> RunRow:
+    """The same, made."""
+    answer: Forked = ledger(fork_op(ledger, run, *calls, id=id))
+    assert answer.how == "forked", answer.how
+    return answer.run
+
+
+def opened(ledger: Ledger, fork: RunRow, owner: str = "f") -> RunRow:
+    """The fork, owned."""
+    answer = ledger.open(fork.id, owner=owner)
+    assert answer.how == "resumed", answer.how
+    return answer.run
+
+
+def fork(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    child = ledger.child(run, "order/c")
+    one, two = ledger.do(run, args='{"a": 1}'), ledger.do(child, "two")
+    ledger.commit(child)
+    return fork_op(ledger, run, one, two)
+
+
+def roll_back_forked(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    forked(ledger, run, ledger.do(run))
+    return ops.BeginRollback(run.uid, "a", "it failed", False, owner="a", epoch=run.epoch)
+
+
+def close_fork(ledger: Ledger) -> ops.StoreOp[Any]:
+    run = ledger.run()
+    mine = opened(ledger, forked(ledger, run, ledger.do(run)))
+    ledger.roll_back(run)
+    ledger.close(run, "blocked", causes=("a fork",))
+    ledger.roll_back(mine, owner="f")
+    return ops.CloseRun(mine.uid, "f", mine.epoch, "rolled_back")
+
+
+FORKING = (fork, roll_back_forked, close_fork)
+
+
+# ---- Records of another ledger
+
+ELSEWHERE: Final = "ldg-elsewhere"
+
+
+def elsewhere(now: float = 5_000.0, *, made: int = 1_000) -> Ledger:
+    """Another ledger, with another clock and other ids."""
+    other = Ledger(MemoryStore(), made=made)
+    other.clock.now = now
+    other.store._clock = other.clock  # type: ignore[attr-defined]
+    return other
+
+
+def taken_out(other: Ledger, run: RunRow, origin: str = ELSEWHERE) -> Record:
+    record: Record | None = other(ReadRecord(run.root))
+    assert record is not None
+    return replace(record, runs=tuple(replace(one, origin=origin) for one in record.runs))
+
+
+def a_record(other: Ledger, id: str = "theirs") -> Record:
+    """A tree with a child, a call that succeeded, one in doubt, one that waits for a person; it is open."""
+    run = other.run(id, input='"in"')
+    other.do(run, key=f"key of {id}", args='{"card": "4111"}')
+    child = other.child(run, f"{id}/child")
+    other.settle(other.start(child, key=f"other key of {id}"), "in_doubt", why="timeout")
+    other.admit(run, key=f"asked of {id}", need=Need(other.new("appr"), "nonce"))
+    return taken_out(other, run)
+
+
+def load_op(ledger: Ledger, *records: Record) -> LoadRecords:
+    uid = ledger.new("run")
+    return LoadRecords(uid, f"load {uid}", "acme", "loader", records)
+
+
+# ---- Rollback plans and budgets
+
+
+def planned(ledger: Ledger, run: RunRow, plan: str = "p1") -> ops.BeginRollback:
+    """A rollback that was planned as the run stands now."""
+    tree: ops.Tree | None = ledger(ops.ReadRun("", uid=run.uid))
+    assert tree is not None
+    return ops.BeginRollback(run.uid, "ann", "stop", True, plan=plan, mark=tree_mark(tree.runs, tree.calls))
+
+
+def bill(
+    amount: int, *, cap: int = 100, unit: str = "usd", per: str = "tenant", who: str = "", back: int = ONE, **more: Any
+) -> Bill:
+    """What a call costs that comes out of one budget, in whole units."""
+    words: dict[str, Any] = {"every": "", "tool": "*", "then": "refuse", **more}
+    want = Want(unit, cap * ONE, per, who=who, amount=amount * ONE, **words)
+    return Bill(((unit, amount * ONE, back),), (want,))
+
+
+def books(ledger: Ledger) -> tuple[str, str]:
+    """What is reserved and spent of all budgets together."""
+    rows = ledger.slices()
+    return tuple(text_of(sum(amount_in(getattr(row, name)) for row in rows)) for name in ("reserved", "spent"))  # type: ignore[return-value]
 
 
 SCENARIOS: Final[dict[str, Scenario]] = {

@@ -11,7 +11,7 @@ from amends.errors import Error
 from amends.ledger import operations as ops
 from amends.ledger.rows import CallRow, RunRow
 from amends.testing.conformance.ledger import Ledger
-from amends.testing.conformance.registry import check, check_each
+from amends.testing.conformance.prove import check, check_each
 
 TEXTS: Final[dict[str, str]] = {
     "empty": "",

@@ -1,4 +1,4 @@
--- The ledger. Columns are the fields of rows.py, in their order; tests/store/test_postgres_schema.py compares.
+-- The ledger. Columns are the fields of rows.py, in their order; tests/stores/test_postgres_schema.py compares.
 -- Needs PostgreSQL 13. What is an identity or a state is compared byte by byte (collate "C"): the order of a page must
 -- not depend on the server's language. The defaults are those of rows.py, for statements that leave columns out.
 

@@ -1,4 +1,4 @@
--- The ledger. Columns are the fields of rows.py, in their order; tests/store/test_schema.py compares.
+-- The ledger. Columns are the fields of rows.py, in their order; tests/stores/test_schema.py compares.
 -- Needs SQLite 3.37 (strict tables). Chains of OR, because SQLite builds a tree of the values for each IN.
 
 -- needs: the newest migration that an amends must know to use the ledger. ledger: its own name, the same in all rows.

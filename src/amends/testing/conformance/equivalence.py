@@ -1,0 +1,237 @@
+"""Whatever is asked in whatever order: a store answers as the memory does, and keeps the same record."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Final, TypeAlias
+
+from amends.errors import Error
+from amends.ledger import operations as ops
+from amends.ledger.rows import ApprovalRow, CallRow, DelegationRow, EventRow, RunRow
+from amends.stores.memory import MemoryStore
+from amends.testing.conformance.ledger import LEASE_S, Ledger
+from amends.testing.conformance.prove import check_each
+
+SEEDS: Final = 5
+ASKED: Final = 200
+LOOKED_EVERY: Final = 50
+KINDS: Final = {"look": "read", "charge": "compensatable", "wire": "pivot", "mail": "retriable"}
+
+Deed: TypeAlias = Callable[[Ledger, random.Random], "ops.StoreOp[Any] | None"]
+
+
+@check_each({f"seed {seed}": seed for seed in range(SEEDS)})
+def it_answers_as_the_memory_does(ledger: Ledger, seed: int) -> None:
+    compare_with_memory(ledger, seed)
+
+
+def compare_with_memory(ledger: Ledger, seed: int, asked: int = ASKED) -> Ledger:
+    """Ask both the same at random; the memory's ledger, when they agreed to the end."""
+    luck = random.Random(seed)
+    memory = Ledger(MemoryStore(ledger.clock), clock=ledger.clock)
+    for number in range(asked):
+        ledger.clock.now += LEASE_S + 5 if luck.random() < 0.03 else luck.random()
+        [deed] = luck.choices(list(DEEDS), list(DEEDS.values()))
+        op = deed(memory, luck)
+        if op is not None:
+            answer = answered(ledger, replace(op))
+            assert answer == answered(memory, op), f"asked number {number}: {op}"
+        if number % LOOKED_EVERY == 0:
+            assert ranked(ledger) == ranked(memory), f"after number {number}"
+    assert ranked(ledger) == ranked(memory)
+    return memory
+
+
+def answered(ledger: Ledger, op: ops.StoreOp[Any]) -> Any:
+    """The answer, or the error with its facts."""
+    try:
+        return without_places(ledger(op))
+    except (Error, AssertionError, LookupError) as error:
+        return type(error).__name__, vars(error) if isinstance(error, Error) else {}
+
+
+def without_places(answer: Any) -> Any:
+    """The answer without sequence numbers: they grow, but a database may leave gaps."""
+    match answer:
+        case CallRow():
+            return replace(answer, seq=0, settled_seq=0)
+        case EventRow() | DelegationRow():
+            return replace(answer, seq=0)
+        case ApprovalRow():
+            return replace(answer, seq=0, used_seq=0)
+        case list() | tuple():
+            return [without_places(one) for one in answer]
+        case _ if is_dataclass(answer) and not isinstance(answer, RunRow):
+            return {field.name: without_places(getattr(answer, field.name)) for field in fields(answer)}
+    return answer
+
+
+def ranked(ledger: Ledger) -> tuple[list[RunRow], list[CallRow], list[EventRow]]:
+    """Everything, with the place of an event in the record instead of its number."""
+    runs, calls, events = ledger.everything()
+    rank = {event.seq: place for place, event in enumerate(events, 1)} | {0: 0}
+    placed = [replace(call, seq=rank[call.seq], settled_seq=rank[call.settled_seq]) for call in calls]
+    return runs, placed, [replace(event, seq=rank[event.seq]) for event in events]
+
+
+# ---- what is asked ------------------------------------------------------------------------
+
+
+def seldom(luck: random.Random) -> bool:
+    return luck.random() < 0.15
+
+
+def held_by(ledger: Ledger, row: RunRow | CallRow, luck: random.Random) -> tuple[str, int]:
+    """The owner and epoch in force; seldom those of a dead worker."""
+    tree = ledger(ops.ReadRun("", uid=row.root))
+    return ("a", 1) if seldom(luck) else (tree.run.owner or "a", tree.run.epoch)
+
+
+def on_call(*states: str) -> Callable[[Callable[..., ops.StoreOp[Any]]], Deed]:
+    """An operation on a call, mostly on one in these states."""
+
+    def of(make: Callable[[CallRow, str, int, random.Random], ops.StoreOp[Any]]) -> Deed:
+        def deed(ledger: Ledger, luck: random.Random) -> ops.StoreOp[Any] | None:
+            calls = ledger.calls()
+            fitting = [] if seldom(luck) else [call for call in calls if call.state in states]
+            if not calls:
+                return None
+            call = luck.choice(fitting or calls)
+            return make(call, *held_by(ledger, call, luck), luck)
+
+        return deed
+
+    return of
+
+
+def on_run(*states: str) -> Callable[[Callable[..., ops.StoreOp[Any]]], Deed]:
+    """An operation on a run, mostly on one in these states."""
+
+    def of(make: Callable[[RunRow, str, int, random.Random], ops.StoreOp[Any]]) -> Deed:
+        def deed(ledger: Ledger, luck: random.Random) -> ops.StoreOp[Any] | None:
+            runs = ledger.runs()
+            fitting = [] if seldom(luck) else [run for run in runs if run.state in states]
+            if not runs:
+                return None
+            run = luck.choice(fitting or runs)
+            return make(run, *held_by(ledger, run, luck), luck)
+
+        return deed
+
+    return of
+
+
+def opening(ledger: Ledger, luck: random.Random) -> ops.StoreOp[Any]:
+    return ledger.open_op(
+        luck.choice(["one", "two", "three"]), owner=luck.choice("ab"), input=luck.choice(["", "", "x"]),
+        history=seldom(luck), dead_owner=luck.choice(["", "", "a"]), deadline_s=40.0 if seldom(luck) else None,
+    )  # fmt: skip
+
+
+def opening_child(ledger: Ledger, luck: random.Random) -> ops.StoreOp[Any] | None:
+    runs = ledger.runs()
+    if not runs:
+        return None
+    op = ledger.child_op(parent := luck.choice(runs), luck.choice(["left", "right", "one"]))
+    op.owner, op.epoch = held_by(ledger, parent, luck)
+    return op
+
+
+def admitting(ledger: Ledger, luck: random.Random) -> ops.StoreOp[Any] | None:
+    runs = [run for run in ledger.runs() if run.state == "open" or seldom(luck)]
+    if not runs:
+        return None
+    run = luck.choice(runs)
+    tool = luck.choice(["charge", "charge", "charge", "mail", "look", "wire"])
+    scope = luck.choice(["run", "run", "run", "ledger"])
+    op = ledger.admit_op(
+        run, tool, kind=KINDS[tool], key=f"{tool} {luck.choice('123')} of {run.root if scope == 'run' else ''}",
+        args="[]" if seldom(luck) else "{}", scope=scope, at_commit=tool == "wire" and seldom(luck),
+        after=luck.choice([(), ("charge",)]), on_conflict=luck.choice(["raise", "hold"]), advise=seldom(luck),
+        grp=luck.choice(["", "g"]), declared=seldom(luck), again="on purpose" if seldom(luck) else "",
+    )  # fmt: skip
+    op.owner, op.epoch = held_by(ledger, run, luck)
+    return op
+
+
+SETTLED = ["succeeded"] * 4 + ["failed", "backing_off", "in_doubt"]
+DOUBT = ("in_doubt", "compensation_in_doubt", "compensation_failed")
+
+DEEDS: dict[Deed, int] = {
+    opening: 6,
+    opening_child: 4,
+    admitting: 30,
+    on_run("open", "pivoted", "rolling_back")(
+        lambda run, _owner, _epoch, luck: ops.ClaimRun(
+            run.root, luck.choice("bc"), f"opener {luck.random()}", LEASE_S, "boot", 1e6, force=seldom(luck)
+        )
+    ): 4,
+    on_call("started")(
+        lambda call, owner, epoch, luck: ops.SettleCall(
+            call.id, owner, epoch, call.attempt, luck.choice(SETTLED), result='"ok"', retry_s=luck.choice([None, 5.0]),
+            boot="boot", mono=luck.choice([None, 5.0]), doom=seldom(luck),
+            seen=luck.choice([None, call, call]),
+        )
+    ): 24,
+    on_call("backing_off", "in_doubt", "held", "ready")(
+        lambda call, owner, epoch, _: ops.StartCall(call.id, owner, epoch, call.attempt + 1)
+    ): 8,
+    on_call("failed", "in_doubt", "compensated")(
+        lambda call, *_: ops.NoteEvidence(call.id, call.attempt, True, '"late"', "", "boot", 9.0, "late")
+    ): 3,
+    on_call("in_doubt")(lambda call, *_: ops.NoteProbe(call.id, call.in_question, call.probes + 1, "unknown", "", 3.0)): 2,
+    on_call("in_doubt", "compensation_in_doubt")(lambda call, *_: ops.WatchDoubt(call.id, call.in_question, "boot", 8.0)): 2,
+    on_call(*DOUBT)(
+        lambda call, owner, epoch, luck: ops.ResolveCall(
+            call.id, luck.choice(["succeeded", "failed", "residue", "compensated"]), "ann", "seen", owner=owner,
+            epoch=luck.choice([None, epoch]),
+        )
+    ): 5,
+    on_call("held")(
+        lambda call, _owner, _epoch, luck: ops.DecideCall(call.id, luck.choice(["run", "replay", "refuse"]), "ann", "why")
+    ): 4,
+    on_call("backing_off", "compensation_failed")(lambda call, *_: ops.RetryCall(call.id, "ann", "again")): 2,
+    on_call("succeeded", "in_doubt", "compensation_failed")(
+        lambda call, owner, epoch, luck: ops.BeginCompensation(
+            call.id, owner, epoch, call.comp_attempt + 1, from_doubt=luck.random() < 0.5,
+            seen=luck.choice([None, call, call]),
+        )
+    ): 14,
+    on_call("compensating")(
+        lambda call, owner, epoch, luck: ops.SettleCompensation(
+            call.id, owner, epoch, call.comp_attempt,
+            luck.choice(["compensated", "compensated", "compensation_failed", "compensation_in_doubt"]), mono=9.0,
+            seen=luck.choice([None, call, call]),
+        )
+    ): 10,
+    on_run("open")(lambda run, owner, epoch, _: ops.RenewLeases(owner, {run.root: epoch}, LEASE_S)): 6,
+    on_run("open")(
+        lambda run, owner, epoch, luck: ops.LetGo(
+            run.root, owner, epoch, luck.choice([None, 2.0]), suspended=seldom(luck)
+        )
+    ): 3,
+    on_run("open", "committed")(
+        lambda run, owner, epoch, luck: ops.BeginRollback(
+            run.uid, owner, "no", False, owner=owner, epoch=None if seldom(luck) else epoch
+        )
+    ): 4,
+    on_run("open", "pivoted")(
+        lambda run, owner, epoch, luck: ops.DecideCommit(run.uid, owner, epoch, luck.choice([None, '"out"']))
+    ): 6,
+    on_run("rolling_back")(lambda run, owner, epoch, _: ops.CloseRun(run.uid, owner, epoch, "rolled_back")): 6,
+    on_run("open", "pivoted", "rolling_back")(
+        lambda run, owner, epoch, luck: ops.CloseRun(
+            run.uid, owner, epoch, luck.choice(["committed", "blocked"]), causes=("one",),
+            wake_s=luck.choice([None, 1.0]), interrupted=luck.random() < 0.5,
+        )
+    ): 3,
+    on_run("blocked")(lambda run, *_: ops.AbandonRun(run.root, "ann", "enough")): 1,
+    on_run("blocked")(lambda run, *_: ops.FinishRun(run.uid, "ann", "done")): 1,
+    lambda _, luck: ops.CollectGarbage(luck.choice([0.0, 5.0, 20.0]), limit=luck.choice([1, 50]), dry_run=seldom(luck)): 2,
+    on_run("open")(lambda run, *_: ops.ReadRun("", uid=run.uid)): 2,
+    lambda _, luck: ops.DueRuns(luck.choice([None, "acme"]), 10): 2,
+    lambda _, luck: ops.ListRuns(None, luck.choice([(), ("open",), ("open", "blocked")]), None, 3): 1,
+    lambda _, luck: ops.SearchCalls(None, luck.choice([(), ("held",), ("in_doubt", "failed")]), None, 3): 1,
+}  # fmt: skip

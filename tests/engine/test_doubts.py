@@ -1,0 +1,295 @@
+"""Doubt: timeouts, late returns, probes, settle delays, idempotent repeats."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from amends import Absent, Happened, InDoubt, RunBlocked, Unknown, tool
+from tests.world import FAST, World, runtime, states, until
+
+
+def _slow(gate: threading.Event, log: list[str], error: Exception | None = None, **options):
+    @tool(name="pay", timeout=0.02, **options)
+    def pay() -> str:
+        gate.wait(2)
+        if error is not None:
+            raise error
+        log.append("pay")
+        return "paid"
+
+    pay.compensate(lambda: log.append("refund"))
+    return pay
+
+
+def test_a_timeout_is_doubt_and_the_late_return_settles_it() -> None:
+    gate = threading.Event()
+    log: list[str] = []
+    pay = _slow(gate, log)
+    rt = runtime(pay)
+    with rt.run("r"):
+        with pytest.raises(InDoubt):
+            pay()
+        gate.set()
+        until(lambda: any(event.what == "evidence" for event in rt.events()))
+        assert pay() == "paid"
+    assert log == ["pay"]
+    assert rt.report("r").state == "committed"
+
+
+def test_a_late_return_settles_at_commit_without_being_asked_again() -> None:
+    gate = threading.Event()
+    log: list[str] = []
+    pay = _slow(gate, log)
+    rt = runtime(pay)
+    with rt.run("r"):
+        with pytest.raises(InDoubt):
+            pay()
+        gate.set()
+        until(lambda: any(event.what == "evidence" for event in rt.events()))
+    assert states(rt, "r") == {"pay": "succeeded"}
+
+
+def test_a_late_return_in_a_rollback_is_compensated() -> None:
+    gate = threading.Event()
+    log: list[str] = []
+    pay = _slow(gate, log)
+    rt = runtime(pay)
+    with pytest.raises(KeyError), rt.run("r"):
+        with pytest.raises(InDoubt):
+            pay()
+        gate.set()
+        until(lambda: any(event.what == "evidence" for event in rt.events()))
+        raise KeyError
+    assert log == ["pay", "refund"]
+
+
+def test_a_late_ordinary_error_is_the_tools_word_that_nothing_happened() -> None:
+    gate = threading.Event()
+    log: list[str] = []
+    pay = _slow(gate, log, ValueError("declined"))
+    rt = runtime(pay)
+    with rt.run("r"):
+        with pytest.raises(InDoubt):
+            pay()
+        gate.set()
+        until(lambda: any(event.what == "evidence" for event in rt.events()))
+    assert states(rt, "r") == {"pay": "failed"}
+
+
+def test_a_late_lost_connection_leaves_the_doubt() -> None:
+    gate = threading.Event()
+    log: list[str] = []
+    pay = _slow(gate, log, ConnectionResetError())
+    rt = runtime(pay)
+    with pytest.raises(RunBlocked), rt.run("r"):
+        with pytest.raises(InDoubt):
+            pay()
+        gate.set()
+        until(lambda: any(event.what == "evidence" for event in rt.events()))
+    assert states(rt, "r") == {"pay": "in_doubt"}
+
+
+def test_a_late_return_into_a_blocked_run_unblocks_it() -> None:
+    gate = threading.Event()
+    log: list[str] = []
+    pay = _slow(gate, log)
+    rt = runtime(pay)
+    with pytest.raises(RunBlocked), rt.run("r"), pytest.raises(InDoubt):
+        pay()
+    gate.set()
+    until(lambda: any(event.what == "evidence" for event in rt.events()))
+    assert [report.state for report in rt.recover()] == ["committed"]
+
+
+def test_a_probe_that_finds_the_effect_settles_the_call_as_if_it_had_answered() -> None:
+    world = World()
+    pay = world.probed(world.compensatable("pay"))
+    world.script["pay"] = [(TimeoutError(),)]
+    rt = runtime(pay)
+    with rt.run("r"):
+        assert pay() == "pay:1"
+    assert world.log == ["pay:1"]
+
+
+def test_a_probe_that_finds_nothing_lets_the_call_start_again() -> None:
+    world = World()
+    pay = world.probed(world.compensatable("pay"))
+    world.script["pay"] = [TimeoutError()]
+    rt = runtime(pay)
+    with rt.run("r"):
+        assert pay() == "pay:1"
+    assert world.log == ["pay:1"]
+    (call,) = rt.calls()
+    assert call.attempt == 2
+
+
+def test_every_error_of_a_probed_tool_is_probed() -> None:
+    world = World()
+    pay = world.probed(world.compensatable("pay"))
+    world.script["pay"] = [(ValueError("but it happened"),)]
+    with runtime(pay).run("r"):
+        assert pay() == "pay:1"
+
+
+def test_an_error_of_a_probed_tool_that_had_no_effect_comes_out_as_itself() -> None:
+    world = World()
+    pay = world.probed(world.compensatable("pay"))
+    world.script["pay"] = [ValueError("declined")]
+    rt = runtime(pay)
+    with rt.run("r"), pytest.raises(ValueError, match="declined"):
+        pay()
+    assert states(rt, "r") == {"pay": "failed"}
+
+
+def _answering(answer):
+    @tool(name="pay")
+    def pay() -> str:
+        raise TimeoutError
+
+    pay.compensate(lambda: None)
+
+    @pay.probe
+    def ask():
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return pay
+
+
+@pytest.mark.parametrize("answer", [Unknown("busy"), Unknown, None, True, "yes", ValueError("broken"), Happened])
+def test_a_probe_that_says_nothing_usable_leaves_the_doubt(answer) -> None:
+    pay = _answering(answer)
+    rt = runtime(pay, wait=0.02)
+    with pytest.raises(RunBlocked), rt.run("r"), pytest.raises(InDoubt):
+        pay()
+    assert states(rt, "r") == {"pay": "in_doubt"}
+    assert any(event.what == "probed" for event in rt.events())
+
+
+@pytest.mark.parametrize("answer", [Absent(), Absent])
+def test_absent_without_its_parentheses_is_absent(answer) -> None:
+    pay = _answering(answer)
+    rt = runtime(pay, wait=0.02)
+    with rt.run("r"), pytest.raises(TimeoutError):
+        pay()
+    assert states(rt, "r") == {"pay": "failed"}
+
+
+def test_a_probe_asks_by_name_for_arguments_and_the_call() -> None:
+    asked: list[object] = []
+
+    @tool
+    def pay(order: str) -> str:
+        raise TimeoutError
+
+    pay.compensate(lambda: None)
+
+    @pay.probe
+    def ask(order: str, call):
+        asked.append((order, call.tool, call.args, len(call.key)))
+        return Happened(f"found {order}")
+
+    with runtime(pay).run("r"):
+        assert pay(order="7") == "found 7"
+    assert asked == [("7", "pay", {"order": "7"}, 64)]
+
+
+def test_absent_is_not_believed_before_the_settle_delay() -> None:
+    world = World()
+    pay = world.probed(world.compensatable("pay"), settle=0.06)
+    world.script["pay"] = [TimeoutError()]
+    began = time.monotonic()
+    with runtime(pay, wait=1).run("r"):
+        assert pay() == "pay:1"
+    assert time.monotonic() - began >= 0.06
+
+
+def test_an_effect_that_lands_inside_the_settle_delay_is_found_not_repeated() -> None:
+    world = World()
+    pay = world.probed(world.compensatable("pay"), settle=0.08)
+    late = threading.Timer(0.03, lambda: world.happen("pay:1"))
+    world.script["pay"] = [TimeoutError()]
+    late.start()
+    with runtime(pay, wait=1).run("r"):
+        assert pay() == "pay:1"
+    late.join()
+    assert world.log == ["pay:1"]
+
+
+def test_the_settle_delay_is_at_least_the_timeout() -> None:
+    world = World()
+    pay = world.probed(world.compensatable("pay", timeout=0.05))
+    world.script["pay"] = [ConnectionResetError()]
+    began = time.monotonic()
+    with runtime(pay, wait=1).run("r"):
+        pay()
+    assert time.monotonic() - began >= 0.05
+
+
+def test_an_idempotent_call_in_doubt_is_started_again_with_the_same_key() -> None:
+    from amends import current_call
+
+    keys: list[str] = []
+
+    @tool(idempotent=True)
+    def pay() -> str:
+        keys.append(current_call().key)
+        if len(keys) < 2:
+            raise TimeoutError
+        return "paid"
+
+    pay.compensate(lambda: None)
+    rt = runtime(pay)
+    with rt.run("r"):
+        assert pay() == "paid"
+    assert len(keys) == 2
+    assert len(set(keys)) == 1
+
+
+def test_an_idempotent_call_past_its_window_is_not_started_again() -> None:
+    world = World()
+    pay = world.compensatable("pay", idempotent="0.05s", retry=FAST)
+
+    world.script["pay"] = [TimeoutError()]
+    rt = runtime(pay)
+    with pytest.raises(KeyboardInterrupt), rt.run("r", recover="wait"):
+        world.script["pay"] = [KeyboardInterrupt()]
+        pay()
+    time.sleep(0.06)
+    with pytest.raises(RunBlocked), rt.run("r"), pytest.raises(InDoubt):
+        pay()
+    assert world.log == []
+
+
+def test_an_idempotent_call_inside_its_window_is_started_again() -> None:
+    world = World()
+    pay = world.compensatable("pay", idempotent="24h")
+    world.script["pay"] = [(TimeoutError(),)]
+    with runtime(pay).run("r"):
+        assert pay() == "pay:1"
+    assert world.log == ["pay:1", "pay:1"]  # the destination deduplicates on the key
+
+
+def test_a_blocked_run_is_still_probed_also_after_somebody_looked_in_vain() -> None:
+    answers: list[object] = [Unknown("busy")]
+
+    @tool
+    def pay() -> str:
+        raise TimeoutError
+
+    pay.compensate(lambda: None)
+
+    @pay.probe
+    def ask():
+        return answers[0]
+
+    rt = runtime(pay, wait=0.01)
+    for _ in range(2):
+        with pytest.raises(RunBlocked), rt.run("r"), pytest.raises(InDoubt):
+            pay()
+    answers[0] = Happened("paid")
+    until(lambda: [report.state for report in rt.recover()] == ["committed"])

@@ -1,0 +1,222 @@
+"""Going forward: after the pivot nothing aborts; retriables are tried until they succeed."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from amends import Retry, RunBlocked, Runtime, tool
+from amends.errors import OutOfOrder, RunEnded, UsageError
+from tests.world import FAST, ONCE, World, runtime, states
+
+SOON = Retry(attempts=50, delay=0.02, factor=1.0, jitter=0.0)
+
+
+def test_a_retriable_that_fails_leaves_the_run_pivoted_and_recovery_finishes_it() -> None:
+    world = World()
+    pay, mail = world.compensatable("pay"), world.retriable(retry=SOON)
+    world.script["mail"] = [ValueError("down"), ValueError("down")]
+    rt = runtime(pay, mail)
+    with rt.run("r") as run:
+        pay()
+        staged = mail()
+    assert run.state == "pivoted"
+    assert rt.report("r").run.goal == "commit"
+    assert rt.recover() == []  # not due yet
+    time.sleep(0.025)
+    assert [report.state for report in rt.recover()] == ["pivoted"]
+    time.sleep(0.025)
+    assert [report.state for report in rt.recover()] == ["committed"]
+    assert staged.result == "mail:1"
+    assert world.log == ["pay:1", "mail:1"]
+
+
+def test_a_retriable_without_a_word_on_retries_backs_off_and_is_never_failed() -> None:
+    world = World()
+    wire, mail = world.pivot(), world.retriable()
+    world.script["mail"] = [ValueError("down")]
+    rt = runtime(wire, mail)
+    with rt.run("r"):
+        wire()
+        staged = mail()
+        assert not staged.done
+        assert mail().call.state == "backing_off"
+    assert states(rt, "r") == {"wire": "succeeded", "mail": "backing_off"}
+    assert rt.report("r").state == "pivoted"
+
+
+def test_a_retriable_that_gives_up_blocks_the_run_and_retry_finishes_it() -> None:
+    world = World()
+    wire, mail, crm = world.pivot(), world.retriable("mail", retry=ONCE), world.retriable("crm")
+    world.script["mail"] = [ValueError("no such address")]
+    rt = runtime(wire, mail, crm)
+    with pytest.raises(RunBlocked) as blocked, rt.run("r"):
+        mail()
+        crm()
+        wire()
+    assert sorted(world.log) == ["crm:1", "wire:1"]
+    (stuck,) = rt.calls("status:backing_off")
+    assert f"rt.retry('{stuck.id}'" in blocked.value.causes[0]
+    assert rt.report("r").state == "blocked"
+    assert rt.retry(stuck.id, by="anna", why="address corrected").state == "committed"
+    assert world.log[-1] == "mail:1"
+
+
+def test_a_run_that_was_decided_cannot_be_taken_back_any_more() -> None:
+    world = World()
+    pay, mail = world.compensatable("pay"), world.retriable()
+    world.script["mail"] = [ValueError("down")]
+    rt = runtime(pay, mail)
+    with rt.run("r"):
+        pay()
+        mail()
+    with pytest.raises(RunEnded):
+        rt.rollback("r", by="anna", why="no")
+    assert world.standing == ["pay:1"]
+
+
+def test_rollback_after_the_pivot_takes_nothing_back() -> None:
+    world = World()
+    pay, wire = world.compensatable("pay"), world.pivot()
+    rt = runtime(pay, wire)
+    with pytest.raises(RunBlocked), rt.run("r") as run:
+        pay()
+        wire()
+        run.rollback("changed my mind")
+    assert world.standing == ["pay:1", "wire:1"]
+    assert rt.report("r").state in ("blocked", "pivoted")
+
+
+def test_on_failure_rollback_after_the_pivot_does_not_doom_the_run() -> None:
+    world = World()
+    wire, look = world.pivot(), world.read(on_failure="rollback")
+    world.script["look"] = [ValueError()]
+    rt = runtime(wire, look)
+    with rt.run("r"):
+        wire()
+        with pytest.raises(ValueError):
+            look()
+    assert rt.report("r").state == "committed"
+
+
+def test_an_interrupted_run_waits_and_goes_on_when_it_is_opened_again() -> None:
+    world = World()
+    wire, mail, crm = world.pivot(), world.retriable("mail"), world.retriable("crm")
+    rt = runtime(wire, mail, crm)
+    with pytest.raises(KeyError), rt.run("r"):
+        mail()
+        wire()
+        raise KeyError
+    report = rt.report("r")
+    assert report.state == "blocked"
+    assert "open run 'r' again" in report.run.causes[0]
+    assert "rt.finish('r'" in report.run.causes[0]
+    with rt.run("r") as run:
+        assert run.state == "pivoted"
+        assert wire() == "wire:1"
+        crm()
+    assert run.state == "committed"
+    assert world.log == ["wire:1", "mail:1", "crm:1"]
+
+
+def test_an_interrupted_run_is_closed_by_a_person_as_committed() -> None:
+    world = World()
+    wire = world.pivot()
+    rt = runtime(wire)
+    with pytest.raises(KeyError), rt.run("r"):
+        wire()
+        raise KeyError
+    assert rt.finish("r", by="anna", why="the rest was done by hand").state == "committed"
+    with pytest.raises(UsageError):
+        rt.finish("r", by="anna", why="again")
+
+
+def test_finish_is_only_for_interrupted_runs() -> None:
+    world = World()
+    pay = world.compensatable("pay")
+    rt = runtime(pay)
+    with rt.run("r"):
+        pay()
+        with pytest.raises(UsageError):
+            rt.finish("r", by="anna", why="now")
+    with pytest.raises(UsageError):
+        rt.finish("nope", by="anna", why="now")
+
+
+def test_a_retriable_in_doubt_that_is_idempotent_is_started_again() -> None:
+    world = World()
+    mail = world.retriable(retry=FAST)
+    world.script["mail"] = [(TimeoutError(),)]
+    rt = runtime(mail)
+    with rt.run("r") as run:
+        mail()
+    assert run.state == "committed"
+    assert world.log == ["mail:1", "mail:1"]
+
+
+def test_a_retriable_with_a_probe_is_not_repeated_when_it_happened() -> None:
+    world = World()
+    mail = world.probed(world.retriable(idempotent=False))
+    world.script["mail"] = [(TimeoutError(),)]
+    rt = runtime(mail)
+    with rt.run("r") as run:
+        mail()
+    assert run.state == "committed"
+    assert world.log == ["mail:1"]
+
+
+# ---- advise -------------------------------------------------------------------------------
+
+
+def test_advise_records_a_violation_and_lets_it_pass() -> None:
+    world = World()
+    pay, wire = world.compensatable("pay"), world.pivot()
+    rt = Runtime("memory:", tools=[pay, wire], order="advise")
+    with rt.run("r"):
+        wire()
+        pay()
+    assert [call.tool for call in rt.calls("violation:*")] == ["pay"]
+    assert rt.report("r").calls[1].violation == "after_pivot"
+    assert rt.report("r").state == "committed"
+
+
+def test_advise_makes_effects_without_a_compensation_residue_of_a_rollback() -> None:
+    log: list[str] = []
+
+    @tool(kind="compensatable")
+    def legacy() -> None:
+        log.append("legacy")
+
+    world = World()
+    pay = world.compensatable("pay")
+    rt = Runtime("memory:", tools=[legacy, pay], order="advise")
+    with pytest.raises(RunBlocked) as blocked, rt.run("r"):
+        pay()
+        legacy()
+        raise KeyError
+    assert [left.call.tool for left in blocked.value.residue] == ["legacy"]
+    assert world.standing == []
+
+
+def test_advise_an_early_pivot_is_residue_when_the_run_goes_back() -> None:
+    world = World()
+    pay, wire = world.compensatable("pay"), world.pivot(after=["pay"])
+    rt = Runtime("memory:", tools=[pay, wire], order="advise")
+    with pytest.raises(RunBlocked) as blocked, rt.run("r"):
+        wire()
+        pay()
+        raise KeyError
+    assert [left.call.tool for left in blocked.value.residue] == ["wire"]
+    assert world.standing == ["wire:1"]
+
+
+def test_advise_can_be_said_of_one_tool_only() -> None:
+    world = World()
+    pay, hold, wire = world.compensatable("pay", order="advise"), world.compensatable("hold"), world.pivot()
+    rt = runtime(pay, hold, wire)
+    with rt.run("r"):
+        wire()
+        pay()
+        with pytest.raises(OutOfOrder):
+            hold()

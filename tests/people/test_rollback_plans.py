@@ -1,0 +1,305 @@
+"""A rollback that was planned: what it shows is what is then done, and it binds to where the ledger stood."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amends import Absent, AsyncRuntime, InDoubt, Retry, RunBlocked, Runtime, Unknown, UsageError, tool
+from amends.errors import RunEnded, StalePlan
+from amends.stores.memory import MemoryStore
+from tests.world import ONCE, World, die, runtime, twin_of, until
+
+
+def _undone(world: World) -> list[str]:
+    return [line for line in world.log if line.startswith("undo")]
+
+
+def test_a_plan_names_what_is_taken_back_in_order_with_what_it_is_given() -> None:
+    world = World()
+    one, two = world.compensatable("one"), world.compensatable("two")
+    rt = runtime(one, two)
+    run = rt.open("r")
+    run.call(one, x="a")
+    run.call(two, x="b")
+    run.call(one, x="c")
+    plan = rt.plan_rollback("r")
+    assert [(p.what, p.call.tool, p.by, dict(p.args)) for p in plan.compensations] == [
+        ("compensate", "one", "undo", {"x": "c"}),
+        ("compensate", "two", "undo", {"x": "b"}),
+        ("compensate", "one", "undo", {"x": "a"}),
+    ]
+    assert plan.complete
+    assert world.log == ["one:a", "two:b", "one:c"], "planning does nothing"
+    with pytest.raises(Exception, match="taken back"):
+        run.rollback("enough")
+    assert _undone(world) == ["undo one:c", "undo two:b", "undo one:a"]
+
+
+def test_planning_writes_nothing() -> None:
+    world = World()
+    one = world.compensatable("one")
+    rt = runtime(one)
+    rt.open("r").call(one)
+    before = list(rt.events())
+    assert rt.plan_rollback("r").hash == rt.plan_rollback("r").hash
+    assert list(rt.events()) == before
+
+
+def test_a_plan_is_carried_out_by_its_hash() -> None:
+    world = World()
+    store = MemoryStore()
+    one, two = world.compensatable("one"), world.compensatable("two")
+    rt = twin_of(store, one, two)
+    run = rt.open("r", recover="wait")
+    run.call(one)
+    run.call(two)
+    die(run)
+    plan = rt.plan_rollback("r")
+    report = rt.rollback("r", plan=plan.hash, by="anna", why="wrong customer")
+    if report.state != "rolled_back":  # its lease had to end first
+        (report,) = [one for one in rt.recover() if one.run_id == "r"]
+    assert report.state == "rolled_back"
+    assert _undone(world) == [f"undo {p.call.tool}:1" for p in plan.compensations]
+    (planned,) = [event for event in rt.events("r") if event.what == "rollback planned"]
+    assert (planned.by, planned.facts["plan"], planned.facts["why"]) == ("anna", plan.hash, "wrong customer")
+
+
+def test_a_plan_is_stale_once_the_run_has_moved() -> None:
+    world = World()
+    one = world.compensatable("one")
+    rt = runtime(one)
+    run = rt.open("r")
+    run.call(one, x="a")
+    plan = rt.plan_rollback("r")
+    run.call(one, x="b")
+    with pytest.raises(StalePlan) as no:
+        rt.rollback("r", plan=plan.hash, by="anna", why="stop")
+    assert (no.value.plan, no.value.run_id, no.value.code) == (plan.hash, "r", "stale_plan")
+    assert no.value.now == rt.plan_rollback("r").hash != plan.hash
+    assert rt.report("r").run.goal is None
+    assert _undone(world) == []
+    run.call(one, x="c")  # admission is not closed either
+
+
+def test_a_read_and_a_heartbeat_do_not_make_a_plan_stale() -> None:
+    world = World()
+    one, look = world.compensatable("one"), world.read("look")
+    rt = runtime(one, look)
+    run = rt.open("r")
+    run.call(one)
+    plan = rt.plan_rollback("r")
+    run.call(look)
+    assert rt.plan_rollback("r").hash == plan.hash
+
+
+def test_a_move_between_the_look_and_the_word_is_seen_in_the_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan is right when it is looked at, and no longer when the ledger decides."""
+    from amends.ledger.operations import BeginRollback
+
+    world = World()
+    one = world.compensatable("one")
+    rt = runtime(one)
+    run = rt.open("r")
+    run.call(one, x="a")
+    plan = rt.plan_rollback("r")
+    store = rt._host.store
+    perform = store.perform
+
+    def meanwhile(op: Any) -> Any:
+        if isinstance(op, BeginRollback) and op.mark:
+            store.perform = perform
+            run.call(one, x="b")
+        return perform(op)
+
+    store.perform = meanwhile
+    with pytest.raises(StalePlan):
+        rt.rollback("r", plan=plan.hash, by="anna", why="stop")
+    assert rt.report("r").run.goal is None
+    assert _undone(world) == []
+
+
+def test_what_cannot_be_taken_back_is_named_and_is_what_then_stands() -> None:
+    world = World()
+    one, stuck = world.compensatable("one"), world.compensatable("stuck", twin={"retry": ONCE})
+    wire = world.pivot("wire")
+    rt = runtime(one, stuck, wire)
+    world.script["undo stuck"] = [ValueError("no"), ValueError("no")]
+    with pytest.raises(RunBlocked), rt.run("r") as run:
+        run.call(one)
+        with run.child("c") as child:
+            child.call(wire)
+        run.call(stuck)
+        raise KeyError
+    plan = rt.plan_rollback("r")
+    assert {(left.call.tool, left.why.partition(":")[0]) for left in plan.cannot} == {
+        ("wire", "the pivot of a child run stands"),
+        ("stuck", "its compensation failed"),
+    }
+    assert plan.compensations == ()
+    report = rt.rollback("r", plan=plan.hash, by="anna", why="once more")
+    assert report.state == "blocked"
+    assert {left.call.tool for left in report.residue} == {left.call.tool for left in plan.cannot}
+
+
+def test_a_pivot_that_passed_refuses_the_plan_and_the_rollback() -> None:
+    world = World()
+    one, wire = world.compensatable("one"), world.pivot("wire")
+    rt = runtime(one, wire)
+    run = rt.open("r")
+    run.call(one)
+    run.call(wire)
+    plan = rt.plan_rollback("r")
+    assert plan.refused is not None
+    assert [left.call.tool for left in plan.cannot] == ["one", "wire"]
+    with pytest.raises(RunEnded):
+        rt.rollback("r", plan=plan.hash, by="anna", why="stop")
+
+
+@pytest.mark.parametrize("probed", [True, False])
+def test_a_doubt_is_named_with_what_is_done_about_it_first(probed: bool) -> None:
+    world = World()
+    one, pay = world.compensatable("one"), world.compensatable("pay")
+    if probed:
+        pay.probe(lambda x: Unknown("later"))
+    world.script["pay"] = [(TimeoutError(),)]
+    rt = runtime(one, pay, wait=0.0)
+    with pytest.raises(RunBlocked), rt.run("r") as run:
+        run.call(one)
+        with pytest.raises(InDoubt):
+            run.call(pay)
+    plan = rt.plan_rollback("r")
+    (doubt,) = plan.doubts
+    assert (doubt.what, doubt.call.tool) == ("probe" if probed else "ask", "pay")
+    assert [p.call.tool for p in plan.compensations] == ["one"]
+    assert not plan.complete
+
+
+def test_a_call_whose_result_is_learned_first_is_taken_back_first() -> None:
+    """It is settled last, whenever it was sent: by another start, since its destination deduplicates."""
+    world = World()
+    one, two = world.compensatable("one"), world.compensatable("two")
+    pay = world.compensatable("pay", idempotent=True, retry=Retry(attempts=9, delay=0.001, max_delay=0.001))
+    world.script["pay"] = [TimeoutError()] * 2
+    rt = runtime(one, two, pay, wait=0.0)
+    with pytest.raises(SystemExit), rt.run("r", recover="wait") as run:
+        run.call(one)
+        with pytest.raises(InDoubt):
+            run.call(pay)
+        run.call(two)
+        raise SystemExit
+    plan = rt.plan_rollback("r")
+    assert [(p.what, p.call.tool) for p in plan.doubts] == [("start", "pay")]
+    assert [p.call.tool for p in plan.compensations] == ["pay", "two", "one"]
+    until(lambda: rt.rollback("r", by="anna", why="stop").state == "rolled_back")
+    assert _undone(world) == ["undo pay:1", "undo two:1", "undo one:1"]
+
+
+def test_staged_calls_are_dropped_and_the_plan_says_so() -> None:
+    world = World()
+    one, mail = world.compensatable("one"), world.retriable("mail")
+    rt = runtime(one, mail)
+    run = rt.open("r")
+    run.call(one)
+    run.call(mail)
+    plan = rt.plan_rollback("r")
+    assert [call.tool for call in plan.dropped] == ["mail"]
+
+
+def test_a_plan_prints_and_is_json() -> None:
+    world = World()
+    one = world.compensatable("one")
+    rt = runtime(one)
+    rt.open("r").call(one, x="a")
+    plan = rt.plan_rollback("r")
+    assert str(plan).splitlines()[1].startswith("   1. compensate one (")
+    facts = json.loads(plan.to_json())
+    assert (facts["hash"], facts["compensations"][0]["args"]) == (plan.hash, {"x": "a"})
+
+
+@pytest.mark.parametrize("plan", ["", "abc", 5, b"x"])
+def test_what_is_no_plan_is_refused_typed(plan: Any) -> None:
+    world = World()
+    one = world.compensatable("one")
+    rt = runtime(one)
+    rt.open("r").call(one)
+    with pytest.raises((UsageError, StalePlan)):
+        rt.rollback("r", plan=plan, by="anna", why="stop")
+    assert rt.report("r").run.goal is None
+
+
+def test_an_unknown_run_a_child_and_another_tenant_are_refused() -> None:
+    world = World()
+    one = world.compensatable("one")
+    rt = runtime(one)
+    run = rt.scoped(tenant="a").open("r")
+    run.call(one)
+    with run.child("c"):
+        pass
+    for view, id in ((rt, "r"), (rt, "nobody"), (rt.scoped(tenant="b"), "r"), (rt.scoped(tenant="a"), run.id + "/c")):
+        with pytest.raises(UsageError):
+            view.plan_rollback(id)
+    plan = rt.scoped(tenant="a").plan_rollback("r")
+    with pytest.raises(UsageError):
+        rt.scoped(tenant="b").rollback("r", plan=plan.hash, by="anna", why="stop")
+    assert rt.scoped(tenant="a").rollback("r", plan=plan.hash, by="anna", why="stop").run.goal == "rollback"
+
+
+def test_the_async_colour_plans_and_rolls_back() -> None:
+    @tool
+    async def one(x: str) -> str:
+        return x
+
+    @one.compensate
+    async def undo(x: str) -> None:
+        log.append(x)
+
+    log: list[str] = []
+
+    async def main() -> None:
+        rt = AsyncRuntime("memory:", tools=[one])
+        run = await rt.open("r")
+        await run.call(one, x="a")
+        plan = await rt.plan_rollback("r")
+        await run.call(one, x="b")
+        with pytest.raises(StalePlan):
+            await rt.rollback("r", plan=plan.hash, by="anna", why="stop")
+        plan = await rt.plan_rollback("r")
+        assert [p.args["x"] for p in plan.compensations] == ["b", "a"]
+        asked = await rt.rollback("r", plan=plan.hash, by="anna", why="stop")
+        assert asked.run.goal == "rollback"
+        with pytest.raises(Exception):  # noqa: B017 (its owner learns of it)
+            await run.commit()
+        await rt.close()
+
+    asyncio.run(main())
+    assert log == ["b", "a"]
+
+
+def test_a_doubt_resolved_after_the_plan_makes_it_stale() -> None:
+    world = World()
+    one, pay = world.compensatable("one"), world.compensatable("pay")
+    world.script["pay"] = [(TimeoutError(),)]
+    rt = runtime(one, pay, wait=0.0)
+    with pytest.raises(RunBlocked), rt.run("r") as run:
+        run.call(one)
+        with pytest.raises(InDoubt):
+            run.call(pay)
+    plan = rt.plan_rollback("r")
+    (doubt,) = rt.doubts()
+    rt.resolve(doubt.id, Absent(), by="anna", why="looked")
+    with pytest.raises((StalePlan, RunEnded)):
+        rt.rollback("r", plan=plan.hash, by="bob", why="stop")
+
+
+def test_a_plan_is_made_on_a_ledger_that_has_an_anchor(tmp_path: Path) -> None:
+    reserve = World().compensatable()
+    with Runtime(f"sqlite:///{tmp_path}/l.db", tools=[reserve]) as rt:
+        run = rt.open("r")
+        run.call(reserve, x="a")
+        assert [one.call.tool for one in rt.plan_rollback("r").compensations] == ["reserve"]
+        run.commit()

@@ -1,0 +1,124 @@
+"""The line breaks while a transaction commits: what nobody can know is said, and found out by asking again."""
+
+import socket
+import threading
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from amends.errors import LedgerUnavailable
+from amends.stores.mysql.store import MysqlStore
+from amends.testing.conformance.ledger import Ledger, audit
+from tests.stores.many import wait_for
+
+
+class Relay:
+    """Stands between store and server, and cuts the line at a COMMIT: before it arrives, or before its answer does."""
+
+    def __init__(self, folder: Path, upstream: str) -> None:
+        self.path = str(folder / "relay")
+        self.upstream = upstream
+        self.cut = ""
+        self.cuts = 0
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.path)
+        self._listener.listen()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(30)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.socket(socket.AF_UNIX)
+            far.connect(self.upstream)
+            for source, target, is_request in ((near, far, True), (far, near, False)):
+                thread = threading.Thread(target=self._carry, args=(source, target, is_request), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def _carry(self, source: socket.socket, target: socket.socket, is_request: bool) -> None:
+        with source:
+            while True:
+                try:
+                    data = source.recv(1 << 16)
+                except OSError:
+                    data = b""
+                if data and is_request and self.cut and data.endswith(b"commit"):
+                    how, self.cut = self.cut, ""
+                    self.cuts += 1
+                    if how == "answer":
+                        source.shutdown(socket.SHUT_RDWR)  # what the server says reaches nobody
+                        target.sendall(data)
+                        return  # the other direction ends when the server has done it
+                    data = b""
+                try:
+                    if data:
+                        target.sendall(data)
+                        continue
+                    target.shutdown(socket.SHUT_RDWR)
+                    source.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+                return
+
+
+@pytest.mark.parametrize("cut, kept", [("request", 0), ("answer", 1)])
+def test_an_answer_to_commit_that_is_lost_is_said_and_found_again(
+    mysql_url: str, tmp_path: Path, cut: str, kept: int
+) -> None:
+    sockets = parse_qs(urlsplit(mysql_url).query).get("unix_socket")
+    if not sockets:
+        pytest.skip("the given server is not reached by a socket")
+    relay = Relay(tmp_path, sockets[0])
+    store = MysqlStore(mysql_url.replace(sockets[0], relay.path), pool_max=1)
+    ledger, beside = Ledger(store), Ledger(MysqlStore(mysql_url))
+    run = ledger.run()
+    op = ledger.admit_op(run, again="said")  # no plain one: that finds out by itself, see below
+    relay.cut = cut
+    with pytest.raises(LedgerUnavailable, match="nobody knows whether it did") as lost:
+        store.perform(op)
+    assert lost.value.hint
+    assert relay.cuts == 1
+    wait_for(lambda: len(beside.calls()) == kept)
+    op.repeated = True
+    answer = store.perform(op)
+    assert answer.call is not None
+    assert (answer.verdict, answer.call.id) == ("start", op.call_id)
+    assert len(ledger.calls()) == 1
+    audit(ledger)
+    store.close()
+    beside.store.close()
+    relay.close()
+
+
+@pytest.mark.parametrize("cut", ["request", "answer"])
+def test_a_plain_call_whose_answer_is_lost_is_asked_for_again_and_started_once(
+    mysql_url: str, tmp_path: Path, cut: str
+) -> None:
+    sockets = parse_qs(urlsplit(mysql_url).query).get("unix_socket")
+    if not sockets:
+        pytest.skip("the given server is not reached by a socket")
+    relay = Relay(tmp_path, sockets[0])
+    ledger = Ledger(MysqlStore(mysql_url.replace(sockets[0], relay.path), pool_max=1))
+    run = ledger.run()
+    op = ledger.admit_op(run)
+    relay.cut = cut
+    answer = ledger(op)
+    assert (relay.cuts, answer.verdict, answer.call.id, answer.call.attempt) == (1, "start", op.call_id, 1)
+    relay.cut = cut
+    settled = ledger(ledger.settle_op(answer.call))
+    assert (relay.cuts, settled.fenced, settled.call.state) == (2, False, "succeeded")
+    assert [event.to_state for event in ledger.events(run) if event.call] == ["started", "succeeded"]
+    audit(ledger)
+    ledger.store.close()
+    relay.close()

@@ -1,0 +1,113 @@
+"""A statement that is prepared by hand answers as it did before it was, in both colours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from amends.stores.postgres.connection import FIRST_USES, AsyncLink, Link, connect, connect_async, numbered, written
+from amends.stores.postgres.url import read_url
+from amends.stores.sql import Execute
+from tests.stores.pg import ends_sessions, fails, works_again
+from tests.stores.test_postgres import Make, make  # noqa: F401
+
+USES = FIRST_USES + 3
+ECHO = "select %s::text, %s::bigint, %s::float8, (%s::boolean)::text, %s::text where %s::text is null"
+VALUES: list[tuple[Any, ...]] = [
+    ("plain", 1, 0.1, True, "", None),
+    ("naïve ✓ 🙂 ' \" \\ $1", -(2**53), 1e-300, False, "\n\t", None),
+    ("nul \x00 and half \ud800", 2**62, 1700000000.123456, True, "%", None),
+    (None, None, None, None, None, None),
+    ("none", 1, 1.5, True, "", "not null: no row"),
+]
+
+
+@pytest.fixture
+def link(postgres_url: str) -> Iterator[Link]:
+    made = connect(read_url(postgres_url), opened=False)
+    yield made
+    made.end()
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda values: ascii(values[0]))
+def test_every_use_has_the_same_answer(link: Link, values: tuple[Any, ...]) -> None:
+    first = link.execute(Execute(ECHO, values))
+    assert [link.execute(Execute(ECHO, values, lasting=True)) for _ in range(USES)] == [first] * USES
+
+
+def test_every_use_has_the_same_answer_awaited(postgres_url: str) -> None:
+    async def main() -> None:
+        link: AsyncLink = await connect_async(read_url(postgres_url), opened=False)
+        for values in VALUES:
+            first = await link.execute(Execute(ECHO, values))
+            for _ in range(USES):
+                assert await link.execute(Execute(ECHO, values, lasting=True)) == first
+        link.end()
+
+    asyncio.run(main())
+
+
+def test_an_error_is_the_same_and_the_connection_goes_on(link: Link) -> None:
+    for _ in range(USES):
+        with pytest.raises(psycopg.errors.DivisionByZero) as caught:
+            link.execute(Execute("select 1 / %s::bigint", (0,), lasting=True))
+        assert caught.value.sqlstate == "22012"
+        assert link.execute(Execute("select 1 / %s::bigint", (1,), lasting=True))[0] == [(1,)]
+
+
+@pytest.mark.parametrize("how", ["rollback", "deallocate all"])
+def test_what_was_deallocated_is_prepared_anew(link: Link, how: str) -> None:
+    """psycopg does it after every rollback; a pooler or a person may at any time."""
+    for turn in range(USES * 3):
+        assert link.execute(Execute("select %s::bigint", (turn,), lasting=True))[0] == [(turn,)]
+        if turn % USES == 0:
+            link.say("begin")
+            link.say(how)
+            if how != "rollback":
+                link.say("commit")
+
+
+def test_a_lost_connection_is_the_same_error(link: Link) -> None:
+    for _ in range(USES):
+        link.execute(Execute("select %s::text", ("x",), lasting=True))
+    with pytest.raises(psycopg.OperationalError):
+        link.execute(Execute("select pg_terminate_backend(pg_backend_pid())", ()))
+        link.execute(Execute("select %s::text", ("x",), lasting=True))
+    assert link.closed
+
+
+def test_a_prepared_admission_and_settlement_survive_what_the_first_ones_do(make: Make, postgres_url: str) -> None:  # noqa: F811
+    """Failures that the server undid, and sessions that it ended in the middle, with statements prepared long before."""
+    from amends import Runtime, tool
+
+    done: list[int] = []
+
+    @tool
+    def book(n: int) -> int:
+        done.append(n)
+        return n
+
+    book.compensate(lambda: None)
+    store = make()
+    with Runtime(store=store, tools=[book], wait=5) as rt, rt.run("r") as run:
+        for n in range(USES):
+            assert book(n) == n
+        fails(postgres_url, "40001", times=2)
+        assert book(USES) == USES
+        works_again(postgres_url)
+        ends_sessions(postgres_url, times=1)
+        assert book(USES + 1) == USES + 1
+        works_again(postgres_url)
+        assert book(USES + 2) == USES + 2
+        run.commit()
+        assert run.state == "committed"
+    assert done == [*range(USES + 3)]
+
+
+def test_parameters_are_numbered_and_written_as_text() -> None:
+    assert numbered("select %s, %s::text") == b"select $1, $2::text"
+    assert written(["é", 7, 0.1, True, None]) == ["é".encode(), b"7", b"0.1", b"t", None]

@@ -1,0 +1,249 @@
+"""One file, many threads: nobody is answered before the flush, and an interrupt harms nobody else."""
+
+import signal
+import sqlite3
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amends.errors import LeaseLost, LedgerUnavailable
+from amends.ledger import operations as ops
+from amends.ledger.rows import RunRow
+from amends.stores.sqlite import store
+from amends.stores.sqlite.connection import BATCH_MAX
+from amends.stores.sqlite.store import SqliteStore
+from amends.testing.conformance.ledger import Ledger, audit
+from tests.stores.many import CALLERS, Gate, ask_together, commits, in_line, numbered, stored, wait_for
+
+
+def test_those_who_come_together_share_one_flush(shared: SqliteStore, gate: Gate) -> None:
+    ledger = Ledger(shared)
+    requests = numbered(ledger, ledger.run(), CALLERS)
+    before = commits(shared.path)
+    is_stored = stored(shared.path)
+    gate.once(in_line(shared, CALLERS - 1))
+    with ThreadPoolExecutor(CALLERS) as pool:
+        seen = list(pool.map(lambda op: (shared.perform(op).verdict, is_stored(op.call_id)), requests))
+    assert seen == [("start", True)] * CALLERS, "whoever was answered is seen by everybody"
+    assert commits(shared.path) - before == 1
+
+
+def test_a_batch_has_a_limit(shared: SqliteStore, gate: Gate) -> None:
+    ledger = Ledger(shared)
+    requests = numbered(ledger, ledger.run(), BATCH_MAX + 10)
+    before = commits(shared.path)
+    with ThreadPoolExecutor(len(requests)) as pool:
+        asked = ask_together(shared, gate, pool, requests)
+        assert {future.result().verdict for future in asked} == {"start"}
+    assert commits(shared.path) - before == 2
+
+
+def test_one_that_fails_takes_nobody_along(shared: SqliteStore, gate: Gate) -> None:
+    ledger = Ledger(shared)
+    run = ledger.run()
+    requests = numbered(ledger, run, 9)
+    for request in requests[3:5]:
+        request.epoch = 7
+    requests[7].args = "\ud800"
+    with ThreadPoolExecutor(len(requests)) as pool:
+        errors = [type(future.exception()) for future in ask_together(shared, gate, pool, requests)]
+    assert [error for error in errors if error is not type(None)] == [LeaseLost, LeaseLost, UnicodeEncodeError]
+    assert {call.id for call in ledger.calls()} == {
+        request.call_id for request, error in zip(requests, errors, strict=True) if error is type(None)
+    }
+
+
+def test_one_that_comes_first_and_fails_leaves_the_lead_to_the_next(shared: SqliteStore, gate: Gate) -> None:
+    ledger = Ledger(shared)
+    run = ledger.run()
+    requests = numbered(ledger, run, 5)
+    requests[0].args = "\ud800"
+    with ThreadPoolExecutor(5) as pool:
+        failing, *others = ask_together(shared, gate, pool, requests)
+        assert [future.result().verdict for future in others] == ["start"] * 4
+        assert isinstance(failing.exception(), UnicodeEncodeError)
+
+
+class Refusing:
+    """SQLite's cursor, until the disk fails under it."""
+
+    def __init__(self, cursor: sqlite3.Cursor, at: str) -> None:
+        self._cursor, self._at = cursor, at
+
+    def execute(self, sql: str, params: Any = ()) -> Any:
+        if sql == self._at:
+            raise sqlite3.OperationalError("disk I/O error")
+        return self._cursor.execute(sql, params)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)
+
+
+@pytest.mark.parametrize("at", ["commit", "savepoint op"])
+def test_when_the_flush_fails_everybody_in_it_is_told(shared: SqliteStore, gate: Gate, at: str) -> None:
+    ledger = Ledger(shared)
+    requests = numbered(ledger, ledger.run(), 9)
+    before = ledger.everything()
+    assert shared._writer is not None
+    shared._writer.cursor = Refusing(shared._writer.cursor, at)  # type: ignore[assignment]
+    with ThreadPoolExecutor(9) as pool:
+        errors = {type(future.exception()) for future in ask_together(shared, gate, pool, requests)}
+    assert errors == {LedgerUnavailable}
+    assert ledger.everything() == before
+    for request in requests:  # through a new connection; each says that it comes again
+        request.repeated = True
+        assert shared.perform(request).verdict == "start"
+
+
+def test_what_stops_the_first_is_told_to_all_in_line_at_once(
+    shared: SqliteStore, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one after another, each after its own wait for the lock."""
+    ledger = Ledger(shared)
+    requests = numbered(ledger, ledger.run(), 9)
+    waits: list[float] = []
+
+    def no_lock(path: object, wait_s: float, act: object) -> None:
+        in_line(shared, 8)()
+        waits.append(wait_s)
+        raise LedgerUnavailable("locked")
+
+    monkeypatch.setattr(store, "patiently", no_lock)
+    holder = sqlite3.connect(shared.path, isolation_level=None)
+    holder.execute("begin immediate")
+    assert shared._writer is not None
+    shared._writer.raw.execute("pragma busy_timeout = 0")
+    with ThreadPoolExecutor(9) as pool:
+        asked = [pool.submit(shared.perform, request) for request in requests]
+        assert {type(future.exception()) for future in asked} == {LedgerUnavailable}
+    assert len(waits) == 1
+    monkeypatch.undo()
+    holder.close()
+    assert ledger.calls() == []
+
+
+def test_a_disk_that_fails_before_anything_began_is_told_and_forgotten(shared: SqliteStore) -> None:
+    ledger = Ledger(shared)
+    run = ledger.run()
+    assert shared._writer is not None
+    shared._writer.cursor = Refusing(shared._writer.cursor, "begin immediate")  # type: ignore[assignment]
+    with pytest.raises(LedgerUnavailable):
+        ledger.admit(run)
+    assert ledger.admit(run).verdict == "start"
+
+
+def test_threads_that_hammer_are_all_answered(shared: SqliteStore) -> None:
+    ledger = Ledger(shared)
+    runs = [ledger.run(f"run {number}") for number in range(8)]
+
+    def hammer(run: RunRow) -> int:
+        mine = Ledger(shared, made=1000 * (1 + runs.index(run)))
+        for number in range(25):
+            mine.do(run, f"tool {number}")
+            assert mine.admit(run, f"tool {number}").verdict == "replay"
+        return len(mine(ops.ReadRun("", uid=run.uid)).calls)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(hammer, runs)) == [25] * 8
+
+
+# ---- interrupts ---------------------------------------------------------------------------
+
+
+def test_an_interrupt_in_the_middle_writes_nothing_and_the_next_goes_on(shared: SqliteStore, gate: Gate) -> None:
+    ledger = Ledger(shared)
+    run = ledger.run()
+    first, *others = numbered(ledger, run, 4)
+
+    def interrupt() -> None:
+        in_line(shared, 3)()
+        raise KeyboardInterrupt
+
+    gate.once(interrupt)
+    with ThreadPoolExecutor(3) as pool:
+        waiting: list[Any] = []
+
+        def when_led() -> None:
+            wait_for(lambda: shared._commits._led)
+            waiting.extend(pool.submit(shared.perform, request) for request in others)
+
+        starter = threading.Thread(target=when_led)
+        starter.start()
+        with pytest.raises(KeyboardInterrupt):
+            shared.perform(first)
+        starter.join()
+        assert [future.result().verdict for future in waiting] == ["start"] * 3
+    assert first.call_id not in {call.id for call in ledger.calls()}
+    assert ledger.admit(run, "ship").verdict == "start"
+
+
+def test_an_interrupt_while_leading_others_tells_them(shared: SqliteStore, gate: Gate) -> None:
+    ledger = Ledger(shared)
+    first, *others = numbered(ledger, ledger.run(), 4)
+
+    def later() -> None:
+        in_line(shared, 3)()
+        gate.once(interrupt)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    gate.once(later)
+    with ThreadPoolExecutor(3) as pool:
+        waiting: list[Any] = []
+
+        def when_led() -> None:
+            wait_for(lambda: shared._commits._led)
+            waiting.extend(pool.submit(shared.perform, request) for request in others)
+
+        starter = threading.Thread(target=when_led)
+        starter.start()
+        with pytest.raises(KeyboardInterrupt):
+            shared.perform(first)
+        starter.join()
+        assert [type(future.exception()) for future in waiting] == [LedgerUnavailable] * 3
+    assert ledger.calls() == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signals between threads")
+def test_who_is_interrupted_in_line_leaves_it(shared: SqliteStore, gate: Gate) -> None:
+    ledger = Ledger(shared)
+    first, mine = numbered(ledger, ledger.run(), 2)
+    main = threading.get_ident()
+
+    def interrupt_the_other() -> None:
+        in_line(shared, 1)()
+        signal.pthread_kill(main, signal.SIGINT)
+        wait_for(lambda: not shared._commits.line)
+
+    gate.once(interrupt_the_other)
+    with ThreadPoolExecutor(1) as pool:
+        leading = pool.submit(shared.perform, first)
+        wait_for(lambda: shared._commits._led)
+        with pytest.raises(KeyboardInterrupt):
+            shared.perform(mine)
+        assert leading.result().verdict == "start"
+    assert [call.id for call in ledger.calls()] == [first.call_id]
+
+
+def test_a_settlement_that_breaks_in_the_middle_of_a_flush_leaves_the_others_and_no_event(tmp_path: Path) -> None:
+    gate = Gate()
+    with closing(SqliteStore(tmp_path / "ledger.db", "NORMAL", gate)) as store, ThreadPoolExecutor(8) as pool:
+        ledger = Ledger(store)
+        run = ledger.run()
+        calls = [ledger.start(run, f"tool {number}") for number in range(5)]
+        settlements = [ledger.settle_op(call) for call in calls]
+        for place in (2, 4):  # what was seen is no row of this ledger: found out after the event was written
+            settlements[place].seen = replace(calls[place], seq=calls[place].seq + 1000)
+        asked = ask_together(store, gate, pool, settlements)
+        ends = [future.exception() for future in asked]
+        assert [type(end) for end in ends] == [type(None), type(None), AssertionError, type(None), AssertionError]
+        states = [ledger.look(call).state for call in calls]
+        assert states == ["succeeded", "succeeded", "started", "succeeded", "started"]
+        audit(ledger)
