@@ -1,43 +1,60 @@
-"""The blocking surface: ``Runtime``. Thin: it says what to do, the engine decides, the driver does."""
+"""The public surface: ``Runtime`` and ``AsyncRuntime``, tools bound to a ledger.
+
+A verb that does the same in both is written once, as a flow where its concept lives; here it is one line in each class
+(see ``amends.host.verbs``). What differs is written twice: blocks, running agents, replaying, threads.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from datetime import datetime, timedelta
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from amends.audit.bundles import AsyncBundleDesk, BundleDesk
-from amends.audit.checkpoints import AsyncCheckpointDesk, CheckpointDesk
-from amends.audit.verify import AsyncAuditDesk, AuditDesk
+# The modules have other names here: in the body of a class, the verb of the same name would hide its module.
+from amends.audit import bundles as run_bundles
+from amends.audit import verify as audit_verbs
 from amends.drivers.blocking import Driver
 from amends.drivers.context import refuse_reaching
 from amends.drivers.event_loop import AsyncDriver
 from amends.encoding.chain import Checkpoint
 from amends.engine import opening, plans
-from amends.engine.answers import report_of
 from amends.engine.recovery import Found, recover_tree
 from amends.engine.session import Session
-from amends.errors import LedgerError, UsageError
-from amends.host import listing, maintenance, runs
+from amends.errors import Error, LedgerError, UsageError
+from amends.host import listing, maintenance, requests
+from amends.host import runs as run_verbs
 from amends.host.host import Host, View, is_settled, refuse_nested
-from amends.host.requests import once_ask, tested
 from amends.host.settings import DEFAULTS, Setting
+from amends.host.verbs import (
+    awaited,
+    blocking,
+    in_place,
+    in_thread,
+    listed,
+    listed_async,
+    recovering,
+    recovering_async,
+)
 from amends.ledger.flow import Flow
 from amends.ledger.operations import Store
 from amends.ledger.rows import RunRow
-from amends.model import Approval, Budget, Call, Collected, Event, Lock, Order, Policy, RunInfo, Schema
-from amends.people.approvals import ApprovalDesk, AsyncApprovalDesk, AsyncNoticeDesk, NoticeDesk
-from amends.people.budgets import AsyncBudgetDesk, BudgetDesk
-from amends.people.doubts import AsyncDoubtDesk, DoubtDesk
-from amends.replay.forks import AsyncForkDesk, ForkDesk
-from amends.replay.verbs import AsyncReplayDesk, ReplayDesk, reopened, reported
-from amends.report import Report
+from amends.model import Approval, Budget, Event, Order, Policy
+from amends.people import approvals as approval_verbs
+from amends.people import budgets as budget_verbs
+from amends.people import doubts as doubt_verbs
+from amends.people import reconcile as reconciliation
+from amends.people import rollback_plans
+from amends.people import runs as decisions
+from amends.replay import driver as replay_driver
+from amends.replay import forks
+from amends.replay.answers import Replay
+from amends.replay.verbs import Sources, arguments, each, ended, reopened, reported, unreadable
+from amends.report import Replayed, Report
 from amends.run import AsyncEntered, AsyncRun, Entered, Run
-from amends.tools.rules import Rule, RuleTest
+from amends.tools.rules import Rule
 from amends.tools.spec import schemas
 from amends.visible import visible, visible_log
 
@@ -50,9 +67,7 @@ IfRolledBack = Literal["again", "raise"]
 Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
-class Runtime(
-    DoubtDesk, ApprovalDesk, NoticeDesk, BudgetDesk, BundleDesk, ReplayDesk, CheckpointDesk, AuditDesk, ForkDesk
-):
+class Runtime:
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(
@@ -91,8 +106,7 @@ class Runtime(
         self._driver: Driver = Driver(self._host.hiding.kept, self._host.live, self._host.lease_s)
         value = self._host.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
-        self._agents: dict[str, Callable[[Run], object]] = dict(agents or {})
-        self._host.check_agents(self._agents)
+        self._host.add_agents(agents or {})
 
     @property
     def settings(self) -> Mapping[str, Setting]:
@@ -148,7 +162,7 @@ class Runtime(
         return self._open(id, input, options)
 
     def _open(self, id: str | None, input: object, options: Mapping[str, Any]) -> Run:
-        runs.check_options(options)
+        run_verbs.check_options(options)
         refuse_reaching(f"rt.run({id!r})")
         self._host.ready(run_id=id)
         wanted = self._host.opening(self._view, id, input, options)
@@ -186,7 +200,7 @@ class Runtime(
     def once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run undeclared code once in this ledger, and answer from the record after."""
         with self.run(f"once:{key}") as run:
-            return run._value(run._do(once_ask(run._session, key, fn, args, kwargs)))
+            return run._value(run._do(requests.once_ask(run._session, key, fn, args, kwargs)))
 
     def start(self, agent: str, *, id: str | None = None, input: object = None) -> Any:
         """Open a run and give it to a registered agent; a worker can resume it."""
@@ -197,9 +211,9 @@ class Runtime(
         return run.output
 
     def _agent(self, name: str) -> Callable[[Run], object]:
-        if name not in self._agents:
-            raise UsageError(f"there is no agent {name!r}; there are: {', '.join(self._agents) or 'none'}")
-        return self._agents[name]
+        if name not in self._host.agents:
+            raise UsageError(f"there is no agent {name!r}; there are: {', '.join(self._host.agents) or 'none'}")
+        return self._host.agents[name]
 
     def scoped(self, *, tenant: str | None = None, agent: str | None = None, principal: str | None = None) -> Runtime:
         """A view that acts for, and sees, only these; it shares the ledger and the heartbeat."""
@@ -236,36 +250,27 @@ class Runtime(
         """What is odd about rules, budgets and tools and may yet be meant: each was logged when the runtime was built."""
         return self._host.warnings
 
-    def test_rules(
-        self, tool: str, args: Mapping[str, Any] | str = "", *, agent: str | None = None, at: datetime | None = None
-    ) -> RuleTest:
-        """What the rules would make of this call, rule by rule, and which one decides; starts and records nothing.
-
-        ``args``: as a model sends them. ``at``: when it is asked for; now where that is left out.
-        """
-        return self._driver.run(tested(self._host, self._view, tool, args, agent=agent, at=at))
-
     # ---- recovering -----------------------------------------------------------------------
 
     def recover(self, *, limit: int = 100) -> list[Report]:
         """Take over abandoned runs whose tools are known here, and finish or take back each; tell who was not told."""
         self._tell_due(limit)
-        found = self._drive(runs.abandoned(self._host, self._view, limit, self._agents))
+        found = self._abandoned(limit)
         return [self._recover_one(one) for one in found]
 
     def _recover_one(self, found: Found, *, force: bool = False) -> Report:
         if found.missing:
             return self._report(uid=found.root.uid, skipped=found.missing)
-        claimed = self._drive(runs.claim(self._host, found, force=force))
+        claimed = self._drive(run_verbs.claim(self._host, found, force=force))
         if claimed is None:
             return self._report(uid=found.root.uid)
         row, lease = claimed
-        patience = runs.patience(self._host)  # for people inside a body too: other runs wait for this worker
+        patience = run_verbs.patience(self._host)  # for people inside a body too: other runs wait for this worker
         session = self._host.session(row, lease, resumed=True, wait_s=patience, said=(patience, patience))
         run = Run(self._host, self._driver, session, row, over=False)
         self._host.heartbeat.keep(lease)
         try:
-            done = run._ending(recover_tree(session, row, has_agent=row.agent in self._agents))
+            done = run._ending(recover_tree(session, row, has_agent=row.agent in self._host.agents))
             if done.how == "resume":
                 self._resume(run)
         except LedgerError as error:
@@ -276,89 +281,158 @@ class Runtime(
         return self._report(uid=row.uid)
 
     def _resume(self, run: Run) -> None:
-        fn = self._agents[run._session.agent]
+        fn = self._host.agents[run._session.agent]
         try:
             with Entered(run):
                 run.output = fn(run)
         except Exception as error:  # the block has dealt with the run; the report tells
-            log.warning("%s", runs.agent_ended(run._session, error))
+            log.warning("%s", run_verbs.agent_ended(run._session, error))
 
-    # ---- reading --------------------------------------------------------------------------
+    def _go_on(self, root: str) -> Report:
+        found = self._drive(run_verbs.one(self._host, root))
+        return self._report(uid=root) if found is None else self._recover_one(found, force=True)
+
+    # ---- Replaying
+
+    def replay(self, run: str | bytes, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run ``fn`` with every tool, model, clock and random number answered from the record; raise ``Diverged``.
+
+        ``run``: the id of a run of this ledger, or what ``export`` returned. No body of a tool starts, nothing is
+        written, and nothing leaves the process. What ``fn`` raised then, it raises now.
+        """
+        with self.replaying(run):
+            answer = fn(*args, **kwargs)
+        return answer  # noqa: RET504 (inside the block it would return before the rest of the record was checked)
+
+    @contextmanager
+    def replaying(self, run: str | bytes, *, until: str | None = None, strict: bool = True) -> Iterator[Run]:
+        """Replay as a block that has the recorded run: ``with rt.replaying("order-7") as run:``.
+
+        ``until``: the id of a call; the block ends at the first request after it. ``strict=False``: another version
+        of a tool, and other arguments that carry no intent (``ignore=``), are no divergence.
+        """
+        from amends.replay import run as replay_run  # here: few programs replay
+
+        refuse_nested("rt.replay")
+        with replay_run.opened(self._host, self._replay_of(run, until=until, strict=strict)) as opened:
+            yield opened
+
+    def replay_each(
+        self, runs: Sources, fn: Callable[..., object], *, until: str | None = None, strict: bool = True
+    ) -> list[Replayed]:
+        """Replay many runs against one function and report on each; a divergence raises nothing.
+
+        ``runs``: ids of runs of this ledger, or bundles by the names of their files. ``fn`` gets the recorded run if
+        its parameter is named ``run``, else the run's input: by the names of its parameters, or whole.
+        """
+        from amends.replay import run as replay_run
+
+        found: list[Replayed] = []
+        for name, record, run_id in each(runs):
+            try:
+                replay = self._replay_of(record, run_id, until=until, strict=strict)
+            except Error as unread:
+                found.append(unreadable(name, run_id, unread))
+                continue
+            run: Any = None
+            value, error = None, None
+            try:
+                with replay_run.opened(self._host, replay) as run:
+                    args, kwargs = arguments(fn, run, replay.record.run)
+                    value = fn(*args, **kwargs)
+            except (Exception, SystemExit) as raised:  # it belongs to this run: the others are still to be replayed
+                error = raised
+            found.append(ended(name, replay, run, value, error))
+        return found
+
+    def _replay_of(self, run: str | bytes, run_id: str = "", *, until: str | None, strict: bool) -> Replay:
+        if isinstance(run, bytes):
+            source = replay_driver.unpacked(self._host, run, run_id)
+        else:
+            source = self._drive(replay_driver.read(self._host, self._view, run))
+        return replay_driver.begun(*source, until=until, strict=strict)
+
+    # ---- Reading
+
+    runs = listed(listing.runs)
+    calls = listed(listing.calls)
+    call = blocking(run_verbs.call)
+    locks = listed(listing.locks)
+    budgets = blocking(budget_verbs.budgets)
+    costs = blocking(budget_verbs.costs)
+    compare = blocking(forks.compare)
+    verify = blocking(audit_verbs.verify)
+    test_rules = blocking(requests.test_rules, opens=False)
+
+    # ---- Approvals
+
+    approvals = listed(approval_verbs.approvals)
+    approval = blocking(approval_verbs.approval)
+    approve = blocking(approval_verbs.approve)
+    reject = blocking(approval_verbs.reject)
+    withdraw = blocking(approval_verbs.withdraw)
+    bypass = blocking(approval_verbs.bypass)
+    ask_again = blocking(approval_verbs.ask_again)
+    edit = blocking(approval_verbs.edit)
+    delegate = blocking(approval_verbs.delegate)
+    redeem = blocking(approval_verbs.redeem)
+
+    # ---- Doubts, and other decisions about a run
+
+    doubts = listed(doubt_verbs.doubts)
+    probe = blocking(doubt_verbs.probe)
+    preview = blocking(doubt_verbs.preview)
+    resolve = recovering(doubt_verbs.resolve)
+    accept = recovering(doubt_verbs.accept)
+    decide = blocking(decisions.decide)
+    retry = recovering(decisions.retry)
+    plan_rollback = blocking(rollback_plans.plan_rollback)
+    rollback = recovering(rollback_plans.rollback)
+    abandon = blocking(decisions.abandon)
+    finish = blocking(decisions.finish)
+    fork = blocking(forks.fork)
+    reconcile = blocking(reconciliation.reconcile)
+
+    # ---- The ledger itself
+
+    schema = in_place(maintenance.schema)
+    migrate = in_place(maintenance.migrate)
+    reencrypt = in_place(maintenance.reencrypt)
+    checkpoint = in_place(maintenance.checkpoint)
+    gc = blocking(maintenance.gc)
+    reconcile_restore = blocking(approval_verbs.reconcile_restore)
+
+    # ---- For the runtime itself and its workers
+
+    _report = blocking(run_verbs.report)
+    _abandoned = blocking(run_verbs.abandoned)
+    _tell_due = blocking(approval_verbs.tell_all)
+
+    # ---- Verbs that differ on an event loop
 
     def report(self, run_id: str) -> Report:
-        """One run, newest generation, as the ledger has it."""
+        """Return the newest generation of a run as the ledger has it."""
         return reported(run_id) or self._report(run_id)
 
-    def _report(self, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report:
-        reading = runs.read(tenant=self._view.tenant or "", id=run_id, uid=uid)
-        tree = runs.found(self._drive(reading), run_id or uid)
-        from amends.replay import forks as fork_verbs  # with what it compares: not before it is needed
-
-        forks = self._drive(fork_verbs.forks_on(tree))
-        return report_of(self._host.reader(), tree, ledger=self._host.store.url, skipped=skipped, forks=forks)
-
-    def runs(self, filter: str = "") -> Iterator[RunInfo]:
-        """Runs, newest first; the filter is the CLI's grammar."""
-        return self._pages(listing.run_pages(self._view, filter))
-
-    def calls(self, filter: str = "") -> Iterator[Call]:
-        """Calls of the whole ledger, newest first."""
-        return self._pages(listing.call_pages(self._host, self._view, filter))
-
-    def call(self, call_id: str) -> Call:
-        """One call, by its id."""
-        row = self._drive(runs.read_call(call_id))
-        return runs.call_found(self._host, self._view, row, call_id)
-
     def events(self, run_id: str | None = None, *, after: int = 0, filter: str = "") -> Iterator[Event]:
-        """The record, in ledger order, of one run's tree or of everything; by time, tool, agent, principal, state."""
+        """List events in ledger order, of one run's tree or of the ledger; by time, tool, agent, principal, state."""
         return self._pages(self._drive(listing.events_of(self._view, run_id, after, filter)))
 
-    def locks(self) -> Iterator[Lock]:
-        """What runs have to themselves until they have ended, by name, with who waits for it."""
-        return self._pages(listing.lock_pages(self._view))
+    def export(self, *run_ids: str) -> bytes:
+        """Return all that the ledger has of these runs as one file that anybody can check: ``python FILE``."""
+        self._host.ready()
+        ledger = run_bundles.ledger_of(self._host)
+        return run_bundles.packed(self._drive(run_bundles.taken_out(self._view, run_ids, ledger)), ledger)
+
+    def load(self, bundle: bytes) -> list[str]:
+        """Load the runs of a bundle as records that nothing here changes; return their ids."""
+        return self._drive(run_bundles.put_in(self._host, self._view, run_bundles.unpack(bundle)))
+
+    # ---- Driving flows, and closing
 
     def _pages(self, pages: listing.Pages[T]) -> Iterator[T]:
         while (page := pages.read()) is not None:
             yield from self._drive(page)
-
-    # ---- people ---------------------------------------------------------------------------
-
-    def decide(self, call_id: str, decision: Literal["run", "replay", "refuse"], *, by: str, why: str) -> Report:
-        """A person's word on a held call: do it, answer it from its twin, or refuse it."""
-        row = self._drive(runs.decide(self._view, call_id, decision, by=by, why=why))
-        return self._report(uid=row.root)
-
-    def _go_on(self, root: str) -> Report:
-        found = self._drive(runs.one(self._host, root))
-        return self._report(uid=root) if found is None else self._recover_one(found, force=True)
-
-    # ---- the ledger itself ----------------------------------------------------------------
-
-    def schema(self) -> Schema:
-        """The version that the ledger has and what this amends knows; makes and changes nothing."""
-        return maintenance.migrating(self._host).schema()
-
-    def migrate(self) -> Schema:
-        """Bring the ledger up to date, making it if there is none; what it has then."""
-        return maintenance.migrating(self._host).migrate()
-
-    def reencrypt(self) -> int:
-        """Every argument, result, input, output and error is encrypted with the newest key; how many rows that were."""
-        return maintenance.reencrypt(self._host)
-
-    def gc(
-        self,
-        *,
-        older_than: float | str | timedelta,
-        dry_run: bool = False,
-        tenant: str | None = None,
-        limit: int | None = None,
-    ) -> Collected:
-        """Remove arguments, results and errors of trees that ended so long ago; identities and events stay."""
-        return self._drive(maintenance.collect(self._view, older_than, dry_run=dry_run, tenant=tenant, limit=limit))
-
-    # ---- inside ---------------------------------------------------------------------------
 
     def _drive(self, flow: Flow[T]) -> T:
         refuse_reaching("a verb of the runtime", flow)
@@ -408,20 +482,7 @@ class _Block:
             entered.__exit__(kind, error, trace)
 
 
-# ---- The async surface: ``AsyncRuntime``: the same names as ``Runtime``, awaited
-
-
-class AsyncRuntime(
-    AsyncDoubtDesk,
-    AsyncApprovalDesk,
-    AsyncNoticeDesk,
-    AsyncBudgetDesk,
-    AsyncBundleDesk,
-    AsyncReplayDesk,
-    AsyncCheckpointDesk,
-    AsyncAuditDesk,
-    AsyncForkDesk,
-):
+class AsyncRuntime:
     """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
 
     def __init__(
@@ -460,8 +521,7 @@ class AsyncRuntime(
         self._driver: AsyncDriver = AsyncDriver(self._host.hiding.kept, self._host.live, self._host.lease_s)
         value = self._host.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
-        self._agents: dict[str, Callable[[AsyncRun], object]] = dict(agents or {})
-        self._host.check_agents(self._agents)
+        self._host.add_agents(agents or {})
 
     @property
     def settings(self) -> Mapping[str, Setting]:
@@ -517,7 +577,7 @@ class AsyncRuntime(
         return await self._open(id, input, options)
 
     async def _open(self, id: str | None, input: object, options: Mapping[str, Any]) -> AsyncRun:
-        runs.check_options(options)
+        run_verbs.check_options(options)
         refuse_reaching(f"rt.run({id!r})")
         await self._ready(id)
         wanted = self._host.opening(self._view, id, input, options)
@@ -557,7 +617,7 @@ class AsyncRuntime(
     async def once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run undeclared code once in this ledger, and answer from the record after."""
         async with self.run(f"once:{key}") as run:
-            return run._value(await run._do(once_ask(run._session, key, fn, args, kwargs)))
+            return run._value(await run._do(requests.once_ask(run._session, key, fn, args, kwargs)))
 
     async def start(self, agent: str, *, id: str | None = None, input: object = None) -> Any:
         """Open a run and give it to a registered agent; a worker can resume it."""
@@ -569,9 +629,9 @@ class AsyncRuntime(
         return run.output
 
     def _agent(self, name: str) -> Callable[[AsyncRun], object]:
-        if name not in self._agents:
-            raise UsageError(f"there is no agent {name!r}; there are: {', '.join(self._agents) or 'none'}")
-        return self._agents[name]
+        if name not in self._host.agents:
+            raise UsageError(f"there is no agent {name!r}; there are: {', '.join(self._host.agents) or 'none'}")
+        return self._host.agents[name]
 
     def scoped(
         self, *, tenant: str | None = None, agent: str | None = None, principal: str | None = None
@@ -610,36 +670,27 @@ class AsyncRuntime(
         """What is odd about rules, budgets and tools and may yet be meant: each was logged when the runtime was built."""
         return self._host.warnings
 
-    async def test_rules(
-        self, tool: str, args: Mapping[str, Any] | str = "", *, agent: str | None = None, at: datetime | None = None
-    ) -> RuleTest:
-        """What the rules would make of this call, rule by rule, and which one decides; starts and records nothing.
-
-        ``args``: as a model sends them. ``at``: when it is asked for; now where that is left out.
-        """
-        return await self._driver.run(tested(self._host, self._view, tool, args, agent=agent, at=at))
-
     # ---- recovering -----------------------------------------------------------------------
 
     async def recover(self, *, limit: int = 100) -> list[Report]:
         """Take over abandoned runs whose tools are known here, and finish or take back each; tell who was not told."""
         await self._tell_due(limit)
-        found = await self._drive(runs.abandoned(self._host, self._view, limit, self._agents))
+        found = await self._abandoned(limit)
         return [await self._recover_one(one) for one in found]
 
     async def _recover_one(self, found: Found, *, force: bool = False) -> Report:
         if found.missing:
             return await self._report(uid=found.root.uid, skipped=found.missing)
-        claimed = await self._drive(runs.claim(self._host, found, force=force))
+        claimed = await self._drive(run_verbs.claim(self._host, found, force=force))
         if claimed is None:
             return await self._report(uid=found.root.uid)
         row, lease = claimed
-        patience = runs.patience(self._host)  # for people inside a body too: other runs wait for this worker
+        patience = run_verbs.patience(self._host)  # for people inside a body too: other runs wait for this worker
         session = self._host.session(row, lease, resumed=True, wait_s=patience, said=(patience, patience))
         run = AsyncRun(self._host, self._driver, session, row, over=False)
         self._host.heartbeat.keep(lease, partial(self._driver.lose, lease.root))
         try:
-            done = await run._ending(recover_tree(session, row, has_agent=row.agent in self._agents))
+            done = await run._ending(recover_tree(session, row, has_agent=row.agent in self._host.agents))
             if done.how == "resume":
                 await self._resume(run)
         except LedgerError as error:
@@ -650,95 +701,174 @@ class AsyncRuntime(
         return await self._report(uid=row.uid)
 
     async def _resume(self, run: AsyncRun) -> None:
-        fn = self._agents[run._session.agent]
+        fn = self._host.agents[run._session.agent]
         try:
             async with AsyncEntered(run):
                 ended = fn(run)
                 run.output = await ended if inspect.isawaitable(ended) else ended
         except Exception as error:  # the block has dealt with the run; the report tells
-            log.warning("%s", runs.agent_ended(run._session, error))
+            log.warning("%s", run_verbs.agent_ended(run._session, error))
 
-    # ---- reading --------------------------------------------------------------------------
+    async def _go_on(self, root: str) -> Report:
+        found = await self._drive(run_verbs.one(self._host, root))
+        return await self._report(uid=root) if found is None else await self._recover_one(found, force=True)
+
+    # ---- Replaying
+
+    async def replay(
+        self, run: str | bytes, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """Run ``fn`` with every tool, model, clock and random number answered from the record; raise ``Diverged``.
+
+        ``run``: the id of a run of this ledger, or what ``export`` returned. No body of a tool starts, nothing is
+        written, and nothing leaves the process. What ``fn`` raised then, it raises now.
+        """
+        async with self.replaying(run):
+            answer = await fn(*args, **kwargs)
+        return answer  # noqa: RET504 (inside the block it would return before the rest of the record was checked)
+
+    @asynccontextmanager
+    async def replaying(
+        self, run: str | bytes, *, until: str | None = None, strict: bool = True
+    ) -> AsyncIterator[AsyncRun]:
+        """Replay as a block that has the recorded run: ``async with rt.replaying("order-7") as run:``.
+
+        ``until``: the id of a call; the block ends at the first request after it. ``strict=False``: another version
+        of a tool, and other arguments that carry no intent (``ignore=``), are no divergence.
+        """
+        from amends.replay import run as replay_run  # here: few programs replay
+
+        refuse_nested("rt.replay")
+        replay = await self._replay_of(run, until=until, strict=strict)
+        async with replay_run.opened_async(self._host, replay) as opened:
+            yield opened
+
+    async def replay_each(
+        self,
+        runs: Sources,
+        fn: Callable[..., Coroutine[Any, Any, object]],
+        *,
+        until: str | None = None,
+        strict: bool = True,
+    ) -> list[Replayed]:
+        """Replay many runs against one function and report on each; a divergence raises nothing.
+
+        ``runs``: ids of runs of this ledger, or bundles by the names of their files. ``fn`` gets the recorded run if
+        its parameter is named ``run``, else the run's input: by the names of its parameters, or whole.
+        """
+        from amends.replay import run as replay_run
+
+        found: list[Replayed] = []
+        for name, record, run_id in each(runs):
+            try:
+                replay = await self._replay_of(record, run_id, until=until, strict=strict)
+            except Error as unread:
+                found.append(unreadable(name, run_id, unread))
+                continue
+            run: Any = None
+            value, error = None, None
+            try:
+                async with replay_run.opened_async(self._host, replay) as run:
+                    args, kwargs = arguments(fn, run, replay.record.run)
+                    value = await fn(*args, **kwargs)
+            except (Exception, SystemExit) as raised:  # it belongs to this run: the others are still to be replayed
+                error = raised
+            found.append(ended(name, replay, run, value, error))
+        return found
+
+    async def _replay_of(self, run: str | bytes, run_id: str = "", *, until: str | None, strict: bool) -> Replay:
+        if isinstance(run, bytes):
+            source = replay_driver.unpacked(self._host, run, run_id)
+        else:
+            source = await self._drive(replay_driver.read(self._host, self._view, run))
+        return replay_driver.begun(*source, until=until, strict=strict)
+
+    # ---- Reading
+
+    runs = listed_async(listing.runs)
+    calls = listed_async(listing.calls)
+    call = awaited(run_verbs.call)
+    locks = listed_async(listing.locks)
+    budgets = awaited(budget_verbs.budgets)
+    costs = awaited(budget_verbs.costs)
+    compare = awaited(forks.compare)
+    verify = awaited(audit_verbs.verify)
+    test_rules = awaited(requests.test_rules, opens=False)
+
+    # ---- Approvals
+
+    approvals = listed_async(approval_verbs.approvals)
+    approval = awaited(approval_verbs.approval)
+    approve = awaited(approval_verbs.approve)
+    reject = awaited(approval_verbs.reject)
+    withdraw = awaited(approval_verbs.withdraw)
+    bypass = awaited(approval_verbs.bypass)
+    ask_again = awaited(approval_verbs.ask_again)
+    edit = awaited(approval_verbs.edit)
+    delegate = awaited(approval_verbs.delegate)
+    redeem = awaited(approval_verbs.redeem)
+
+    # ---- Doubts, and other decisions about a run
+
+    doubts = listed_async(doubt_verbs.doubts)
+    probe = awaited(doubt_verbs.probe)
+    preview = awaited(doubt_verbs.preview)
+    resolve = recovering_async(doubt_verbs.resolve)
+    accept = recovering_async(doubt_verbs.accept)
+    decide = awaited(decisions.decide)
+    retry = recovering_async(decisions.retry)
+    plan_rollback = awaited(rollback_plans.plan_rollback)
+    rollback = recovering_async(rollback_plans.rollback)
+    abandon = awaited(decisions.abandon)
+    finish = awaited(decisions.finish)
+    fork = awaited(forks.fork)
+    reconcile = awaited(reconciliation.reconcile)
+
+    # ---- The ledger itself
+
+    schema = in_thread(maintenance.schema)
+    migrate = in_thread(maintenance.migrate)
+    reencrypt = in_thread(maintenance.reencrypt)
+    checkpoint = in_thread(maintenance.checkpoint)
+    gc = awaited(maintenance.gc)
+    reconcile_restore = awaited(approval_verbs.reconcile_restore)
+
+    # ---- For the runtime itself and its workers
+
+    _report = awaited(run_verbs.report)
+    _abandoned = awaited(run_verbs.abandoned)
+    _tell_due = awaited(approval_verbs.tell_all)
+
+    # ---- Verbs that differ on an event loop
 
     async def report(self, run_id: str) -> Report:
-        """One run, newest generation, as the ledger has it."""
+        """Return the newest generation of a run as the ledger has it."""
         return reported(run_id) or await self._report(run_id)
 
-    async def _report(self, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report:
-        reading = runs.read(tenant=self._view.tenant or "", id=run_id, uid=uid)
-        tree = runs.found(await self._drive(reading), run_id or uid)
-        from amends.replay import forks as fork_verbs  # with what it compares: not before it is needed
-
-        forks = await self._drive(fork_verbs.forks_on(tree))
-        return report_of(self._host.reader(), tree, ledger=self._host.store.url, skipped=skipped, forks=forks)
-
-    def runs(self, filter: str = "") -> AsyncIterator[RunInfo]:
-        """Runs, newest first; the filter is the CLI's grammar."""
-        return self._pages(listing.run_pages(self._view, filter))
-
-    def calls(self, filter: str = "") -> AsyncIterator[Call]:
-        """Calls of the whole ledger, newest first."""
-        return self._pages(listing.call_pages(self._host, self._view, filter))
-
-    async def call(self, call_id: str) -> Call:
-        """One call, by its id."""
-        row = await self._drive(runs.read_call(call_id))
-        return runs.call_found(self._host, self._view, row, call_id)
-
     async def events(self, run_id: str | None = None, *, after: int = 0, filter: str = "") -> AsyncIterator[Event]:
-        """The record, in ledger order, of one run's tree or of everything; by time, tool, agent, principal, state."""
+        """List events in ledger order, of one run's tree or of the ledger; by time, tool, agent, principal, state."""
         pages = await self._drive(listing.events_of(self._view, run_id, after, filter))
         async for event in self._pages(pages):
             yield event
 
-    def locks(self) -> AsyncIterator[Lock]:
-        """What runs have to themselves until they have ended, by name, with who waits for it."""
-        return self._pages(listing.lock_pages(self._view))
+    async def export(self, *run_ids: str) -> bytes:
+        """Return all that the ledger has of these runs as one file that anybody can check: ``python FILE``."""
+        await self._ready()
+        ledger = await asyncio.to_thread(run_bundles.ledger_of, self._host)
+        taken = await self._drive(run_bundles.taken_out(self._view, run_ids, ledger))
+        return await asyncio.to_thread(run_bundles.packed, taken, ledger)
+
+    async def load(self, bundle: bytes) -> list[str]:
+        """Load the runs of a bundle as records that nothing here changes; return their ids."""
+        records = await asyncio.to_thread(run_bundles.unpack, bundle)
+        return await self._drive(run_bundles.put_in(self._host, self._view, records))
+
+    # ---- Driving flows, and closing
 
     async def _pages(self, pages: listing.Pages[T]) -> AsyncIterator[T]:
         while (page := pages.read()) is not None:
             for one in await self._drive(page):
                 yield one
-
-    # ---- people ---------------------------------------------------------------------------
-
-    async def decide(self, call_id: str, decision: Literal["run", "replay", "refuse"], *, by: str, why: str) -> Report:
-        """A person's word on a held call: do it, answer it from its twin, or refuse it."""
-        row = await self._drive(runs.decide(self._view, call_id, decision, by=by, why=why))
-        return await self._report(uid=row.root)
-
-    async def _go_on(self, root: str) -> Report:
-        found = await self._drive(runs.one(self._host, root))
-        return await self._report(uid=root) if found is None else await self._recover_one(found, force=True)
-
-    # ---- the ledger itself ----------------------------------------------------------------
-
-    async def schema(self) -> Schema:
-        """The version that the ledger has and what this amends knows; makes and changes nothing."""
-        return await asyncio.to_thread(maintenance.migrating(self._host).schema)
-
-    async def migrate(self) -> Schema:
-        """Bring the ledger up to date, making it if there is none; what it has then."""
-        return await asyncio.to_thread(maintenance.migrating(self._host).migrate)
-
-    async def reencrypt(self) -> int:
-        """Every argument, result, input, output and error is encrypted with the newest key; how many rows that were."""
-        return await asyncio.to_thread(maintenance.reencrypt, self._host)
-
-    async def gc(
-        self,
-        *,
-        older_than: float | str | timedelta,
-        dry_run: bool = False,
-        tenant: str | None = None,
-        limit: int | None = None,
-    ) -> Collected:
-        """Remove arguments, results and errors of trees that ended so long ago; identities and events stay."""
-        return await self._drive(
-            maintenance.collect(self._view, older_than, dry_run=dry_run, tenant=tenant, limit=limit)
-        )
-
-    # ---- inside ---------------------------------------------------------------------------
 
     async def _drive(self, flow: Flow[T]) -> T:
         refuse_reaching("a verb of the runtime", flow)

@@ -134,7 +134,7 @@ class Worker:
 
     def _pass(self, rt: Runtime) -> Iterator[Report]:
         rt._tell_due(self.limit)
-        for found in rt._drive(runs.abandoned(rt._host, rt._view, self.limit, rt._agents)):
+        for found in rt._abandoned(self.limit):
             if self.stop.is_set():
                 return
             try:
@@ -176,7 +176,7 @@ class Worker:
 
     async def _pass_async(self, rt: AsyncRuntime) -> AsyncIterator[Report]:
         await rt._tell_due(self.limit)
-        for found in await rt._drive(runs.abandoned(rt._host, rt._view, self.limit, rt._agents)):
+        for found in await rt._abandoned(self.limit):
             if self.stop.is_set():
                 return
             try:

@@ -129,7 +129,7 @@ class Case:
             assert isinstance(op, StoreOp)
             return run_flow(transaction(intent(op), Desk(STATEMENTS, time.time)), lambda one: _said(forger, one))
 
-        return run_flow(verify.verify(self.rt._host, View(None, None, None), (), ""), perform)
+        return run_flow(verify.verify(self.rt._host, View(None, None, None)), perform)
 
 
 def _said(forger: Here, one: Any) -> tuple[list[Any], int, int]:

@@ -9,7 +9,7 @@ import pytest
 
 from amends import Held, NoEffect, Rule, tool
 from amends.errors import ApprovalVoid, OutOfOrder, Rejected, UsageError
-from amends.host.runs import ask_rollback
+from amends.people.rollback_plans import rollback
 from amends.testing.runtime import TestRuntime
 from tests.people.conftest import Shop, yes
 
@@ -164,7 +164,7 @@ def test_nobody_is_asked_anew_for_a_run_that_goes_back(shop: Shop) -> None:
     run.answer("charge", {"order": "1"})
     [asked] = rt.approvals()
     rt.crash()
-    rt._drive(ask_rollback(rt._view, "r", by="anna", why="enough"))
+    rt._drive(rollback(rt._host, rt._view, "r", by="anna", why="enough"))
     with pytest.raises(UsageError, match="taken back"):
         rt.edit(asked.id, {"order": "2"}, by="anna", why="rather 2")
     rt.clock.advance(100_000)
@@ -178,6 +178,6 @@ def test_a_tenant_does_not_void_what_is_another_tenants(shop: Shop) -> None:
     mine, other = rt.scoped(tenant="a"), rt.scoped(tenant="b")
     with pytest.raises(Held), mine.run("r") as run:
         run.answer("charge", {"order": "1"})
-    with pytest.raises(UsageError, match="as a whole"):
+    with pytest.raises(UsageError, match="whole ledger"):
         other.reconcile_restore(by="eve", why="mine now")
     assert [asked.state for asked in mine.approvals()] == ["pending"]

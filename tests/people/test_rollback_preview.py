@@ -255,7 +255,7 @@ def test_an_agent_that_would_go_on_is_named() -> None:
         _swallowed(run, scene.pay)
         raise SystemExit
 
-    scene.rt._agents["clerk"] = agent
+    scene.rt._host.agents["clerk"] = agent
     with pytest.raises(SystemExit):
         scene.rt.start("clerk", id="r")
     scene.rt.recover()

@@ -46,18 +46,18 @@ async def decide(host: Host, found: Requested, how: str) -> None:
         match how:
             case "approves" | "changes its mind" | "stricter":
                 for by in ("anna", "bob")[: row.needed]:
-                    await approvals.decide(host, NOBODY, row.id, "approve", by=by, why="", digest=row.digest)
+                    await approvals.approve(host, NOBODY, row.id, by=by, digest=row.digest)
             case "rejects":
-                await approvals.decide(host, NOBODY, row.id, "reject", by="anna", why="no")
+                await approvals.reject(host, NOBODY, row.id, by="anna", reason="no")
             case "withdraws":
-                await approvals.decide(host, NOBODY, row.id, "withdraw", by="anna", why="never mind")
+                await approvals.withdraw(host, NOBODY, row.id, by="anna", why="never mind")
             case "edits":
                 if row.follows == "" and '"word":"edited"' not in found.call.args.replace(" ", ""):
                     await approvals.edit(host, NOBODY, row.id, {"n": 1, "word": "edited"}, by="anna", why="so")
                 else:
                     for by in ("anna", "bob"):  # who wrote it tries first
                         with suppress(UsageError, Refused):
-                            await approvals.decide(host, NOBODY, row.id, "approve", by=by, why="", digest=row.digest)
+                            await approvals.approve(host, NOBODY, row.id, by=by, digest=row.digest)
 
 
 def person(program: Program, how: str) -> Program:

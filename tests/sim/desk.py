@@ -27,9 +27,7 @@ def _planner(pause: float, look_away: float) -> Callable[[Inside], Coroutine[Any
             Here.world.plans[plan.hash] = plan
             await Sleep(look_away)
             try:
-                await rollback_plans.rollback_planned(
-                    inside.host, NOBODY, "r", plan=plan.hash, by="anna", why="as planned"
-                )
+                await rollback_plans.rollback(inside.host, NOBODY, "r", plan=plan.hash, by="anna", why="as planned")
             except StalePlan:
                 Here.world.told_stale.append(plan.hash)
             except RunEnded:
@@ -48,7 +46,7 @@ async def _accepter(inside: Inside) -> None:
         for row in () if tree is None else tree.calls:
             if row.state in ("in_doubt", "compensation_failed", "compensation_in_doubt"):
                 with suppress(UsageError):
-                    await doubts.accept(NOBODY, row.id, by="anna", why="it stays")
+                    await doubts.accept(inside.host, NOBODY, row.id, by="anna", why="it stays")
 
 
 def desk_scenarios(v: Variant) -> list[Scenario]:

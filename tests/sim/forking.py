@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 from amends.errors import CannotFork, Error, RunConflict, UsageError
-from amends.host import runs
 from amends.ledger.operations import ReadRun
 from amends.ledger.world import Sleep
+from amends.people import rollback_plans
 from amends.replay import forks
 from amends.testing.simulation import NOBODY, Inside, SimulatedRun
 from tests.sim.scenarios import Fails, Scenario, Variant, do, make, traits
@@ -27,7 +27,7 @@ async def _forked(inside: Inside, run: str, tool: str, *, id: str, pause: float 
         if not done:
             continue
         try:
-            await forks.fork_verb(inside.host, NOBODY, run, at=done[0].id, id=id)
+            await forks.fork(inside.host, NOBODY, run, at=done[0].id, id=id)
         except CannotFork as no:
             if no.why == "taken_back":
                 return False
@@ -54,7 +54,7 @@ async def _person(inside: Inside) -> None:
         await Sleep(1.5)
         if await ReadRun("", "f") is not None:
             with suppress(Error):
-                await runs.ask_rollback(NOBODY, "r", by="anna", why="all the same")
+                await rollback_plans.rollback(inside.host, NOBODY, "r", by="anna", why="all the same")
             return
 
 

@@ -10,12 +10,11 @@ from typing import Any
 
 from amends.engine.session import provider_key
 from amends.errors import Busy, Refused, RunBlocked, UsageError
-from amends.host import runs
 from amends.host.host import Host
 from amends.ledger.operations import ReadRun, Tree
 from amends.ledger.world import Sleep, Together
 from amends.model import Absent, Budget, Happened, Probed, Retry
-from amends.people import doubts
+from amends.people import doubts, rollback_plans, runs
 from amends.testing.simulation import NOBODY, Inside, SimulatedRun
 from amends.testing.world import Traits, World, result_of
 from amends.tools.tool import tool
@@ -578,9 +577,6 @@ def f22_ledger_scope(v: Variant, first: str) -> Scenario:
 
 
 def f23_person(v: Variant) -> Scenario:
-    from amends.host import runs
-    from amends.testing.simulation import NOBODY
-
     a, b = make("a", variant=v), make("b", variant=v)
 
     async def program(inside: Inside) -> None:
@@ -590,7 +586,7 @@ def f23_person(v: Variant) -> Scenario:
 
     async def second(inside: Inside) -> None:
         try:
-            await runs.ask_rollback(NOBODY, "r", by="anna", why="stop")
+            await rollback_plans.rollback(inside.host, NOBODY, "r", by="anna", why="stop")
         except Exception:
             return
 
@@ -623,7 +619,7 @@ async def _say(host: Host, tree: Tree, verb: str) -> None:
     for row in tree.calls:
         with suppress(UsageError):
             if verb == "abandons":
-                await runs.abandon(NOBODY, tree.run.id, by="anna", why="enough")
+                await runs.abandon(host, NOBODY, tree.run.id, by="anna", why="enough")
             elif row.state == "in_doubt" and not any(one.call_id == row.id for _, one in world.later):
                 there = Happened(result_of(provider_key(row))) if world.stands(row.id) else Absent()
                 await doubts.resolve(host, NOBODY, row.id, there, by="anna", why="looked")

@@ -9,11 +9,10 @@ from functools import partial
 from typing import Any
 
 from amends.errors import Busy, Refused, UsageError
-from amends.host import runs
 from amends.ledger.operations import ReadRun
 from amends.ledger.rows import RunRow
 from amends.model import Absent, Happened
-from amends.people import approvals, doubts
+from amends.people import approvals, doubts, rollback_plans, runs
 from amends.states import RUN_FINAL
 from amends.stores.memory import MemoryStore
 from amends.testing.checkers import Violation, check_all
@@ -246,7 +245,7 @@ async def _decide_all(world: World, host: Any, uid: str, round_: int, process: P
             given = {"result": result_of(_provider(row))} if lacks and _needs_result(host, row) else {}
             await runs.retry(host, NOBODY, row.id, by="anna", why="mended", **given)
         elif row.state == "held" and row.reason in ("duplicate", "conflict"):
-            await runs.decide(NOBODY, row.id, ("replay", "refuse")[round_ % 2], by="anna", why="looked")
+            await runs.decide(host, NOBODY, row.id, ("replay", "refuse")[round_ % 2], by="anna", why="looked")
         elif row.state in ("held", "ready") and row.approval and round_ == 0:
             await _decide_request(host, row.approval)
         else:
@@ -255,21 +254,21 @@ async def _decide_all(world: World, host: Any, uid: str, round_: int, process: P
     if done:
         return
     if tree.run.state == "blocked" and tree.run.came_from == "pivoted":
-        await runs.finish(NOBODY, tree.run.id, by="anna", why="done by hand")
+        await runs.finish(host, NOBODY, tree.run.id, by="anna", why="done by hand")
     elif tree.run.state == "open" and round_ == 0:
-        await runs.ask_rollback(NOBODY, tree.run.id, by="anna", why="nobody goes on")
+        await rollback_plans.rollback(host, NOBODY, tree.run.id, by="anna", why="nobody goes on")
     else:
-        await runs.abandon(NOBODY, tree.run.id, by="anna", why="nothing else helps")
+        await runs.abandon(host, NOBODY, tree.run.id, by="anna", why="nothing else helps")
 
 
 async def _decide_request(host: Any, id: str) -> None:
     with suppress(UsageError, Refused):
-        asked = await approvals.read(host, NOBODY, id)
+        asked = await approvals.approval(host, NOBODY, id)
         if asked.state == "expired":
             asked = await approvals.ask_again(host, NOBODY, id, by="anna", why="too late")
         if asked.state == "pending":
             for by in ("anna", "bob")[: asked.needed]:
-                await approvals.decide(host, NOBODY, asked.id, "approve", by=by, why="", digest=asked.digest)
+                await approvals.approve(host, NOBODY, asked.id, by=by, digest=asked.digest)
 
 
 def _needs_result(host: Any, row: Any) -> bool:

@@ -132,7 +132,7 @@ def _look_at_doubts(sim: Simulation, host: Host, run: RunRow) -> int:
             continue
         reader = Copy(sim, Unknown())
         before = list(sim.store.events)
-        preview = reader.drive(doubts.preview(host, NOBODY, call.id, ()))
+        preview = reader.drive(doubts.preview(host, NOBODY, call.id))
         assert list(sim.store.events) == before
         for name, answer in ANSWERS.items():
             told: Next = getattr(preview, name)
@@ -150,7 +150,7 @@ def _look_at_plan(sim: Simulation, host: Host, run: RunRow) -> int:
     if plan.refused is not None:
         return 0
     copy = Copy(sim, Absent())
-    copy.drive(rollback_plans.rollback_planned(host, NOBODY, run.id, plan=plan.hash, by="anna", why="..."))
+    copy.drive(rollback_plans.rollback(host, NOBODY, run.id, plan=plan.hash, by="anna", why="..."))
     found = copy.drive(runs.one(host, run.uid))
     assert found is not None
     row, lease = copy.drive(runs.claim(host, found, force=True))

@@ -16,7 +16,7 @@ from hashlib import sha256
 from importlib.metadata import version
 from importlib.resources import files
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from amends.audit.standalone import verify
 from amends.encoding.canonical import digest
@@ -33,10 +33,6 @@ from amends.ledger.operations import FindTrees, LoadRecords, ReadCheckpoints, Re
 from amends.ledger.rows import LOADED, ApprovalRow, CallRow, CheckpointRow, EventRow, RunRow
 from amends.ledger.world import ReadClocks
 from amends.stores.migrations import Migrating
-
-if TYPE_CHECKING:
-    from amends.ledger.flow import Flow
-
 
 T = TypeVar("T")
 TYPES: Final[Mapping[str, tuple[type, ...]]] = {
@@ -309,54 +305,3 @@ def _as_there(record: Record, ledger: str) -> Record:
         calls=tuple(replace(call, key=call.key.removeprefix(f"{LOADED}{call.id}:")) for call in record.calls),
         approvals=tuple(replace(one, use_key=one.use_key.removeprefix(LOADED)) for one in record.approvals),
     )
-
-
-# ---- Exporting runs and loading those of other ledgers, in both colours. Each verb only drives its flow
-
-
-class BundleDesk:
-    """What a blocking runtime does with bundles."""
-
-    if TYPE_CHECKING:
-        _host: Host
-        _view: View
-
-        def _drive(self, flow: Flow[T]) -> T: ...
-
-    def export(self, *run_ids: str) -> bytes:
-        """All that the ledger says of these runs, in one file that anybody can check: ``python FILE``."""
-        self._host.ready()
-        ledger = ledger_of(self._host)
-        return packed(self._drive(taken_out(self._view, run_ids, ledger)), ledger)
-
-    def load(self, bundle: bytes) -> list[str]:
-        """The runs of a bundle are in this ledger, as records that nothing here works with; their ids."""
-        return self._drive(put_in(self._host, self._view, unpack(bundle)))
-
-
-class AsyncBundleDesk:
-    """The same, awaited."""
-
-    if TYPE_CHECKING:
-        _host: Host
-        _view: View
-
-        async def _drive(self, flow: Flow[T]) -> T: ...
-
-        async def _ready(self, run_id: str | None = None) -> None: ...
-
-    async def export(self, *run_ids: str) -> bytes:
-        """All that the ledger says of these runs, in one file that anybody can check: ``python FILE``."""
-        import asyncio
-
-        await self._ready()
-        ledger = await asyncio.to_thread(ledger_of, self._host)
-        taken = await self._drive(taken_out(self._view, run_ids, ledger))
-        return await asyncio.to_thread(packed, taken, ledger)
-
-    async def load(self, bundle: bytes) -> list[str]:
-        """The runs of a bundle are in this ledger, as records that nothing here works with; their ids."""
-        import asyncio
-
-        records = await asyncio.to_thread(unpack, bundle)
-        return await self._drive(put_in(self._host, self._view, records))

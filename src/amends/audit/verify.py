@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from amends.encoding.chain import GENESIS, Anchored, link, moment, proof, read_heads, storable
 from amends.encoding.dataclass import changed, dataclass, field
@@ -46,11 +46,6 @@ from amends.ledger.world import ReadAnchor
 from amends.report import PROBLEMS_MAX, Problem, Tampering, Verified
 from amends.signing import AuditKey, embedded_key, load_key
 from amends.states import CALL_MOVES, NEW, RUN_MOVES
-
-if TYPE_CHECKING:
-    from amends.host.runs import T
-    from amends.ledger.flow import Flow
-
 
 # ---- Where the rows of a tree must stand, by its events: states, attempts, places, and what was proved of
 
@@ -942,21 +937,22 @@ NOTHING: Final[Mapping[str, int]] = {}
 
 
 async def verify(
-    host: Host, view: View, run_ids: Sequence[str], text: str, *, anchor: str | None = None, keys: Sequence[str] = ()
+    host: Host, view: View, *run_ids: str, filter: str = "", anchor: str | None = None, keys: Sequence[str] = ()
 ) -> Verified:
-    """Every tree that the runtime may see; or the trees of these runs and of those that the filter takes.
+    """Verify that the record is as it was written: all of it, or these runs and those of the filter. Changes nothing.
 
-    ``anchor``: a copy that was kept elsewhere; ``keys``: who must have signed. Else those of the runtime.
+    ``anchor``: the file of a checkpoint that was kept elsewhere; ``keys``: who must have signed. By default those of
+    the settings.
     """
     trusted = [load_key(key) for key in keys] or [key for key in (host.checkpointer.key,) if key is not None]
     known = await _known(host, anchor)
-    if not run_ids and not text.strip():
+    if not run_ids and not filter.strip():
         heard = await hear(trusted, known, demanded=bool(keys))
         found = await verify_chains(audit_of(host, view, heard.behind))
         return await with_witness(found.verified(), heard, view.tenant or None)
     roots = await _trees_of(view, run_ids)
-    if text.strip():
-        roots |= await _filtered(audit_of(host, view), text)
+    if filter.strip():
+        roots |= await _filtered(audit_of(host, view), filter)
     heard = await hear(trusted, known, roots=frozenset(roots), demanded=bool(keys))
     found = Found(audit_of(host, view, heard.behind))
     for root in roots:
@@ -1002,44 +998,3 @@ async def _filtered(audit: Audit, text: str) -> dict[str, None]:
     while (page := pages.read()) is not None:
         roots |= dict.fromkeys(await page)
     return roots
-
-
-# ---- Whether the record is as it was written, in both colours. Each verb only drives its flow
-
-
-class AuditDesk:
-    """What a blocking runtime tells of its record."""
-
-    if TYPE_CHECKING:
-        _host: Host
-        _view: View
-
-        def _drive(self, flow: Flow[T]) -> T: ...
-
-    def verify(
-        self, *run_ids: str, filter: str = "", anchor: str | None = None, keys: Sequence[str] = ()
-    ) -> Verified:  # fmt: skip
-        """Whether the record is as it was written: all of it, or these runs and those of the filter. Changes nothing.
-
-        ``anchor``: the file of a checkpoint that was kept elsewhere; ``keys``: who must have signed. Else those of the settings.
-        """
-        return self._drive(verify(self._host, self._view, run_ids, filter, anchor=anchor, keys=keys))
-
-
-class AsyncAuditDesk:
-    """The same, awaited."""
-
-    if TYPE_CHECKING:
-        _host: Host
-        _view: View
-
-        async def _drive(self, flow: Flow[T]) -> T: ...
-
-    async def verify(
-        self, *run_ids: str, filter: str = "", anchor: str | None = None, keys: Sequence[str] = ()
-    ) -> Verified:  # fmt: skip
-        """Whether the record is as it was written: all of it, or these runs and those of the filter. Changes nothing.
-
-        ``anchor``: the file of a checkpoint that was kept elsewhere; ``keys``: who must have signed. Else those of the settings.
-        """
-        return await self._drive(verify(self._host, self._view, run_ids, filter, anchor=anchor, keys=keys))

@@ -68,6 +68,7 @@ class Host:
         self.bodies: dict[str, Callable[..., Any]] = {}
         """How this process reaches tools that live elsewhere."""
         self.specs: dict[str, Spec] = self._checked(self.tools)
+        self.agents: dict[str, Callable[[Any], object]] = {}
         self.live = Live(self.store)
         self.heartbeat = Heartbeat(self.store.perform, self.lease_s)
         self.new_id: Callable[[str], str] = process.new_id
@@ -125,8 +126,9 @@ class Host:
         )
         return specs
 
-    def check_agents(self, agents: Iterable[str]) -> None:
-        """Raise ``BadRule`` for a rule about an agent that is mistyped."""
+    def add_agents(self, agents: Mapping[str, Callable[[Any], object]]) -> None:
+        """Register agents; raise ``BadRule`` for a rule that names an agent which is not among them."""
+        self.agents.update(agents)
         known = [*agents, *([str(self.value("agent"))] if self.value("agent") else [])]
         check_agents(self.rules, known, origin=self.settings["rules"].origin)
 

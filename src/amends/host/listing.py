@@ -15,8 +15,8 @@ from amends.encoding.dataclass import dataclass
 from amends.engine.answers import event_of, held_lock_of, info_of
 from amends.engine.session import call_of
 from amends.errors import UsageError
-from amends.host import runs
 from amends.host.host import Host, View
+from amends.host.runs import found
 from amends.ledger.changes import read_charge
 from amends.ledger.flow import Flow
 from amends.ledger.operations import HasLoaded, HeldLock, ListLocks, ListRuns, ReadEvents, ReadRun, SearchCalls, StoreOp
@@ -478,9 +478,9 @@ def narrowing(wanted: Filter, *fields: str) -> Narrow | None:
     return Narrow(wanted) if wanted.has("age", *fields) else None
 
 
-def run_pages(view: View, text: str) -> Pages[RunInfo]:
-    """Root runs and children, newest first."""
-    wanted = parse_filter(text, RUN_FIELDS)
+def runs(_host: Host, view: View, filter: str = "") -> Pages[RunInfo]:
+    """List root runs and children, newest first; the filter has the grammar of the CLI."""
+    wanted = parse_filter(filter, RUN_FIELDS)
     tenant = view.tenant or ""
 
     def then(row: RunRow) -> StoreOp[Any]:
@@ -490,9 +490,9 @@ def run_pages(view: View, text: str) -> Pages[RunInfo]:
     return Pages(first, then, wanted.takes_run, info_of, narrow=narrowing(wanted, *CALL_WORDS))
 
 
-def call_pages(host: Host, view: View, text: str) -> Pages[Call]:
-    """Calls, newest first."""
-    wanted = parse_filter(text, CALL_FIELDS)
+def calls(host: Host, view: View, filter: str = "") -> Pages[Call]:
+    """List calls of the whole ledger, newest first."""
+    wanted = parse_filter(filter, CALL_FIELDS)
     tenant = view.tenant or ""
 
     def then(row: CallRow) -> StoreOp[Any]:
@@ -505,8 +505,8 @@ def call_pages(host: Host, view: View, text: str) -> Pages[Call]:
     return Pages(first, then, wanted.takes_call, make, narrow=narrowing(wanted, "tag"))
 
 
-def lock_pages(view: View) -> Pages[Lock]:
-    """Who holds what, by name."""
+def locks(_host: Host, view: View) -> Pages[Lock]:
+    """List the locks that runs hold until they end, by name, with the runs that wait for each."""
     tenant = view.tenant or ""
 
     def then(held: HeldLock) -> StoreOp[Any]:
@@ -531,7 +531,7 @@ def event_pages(
 async def events_of(view: View, run_id: str | None, after: int, text: str) -> Pages[Event]:
     """The events that pass the filter; begun where its time begins, so that what is older is not looked through."""
     wanted = parse_filter(text, EVENT_FIELDS, EVENT_STATES)
-    root = None if run_id is None else runs.found(await ReadRun(view.tenant or "", id=run_id), run_id).run.root
+    root = None if run_id is None else found(await ReadRun(view.tenant or "", id=run_id), run_id).run.root
     ascends = root is None and not await HasLoaded()
     if ascends and wanted.has("at", "age"):
         first, _ = wanted.within((await ReadClocks()).wall)

@@ -6,13 +6,13 @@ from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from amends.drivers.context import refuse_reaching
+from amends.encoding.chain import Checkpoint
 from amends.errors import LedgerUnavailable, UsageError
 from amends.host.host import Host, View
 from amends.host.listing import seconds_in
 from amends.ledger.operations import CollectGarbage, ListRuns, ReadCall, ReadRun, RewriteTexts, SearchCalls
 from amends.ledger.rows import CallRow, RunRow
-from amends.model import Collected
+from amends.model import Collected, Schema
 from amends.stores.migrations import Migrating
 
 if TYPE_CHECKING:
@@ -26,9 +26,17 @@ TRIES_MAX: Final = 10
 """How often a row that changes under one's hands is looked at again."""
 
 
-def migrating(host: Host) -> Migrating:
-    """The store, if its ledger has a schema."""
-    refuse_reaching("the schema of the ledger")
+def schema(host: Host, _view: View) -> Schema:
+    """Return the schema version of the ledger and the one that this amends knows; create and change nothing."""
+    return _migrating(host).schema()
+
+
+def migrate(host: Host, _view: View) -> Schema:
+    """Bring the schema of the ledger up to date, creating the ledger if there is none; return what it has then."""
+    return _migrating(host).migrate()
+
+
+def _migrating(host: Host) -> Migrating:
     store = host.store
     if not isinstance(store, Migrating):
         raise UsageError(
@@ -49,10 +57,19 @@ def seconds_of(age: float | str | timedelta) -> float:
     return float(plain)
 
 
-async def collect(
-    view: View, older_than: float | str | timedelta, *, dry_run: bool, tenant: str | None, limit: int | None
+async def gc(
+    _host: Host,
+    view: View,
+    *,
+    older_than: float | str | timedelta,
+    dry_run: bool = False,
+    tenant: str | None = None,
+    limit: int | None = None,
 ) -> Collected:
-    """Batch after batch until nothing is left to remove, or ``limit`` trees have lost their payloads."""
+    """Remove arguments, results and errors of trees that ended long enough ago; identities and events stay.
+
+    Works in batches until nothing is left to remove, or until ``limit`` trees have lost their payloads.
+    """
     age_s, whose = seconds_of(older_than), view.within(tenant)
     most = RUNS_MAX if limit is None else limit
     if most < 1:
@@ -71,13 +88,18 @@ async def collect(
     return Collected(runs, calls, freed, dict(kept), dry_run)
 
 
-def reencrypt(host: Host) -> int:
-    """Every payload is sealed with the newest key; how many rows were written anew. Beside living runs, row by row.
+def checkpoint(host: Host, _view: View) -> Checkpoint | None:
+    """Write a checkpoint over everything in the ledger and return the newest one; None if nothing ever happened."""
+    host.ready()
+    return host.checkpointer.write()
 
-    Events are never written again: what they quote stays sealed with the key of its day. So does a run that was loaded
-    from another ledger, whose keys they are.
+
+def reencrypt(host: Host, _view: View) -> int:
+    """Encrypt every argument, result, input, output and error with the newest key; return how many rows changed.
+
+    Works row by row beside live runs. Events are never rewritten: what they quote stays encrypted with the key of its
+    day. So does a run that was loaded from another ledger: its keys are that ledger's.
     """
-    refuse_reaching("rt.reencrypt()")
     sealing = host.hiding.sealing
     if sealing is None:
         raise UsageError(

@@ -17,7 +17,6 @@ from amends.engine import approvals
 from amends.engine.session import Ask, Session, ask_for
 from amends.errors import BadArguments, Error, UsageError, close_to
 from amends.host.host import Host, View
-from amends.ledger.flow import Flow
 from amends.model import Request, ToolCall
 from amends.tools.declarations import declare, specs_of
 from amends.tools.rules import RuleTest
@@ -74,10 +73,14 @@ def foreseen_ask(
     return model_ask(host, session, tool, args, handler=nobody, tool_call_id=tool_call_id, again=None)
 
 
-def tested(
-    host: Host, view: View, tool: str, args: Mapping[str, Any] | str, *, agent: str | None, at: datetime | None
-) -> Flow[RuleTest]:
-    """What would become of a call of this tool: see ``rt.test_rules``."""
+async def test_rules(
+    host: Host, view: View, tool: str, args: Mapping[str, Any] | str = "",  # noqa: PT028
+    *, agent: str | None = None, at: datetime | None = None,  # noqa: PT028 (it is no test of ours)
+) -> RuleTest:  # fmt: skip
+    """Show what each rule says about this call and which one decides; start and record nothing.
+
+    ``args``: as a model sends them. ``at``: the time of the call; now by default.
+    """
     spec = host.find(tool)
     undeclared = spec is None
     if spec is None:
@@ -91,7 +94,7 @@ def tested(
     if at is not None and at.tzinfo is None:
         raise UsageError(f"at={at} has no time zone", hint="say datetime(..., tzinfo=UTC)")
     meant = "".join(close_to(tool, host.specs)) if undeclared else ""
-    return approvals.tested(host.rules, host.budgets, spec, request, at=at, undeclared=undeclared, meant=meant)
+    return await approvals.tested(host.rules, host.budgets, spec, request, at=at, undeclared=undeclared, meant=meant)
 
 
 def turn_asks(host: Host, session: Session, calls: Sequence[ToolCall]) -> list[Ask | Exception]:

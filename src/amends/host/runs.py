@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 from amends.drivers.context import calling_run, parent_call
-from amends.encoding.canonical import misfits
-from amends.encoding.redaction import REDACTED
 from amends.engine import opening, recovery
-from amends.engine.answers import answer_done, answer_error
+from amends.engine.answers import answer_done, answer_error, report_of
 from amends.engine.call import Done
 from amends.engine.plans import End
 from amends.engine.recovery import Found, recover_tree
-from amends.engine.session import Ask, Session, ask_for, call_of, must_be_readable, result_loss, scrubbed, told_result
+from amends.engine.session import Ask, Session, ask_for, call_of, scrubbed
 from amends.errors import (
     LedgerError,
     NoRun,
     RunEnded,
-    RunIsRecord,
-    TransitionRefused,
     UsageError,
     clean,
     described,
@@ -34,20 +30,16 @@ from amends.host.requests import adhoc_spec
 from amends.host.secrets import input_said, named_by
 from amends.ledger.flow import Flow
 from amends.ledger.operations import (
-    AbandonRun,
-    BeginRollback,
-    DecideCall,
-    FinishRun,
     Opened,
     ReadCall,
+    ReadForks,
     ReadRun,
-    RetryCall,
-    StoreOp,
     Tree,
 )
 from amends.ledger.rows import CallRow, RunRow, needs_tool
 from amends.ledger.world import IsDead, Lease
-from amends.model import AHEAD_MAX_S, LOST, Answer, Call, NoEffect, Staged, ToolCall
+from amends.model import AHEAD_MAX_S, Answer, Call, NoEffect, Staged, ToolCall
+from amends.report import Report
 from amends.tools.spec import Declaration, declaration_of
 from amends.tools.tool import Options
 from amends.visible import story, visible, visible_log
@@ -192,14 +184,30 @@ def child_of(host: Host, session: Session, id: str | None, input: object) -> Flo
 # ---- reading ------------------------------------------------------------------------------
 
 
+async def report(host: Host, view: View, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report:
+    """Return the newest generation of a run as the ledger has it; ``skipped``: tools without which it stays as it is."""
+    tree = found(await ReadRun(view.tenant or "", run_id, uid), run_id or uid)
+    forks = [] if tree.run.parent else await ReadForks(tree.run.uid)
+    return report_of(host.reader(), tree, ledger=host.store.url, skipped=skipped, forks=forks)
+
+
+async def call(host: Host, view: View, call_id: str) -> Call:
+    """Return one call, by its id."""
+    row = await call_row(view, call_id)
+    return call_of(row, host.specs.get(row.tool))
+
+
+async def call_row(view: View, call_id: str) -> CallRow:
+    """Return the row of a call; raise ``UsageError`` if there is none, or if it is another tenant's."""
+    row = await ReadCall(call_id)
+    if row is None or row.tenant != (view.tenant or ""):
+        raise UsageError(f"there is no call {call_id!r} in this ledger")
+    return row
+
+
 async def read(*, tenant: str = "", id: str = "", uid: str = "") -> Tree | None:
     """One tree."""
     return await ReadRun(tenant, id, uid)
-
-
-async def read_call(call_id: str) -> CallRow | None:
-    """One call's row."""
-    return await ReadCall(call_id)
 
 
 def found(tree: Tree | None, id: str) -> Tree:
@@ -212,13 +220,6 @@ def found(tree: Tree | None, id: str) -> Tree:
 def no_run(id: str) -> UsageError:
     """What is said of a run that is not there."""
     return UsageError(f"there is no run {id!r} in this ledger", hint="rt.runs() lists them; is it the right tenant?")
-
-
-def call_found(host: Host, view: View, row: CallRow | None, id: str) -> Call:
-    """The call, which must be there and be this tenant's."""
-    if row is None or (view.tenant or "") != row.tenant:
-        raise UsageError(f"there is no call {id!r} in this ledger")
-    return call_of(row, host.specs.get(row.tool))
 
 
 def value_of(host: Host, session: Session, done: Done) -> Any:
@@ -240,9 +241,10 @@ def staged_now(host: Host, call_id: str) -> Call:
 # ---- recovering ---------------------------------------------------------------------------
 
 
-def abandoned(host: Host, view: View, limit: int, agents: Iterable[str]) -> Flow[list[Found]]:
-    """What this process could recover now."""
-    return recovery.find_abandoned(host.doable, tenant=view.tenant or None, limit=limit, agents=frozenset(agents))
+def abandoned(host: Host, view: View, limit: int) -> Flow[list[Found]]:
+    """Find up to ``limit`` runs that this process could recover now."""
+    agents = frozenset(host.agents)
+    return recovery.find_abandoned(host.doable, tenant=view.tenant or None, limit=limit, agents=agents)
 
 
 def claim(host: Host, found: Found, *, force: bool = False) -> Flow[tuple[RunRow, Lease] | None]:
@@ -269,115 +271,3 @@ async def one(host: Host, root: str) -> Found | None:
         dead = tree.run.owner
     needed = {row.tool for row in tree.calls if needs_tool(tree.run, row)}
     return Found(tree.run, tuple(sorted(set(needed) - host.doable)), dead)
-
-
-# ---- a person's verbs ---------------------------------------------------------------------
-
-
-async def call_row(view: View, call_id: str) -> CallRow:
-    """The call of this id, which must be there and be this tenant's."""
-    row = await ReadCall(call_id)
-    if row is None or row.tenant != (view.tenant or ""):
-        raise UsageError(f"there is no call {call_id!r} in this ledger")
-    return row
-
-
-async def own_call(view: View, call_id: str) -> CallRow:
-    """Return the call of this id for a verb that changes it; raise ``RunIsRecord`` for one that was loaded."""
-    row = await call_row(view, call_id)
-    if row.is_loaded:
-        tree = await ReadRun(row.tenant, uid=row.run)
-        raise RunIsRecord(row.run_id, origin="" if tree is None else tree.run.origin)
-    return row
-
-
-def own_run(tree: Tree) -> Tree:
-    """Return the tree for a verb that changes it; raise ``RunIsRecord`` for one that was loaded."""
-    if tree.run.origin:
-        raise RunIsRecord(tree.run.id, origin=tree.run.origin)
-    return tree
-
-
-async def said_to_ledger(word: StoreOp[T]) -> T:
-    """A verb that does not fit the state is the person's mistake, not the ledger's failure."""
-    try:
-        return await word
-    except TransitionRefused as no:
-        raise UsageError(str(no), hint="look at it again with rt.report or rt.call: it may have moved on") from no
-
-
-def said(by: Any, why: Any) -> None:
-    """Refuse a word that nobody stands behind."""
-    if not (isinstance(by, str) and by and isinstance(why, str) and why):
-        raise UsageError("a person's word needs who said it (by=) and why (why=)")
-
-
-async def decide(
-    view: View, call_id: str, decision: Literal["run", "replay", "refuse"], *, by: str, why: str
-) -> CallRow:
-    """A person's word on a held call."""
-    said(by, why)
-    if decision not in ("run", "replay", "refuse"):
-        raise UsageError(f"a decision is run, replay or refuse, not {decision!r}")
-    row = await own_call(view, call_id)
-    if decision == "run":
-        must_be_readable(row)
-    return await said_to_ledger(DecideCall(call_id, decision, by, why))
-
-
-async def retry(host: Host, view: View, call_id: str, *, by: str, why: str, result: object = LOST) -> CallRow:
-    """A person's word to try again; ``result``: what the call gave back, for a compensation that lacked it."""
-    said(by, why)
-    row = await own_call(view, call_id)
-    text = None if result is LOST else _given_result(host, row, result)
-    return await said_to_ledger(RetryCall(call_id, by, why, result=text))
-
-
-def _given_result(host: Host, row: CallRow, result: object) -> str:
-    """Return a result that a person gives, as it is written down; refuse one that could not be used."""
-    spec = host.specs.get(row.tool)
-    if spec is None:
-        raise UsageError(f"this process does not know {row.tool}", hint="give the result where its tool is declared")
-    reader = host.reader(root=row.root)
-    if row.state == "compensation_failed" and not result_loss(reader, spec, row):
-        raise UsageError(
-            f"call {row.id} ({row.tool}) has its result in the ledger: it cannot be given another one",
-            hint="rt.retry without result= tries its compensation again with the recorded one",
-        )
-    text, loss = told_result(reader, spec, row, result)
-    if text is None or loss.startswith(REDACTED) or misfits(text, spec.result_type):
-        why = loss or f"it cannot be read as {spec.result_type}"
-        raise UsageError(
-            f"this result of {row.tool} cannot be kept for its compensation: {why}",
-            hint="take the call back by hand, then rt.resolve(call_id, Happened(None), by=..., why=...)",
-        )
-    return text
-
-
-async def ask_rollback(view: View, run_id: str, *, by: str, why: str) -> str:
-    """Make rollback the run's goal; returns its root."""
-    said(by, why)
-    tree = own_run(found(await ReadRun(view.tenant or "", run_id), run_id))
-    asked = await BeginRollback(tree.run.uid, by, why, person=True)
-    if asked.how in ("refused", "ended"):
-        passed = (
-            "its pivot has passed, so it only goes forward" if asked.how == "refused" else f"it is {asked.run.state}"
-        )
-        raise RunEnded(f"run {run_id} cannot be taken back: {passed}", state=asked.run.state, run_id=run_id)
-    return tree.run.root
-
-
-async def abandon(view: View, run_id: str, *, by: str, why: str) -> RunRow:
-    """Close a run over what stands."""
-    said(by, why)
-    tree = own_run(found(await ReadRun(view.tenant or "", run_id), run_id))
-    if tree.run.parent:
-        raise UsageError(f"run {run_id} is a child: abandon its root")
-    return await said_to_ledger(AbandonRun(tree.run.uid, by, why))
-
-
-async def finish(view: View, run_id: str, *, by: str, why: str) -> RunRow:
-    """Close an interrupted run as committed."""
-    said(by, why)
-    tree = own_run(found(await ReadRun(view.tenant or "", run_id), run_id))
-    return await said_to_ledger(FinishRun(tree.run.uid, by, why))

@@ -1,130 +1,160 @@
-"""Say a verb of the runtime once, for both colours.
+"""Turn a flow into a method of ``Runtime`` and of ``AsyncRuntime``, so that each verb is written once.
 
-A verb is a flow whose first two parameters are the host and the view::
+A verb is a function whose first two parameters are the host and the view::
 
     async def approve(host: Host, view: View, approval_id: str, *, digest: str, by: str) -> Approval:
         \"\"\"Approve exactly the request whose ``digest`` was shown.\"\"\"
 
     class Runtime:
-        approve = blocking(approvals.approve)      # (approval_id: str, *, digest: str, by: str) -> Approval
+        approve = blocking(approvals.approve)  # (approval_id: str, *, digest: str, by: str) -> Approval
 
     class AsyncRuntime:
-        approve = awaited(approvals.approve)       # ... -> Coroutine[Any, Any, Approval]
+        approve = awaited(approvals.approve)  # the same parameters -> Coroutine[Any, Any, Approval]
 
-Type checkers see a descriptor that keeps the whole signature. At run time the class gets an ordinary method with the
-flow's signature and docstring.
+There is a pair of functions for each kind of verb: a flow, a listing, a decision after which the run is recovered,
+and a function that blocks. Each returns an ordinary function with the name, the signature and the docstring of the
+verb; type checkers see a ``Method``, which keeps the whole signature.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+
+from amends.drivers.context import refuse_reaching
 
 if TYPE_CHECKING:
     from amends.host.host import Host, View
     from amends.host.listing import Pages
     from amends.ledger.flow import Flow
+    from amends.report import Report
 
 P = ParamSpec("P")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
-class blocking(Generic[P, T]):  # noqa: N801 (reads like a decorator)
-    """A verb that drives its flow to the end."""
-
-    def __init__(self, flow: Callable[Concatenate[Host, View, P], Flow[T]]) -> None:
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._drive(flow(self._host, self._view, *args, **kwargs))
-
-        self._method = _dressed(method, flow)
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        _install(owner, name, self._method)
+class Method(Protocol[P, T_co]):
+    """A method with the parameters ``P`` after ``self`` that returns ``T_co``."""
 
     @overload
-    def __get__(self, rt: None, owner: type) -> Callable[Concatenate[Any, P], T]: ...
+    def __get__(self, rt: None, owner: type) -> Callable[Concatenate[Any, P], T_co]: ...
     @overload
-    def __get__(self, rt: object, owner: type) -> Callable[P, T]: ...
-    def __get__(self, rt: object, owner: type) -> Any:
-        raise AssertionError("__set_name__ has put a method in this place")
+    def __get__(self, rt: object, owner: type) -> Callable[P, T_co]: ...
 
 
-class awaited(Generic[P, T]):  # noqa: N801
-    """A verb that awaits its flow."""
-
-    def __init__(self, flow: Callable[Concatenate[Host, View, P], Flow[T]]) -> None:
-        async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return await self._drive(flow(self._host, self._view, *args, **kwargs))
-
-        self._method = _dressed(method, flow)
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        _install(owner, name, self._method)
-
-    @overload
-    def __get__(self, rt: None, owner: type) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]: ...
-    @overload
-    def __get__(self, rt: object, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    def __get__(self, rt: object, owner: type) -> Any:
-        raise AssertionError("__set_name__ has put a method in this place")
+# ---- Flows
 
 
-class listed(Generic[P, T]):  # noqa: N801
-    """A verb that iterates over pages."""
+def blocking(flow: Callable[Concatenate[Host, View, P], Flow[T]], *, opens: bool = True) -> Method[P, T]:
+    """Return a method that drives ``flow`` to its end; ``opens=False``: without opening the ledger first."""
 
-    def __init__(self, pages: Callable[Concatenate[Host, View, P], Pages[T]]) -> None:
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._pages(pages(self._host, self._view, *args, **kwargs))
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        drive = self._drive if opens else self._driver.run
+        return drive(flow(self._host, self._view, *args, **kwargs))
 
-        self._method = _dressed(method, pages, "Iterator")
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        _install(owner, name, self._method)
-
-    @overload
-    def __get__(self, rt: None, owner: type) -> Callable[Concatenate[Any, P], Iterator[T]]: ...
-    @overload
-    def __get__(self, rt: object, owner: type) -> Callable[P, Iterator[T]]: ...
-    def __get__(self, rt: object, owner: type) -> Any:
-        raise AssertionError("__set_name__ has put a method in this place")
+    return _like(flow, method)
 
 
-class listed_async(Generic[P, T]):  # noqa: N801
-    """A verb that iterates over pages with ``async for``."""
+def awaited(
+    flow: Callable[Concatenate[Host, View, P], Flow[T]], *, opens: bool = True
+) -> Method[P, Coroutine[Any, Any, T]]:
+    """Return a coroutine function that drives ``flow`` to its end; ``opens=False``: without opening the ledger first."""
 
-    def __init__(self, pages: Callable[Concatenate[Host, View, P], Pages[T]]) -> None:
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._pages(pages(self._host, self._view, *args, **kwargs))
+    async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        drive = self._drive if opens else self._driver.run
+        return await drive(flow(self._host, self._view, *args, **kwargs))
 
-        self._method = _dressed(method, pages, "AsyncIterator")
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        _install(owner, name, self._method)
-
-    @overload
-    def __get__(self, rt: None, owner: type) -> Callable[Concatenate[Any, P], AsyncIterator[T]]: ...
-    @overload
-    def __get__(self, rt: object, owner: type) -> Callable[P, AsyncIterator[T]]: ...
-    def __get__(self, rt: object, owner: type) -> Any:
-        raise AssertionError("__set_name__ has put a method in this place")
+    return _like(flow, method)
 
 
-def _dressed(method: Callable[..., Any], flow: Callable[..., Any], instead_of_pages: str = "") -> Callable[..., Any]:
-    """Give ``method`` the docstring and the signature of ``flow``, with ``self`` in place of host and view."""
-    functools.update_wrapper(method, flow)
+# ---- Listings
+
+
+def listed(pages: Callable[Concatenate[Host, View, P], Pages[T]]) -> Method[P, Iterator[T]]:
+    """Return a method that iterates over the pages of a listing."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._pages(pages(self._host, self._view, *args, **kwargs))
+
+    return _like(pages, method, returns="Iterator")
+
+
+def listed_async(pages: Callable[Concatenate[Host, View, P], Pages[T]]) -> Method[P, AsyncIterator[T]]:
+    """Return a method that iterates over the pages of a listing with ``async for``."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._pages(pages(self._host, self._view, *args, **kwargs))
+
+    return _like(pages, method, returns="AsyncIterator")
+
+
+# ---- Decisions about a run, which returns the uid of its root
+
+
+def recovering(flow: Callable[Concatenate[Host, View, P], Flow[str]]) -> Method[P, Report]:
+    """Return a method that drives ``flow``, then recovers the run whose root it returned, and reports on it."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._go_on(self._drive(flow(self._host, self._view, *args, **kwargs)))
+
+    return _like(flow, method, returns="Report")
+
+
+def recovering_async(
+    flow: Callable[Concatenate[Host, View, P], Flow[str]],
+) -> Method[P, Coroutine[Any, Any, Report]]:
+    """Return the coroutine function that does what ``recovering`` does."""
+
+    async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await self._go_on(await self._drive(flow(self._host, self._view, *args, **kwargs)))
+
+    return _like(flow, method, returns="Report")
+
+
+# ---- Functions that block
+
+
+def in_place(fn: Callable[Concatenate[Host, View, P], T]) -> Method[P, T]:
+    """Return a method that calls ``fn``, which opens the ledger itself if it needs it."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        refuse_reaching(f"rt.{fn.__name__}()")
+        return fn(self._host, self._view, *args, **kwargs)
+
+    return _like(fn, method)
+
+
+def in_thread(fn: Callable[Concatenate[Host, View, P], T]) -> Method[P, Coroutine[Any, Any, T]]:
+    """Return a coroutine function that calls ``fn`` in another thread, so that the event loop goes on."""
+
+    async def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        refuse_reaching(f"rt.{fn.__name__}()")
+        return await asyncio.to_thread(fn, self._host, self._view, *args, **kwargs)
+
+    return _like(fn, method)
+
+
+def _like(verb: Callable[..., Any], method: Callable[..., Any], *, returns: str = "") -> Method[P, T]:
+    """Give ``method`` the name, docstring and signature of ``verb``, with ``self`` in place of host and view.
+
+    ``returns``: what stands in the annotation instead of ``Pages``, or instead of a flow's ``str``.
+    """
+    functools.update_wrapper(method, verb)
+    # Frameworks unwrap a function to ask whether it is a coroutine function: a flow is one, a blocking method is not.
     del method.__wrapped__  # type: ignore[attr-defined]
-    signature = inspect.signature(flow)
-    _, _, *rest = signature.parameters.values()
-    returns = signature.return_annotation
-    if instead_of_pages and isinstance(returns, str):
-        returns = returns.replace("Pages", instead_of_pages, 1)
-    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    method.__signature__ = signature.replace(parameters=[itself, *rest], return_annotation=returns)  # type: ignore[attr-defined]
+    signature = inspect.signature(verb)
+    host, view, *parameters = signature.parameters.values()
+    names = host.name.lstrip("_"), view.name.lstrip("_")
+    assert names == ("host", "view"), f"{verb.__qualname__} takes {names} instead of the host and the view"
+    annotation = signature.return_annotation
+    if returns:
+        annotation = annotation.replace("Pages", returns, 1) if annotation.startswith("Pages[") else returns
+    owner = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    public = signature.replace(parameters=[owner, *parameters], return_annotation=annotation)
+    method.__signature__ = public  # type: ignore[attr-defined]
+    method.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": annotation}
     return method
-
-
-def _install(owner: type, name: str, method: Callable[..., Any]) -> None:
-    method.__name__, method.__qualname__ = name, f"{owner.__qualname__}.{name}"
-    setattr(owner, name, method)

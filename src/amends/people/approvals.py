@@ -1,12 +1,15 @@
-"""What both colours of the runtime do about approvals, as flows."""
+"""What people do about requests for approval: list, decide, edit, delegate, and decide through a signed link.
+
+Each public function is a verb of the runtime (see ``amends.host.verbs``), except ``tell_all``.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal
 
 from amends.engine.approvals import approval_of, need_of
 from amends.engine.session import Session, ask_for, must_be_readable, request_of
@@ -14,7 +17,6 @@ from amends.errors import ApprovalVoid, BadArguments, LinkVoid, RuleRefused, Tra
 from amends.host.host import Host, View
 from amends.host.listing import APPROVAL_FIELDS, PAGE, Pages, parse_filter
 from amends.host.notices import tell_due
-from amends.ledger.flow import Flow
 from amends.ledger.operations import (
     AdmitCall,
     AskAgain,
@@ -37,67 +39,97 @@ from amends.visible import visible
 Verb = Literal["approve", "bypass", "reject", "withdraw"]
 
 
-async def read(host: Host, view: View, id: str) -> Approval:
-    """One request."""
-    return _told(host, await _found(view, id))
-
-
-def pages(host: Host, view: View, text: str) -> Pages[Approval]:
-    """Requests, newest first."""
-    wanted = parse_filter(text, APPROVAL_FIELDS, APPROVAL_STATES)
+def approvals(host: Host, view: View, filter: str = "state:pending") -> Pages[Approval]:
+    """List requests for approval, newest first."""
+    wanted = parse_filter(filter, APPROVAL_FIELDS, APPROVAL_STATES)
     tenant = view.tenant or ""
-    # What ran out untouched still stands as it was: the ledger is asked for those too.
+    # A request that expired unnoticed still has its old state in the ledger: read those states too.
     states = tuple(dict.fromkeys([*wanted.states, *(("pending", "approved") if "expired" in wanted.states else ())]))
 
     def then(found: Requested) -> StoreOp[Any]:
         return SearchApprovals(tenant, states, found.approval.seq, PAGE)
 
     def takes(found: Requested) -> bool:
-        is_to_be_decided_elsewhere = found.call.is_loaded and found.approval.state in OPEN
-        return not is_to_be_decided_elsewhere and wanted.takes_approval(found)
+        is_decided_elsewhere = found.call.is_loaded and found.approval.state in OPEN
+        return not is_decided_elsewhere and wanted.takes_approval(found)
 
     first = SearchApprovals(tenant, states, None, PAGE)
-    return Pages(first, then, takes, lambda found: _told(host, found))
+    return Pages(first, then, takes, lambda found: _shown(host, found))
 
 
-async def decide(
-    host: Host, view: View, id: str, verb: Verb, *, by: str, why: str, digest: str = "", behalf: str | None = None,
+async def approval(host: Host, view: View, approval_id: str) -> Approval:
+    """Return one request, by its id."""
+    return _shown(host, await _found(view, approval_id))
+
+
+async def approve(
+    host: Host,
+    view: View,
+    approval_id: str,
+    *,
+    digest: str,
+    by: str,
+    why: str = "",
     roles: Sequence[str] = (),
-) -> Approval:  # fmt: skip
-    """A person's word on a request; raises ``ApprovalVoid`` when it counts for nothing."""
-    if not by.strip() or (not why.strip() and verb != "approve"):
-        raise UsageError("a person's word needs who said it (by=) and why")
-    found = await _found(view, id)
-    if verb in ("approve", "bypass") and not digest:
-        raise UsageError("an approval needs the digest of what was shown (digest=)", hint="it is Approval.digest")
-    if verb in ("approve", "bypass"):
-        must_be_readable(found.call)
-    declared = json.loads(found.approval.reasons)
-    if verb == "reject" and declared and why not in declared:
-        known = ", ".join(visible(one, prose=True) for one in declared)
-        raise UsageError(f"{visible(why)} is no reason here; reasons are {known}")
-    theirs = (*host.roles_of(behalf or by), *roles)
-    word = DecideApproval(id, verb, by, why, digest, behalf or "", tuple(dict.fromkeys(theirs)))
-    return _ruled(host, await _said(word))
+    behalf: str | None = None,
+) -> Approval:
+    """Approve exactly the request whose ``digest`` was shown; ``behalf``: for the person who delegated it to ``by``."""
+    return await _decide(host, view, approval_id, "approve", by=by, why=why, digest=digest, behalf=behalf, roles=roles)
 
 
-async def ask_again(host: Host, view: View, id: str, *, by: str, why: str) -> Approval:
-    """Ask anew for what expired."""
-    if not by.strip() or not why.strip():
-        raise UsageError("a person's word needs who said it (by=) and why (why=)")
-    await _found(view, id)
-    ruled = await _said(AskAgain(id, host.new_id("apr"), host.new_id("nonce"), by, why))
+async def reject(
+    host: Host, view: View, approval_id: str, *, by: str, reason: str, roles: Sequence[str] = ()
+) -> Approval:
+    """Reject a request; the model is told the reason."""
+    return await _decide(host, view, approval_id, "reject", by=by, why=reason, roles=roles)
+
+
+async def withdraw(host: Host, view: View, approval_id: str, *, by: str, why: str) -> Approval:
+    """Withdraw a request that nobody needs to decide any more: its call is dropped and may be requested again."""
+    return await _decide(host, view, approval_id, "withdraw", by=by, why=why)
+
+
+async def bypass(host: Host, view: View, approval_id: str, *, digest: str, by: str, why: str) -> Approval:
+    """Approve regardless of roles and of how many approvers are needed, on the record; never one's own request."""
+    return await _decide(host, view, approval_id, "bypass", by=by, why=why, digest=digest)
+
+
+async def redeem(
+    host: Host, view: View, token: str, *, by: str = "", why: str = "", reason: str = "", roles: Sequence[str] = ()
+) -> Approval:
+    """Use a signed link to approve or reject exactly what was shown with it; a rejection needs a ``reason``."""
+    clocks = await ReadClocks()
+    link = host.notices.links.read(token, datetime.fromtimestamp(clocks.wall, UTC))
+    if link.by and by and _same_case(by) != _same_case(link.by):
+        raise LinkVoid(f"the link to {link.verb} {link.approval} was made for somebody else", why="other_person")
+    who = by or link.by
+    if not who.strip():
+        raise UsageError("this link was made for no particular person: say who uses it (by=)")
+    if link.verb == "approve":
+        return await approve(host, view, link.approval, digest=link.digest, by=who, why=why, roles=roles)
+    shown = await approval(host, view, link.approval)
+    if shown.digest != link.digest:
+        raise ApprovalVoid(
+            shown.call.tool, why="changed", approval=shown, call=shown.call, deciding=True, run_id=shown.call.run_id
+        )
+    return await reject(host, view, link.approval, by=who, reason=reason, roles=roles)
+
+
+async def ask_again(host: Host, view: View, approval_id: str, *, by: str, why: str) -> Approval:
+    """Make a new request for a call whose request expired."""
+    _check_reason(by, why)
+    await _found(view, approval_id)
+    ruled = await _recorded(AskAgain(approval_id, host.new_id("apr"), host.new_id("nonce"), by, why))
     await _tell(host, ruled)
     return _ruled(host, ruled)
 
 
 async def edit(
-    host: Host, view: View, id: str, args: Mapping[str, Any], *, by: str, why: str, roles: Sequence[str] = ()
+    host: Host, view: View, approval_id: str, args: Mapping[str, Any], *, by: str, why: str, roles: Sequence[str] = ()
 ) -> Approval:
-    """Refuse a request and make one for these arguments instead."""
-    if not by.strip() or not why.strip():
-        raise UsageError("a person's word needs who said it (by=) and why (why=)")
-    found = await _found(view, id)
+    """Reject a request and make one for these arguments instead, which is then decided like any other."""
+    _check_reason(by, why)
+    found = await _found(view, approval_id)
     row, call = found.approval, found.call
     must_be_readable(call)
     spec = host.specs.get(row.tool)
@@ -110,10 +142,10 @@ async def edit(
     try:
         bound = spec.bind((), dict(args))
     except BadArguments as bad:
-        raise UsageError(f"{spec.name} cannot be called so: {'; '.join(bad.problems)}") from bad
+        raise UsageError(f"{spec.name} cannot be called with these arguments: {'; '.join(bad.problems)}") from bad
     if lost_at(call.args) is not None:
         raise UsageError(f"gc has removed the arguments of {spec.name}")
-    ask = ask_for(session, spec, bound, fn=spec.fn or _nobody, again=call.again or None, parent=call.parent)
+    ask = ask_for(session, spec, bound, fn=spec.fn or _no_body, again=call.again or None, parent=call.parent)
     need = await _need_instead(session, spec, ask.fresh(), row)
     instead = AdmitCall(
         call_id=host.new_id("call"), run=call.run, root=call.root, owner=by, epoch=root.epoch, tool=spec.name,
@@ -122,13 +154,79 @@ async def edit(
         at_commit=spec.at == "commit", after=spec.after, undoable=spec.compensate is not None, need=need,
     )  # fmt: skip
     theirs = tuple(dict.fromkeys((*host.roles_of(by), *roles)))
-    ruled = await _said(EditApproval(id, by, why, instead, theirs))
+    ruled = await _recorded(EditApproval(approval_id, by, why, instead, theirs))
     await _tell(host, ruled)
     return _ruled(host, ruled)
 
 
+async def delegate(host: Host, view: View, *, by: str, to: str, until: datetime | timedelta | float, why: str) -> None:
+    """Let ``to`` decide for ``by`` until a time, or for a number of seconds (``approve(..., behalf=by)``)."""
+    if not by.strip() or not to.strip() or not why.strip():
+        raise UsageError("a delegation needs who delegates (by=), to whom (to=) and why (why=)")
+    if _same_case(by) == _same_case(to):
+        raise UsageError("a person cannot delegate to themselves")
+    if isinstance(until, datetime) and until.tzinfo is None:
+        raise UsageError("until= must be a datetime with a time zone, a timedelta, or a number of seconds from now")
+    now = (await ReadClocks()).wall
+    if isinstance(until, datetime):
+        ends = until.timestamp()
+    else:
+        ends = now + (until.total_seconds() if isinstance(until, timedelta) else until)
+    if not 0 < ends - now <= AHEAD_MAX_S:
+        raise UsageError("a delegation must end in the future, and within a hundred years")
+    await Delegate(host.new_id("dlg"), view.tenant or "", by, to, ends, why)
+
+
+async def reconcile_restore(host: Host, view: View, *, by: str, why: str) -> int:
+    """Let a ledger that was restored from a backup start calls again; return how many of its approvals were voided."""
+    if view.tenant:
+        raise UsageError(
+            f"a restore concerns the whole ledger, and this runtime sees only tenant {view.tenant}",
+            hint="call reconcile_restore on a runtime without a tenant",
+        )
+    _check_reason(by, why)
+    voided, before = 0, None
+    while page := await SearchApprovals(None, ("pending", "approved"), before, PAGE):
+        ours = [found.approval for found in page if not found.call.is_loaded]
+        for row in ours:
+            await VoidApproval(row.id, by, why)
+        voided, before = voided + len(ours), page[-1].approval.seq
+    newest = 0
+    while events := await ReadEvents(None, None, newest, PAGE):
+        newest = events[-1].seq
+    if host.anchor is not None:
+        host.anchor.reset(newest)
+    return voided
+
+
+async def tell_all(host: Host, view: View, limit: int) -> int:
+    """Call the hook for up to ``limit`` requests that nobody was notified of in time; return how many."""
+    return await tell_due(host.notices, view.tenant or None, limit)
+
+
+async def _decide(
+    host: Host, view: View, id: str, verb: Verb, *, by: str, why: str, digest: str = "", behalf: str | None = None,
+    roles: Sequence[str] = (),
+) -> Approval:  # fmt: skip
+    """Record a person's decision on a request; raise ``ApprovalVoid`` when it does not count."""
+    if not by.strip() or (not why.strip() and verb != "approve"):
+        raise UsageError("a decision needs who made it (by=) and why")
+    found = await _found(view, id)
+    if verb in ("approve", "bypass") and not digest:
+        raise UsageError("an approval needs the digest of what was shown (digest=)", hint="it is Approval.digest")
+    if verb in ("approve", "bypass"):
+        must_be_readable(found.call)
+    declared = json.loads(found.approval.reasons)
+    if verb == "reject" and declared and why not in declared:
+        known = ", ".join(visible(one, prose=True) for one in declared)
+        raise UsageError(f"{visible(why)} is not a declared reason; the reasons are {known}")
+    theirs = (*host.roles_of(behalf or by), *roles)
+    decision = DecideApproval(id, verb, by, why, digest, behalf or "", tuple(dict.fromkeys(theirs)))
+    return _ruled(host, await _recorded(decision))
+
+
 async def _need_instead(session: Session, spec: Spec, args: Mapping[str, Any], row: ApprovalRow) -> Need:
-    """What is asked for with other arguments: what was asked before, and what the rules here say of these."""
+    """Return what approval the edited call needs: at least that of the first request, and what the rules here ask."""
     ruled = await need_of(session, spec, request_of(session, spec, args))
     if ruled is not None and ruled.decision == "refuse":
         raise RuleRefused(spec.name, why=ruled.why, run_id=row.run_id)
@@ -141,309 +239,49 @@ async def _need_instead(session: Session, spec: Spec, args: Mapping[str, Any], r
     return replace(need, needed=max(need.needed, ruled.needed), roles=ruled.roles or need.roles, policy=policy, why=why)
 
 
-async def delegate(host: Host, view: View, *, by: str, to: str, until: datetime | timedelta | float, why: str) -> None:
-    """Let somebody else decide for a person, for a while."""
-    if not by.strip() or not to.strip() or not why.strip():
-        raise UsageError("a delegation says whose word (by=), to whom (to=) and why (why=)")
-    if by.strip().casefold() == to.strip().casefold():
-        raise UsageError("nobody delegates to themselves")
-    if isinstance(until, datetime) and until.tzinfo is None:
-        raise UsageError("until= is a time with its zone, or a number of seconds from now")
-    now = (await ReadClocks()).wall
-    if isinstance(until, datetime):
-        ends = until.timestamp()
-    else:
-        ends = now + (until.total_seconds() if isinstance(until, timedelta) else until)
-    if not 0 < ends - now <= AHEAD_MAX_S:
-        raise UsageError("a delegation ends in the future, and within a hundred years")
-    await Delegate(host.new_id("dlg"), view.tenant or "", by, to, ends, why)
-
-
-async def reconcile_restore(host: Host, view: View, *, by: str, why: str) -> int:
-    """A person has looked at a ledger that was put back: what it still offered is void, and it starts things again."""
-    if view.tenant:
-        raise UsageError(
-            f"a ledger is looked at as a whole, and this runtime sees only what is {view.tenant}'s",
-            hint="call reconcile_restore of a runtime without a tenant",
-        )
-    if not by.strip() or not why.strip():
-        raise UsageError("a person's word needs who said it (by=) and why (why=)")
-    voided, before = 0, None
-    while page := await SearchApprovals(None, ("pending", "approved"), before, PAGE):
-        ours = [found.approval for found in page if not found.call.is_loaded]
-        for approval in ours:
-            await VoidApproval(approval.id, by, why)
-        voided, before = voided + len(ours), page[-1].approval.seq
-    newest = 0
-    while events := await ReadEvents(None, None, newest, PAGE):
-        newest = events[-1].seq
-    if host.anchor is not None:
-        host.anchor.reset(newest)
-    return voided
-
-
-def _nobody(**_: Any) -> None:
-    raise AssertionError("a request that is only written down has no body that amends may run")
+def _no_body(**_: Any) -> None:
+    raise AssertionError("an edited request is only recorded: it has no body to run")
 
 
 async def _found(view: View, id: str) -> Requested:
     found = await ReadApproval(id)
-    # Of another tenant's request nothing is told, not even that there is one.
+    # Do not even tell that another tenant has this request.
     if found is None or found.approval.tenant != (view.tenant or ""):
-        raise UsageError(f"there is no approval {id!r} in this ledger", hint="rt.approvals() lists those that wait")
+        raise UsageError(f"there is no approval {id!r} in this ledger", hint="rt.approvals() lists the pending ones")
     return found
 
 
-async def _said(word: StoreOp[Ruled]) -> Ruled:
+async def _recorded(decision: StoreOp[Ruled]) -> Ruled:
     try:
-        return await word
+        return await decision
     except TransitionRefused as no:
-        raise UsageError(str(no), hint="look at it again with rt.approval(id): it may have moved on") from no
+        raise UsageError(str(no), hint="read it again with rt.approval(id): it may have changed") from no
 
 
 def _ruled(host: Host, ruled: Ruled) -> Approval:
-    told = _told(host, Requested(ruled.approval, ruled.call, ruled.now))
+    """Return the request after a decision; raise ``ApprovalVoid`` if the decision did not count."""
+    shown = _shown(host, Requested(ruled.approval, ruled.call, ruled.now))
     if ruled.void:
         raise ApprovalVoid(
-            told.call.tool, why=ruled.void, approval=told, call=told.call, deciding=True, run_id=told.call.run_id
+            shown.call.tool, why=ruled.void, approval=shown, call=shown.call, deciding=True, run_id=shown.call.run_id
         )
-    return told
+    return shown
 
 
 async def _tell(host: Host, ruled: Ruled) -> None:
-    """A request that a person made anew is told like any other."""
+    """Notify people of a request that a person made, as of any other."""
     if host.notices.tell is not None:
         await host.notices.tell(ruled.approval)
 
 
-def _told(host: Host, found: Requested) -> Approval:
+def _shown(host: Host, found: Requested) -> Approval:
     return approval_of(found.approval, found.call, host.specs.get(found.call.tool), found.now)
 
 
-# ---- The runtime's verbs about approvals, in both colours: each drives one flow of ``deciding``
+def _check_reason(by: str, why: str) -> None:
+    if not by.strip() or not why.strip():
+        raise UsageError("a decision needs who made it (by=) and why (why=)")
 
 
-T = TypeVar("T")
-
-
-class ApprovalDesk:
-    """Blocking."""
-
-    _host: Host
-    _view: View
-
-    if TYPE_CHECKING:
-
-        def _drive(self, flow: Flow[T]) -> T: ...
-        def _pages(self, pages: Pages[T]) -> Iterator[T]: ...
-
-    def approvals(self, filter: str = "state:pending") -> Iterator[Approval]:
-        """Requests for a person's yes, newest first."""
-        return self._pages(pages(self._host, self._view, filter))
-
-    def approval(self, approval_id: str) -> Approval:
-        """One request, by its id."""
-        return self._drive(read(self._host, self._view, approval_id))
-
-    def approve(
-        self,
-        approval_id: str,
-        *,
-        digest: str,
-        by: str,
-        why: str = "",
-        roles: Sequence[str] = (),
-        behalf: str | None = None,
-    ) -> Approval:
-        """Say yes to exactly what ``digest`` was shown of; ``behalf``: for who delegated it."""
-        return self._drive(
-            decide(
-                self._host,
-                self._view,
-                approval_id,
-                "approve",
-                by=by,
-                why=why,
-                digest=digest,
-                behalf=behalf,
-                roles=roles,
-            )
-        )
-
-    def reject(self, approval_id: str, *, by: str, reason: str, roles: Sequence[str] = ()) -> Approval:
-        """Say no; the reason reaches the model."""
-        return self._drive(decide(self._host, self._view, approval_id, "reject", by=by, why=reason, roles=roles))
-
-    def withdraw(self, approval_id: str, *, by: str, why: str) -> Approval:
-        """Nobody need decide any more: the call is dropped and may be asked for anew."""
-        return self._drive(decide(self._host, self._view, approval_id, "withdraw", by=by, why=why))
-
-    def bypass(self, approval_id: str, *, digest: str, by: str, why: str) -> Approval:
-        """Say yes over roles and numbers, on the record; never to one's own request."""
-        return self._drive(decide(self._host, self._view, approval_id, "bypass", by=by, why=why, digest=digest))
-
-    def ask_again(self, approval_id: str, *, by: str, why: str) -> Approval:
-        """Ask anew for a call whose request expired."""
-        return self._drive(ask_again(self._host, self._view, approval_id, by=by, why=why))
-
-    def edit(
-        self, approval_id: str, args: Mapping[str, Any], *, by: str, why: str, roles: Sequence[str] = ()
-    ) -> Approval:
-        """Refuse a request and make one for these arguments instead, which is then decided like any other."""
-        return self._drive(edit(self._host, self._view, approval_id, args, by=by, why=why, roles=roles))
-
-    def delegate(self, *, by: str, to: str, until: datetime | timedelta | float, why: str) -> None:
-        """Let somebody decide for somebody else, for a while (``approve(..., behalf=)``)."""
-        self._drive(delegate(self._host, self._view, by=by, to=to, until=until, why=why))
-
-    def reconcile_restore(self, *, by: str, why: str) -> int:
-        """Let a ledger that was restored from a copy start things again; how many of its approvals are void now."""
-        return self._drive(reconcile_restore(self._host, self._view, by=by, why=why))
-
-
-class AsyncApprovalDesk:
-    """The same, awaited."""
-
-    _host: Host
-    _view: View
-
-    if TYPE_CHECKING:
-
-        async def _drive(self, flow: Flow[T]) -> T: ...
-        def _pages(self, pages: Pages[T]) -> AsyncIterator[T]: ...
-
-    def approvals(self, filter: str = "state:pending") -> AsyncIterator[Approval]:
-        """Requests for a person's yes, newest first."""
-        return self._pages(pages(self._host, self._view, filter))
-
-    async def approval(self, approval_id: str) -> Approval:
-        """One request, by its id."""
-        return await self._drive(read(self._host, self._view, approval_id))
-
-    async def approve(
-        self,
-        approval_id: str,
-        *,
-        digest: str,
-        by: str,
-        why: str = "",
-        roles: Sequence[str] = (),
-        behalf: str | None = None,
-    ) -> Approval:
-        """Say yes to exactly what ``digest`` was shown of; ``behalf``: for who delegated it."""
-        return await self._drive(
-            decide(
-                self._host,
-                self._view,
-                approval_id,
-                "approve",
-                by=by,
-                why=why,
-                digest=digest,
-                behalf=behalf,
-                roles=roles,
-            )
-        )
-
-    async def reject(self, approval_id: str, *, by: str, reason: str, roles: Sequence[str] = ()) -> Approval:
-        """Say no; the reason reaches the model."""
-        return await self._drive(decide(self._host, self._view, approval_id, "reject", by=by, why=reason, roles=roles))
-
-    async def withdraw(self, approval_id: str, *, by: str, why: str) -> Approval:
-        """Nobody need decide any more: the call is dropped and may be asked for anew."""
-        return await self._drive(decide(self._host, self._view, approval_id, "withdraw", by=by, why=why))
-
-    async def bypass(self, approval_id: str, *, digest: str, by: str, why: str) -> Approval:
-        """Say yes over roles and numbers, on the record; never to one's own request."""
-        return await self._drive(decide(self._host, self._view, approval_id, "bypass", by=by, why=why, digest=digest))
-
-    async def ask_again(self, approval_id: str, *, by: str, why: str) -> Approval:
-        """Ask anew for a call whose request expired."""
-        return await self._drive(ask_again(self._host, self._view, approval_id, by=by, why=why))
-
-    async def edit(
-        self, approval_id: str, args: Mapping[str, Any], *, by: str, why: str, roles: Sequence[str] = ()
-    ) -> Approval:
-        """Refuse a request and make one for these arguments instead, which is then decided like any other."""
-        return await self._drive(edit(self._host, self._view, approval_id, args, by=by, why=why, roles=roles))
-
-    async def delegate(self, *, by: str, to: str, until: datetime | timedelta | float, why: str) -> None:
-        """Let somebody decide for somebody else, for a while (``approve(..., behalf=)``)."""
-        await self._drive(delegate(self._host, self._view, by=by, to=to, until=until, why=why))
-
-    async def reconcile_restore(self, *, by: str, why: str) -> int:
-        """Let a ledger that was restored from a copy start things again; how many of its approvals are void now."""
-        return await self._drive(reconcile_restore(self._host, self._view, by=by, why=why))
-
-
-# ---- What the runtimes of both colours do about notices: deciding by a link, and telling of what nobody w
-
-
-class NoticeDesk:
-    """Blocking."""
-
-    _host: Host
-    _view: View
-
-    if TYPE_CHECKING:
-
-        def _drive(self, flow: Flow[T]) -> T: ...
-
-    def redeem(
-        self, token: str, *, by: str = "", why: str = "", reason: str = "", roles: Sequence[str] = ()
-    ) -> Approval:
-        """Do what a signed link is for, to exactly what was shown with it; a rejection has a ``reason``."""
-        return self._drive(redeem(self._host, self._view, token, by=by, why=why, reason=reason, roles=roles))
-
-    def _tell_due(self, limit: int) -> int:
-        return self._drive(tell_all(self._host, self._view, limit))
-
-
-class AsyncNoticeDesk:
-    """The same, awaited."""
-
-    _host: Host
-    _view: View
-
-    if TYPE_CHECKING:
-
-        async def _drive(self, flow: Flow[T]) -> T: ...
-
-    async def redeem(
-        self, token: str, *, by: str = "", why: str = "", reason: str = "", roles: Sequence[str] = ()
-    ) -> Approval:
-        """Do what a signed link is for, to exactly what was shown with it; a rejection has a ``reason``."""
-        return await self._drive(redeem(self._host, self._view, token, by=by, why=why, reason=reason, roles=roles))
-
-    async def _tell_due(self, limit: int) -> int:
-        return await self._drive(tell_all(self._host, self._view, limit))
-
-
-async def redeem(
-    host: Host, view: View, token: str, *, by: str, why: str, reason: str, roles: Sequence[str]
-) -> Approval:
-    """What the link says, said by whoever has it."""
-    clocks = await ReadClocks()
-    link = host.notices.links.read(token, datetime.fromtimestamp(clocks.wall, UTC))
-    if link.by and by and _named(by) != _named(link.by):
-        raise LinkVoid(f"the link to {link.verb} {link.approval} was made for somebody else", why="other_person")
-    who = by or link.by
-    if not who.strip():
-        raise UsageError("whoever uses a link says who it is (by=): this one was made for nobody in particular")
-    if link.verb == "approve":
-        return await decide(host, view, link.approval, "approve", by=who, why=why, digest=link.digest, roles=roles)
-    shown = await read(host, view, link.approval)
-    if shown.digest != link.digest:
-        raise ApprovalVoid(
-            shown.call.tool, why="changed", approval=shown, call=shown.call, deciding=True, run_id=shown.call.run_id
-        )
-    return await decide(host, view, link.approval, "reject", by=who, why=reason, roles=roles)
-
-
-async def tell_all(host: Host, view: View, limit: int) -> int:
-    """Tell of what nobody was told of; how many requests that were."""
-    return await tell_due(host.notices, view.tenant or None, limit)
-
-
-def _named(person: str) -> str:
+def _same_case(person: str) -> str:
     return person.strip().casefold()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from amends.errors import UsageError
 from amends.host.host import Host, View
@@ -19,19 +19,17 @@ from amends.ledger.operations import ListBudgets, SearchCalls
 from amends.ledger.rows import CallRow, SliceRow
 from amends.model import Budget, BudgetState, CostLine, amount_in, billionths, decimal_of
 
-if TYPE_CHECKING:
-    from amends.host.runs import T
-    from amends.ledger.flow import Flow
-
-
 By: TypeAlias = Literal["run", "tool", "agent", "day"]
 PAGES_MAX: Final = 100_000
 """Pages of one listing: a ledger that is longer is looked at with a filter."""
 
 
-async def budget_states(host: Host, view: View, text: str) -> list[BudgetState]:
-    """Every budget that something was taken of, in its present period; and those declared of which nothing was yet."""
-    wanted = parse_filter(text, BUDGET_FIELDS)
+async def budgets(host: Host, view: View, filter: str = "") -> list[BudgetState]:
+    """Return the state of every budget in its present period: spent, reserved for calls under way, left.
+
+    These are the budgets that some call was charged to, and the declared ones that none was charged to yet.
+    """
+    wanted = parse_filter(filter, BUDGET_FIELDS)
     tenant, after, now = view.tenant or "", "", 0.0
     rows: list[SliceRow] = []
     for _ in range(PAGES_MAX):
@@ -111,11 +109,11 @@ def _order(state: BudgetState) -> tuple[str, ...]:
     return budget.per, budget.unit, budget.tool, state.who or "", state.period or ""
 
 
-async def cost_lines(view: View, by: By, text: str) -> list[CostLine]:
-    """What the calls that pass the filter have cost, most of each unit first."""
+async def costs(_host: Host, view: View, by: By = "run", filter: str = "") -> list[CostLine]:
+    """Sum up what calls have cost, by run, tool, agent or day; the filter is that of ``calls``."""
     if by not in ("run", "tool", "agent", "day"):
         raise UsageError(f"costs are told by run, tool, agent or day, not by {by!r}")
-    wanted = parse_filter(text, CALL_FIELDS)
+    wanted = parse_filter(filter, CALL_FIELDS)
     tenant = view.tenant or ""
     pages: Pages[CallRow] = Pages(
         SearchCalls(tenant, wanted.states, None, PAGE),
@@ -145,42 +143,3 @@ def _add(sums: dict[tuple[str, str], list[int]], row: CallRow, by: By) -> None:
         line[0] += charge.phase == RESERVED or spent > 0
         line[1] += spent
         line[2] += reserved
-
-
-# ---- How budgets stand and what calls have cost, in both colours. Each verb only drives its flow
-
-
-class BudgetDesk:
-    """What a blocking runtime tells of money and of whatever else is counted."""
-
-    if TYPE_CHECKING:
-        _host: Host
-        _view: View
-
-        def _drive(self, flow: Flow[T]) -> T: ...
-
-    def budgets(self, filter: str = "") -> list[BudgetState]:
-        """How every budget stands now: spent, reserved for calls under way, left."""
-        return self._drive(budget_states(self._host, self._view, filter))
-
-    def costs(self, by: By = "run", filter: str = "") -> list[CostLine]:
-        """What calls have cost, by run, tool, agent or day; the filter is that of ``calls``."""
-        return self._drive(cost_lines(self._view, by, filter))
-
-
-class AsyncBudgetDesk:
-    """The same, awaited."""
-
-    if TYPE_CHECKING:
-        _host: Host
-        _view: View
-
-        async def _drive(self, flow: Flow[T]) -> T: ...
-
-    async def budgets(self, filter: str = "") -> list[BudgetState]:
-        """How every budget stands now: spent, reserved for calls under way, left."""
-        return await self._drive(budget_states(self._host, self._view, filter))
-
-    async def costs(self, by: By = "run", filter: str = "") -> list[CostLine]:
-        """What calls have cost, by run, tool, agent or day; the filter is that of ``calls``."""
-        return await self._drive(cost_lines(self._view, by, filter))

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from amends.engine.doubts import ask_probe
 from amends.engine.recovery import recover_tree
 from amends.engine.session import call_of, known_of, moment, told_result
 from amends.errors import LedgerError, UsageError, shown
-from amends.host import runs
 from amends.host.host import Host, View
 from amends.host.listing import CALL_FIELDS, PAGE, Pages, narrowing, parse_filter
 from amends.host.requests import adhoc_spec
-from amends.host.runs import claim, one, own_call, patience, said, said_to_ledger
+from amends.host.runs import claim, one, patience
 from amends.ledger.operations import (
     AcceptCall,
     HeldLock,
@@ -32,15 +30,10 @@ from amends.ledger.operations import (
 from amends.ledger.rows import CallRow, SliceRow
 from amends.ledger.world import Lease, ReadClocks
 from amends.model import LOST, Absent, Call, Happened, Probed, Unknown
-from amends.people import reconcile, rollback_plans
 from amends.people.rollback_plans import WHO, Around, Rehearsal, kin_of, named
-from amends.report import Doubt, Evidence, Next, Preview, Reconciliation, Report, RollbackPlan
+from amends.people.runs import check_reason, own_call, recorded
+from amends.report import Doubt, Evidence, Next, Preview
 from amends.tools.spec import ProbeSpec, Spec, twin_kwargs
-
-if TYPE_CHECKING:
-    from amends.host.listing import T
-    from amends.ledger.flow import Flow
-
 
 DOUBTFUL: Final = ("in_doubt", "compensation_in_doubt")
 AROUND_PAGE: Final = 500
@@ -51,9 +44,9 @@ YOUR_WHY: Final = "..."
 # ---- what is known ------------------------------------------------------------------------
 
 
-def doubt_pages(host: Host, view: View, text: str) -> Pages[Doubt]:
-    """Doubts, newest first."""
-    wanted = parse_filter(text, CALL_FIELDS)
+def doubts(host: Host, view: View, filter: str = "") -> Pages[Doubt]:
+    """List calls whose outcome is unknown, newest first: what was sent, when it was lost, and what is known."""
+    wanted = parse_filter(filter, CALL_FIELDS)
     states = tuple(state for state in DOUBTFUL if not wanted.states or state in wanted.states)
     tenant = view.tenant or ""
     if not states:
@@ -138,9 +131,9 @@ async def probe(host: Host, view: View, call_id: str) -> Probed[Any]:
 # ---- the word -----------------------------------------------------------------------------
 
 
-async def resolve(host: Host, view: View, call_id: str, answer: Probed[Any], *, by: str, why: str) -> CallRow:
-    """A person's word on a doubt."""
-    said(by, why)
+async def resolve(host: Host, view: View, call_id: str, answer: Probed[Any], *, by: str, why: str) -> str:
+    """Settle a doubt: it happened, it did not, or it cannot be known and stays as residue."""
+    check_reason(by, why)
     row = await own_call(view, call_id)
     undoing = row.state in ("compensation_in_doubt", "compensation_failed")
     text, loss = None, ""
@@ -158,31 +151,24 @@ async def resolve(host: Host, view: View, call_id: str, answer: Probed[Any], *, 
         case _:
             raise UsageError(f"an answer is Happened(result), Absent() or Unknown(), not {answer!r}")
     if undoing and to == "compensation_failed" and row.state == "compensation_failed":
-        return await said_to_ledger(RetryCall(call_id, by, why))
-    word = ResolveCall(
-        call_id,
-        to,
-        by,
-        why,
-        result=text,
-        loss=loss,
-        retry_s=0.0 if to == "backing_off" else None,
-    )
-    return await said_to_ledger(word)
+        return (await recorded(RetryCall(call_id, by, why))).root
+    retry_s = 0.0 if to == "backing_off" else None
+    resolved = await recorded(ResolveCall(call_id, to, by, why, result=text, loss=loss, retry_s=retry_s))
+    return resolved.root
 
 
-async def accept(view: View, call_id: str, *, by: str, why: str) -> CallRow:
-    """A person's word that an effect stays."""
-    said(by, why)
+async def accept(_host: Host, view: View, call_id: str, *, by: str, why: str) -> str:
+    """Accept that an effect stays, or that nobody will know: it becomes residue, and every report names it."""
+    check_reason(by, why)
     await own_call(view, call_id)
-    return await said_to_ledger(AcceptCall(call_id, by, why))
+    return (await recorded(AcceptCall(call_id, by, why))).root
 
 
 # ---- beforehand ---------------------------------------------------------------------------
 
 
-async def preview(host: Host, view: View, call_id: str, agents: Collection[str]) -> Preview:
-    """What the run would do next for each answer, by rehearsing it."""
+async def preview(host: Host, view: View, call_id: str) -> Preview:
+    """Return what the run would do next for each of the three answers to a doubt; change nothing."""
     row = await own_call(view, call_id)
     if row.state not in (*DOUBTFUL, "compensation_failed"):
         raise UsageError(
@@ -195,9 +181,7 @@ async def preview(host: Host, view: View, call_id: str, agents: Collection[str])
     around = await _around(tree)
     answers: tuple[Probed[Any], ...] = (Happened(None), Absent(), Unknown())
     plays = [Rehearsal(host, tree, clocks, probes_say=Unknown("assumed"), around=around) for _ in answers]
-    ends = [
-        _rehearsed(host, view, tree, row, answer, agents, play) for answer, play in zip(answers, plays, strict=True)
-    ]
+    ends = [_rehearsed(host, view, tree, row, answer, play) for answer, play in zip(answers, plays, strict=True)]
     return Preview(call_of(row, host.specs.get(row.tool)), *ends)
 
 
@@ -220,9 +204,7 @@ async def _around(tree: Tree) -> Around:
     return replace(await kin_of(tree.run), locks=tuple(locks), slices=tuple(slices))
 
 
-def _rehearsed(
-    host: Host, view: View, tree: Tree, row: CallRow, answer: Probed[Any], agents: Collection[str], play: Rehearsal
-) -> Next:
+def _rehearsed(host: Host, view: View, tree: Tree, row: CallRow, answer: Probed[Any], play: Rehearsal) -> Next:
     """As ``resolve`` does it: the word, then whatever this process may go on with."""
     try:
         play.play(resolve(host, view, row.id, answer, by=WHO, why=YOUR_WHY))
@@ -241,7 +223,7 @@ def _rehearsed(
         session.memory.keep_result(row.id, answer.result)  # whoever says that it happened also says its result
     who = "here"
     try:
-        done = play.play(recover_tree(session, root, has_agent=root.agent in agents))
+        done = play.play(recover_tree(session, root, has_agent=root.agent in host.agents))
         who = "agent" if done.how == "resume" else "here"
     except LedgerError:
         pass  # as when it is really done: what the report then says is what is there
@@ -254,162 +236,3 @@ def _next(play: Rehearsal, row: CallRow, who: Any) -> Next:
     state: Any = play.stage.calls[row.id].state
     run_state: Any = root.state
     return Next(state, run_state, tuple(play.does), who, causes)
-
-
-# ---- A person's verbs over doubt, residue and rollback, in both colours. Each only drives its flow
-
-
-class DoubtDesk:
-    """What a blocking runtime lets a person see and say of what is in doubt, stands, or is to be taken back."""
-
-    if TYPE_CHECKING:
-        _host: Host
-        _view: View
-
-        def _drive(self, flow: Flow[T]) -> T: ...
-        def _go_on(self, root: str) -> Report: ...
-        def _report(self, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report: ...
-        def _pages(self, pages: Pages[T]) -> Iterator[T]: ...
-
-        _agents: Mapping[str, Any]
-
-    def doubts(self, filter: str = "") -> Iterator[Doubt]:
-        """Every call of which nobody here can say what became of it: what was sent, when it was lost, what is known."""
-        return self._pages(doubt_pages(self._host, self._view, filter))
-
-    def probe(self, call_id: str) -> Probed[Any]:
-        """Ask the world about a call now; decides nothing."""
-        return self._drive(probe(self._host, self._view, call_id))
-
-    def resolve(self, call_id: str, answer: Probed[Any], *, by: str, why: str) -> Report:
-        """A person's word on a doubt: it happened, it did not, or it cannot be known and stays as residue."""
-        row = self._drive(resolve(self._host, self._view, call_id, answer, by=by, why=why))
-        return self._go_on(row.root)
-
-    def preview(self, call_id: str) -> Preview:
-        """What the run would do next for each of the three answers to a doubt; changes nothing."""
-        return self._drive(preview(self._host, self._view, call_id, self._agents))
-
-    def accept(self, call_id: str, *, by: str, why: str) -> Report:
-        """A person's word that an effect stays, or that nobody will know: it is residue, and named for good."""
-        row = self._drive(accept(self._view, call_id, by=by, why=why))
-        return self._go_on(row.root)
-
-    def retry(self, call_id: str, *, by: str, why: str, result: object = LOST) -> Report:
-        """Try a compensation or a retriable that gave up once more.
-
-        ``result``: what the call gave back, for a compensation that was not started because nobody had it.
-        """
-        row = self._drive(runs.retry(self._host, self._view, call_id, by=by, why=why, result=result))
-        return self._go_on(row.root)
-
-    def plan_rollback(self, run_id: str) -> RollbackPlan:
-        """What a rollback would do, in order, with what cannot be taken back; its hash binds ``rollback``."""
-        return self._drive(rollback_plans.plan_rollback(self._host, self._view, run_id))
-
-    def rollback(self, run_id: str, *, by: str, why: str, plan: str | None = None) -> Report:
-        """Take a run back from outside: its owner does it when its live calls have settled, else this process.
-
-        With the hash of a plan only if the run still stands where it was planned: ``StalePlan`` otherwise.
-        """
-        if plan is None:
-            root = self._drive(runs.ask_rollback(self._view, run_id, by=by, why=why))
-        else:
-            flow = rollback_plans.rollback_planned(self._host, self._view, run_id, plan=plan, by=by, why=why)
-            root = self._drive(flow)
-        return self._go_on(root)
-
-    def abandon(self, run_id: str, *, by: str, why: str) -> Report:
-        """Close a run over what stands; each effect left is named."""
-        row = self._drive(runs.abandon(self._view, run_id, by=by, why=why))
-        return self._report(uid=row.uid)
-
-    def finish(self, run_id: str, *, by: str, why: str) -> Report:
-        """Close a run that was interrupted after its pivot as committed."""
-        row = self._drive(runs.finish(self._view, run_id, by=by, why=why))
-        return self._report(uid=row.uid)
-
-    def reconcile(self, tool: str | object, *, limit: int = 10_000) -> Reconciliation:
-        """The ledger beside the world, for one tool: orphans on both sides, by its listing and its probe.
-
-        Changes nothing. ``limit``: how many calls a probe is asked about, newest first.
-        """
-        return self._drive(reconcile.reconcile(self._host, self._view, tool, limit=limit))
-
-
-class AsyncDoubtDesk:
-    """The same for an async runtime, awaited."""
-
-    if TYPE_CHECKING:
-        _host: Host
-        _view: View
-
-        async def _drive(self, flow: Flow[T]) -> T: ...
-        async def _go_on(self, root: str) -> Report: ...
-        async def _report(self, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report: ...
-        def _pages(self, pages: Pages[T]) -> AsyncIterator[T]: ...
-
-        _agents: Mapping[str, Any]
-
-    def doubts(self, filter: str = "") -> AsyncIterator[Doubt]:
-        """Every call of which nobody here can say what became of it: what was sent, when it was lost, what is known."""
-        return self._pages(doubt_pages(self._host, self._view, filter))
-
-    async def probe(self, call_id: str) -> Probed[Any]:
-        """Ask the world about a call now; decides nothing."""
-        return await self._drive(probe(self._host, self._view, call_id))
-
-    async def resolve(self, call_id: str, answer: Probed[Any], *, by: str, why: str) -> Report:
-        """A person's word on a doubt: it happened, it did not, or it cannot be known and stays as residue."""
-        row = await self._drive(resolve(self._host, self._view, call_id, answer, by=by, why=why))
-        return await self._go_on(row.root)
-
-    async def preview(self, call_id: str) -> Preview:
-        """What the run would do next for each of the three answers to a doubt; changes nothing."""
-        return await self._drive(preview(self._host, self._view, call_id, self._agents))
-
-    async def accept(self, call_id: str, *, by: str, why: str) -> Report:
-        """A person's word that an effect stays, or that nobody will know: it is residue, and named for good."""
-        row = await self._drive(accept(self._view, call_id, by=by, why=why))
-        return await self._go_on(row.root)
-
-    async def retry(self, call_id: str, *, by: str, why: str, result: object = LOST) -> Report:
-        """Try a compensation or a retriable that gave up once more.
-
-        ``result``: what the call gave back, for a compensation that was not started because nobody had it.
-        """
-        row = await self._drive(runs.retry(self._host, self._view, call_id, by=by, why=why, result=result))
-        return await self._go_on(row.root)
-
-    async def plan_rollback(self, run_id: str) -> RollbackPlan:
-        """What a rollback would do, in order, with what cannot be taken back; its hash binds ``rollback``."""
-        return await self._drive(rollback_plans.plan_rollback(self._host, self._view, run_id))
-
-    async def rollback(self, run_id: str, *, by: str, why: str, plan: str | None = None) -> Report:
-        """Take a run back from outside: its owner does it when its live calls have settled, else this process.
-
-        With the hash of a plan only if the run still stands where it was planned: ``StalePlan`` otherwise.
-        """
-        if plan is None:
-            root = await self._drive(runs.ask_rollback(self._view, run_id, by=by, why=why))
-        else:
-            flow = rollback_plans.rollback_planned(self._host, self._view, run_id, plan=plan, by=by, why=why)
-            root = await self._drive(flow)
-        return await self._go_on(root)
-
-    async def abandon(self, run_id: str, *, by: str, why: str) -> Report:
-        """Close a run over what stands; each effect left is named."""
-        row = await self._drive(runs.abandon(self._view, run_id, by=by, why=why))
-        return await self._report(uid=row.uid)
-
-    async def finish(self, run_id: str, *, by: str, why: str) -> Report:
-        """Close a run that was interrupted after its pivot as committed."""
-        row = await self._drive(runs.finish(self._view, run_id, by=by, why=why))
-        return await self._report(uid=row.uid)
-
-    async def reconcile(self, tool: str | object, *, limit: int = 10_000) -> Reconciliation:
-        """The ledger beside the world, for one tool: orphans on both sides, by its listing and its probe.
-
-        Changes nothing. ``limit``: how many calls a probe is asked about, newest first.
-        """
-        return await self._drive(reconcile.reconcile(self._host, self._view, tool, limit=limit))

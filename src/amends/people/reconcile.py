@@ -39,8 +39,11 @@ GONE: Final = frozenset({"failed", "backing_off", "compensated", "refused", "dro
 DOUBTFUL: Final = frozenset({"in_doubt", "compensation_in_doubt"})
 
 
-async def reconcile(host: Host, view: View, tool: object, *, limit: int = 10_000) -> Reconciliation:
-    """What the ledger and the world disagree about, for one tool; ``limit``: how many calls a probe is asked about."""
+async def reconcile(host: Host, view: View, tool: str | object, *, limit: int = 10_000) -> Reconciliation:
+    """Compare the ledger with the world for one tool, by its listing and its probe: find orphans on both sides.
+
+    Changes nothing. ``limit``: how many calls to probe, newest first.
+    """
     spec = host.named(tool if isinstance(tool, str) else declared_as(tool)[0].name)
     if spec.kind == "read":
         raise UsageError(f"{spec.name} is a read: it has no effects to compare")

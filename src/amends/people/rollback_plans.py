@@ -14,7 +14,7 @@ from amends.engine.rollback import leftovers, roll_back
 from amends.engine.session import Session, call_of, read_tree
 from amends.errors import RunEnded, StalePlan, UsageError
 from amends.host.host import Host, View
-from amends.host.runs import found, own_run, said
+from amends.host.runs import found
 from amends.ledger.changes import tree_mark
 from amends.ledger.flow import Flow, Op, run_flow
 from amends.ledger.operations import BeginRollback, ClaimRun, HeldLock, ReadForks, ReadRun, StoreOp, Tree
@@ -38,6 +38,7 @@ from amends.ledger.world import (
     Watch,
 )
 from amends.model import Absent, Call, Residue, Unknown
+from amends.people.runs import check_reason, own_run
 from amends.report import Doing, Planned, RollbackPlan
 from amends.stores.memory import MemoryStore
 from amends.tools.spec import Spec
@@ -247,17 +248,32 @@ def named(spec: Spec | None, what: Doing, fn: Callable[..., Any]) -> str:
 
 
 HASH_CHARS: Final = 32
+PIVOT_PASSED: Final = "its pivot has passed, so it only goes forward"
 
 
 async def plan_rollback(host: Host, view: View, run_id: str) -> RollbackPlan:
-    """What ``rollback`` would do now, and the hash that binds it."""
+    """Return what a rollback would do now, in order, and what it cannot undo; the plan's hash binds ``rollback``."""
     tree = await _root_tree(view, run_id)
     return _planned(host, tree, await ReadForks(tree.run.root), await kin_of(tree.run), await ReadClocks())
 
 
-async def rollback_planned(host: Host, view: View, run_id: str, *, plan: str, by: str, why: str) -> str:
-    """Make rollback the run's goal, if the run still stands where it was planned; returns its root."""
-    said(by, why)
+async def rollback(host: Host, view: View, run_id: str, *, by: str, why: str, plan: str | None = None) -> str:
+    """Roll a run back from outside: its owner does it once its live calls have settled, else this process.
+
+    With the hash of a plan only if the run still stands where it was planned; raise ``StalePlan`` otherwise.
+    """
+    check_reason(by, why)
+    if plan is not None:
+        return await _rollback_planned(host, view, run_id, plan=plan, by=by, why=why)
+    tree = own_run(found(await ReadRun(view.tenant or "", run_id), run_id))
+    asked = await BeginRollback(tree.run.uid, by, why, person=True)
+    if asked.how in ("refused", "ended"):
+        passed = PIVOT_PASSED if asked.how == "refused" else f"it is {asked.run.state}"
+        raise RunEnded(f"run {run_id} cannot be taken back: {passed}", state=asked.run.state, run_id=run_id)
+    return tree.run.root
+
+
+async def _rollback_planned(host: Host, view: View, run_id: str, *, plan: str, by: str, why: str) -> str:
     given: Any = plan
     if not isinstance(given, str) or not given:
         raise UsageError(f"a plan is the hash of rt.plan_rollback({run_id!r}), not {plan!r}")
@@ -267,7 +283,7 @@ async def rollback_planned(host: Host, view: View, run_id: str, *, plan: str, by
     newest = _planned(host, tree, forks, await kin_of(tree.run), await ReadClocks())
     if newest.hash != plan:
         raise StalePlan(plan, now=newest.hash, run_id=run_id)
-    # Between that look and this word the run may move: the ledger compares once more, in the transaction that decides.
+    # The run may change after this look: the ledger compares once more, in the transaction that begins the rollback.
     mark = tree_mark(tree.runs, tree.calls, forks)
     asked = await BeginRollback(tree.run.uid, by, why, person=True, plan=plan, mark=mark)
     if asked.how == "stale":
@@ -290,7 +306,7 @@ async def _root_tree(view: View, run_id: Any) -> Tree:
 def refusal(run: RunRow) -> str:
     """Why a run cannot be rolled back; empty: it can."""
     if run.phase == "pivoted":
-        return "its pivot has passed, so it only goes forward"
+        return PIVOT_PASSED
     return f"it is {run.state}" if run.closed_at is not None else ""
 
 

@@ -18,14 +18,13 @@ from amends.errors import CannotFork, RunConflict, UsageError
 from amends.host.host import Host, View, run_id_of
 from amends.host.runs import found
 from amends.ledger.changes import read_charge
-from amends.ledger.flow import Flow
-from amends.ledger.operations import Copied, ForkRun, ReadForks, ReadRun, Tree
+from amends.ledger.operations import Copied, ForkRun, ReadRun, Tree
 from amends.ledger.rows import CallRow, Point, RunRow, forked_key, lost_at, point_of, twins_of, written_point
 from amends.report import Comparison, Difference, Pair, differences
 from amends.states import RUN_FINAL
 
 if TYPE_CHECKING:
-    from amends.host.listing import T
+    pass
 
 
 CALLS_MAX: Final = 10_000
@@ -51,7 +50,7 @@ class Wish:
     new_id: Callable[[str], str]
 
 
-async def fork(session: Session, wish: Wish) -> str:
+async def _fork(session: Session, wish: Wish) -> str:
     """A run that shares what this one did up to a call, and is opened as any other; its id."""
     for _ in range(LOOKS_MAX):
         tree = await ReadRun(wish.tenant, wish.run_id)
@@ -304,7 +303,7 @@ CELLS_MAX: Final = 4_000_000
 Two = tuple[CallRow | None, CallRow | None]
 
 
-def compare(session: Session, left: Tree, right: Tree) -> Comparison:
+def _compare(session: Session, left: Tree, right: Tree) -> Comparison:
     """What the two did alike, and what not."""
     places = {uid: row.id.removeprefix(tree.run.id) for tree in (left, right) for uid, row in _runs(tree)}
     mine, others = ([row for row in tree.calls if row.state != "dropped"] for tree in (left, right))
@@ -413,12 +412,17 @@ def _two_costs(
     return {unit: two for unit, two in both.items() if same or two[0] != two[1]}
 
 
-# ---- Forking and comparing as flows, for both colours of the runtime
+# ---- The verbs of the runtime
 
 
-def fork_verb(host: Host, view: View, run_id: Any, *, at: Any, id: Any) -> Flow[str]:
-    """See ``rt.fork``."""
-    if not isinstance(at, str) or not at:
+async def fork(host: Host, view: View, run_id: str, *, at: str, id: str | None = None) -> str:
+    """Make a new run that has what this one did, up to and including call ``at``, as already done; return its id.
+
+    Open it with ``rt.run``: shared calls are answered from the record. Everything after them is live and needs
+    approvals and budgets of its own. A fork never rolls back what it shares.
+    """
+    last: Any = at
+    if not isinstance(last, str) or not last:
         raise UsageError(f"at is the id of the last call that the fork shares, not {at!r}")
     wish = Wish(
         tenant=view.tenant or "",
@@ -429,66 +433,11 @@ def fork_verb(host: Host, view: View, run_id: Any, *, at: Any, id: Any) -> Flow[
         by=view.principal or host.owner,
         new_id=host.new_id,
     )
-    return fork(host.reader(), wish)
+    return await _fork(host.reader(), wish)
 
 
-async def compare_verb(host: Host, view: View, left: str, right: str) -> Comparison:
-    """See ``rt.compare``."""
+async def compare(host: Host, view: View, left: str, right: str) -> Comparison:
+    """Compare two runs call by call: the first that differs, other arguments, other results, other costs."""
     one = found(await ReadRun(view.tenant or "", run_id_of(left)), left)
     other = found(await ReadRun(view.tenant or "", run_id_of(right)), right)
-    return compare(host.reader(), one, other)
-
-
-async def forks_on(tree: Tree) -> list[RunRow]:
-    """The forks that stand on this tree; a child's are its root's."""
-    return [] if tree.run.parent else await ReadForks(tree.run.uid)
-
-
-# ---- Forking and comparing, in both colours. Each only drives its flow
-
-
-# What a verb needs it loads itself: few programs fork, and all of them import this.
-
-
-class ForkDesk:
-    """What a blocking runtime lets somebody try again from a point of a past run, and see side by side."""
-
-    if TYPE_CHECKING:
-        _host: Host
-        _view: View
-
-        def _drive(self, flow: Flow[T]) -> T: ...
-
-    def fork(self, run_id: str, *, at: str, id: str | None = None) -> str:
-        """A new run that has what this one did, up to and with call ``at``, as already done; its id.
-
-        Open it with ``rt.run``: what is shared is answered from the record, everything after it is live, and asks for
-        approvals and budgets of its own. The fork never takes back what it shares.
-        """
-        return self._drive(fork_verb(self._host, self._view, run_id, at=at, id=id))
-
-    def compare(self, left: str, right: str) -> Comparison:
-        """Two runs, call by call: the first that differs, other arguments, other results, other costs."""
-        return self._drive(compare_verb(self._host, self._view, left, right))
-
-
-class AsyncForkDesk:
-    """The same for an async runtime, awaited."""
-
-    if TYPE_CHECKING:
-        _host: Host
-        _view: View
-
-        async def _drive(self, flow: Flow[T]) -> T: ...
-
-    async def fork(self, run_id: str, *, at: str, id: str | None = None) -> str:
-        """A new run that has what this one did, up to and with call ``at``, as already done; its id.
-
-        Open it with ``rt.run``: what is shared is answered from the record, everything after it is live, and asks for
-        approvals and budgets of its own. The fork never takes back what it shares.
-        """
-        return await self._drive(fork_verb(self._host, self._view, run_id, at=at, id=id))
-
-    async def compare(self, left: str, right: str) -> Comparison:
-        """Two runs, call by call: the first that differs, other arguments, other results, other costs."""
-        return await self._drive(compare_verb(self._host, self._view, left, right))
+    return _compare(host.reader(), one, other)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar, get_type_hints
 
 from amends.encoding.canonical import canonical, decode, encode
 from amends.encoding.secret import MARK, SEALED
 from amends.errors import Diverged, Error, ReplayDenied, UsageError, Waiting, cut, described, is_a, type_name
-from amends.host.host import refuse_nested
 from amends.ledger.rows import RunRow, lost_at
 from amends.replay import driver
 from amends.replay.answers import Replay
@@ -18,10 +16,7 @@ from amends.report import Replayed
 from amends.tools.tool import caller_here
 
 if TYPE_CHECKING:
-    from amends.host.host import Host, View
-    from amends.ledger.flow import Flow
     from amends.report import Report
-    from amends.run import AsyncRun, Run
 
 
 P = ParamSpec("P")
@@ -53,159 +48,6 @@ def reported(run_id: str) -> Report | None:
     tell = getattr(caller_here(), "report_named", None)
     found: Report | None = None if tell is None else tell(run_id)
     return found
-
-
-class ReplayDesk:
-    """What a blocking runtime does with a record besides showing it."""
-
-    if TYPE_CHECKING:
-        _host: Host
-        _view: View
-
-        def _drive(self, flow: Flow[T]) -> T: ...
-
-    def replay(self, run: str | bytes, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run ``fn`` with every tool, model, clock and die answered from the record; raises ``Diverged``.
-
-        ``run``: the id of a run of this ledger, or what ``export`` gave. No body of a tool starts, nothing is
-        written, and nothing leaves the process. What ``fn`` raised then it raises now.
-        """
-        with self.replaying(run):
-            answer = fn(*args, **kwargs)
-        return answer  # noqa: RET504 (inside the block it would be given before the record was looked at to its end)
-
-    @contextmanager
-    def replaying(self, run: str | bytes, *, until: str | None = None, strict: bool = True) -> Iterator[Run]:
-        """The same as a block that has the recorded run: ``with rt.replaying("order-7") as run:``.
-
-        ``until``: the id of a call; the block ends where something is asked for after it. ``strict=False``: another
-        version of a tool, and other arguments that carry no intent (``ignore=``), are no divergence.
-        """
-        from amends.replay import driver
-        from amends.replay import run as replay_run
-
-        refuse_nested("rt.replay")
-        if isinstance(run, bytes):
-            source = driver.unpacked(self._host, run)
-        else:
-            source = self._drive(driver.read(self._host, self._view, run))
-        replay = driver.begun(*source, until=until, strict=strict)
-        with replay_run.opened(self._host, replay) as opened:
-            yield opened
-
-    def replay_each(
-        self, runs: Sources, fn: Callable[..., object], *, until: str | None = None, strict: bool = True
-    ) -> list[Replayed]:
-        """Replay many runs against one function and say of each how it went; nothing is raised for one that diverges.
-
-        ``runs``: ids of runs of this ledger, or bundles by the names of their files. ``fn`` is given the recorded run
-        where its parameter is named ``run``, else the run's input: by the names of its parameters, or whole.
-        """
-        from amends.replay import driver
-        from amends.replay import run as replay_run
-
-        found: list[Replayed] = []
-        for name, record, run_id in each(runs):
-            run: Any = None
-            value, error = None, None
-            try:
-                if isinstance(record, bytes):
-                    source = driver.unpacked(self._host, record, run_id)
-                else:
-                    source = self._drive(driver.read(self._host, self._view, record))
-                replay = driver.begun(*source, until=until, strict=strict)
-            except Error as unread:
-                found.append(unreadable(name, run_id, unread))
-                continue
-            try:
-                with replay_run.opened(self._host, replay) as run:
-                    args, kwargs = arguments(fn, run, replay.record.run)
-                    value = fn(*args, **kwargs)
-            except (Exception, SystemExit) as raised:  # others are to be replayed yet
-                error = raised
-            found.append(ended(name, replay, run, value, error))
-        return found
-
-
-class AsyncReplayDesk:
-    """The same, awaited."""
-
-    if TYPE_CHECKING:
-        _host: Host
-        _view: View
-
-        async def _drive(self, flow: Flow[T]) -> T: ...
-
-    async def replay(
-        self, run: str | bytes, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> R:
-        """Run ``fn`` with every tool, model, clock and die answered from the record; raises ``Diverged``.
-
-        ``run``: the id of a run of this ledger, or what ``export`` gave. No body of a tool starts, nothing is
-        written, and nothing leaves the process. What ``fn`` raised then it raises now.
-        """
-        async with self.replaying(run):
-            answer = await fn(*args, **kwargs)
-        return answer  # noqa: RET504 (inside the block it would be given before the record was looked at to its end)
-
-    @asynccontextmanager
-    async def replaying(
-        self, run: str | bytes, *, until: str | None = None, strict: bool = True
-    ) -> AsyncIterator[AsyncRun]:
-        """The same as a block that has the recorded run: ``async with rt.replaying("order-7") as run:``.
-
-        ``until``: the id of a call; the block ends where something is asked for after it. ``strict=False``: another
-        version of a tool, and other arguments that carry no intent (``ignore=``), are no divergence.
-        """
-        from amends.replay import driver
-        from amends.replay import run as replay_run
-
-        refuse_nested("rt.replay")
-        if isinstance(run, bytes):
-            source = driver.unpacked(self._host, run)
-        else:
-            source = await self._drive(driver.read(self._host, self._view, run))
-        replay = driver.begun(*source, until=until, strict=strict)
-        async with replay_run.opened_async(self._host, replay) as opened:
-            yield opened
-
-    async def replay_each(
-        self,
-        runs: Sources,
-        fn: Callable[..., Coroutine[Any, Any, object]],
-        *,
-        until: str | None = None,
-        strict: bool = True,
-    ) -> list[Replayed]:
-        """Replay many runs against one function and say of each how it went; nothing is raised for one that diverges.
-
-        ``runs``: ids of runs of this ledger, or bundles by the names of their files. ``fn`` is given the recorded run
-        where its parameter is named ``run``, else the run's input: by the names of its parameters, or whole.
-        """
-        from amends.replay import driver
-        from amends.replay import run as replay_run
-
-        found: list[Replayed] = []
-        for name, record, run_id in each(runs):
-            run: Any = None
-            value, error = None, None
-            try:
-                if isinstance(record, bytes):
-                    source = driver.unpacked(self._host, record, run_id)
-                else:
-                    source = await self._drive(driver.read(self._host, self._view, record))
-                replay = driver.begun(*source, until=until, strict=strict)
-            except Error as unread:
-                found.append(unreadable(name, run_id, unread))
-                continue
-            try:
-                async with replay_run.opened_async(self._host, replay) as run:
-                    args, kwargs = arguments(fn, run, replay.record.run)
-                    value = await fn(*args, **kwargs)
-            except (Exception, SystemExit) as raised:  # others are to be replayed yet
-                error = raised
-            found.append(ended(name, replay, run, value, error))
-        return found
 
 
 # ---- Replaying many recorded runs against one function, and saying of each how it went: for CI

@@ -125,7 +125,7 @@ class TestRuntime(Runtime):
         self._memory = memory
         value = self._host.value
         self._view = View(value("tenant"), value("agent"), value("principal"))
-        self._agents = dict(agents or {})
+        self._host.agents.update(agents or {})
         self._be_born()
 
     def _renew(self) -> None:
