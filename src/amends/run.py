@@ -34,11 +34,11 @@ from amends.engine.session import Ask, Session, call_of
 from amends.errors import Held, LedgerError, NotAwaited, TransactionOpen, UsageError, Waiting, is_a, log_error, note_on
 from amends.host import runs
 from amends.host.host import Host, is_over
-from amends.host.joined import Ride, joined_ask
+from amends.host.joined import JoinedCall, joined_ask
 from amends.host.random import dice, new_name
 from amends.host.requests import direct_ask, foreseen_ask, model_ask, once_ask, stranger_name, turn_asks
 from amends.host.secrets import given_to, output_of, output_said, output_seen
-from amends.ledger.flow import Flow
+from amends.ledger.flow import Flow, finish
 from amends.ledger.joined import LEAVE_POLL_S, note_left_open, still_open, waits_for_itself
 from amends.ledger.operations import Tree
 from amends.ledger.rows import RunRow
@@ -68,17 +68,6 @@ TICKS_MAX: Final = 3
 
 
 # ---- One verb, two colours
-
-
-def finish(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine of a blocking run to its end. It never suspends, because every step of it blocks."""
-    try:
-        work.send(None)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-    work.close()
-    raise AssertionError("a step of a blocking run suspended")
 
 
 class blocking(Generic[P, T]):  # noqa: N801 (reads like a decorator)
@@ -292,11 +281,11 @@ class OpenRun:
             joined_ask, self._host, self._session, declared, options, args, kwargs, is_async=self.is_async
         )
         await self._refuse_own_transaction(but=options.connection)
-        ride = Ride(self._host, self._session, ask, joined)
+        call = JoinedCall(self._host, self._session, ask, joined)
         try:
-            return await ride.run_async() if self.is_async else ride.run()
+            return await call.run()
         except Exception:
-            if ride.is_over and not joined.is_open_on(joined.raw):
+            if call.is_over and not joined.is_open_on(joined.raw):
                 await self._drive(doubt_left(self._session, ask.flight))
             raise
 

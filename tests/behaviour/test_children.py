@@ -10,7 +10,7 @@ import pytest
 
 from amends import RolledBack, RunBlocked, current_run, tool
 from amends.errors import InDoubt, RunConflict, RunEnded
-from amends.run import finish
+from amends.ledger.flow import finish
 from tests.behaviour.world import ONCE, World, runtime, until
 
 

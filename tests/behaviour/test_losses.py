@@ -24,7 +24,7 @@ from amends import (
 from amends.audit.standalone import verify
 from amends.encoding.dataclass import changed
 from amends.errors import Error, InDoubt, ResultLost
-from amends.run import finish
+from amends.ledger.flow import finish
 from amends.stores.memory import MemoryStore
 from tests.behaviour.world import FAST
 

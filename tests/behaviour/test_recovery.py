@@ -7,8 +7,8 @@ import time
 import pytest
 
 from amends.errors import InDoubt, LeaseLost
+from amends.ledger.flow import finish
 from amends.ledger.operations import BeginRollback
-from amends.run import finish
 from amends.stores.memory import MemoryStore
 from tests.behaviour.world import FAST, World, die, runtime, states, twin_of
 

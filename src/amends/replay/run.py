@@ -13,7 +13,7 @@ from amends.engine.session import Ask, Session, call_of
 from amends.host import runs
 from amends.host.host import Host
 from amends.host.requests import direct_ask
-from amends.ledger.flow import Flow, Op
+from amends.ledger.flow import Flow, Op, finish, run_flow_async
 from amends.ledger.rows import RunRow
 from amends.ledger.world import Flight, Sleep, Together
 from amends.model import Answer, Costs, Staged, ToolCall
@@ -21,7 +21,7 @@ from amends.replay import driver
 from amends.replay.answers import Replay, Stopped
 from amends.replay.driver import born_in, denied
 from amends.report import Report
-from amends.run import AsyncAttempt, AsyncRun, Attempt, OpenAttempt, OpenRun, Run, awaited, blocking, finish
+from amends.run import AsyncAttempt, AsyncRun, Attempt, OpenAttempt, OpenRun, Run, awaited, blocking
 from amends.run import answer as answer_live
 from amends.run import answer_all as answer_all_live
 from amends.states import RunState
@@ -103,20 +103,7 @@ class _RecordedRun(OpenRun):
     # ---- steps
 
     async def _drive(self, flow: Flow[T]) -> T:
-        try:
-            op = flow.send(None)
-            while True:
-                try:
-                    answer = await self._answer_op(op)
-                except Exception as error:
-                    op = flow.throw(error)
-                else:
-                    op = flow.send(answer)
-        except StopIteration as stop:
-            value: T = stop.value
-            return value
-        finally:
-            flow.close()
+        return await run_flow_async(flow, self._answer_op)
 
     async def _answer_op(self, op: Op[Any]) -> Any:
         if isinstance(op, Sleep):
