@@ -1,6 +1,7 @@
-"""The worker: finishes or takes back what others left, until it is told to stop.
+"""The worker: take over abandoned runs and finish or roll back each, until it is stopped.
 
-The loop behind ``amends worker app:rt``. It takes runtimes of both colours and starts no agent of its own.
+This is the loop behind ``amends worker app:rt``. It takes runtimes of both colours. It resumes registered agents, and
+starts no new ones.
 """
 
 from __future__ import annotations
@@ -27,53 +28,53 @@ from amends.visible import visible, visible_log
 log = visible_log("amends.worker")
 
 IDLE_S_MAX: Final = 5.0
-"""How long an idle worker sleeps at most: an owner that died is found within this."""
+"""How long an idle worker sleeps at most: a dead owner is found within this time."""
 UNAVAILABLE_S_MAX: Final = 30.0
 TOLD_MAX: Final = 10_000
-"""Runs about which something was told once; when it is full, all are told once more."""
+"""How many messages are remembered so that each is logged once; when it is full, all are logged once more."""
 NAP_S: Final = 0.1
-"""A sleeping worker looks this often whether it was told to stop."""
+"""How often a sleeping worker checks whether it was stopped."""
 
 
 class Stops(Protocol):
-    """What can tell a worker to stop: a ``threading.Event``, for one."""
+    """What can stop a worker, for example a ``threading.Event``."""
 
     def is_set(self) -> bool:
-        """Whether it is time to go."""
+        """Return whether to stop."""
         ...
 
 
 @dataclass(slots=True)
 class Flag:
-    """Set by a signal handler. Not an Event: its lock may be held by the very thread that the signal interrupts."""
+    """A flag for a signal handler. Not an Event: the interrupted thread may hold the lock of an Event."""
 
     is_up: bool = False
 
     def is_set(self) -> bool:
-        """Whether it is time to go."""
+        """Return whether to stop."""
         return self.is_up
 
 
 @dataclass(slots=True)
 class Pace:
-    """How long to sleep: ``every`` after a pass that did something, longer while nothing happens."""
+    """How long to sleep: ``every`` after a pass that recovered something, longer while nothing happens."""
 
     every: float
     _pause: float = 0.0
 
     def after(self, *, busy: bool) -> float:
-        """Seconds until the next look after a pass that worked."""
+        """Return the seconds until the next pass; ``busy``: the last one recovered something."""
         self._pause = self.every if busy else min(max(self._pause * 2, self.every), max(IDLE_S_MAX, self.every))
         return self._pause
 
     def unavailable(self) -> float:
-        """Seconds until the next try after the ledger did not answer."""
+        """Return the seconds until the next try after the ledger did not answer."""
         self._pause = min(max(self._pause * 2, self.every), UNAVAILABLE_S_MAX)
         return self._pause
 
 
 def _is_late(report: Report) -> bool:
-    """Whether a run that only goes forward was not done in time; also when it has been done since."""
+    """Return whether a run past its pivot missed its deadline, even if it has ended since."""
     deadline = report.run.deadline_at
     forward = report.state in ("pivoted", "committed") or (report.state == "blocked" and report.run.goal == "commit")
     return forward and deadline is not None and deadline < (report.run.closed_at or datetime.now(UTC))
@@ -81,7 +82,10 @@ def _is_late(report: Report) -> bool:
 
 @dataclass(slots=True)
 class Worker:
-    """One loop over one runtime. ``stop`` ends it after the run it is at."""
+    """One loop over one runtime: a pass ``every`` so many seconds, over at most ``limit`` runs.
+
+    ``stop`` ends it after the current run.
+    """
 
     rt: Runtime | AsyncRuntime
     every: float = 1.0
@@ -93,24 +97,24 @@ class Worker:
     def __post_init__(self) -> None:
         if not self.every > 0 or self.limit < 1:
             raise UsageError(
-                f"a worker looks every {self.every} s for {self.limit} runs; both must be more than nothing"
+                f"every is {self.every} and limit is {self.limit}; a worker needs every > 0 and limit >= 1"
             )
         host = self.rt._host
         if host.store.url == "memory:":
             raise UsageError(
-                "the ledger is memory:, which no other process has ever written to",
+                "the ledger is memory:, which no other process can write to, so there is nothing to recover",
                 hint="give the runtime a ledger in a file: Runtime('sqlite:///app.db', ...)",
             )
-        # A wrong directory or an empty volume: a new, empty ledger would be reported as "nothing to do".
+        # In a wrong directory or on an empty volume, a new and empty ledger would look like "nothing to do".
         host.settings["create"] = Setting(False, "worker")
 
     def run(self, *, once: bool = False) -> list[Report]:
-        """Recover until stopped; with ``once``, one pass. Returns the reports of the last pass."""
+        """Recover runs until stopped; with ``once``, in one pass. Return the reports of the last pass."""
         if isinstance(self.rt, AsyncRuntime):
             return asyncio.run(self._loop_async(self.rt, once))
         return self._loop(self.rt, once)
 
-    # ---- blocking -------------------------------------------------------------------------
+    # ---- Blocking
 
     def _loop(self, rt: Runtime, once: bool) -> list[Report]:
         pace, reports = Pace(self.every), list[Report]()
@@ -152,7 +156,7 @@ class Worker:
         while not self.stop.is_set() and (left := until - time.monotonic()) > 0:
             time.sleep(min(NAP_S, left))
 
-    # ---- on an event loop -----------------------------------------------------------------
+    # ---- On an event loop
 
     async def _loop_async(self, rt: AsyncRuntime, once: bool) -> list[Report]:
         pace, reports = Pace(self.every), list[Report]()
@@ -191,11 +195,11 @@ class Worker:
 
     async def _sleep_async(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        # Whoever says stop may be a signal handler or another thread: no asyncio.Event hears those.
+        # A signal handler or another thread may set ``stop``; an asyncio.Event cannot be set from there.
         while not self.stop.is_set() and (left := until - time.monotonic()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(min(NAP_S, left))
 
-    # ---- telling --------------------------------------------------------------------------
+    # ---- Log messages
 
     def _greet(self, once: bool) -> None:
         if not self._has_greeted and not once:
@@ -209,7 +213,7 @@ class Worker:
         log.info("run %s is %s", visible(report.run_id), report.state)
         if _is_late(report) and self._is_news(report):
             log.warning(
-                "run %s is past its deadline; it has pivoted, so it goes on until it is done", visible(report.run_id)
+                "run %s is past its deadline; it has pivoted, so it continues until it is done", visible(report.run_id)
             )
         for left in report.residue:
             log.warning(
@@ -227,7 +231,7 @@ class Worker:
             log.warning("run %s is left to another worker: this one does not have %s", visible(report.run_id), missing)
 
     def _is_news(self, report: Report) -> bool:
-        """Whether this worker says it for the first time of this run: what does not change is not told every second."""
+        """Return whether this was not logged before: a state that does not change is not logged every second."""
         name = (report.run.tenant or "", report.run_id, report.run.generation, report.state)
         if name in self._told:
             return False
@@ -250,10 +254,11 @@ def work(
     limit: int = 100,
     stop: Stops | None = None,
 ) -> list[Report]:
-    """Finish or take back what others left, until told to stop; with ``once``, one pass.
+    """Take over abandoned runs and finish or roll back each, until stopped; with ``once``, in one pass.
 
-    Without ``stop``, and in the main thread, SIGTERM and SIGINT stop it after the run it is at, and a second signal
-    ends the process at once. Never creates a ledger: ``LedgerMissing`` instead.
+    ``every``: seconds between passes; ``limit``: runs per pass. Without ``stop``, and in the main thread, SIGTERM and
+    SIGINT stop it after the current run, and a second signal ends the process at once. It never creates a ledger: it
+    raises ``LedgerMissing``.
     """
     flag = Flag()
     worker = Worker(rt, every=every, limit=limit, stop=flag if stop is None else stop)
@@ -271,7 +276,7 @@ def _did_something(reports: list[Report]) -> bool:
 def _signals(flag: Flag) -> Iterator[None]:
     def leave(number: int, _frame: FrameType | None) -> None:
         if flag.is_up:
-            # Twice: whoever asks does not want to wait. What is under way becomes doubt, and the next worker's.
+            # The second signal: do not wait. What is under way becomes doubt, which the next worker handles.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         flag.is_up = True

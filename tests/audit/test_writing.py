@@ -250,12 +250,12 @@ def test_with_0_a_checkpoint_that_cannot_be_written_is_an_error_that_says_what_b
 ) -> None:
     gone = tmp_path / "no such folder" / "anchor"
     rt = Runtime(url(tmp_path), tools=[note], anchor=str(gone), checkpoint=0)
-    with pytest.raises(LedgerUnavailable, match="run r has ended; what is not written is its checkpoint"):
+    with pytest.raises(LedgerUnavailable, match="run r has ended, but its checkpoint could not be written"):
         done(rt, "r")
     assert rt.report("r").state == "committed"
     with pytest.raises(ZeroDivisionError), rt.run("s"):
         raise ZeroDivisionError
-    assert "run s has ended; what is not written is its checkpoint" in caplog.text
+    assert "run s has ended, but its checkpoint could not be written" in caplog.text
     rt.close()
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from amends import RolledBack, RunBlocked, current_run, tool
 from amends.errors import InDoubt, RunConflict, RunEnded
+from amends.ledger.flow import finish
 from tests.world import ONCE, World, runtime, until
 
 
@@ -169,7 +170,7 @@ def test_a_parent_cannot_commit_or_pivot_over_an_open_child() -> None:
     reserve, wire = world.compensatable(), world.pivot()
     rt = runtime(reserve, wire)
     with rt.run("r") as run:
-        inner = run._open_child("c", None)
+        inner = finish(run._open_child("c", None))
         inner.call(reserve)
         answer = run.answer("wire", {})
         assert answer.error.law == "pivot_early"

@@ -24,6 +24,7 @@ from amends import (
 from amends.audit.standalone import verify
 from amends.encoding.dataclass import changed
 from amends.errors import Error, InDoubt, ResultLost
+from amends.ledger.flow import finish
 from amends.stores.memory import MemoryStore
 from tests.world import FAST
 
@@ -74,7 +75,7 @@ def crashed(store: MemoryStore, *tools: Any, id: str = "r", **options: Any) -> N
     run = rt.open(id)
     for one in tools:
         run.call(one)
-    run._release()
+    finish(run._release())
     rt.close()
 
 

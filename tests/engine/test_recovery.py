@@ -7,6 +7,7 @@ import time
 import pytest
 
 from amends.errors import InDoubt, LeaseLost
+from amends.ledger.flow import finish
 from amends.ledger.operations import BeginRollback
 from amends.stores.memory import MemoryStore
 from tests.world import FAST, World, die, runtime, states, twin_of
@@ -256,7 +257,7 @@ def test_a_child_that_was_going_back_goes_on_although_its_parent_waits(policy: s
     world.script["hold"] = [TimeoutError()]
     run = _open(runtime(pay, book, hold, store=store, lease=0.3), recover=policy)
     run.call(pay)
-    inner = run._open_child("c", None)
+    inner = finish(run._open_child("c", None))
     inner.call(book)
     with pytest.raises(InDoubt):
         inner.call(hold)
@@ -273,7 +274,7 @@ def test_a_child_that_was_going_back_has_gone_back_when_its_parent_is_opened_aga
     world, store = World(), MemoryStore()
     pay = world.compensatable("pay")
     run = _open(runtime(pay, store=store, lease=0.3), recover="wait")
-    inner = run._open_child("c", None)
+    inner = finish(run._open_child("c", None))
     inner.call(pay)
     lease = run._session.lease
     store.perform(BeginRollback(inner._session.uid, "c", "it failed", False, lease.owner, lease.epoch))

@@ -103,7 +103,7 @@ def test_a_run_that_was_taken_over_is_told_so(caplog: pytest.LogCaptureFixture) 
     heartbeat.keep(lease, lambda: told.append("lost"))
     heartbeat.renew([lease])
     assert (lease.lost, told) == (True, ["lost"])
-    assert "no longer ours" in caplog.text
+    assert "lost run tree" in caplog.text
 
 
 def test_one_run_that_cannot_be_read_does_not_cost_the_others_their_leases() -> None:

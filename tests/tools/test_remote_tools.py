@@ -355,8 +355,8 @@ def test_tools_of_a_file_stand_beside_those_of_the_program(tmp_path: Path, monke
     "text, error, words",
     [
         ('tools = "charge"', BadConfig, "tools is a list of tables"),
-        ('[[tool]]\nname = "charge"', BadConfig, "'tool' is no setting .* did you mean 'tools'"),
-        ('[[rule]]\nneeds = "approval"', BadConfig, "'rule' is no setting .* did you mean 'rules'"),
+        ('[[tool]]\nname = "charge"', BadConfig, "'tool' is not a setting .* did you mean 'tools'"),
+        ('[[rule]]\nneeds = "approval"', BadConfig, "'rule' is not a setting .* did you mean 'rules'"),
         ("tools = [1]", BadConfig, "tool 1 is 1, which is no table"),
         ('[[tools]]\nkind = "read"', BadConfig, "tool 1 has no name"),
         ('[[tools]]\nname = "a"\nkid = "read"', BadConfig, "did you mean 'kind'"),

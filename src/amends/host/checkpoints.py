@@ -1,7 +1,8 @@
-"""Checkpoints, written beside the runs of a process and not in their way: one thread per runtime, when there is news.
+"""Checkpoints and the anchor: when a process writes them, and the file outside the ledger that holds the newest.
 
-No call and no run waits for it, unless ``checkpoint=0`` says so. Whoever dies before it has written leaves that to the
-next process: what is in the ledger is behind the next checkpoint, whoever writes it.
+One thread per runtime writes a checkpoint when there is news. No call and no run waits for it, unless ``checkpoint=0``.
+If a process dies before it has written, the next process does: a checkpoint covers everything in the ledger, whoever
+wrote it. What a checkpoint is stands in ``engine/checkpoints.py``.
 """
 
 from __future__ import annotations
@@ -34,21 +35,22 @@ if TYPE_CHECKING:
     from amends.signing import AuditKey
 
 
-# ---- A mark outside the ledger: the newest approval that was used up, and the newest checkpoint of its ow
+# ---- The anchor
 
-# A ledger that does not have them was put back. Without the one, yesterday's copy would offer its approvals once more,
-# for calls that have been made; without the other, nobody could tell it from a ledger in which nothing happened today.
+# The anchor is a mark outside the ledger: the newest approval that was consumed, and the newest checkpoint. A ledger that
+# does not have both was restored from a copy. Without the first, yesterday's copy would offer approvals again, for calls
+# that were made. Without the second, the copy would look like a ledger in which nothing happened today.
 
 
 NO_MARK: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
-"""What a file raises that holds something else."""
+"""What reading a file raises that is no anchor."""
 BYTES_MAX: Final = 4_096
-"""A mark is a line; a larger file is not ours."""
+"""A mark is one line; a larger file is no anchor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The place in the ledger's record up to which approvals were used up, the approval that was, and a checkpoint."""
+    """The last event that consumed an approval, that approval, and the newest checkpoint."""
 
     seq: int
     approval: str = ""
@@ -56,7 +58,7 @@ class Mark:
 
 
 def moved_to(known: Mark | None, newest: Anchored) -> Mark | None:
-    """The mark with this checkpoint, or itself where it knows a later one; None: what it knows is another ledger's."""
+    """Return the mark with this checkpoint, or ``known`` if it has a later one; None if it has another ledger's."""
     kept = None if known is None else known.checkpoint
     if kept is None or known is None:
         return Mark(0 if known is None else known.seq, "" if known is None else known.approval, newest)
@@ -66,16 +68,16 @@ def moved_to(known: Mark | None, newest: Anchored) -> Mark | None:
 
 
 class Anchor:
-    """One file; written whole or not at all, and never backwards but by a person's word."""
+    """One file, replaced atomically. It never moves backwards, except by ``reset``, which a person asks for."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
         self.is_held = False
-        """Whether this process has found the ledger to have the checkpoint: it is asked for once."""
+        """Whether this process has checked that the ledger has the checkpoint; that is done once."""
 
     def read(self) -> Mark | None:
-        """The mark; None: nothing was ever used up, and there is no checkpoint."""
+        """Return the mark; None if no approval was ever consumed and there is no checkpoint."""
         try:
             with self.path.open("rb") as file:
                 said = json.loads(file.read(BYTES_MAX))
@@ -86,18 +88,18 @@ class Anchor:
         except (OSError, *NO_MARK) as error:
             raise LedgerUnavailable(
                 f"the ledger's anchor {self.path} cannot be read: {error}",
-                hint="put it back, or look at the ledger and call rt.reconcile_restore(by=..., why=...)",
+                hint="restore the file, or check the ledger and call rt.reconcile_restore(by=..., why=...)",
             ) from error
 
     def keep(self, seq: int, approval: str) -> None:
-        """The mark is at least here when this returns, on the disk."""
+        """Move the mark at least to this event; it is on disk when this returns."""
         with self._alone():
             known = self.read()
-            if known is None or known.seq < seq:  # two who start at once may come here in either order
+            if known is None or known.seq < seq:  # two concurrent calls may arrive in either order
                 self._write(Mark(seq, approval, None if known is None else known.checkpoint))
 
     def keep_checkpoint(self, newest: Anchored) -> bool:
-        """The mark's checkpoint is at least this one when this returns, on the disk; false: it is another ledger's."""
+        """Move the mark at least to this checkpoint, on disk; return False if the anchor belongs to another ledger."""
         with self._alone():
             known = self.read()
             moved = moved_to(known, newest)
@@ -106,14 +108,14 @@ class Anchor:
                     self._write(moved)
                 except LedgerUnavailable as error:
                     raise LedgerUnavailable(
-                        f"checkpoint {newest.n} is in the ledger and cannot be written to its anchor {self.path}:"
+                        f"checkpoint {newest.n} is in the ledger but cannot be written to its anchor {self.path}:"
                         f" {error.__cause__ or error}",
                         hint="make its folder writable, or name another file with anchor=",
                     ) from error
         return moved is not None
 
     def reset(self, seq: int) -> None:
-        """A person has looked: the ledger counts from here on."""
+        """Accept the ledger as it is from this event on, because a person has checked it."""
         with self._alone():
             self._write(Mark(seq))
 
@@ -133,13 +135,13 @@ class Anchor:
                     os.close(folder)
         except OSError as error:
             raise LedgerUnavailable(
-                f"the ledger's anchor {self.path} cannot be written, so nothing that was approved is started: {error}",
+                f"the ledger's anchor {self.path} cannot be written, so no approved call is started: {error}",
                 hint="make its folder writable, or name another file with anchor=",
             ) from error
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Other processes write it too: one after another, where the system has locks for files."""
+        """Exclude other threads, and other processes where the system has file locks."""
         with self._lock, contextlib.ExitStack() as stack:
             with contextlib.suppress(ImportError, OSError):
                 import fcntl
@@ -150,7 +152,7 @@ class Anchor:
 
 
 def read_copy(path: Path) -> Anchored:
-    """The checkpoint in a copy of an anchor, or in a file that holds one as ``Checkpoint.to_dict`` says it."""
+    """Return the checkpoint in a copy of an anchor, or in a file with the JSON of ``Checkpoint.to_dict``."""
     try:
         with path.open("rb") as file:
             said = json.loads(file.read(BYTES_MAX))
@@ -158,7 +160,7 @@ def read_copy(path: Path) -> Anchored:
     except (OSError, *NO_MARK) as error:
         raise UsageError(
             f"{path} holds no checkpoint: {type(error).__name__}: {error}",
-            hint="give a copy of the ledger's .anchor file, or what on_checkpoint= was given, as JSON",
+            hint="give a copy of the ledger's .anchor file, or the checkpoint that on_checkpoint= received, as JSON",
         ) from error
 
 
@@ -168,7 +170,7 @@ def _said(mark: Mark) -> dict[str, Any]:
 
 
 def anchor_of(url: str, said: str | None) -> Anchor | None:
-    """The anchor of a ledger: beside a file, or where it is said; None: it has none."""
+    """Return the anchor of a ledger: at ``said``, else beside a SQLite file; None if it has none."""
     if said:
         return Anchor(Path(said).absolute())
     if not url.startswith("sqlite:///"):
@@ -177,22 +179,19 @@ def anchor_of(url: str, said: str | None) -> Anchor | None:
     return Anchor(path.with_name(f"{path.name}.anchor"))
 
 
-# ---- Checkpoints, written beside the runs of a process and not in their way: one thread per runtime, when
-
-# No call and no run waits for it, unless ``checkpoint=0`` says so. Whoever dies before it has written leaves that to the
-# next process: what is in the ledger is behind the next checkpoint, whoever writes it.
+# ---- The thread that writes checkpoints
 
 
 log = visible_log("amends")
 
 CLOSE_S_MAX: Final = 5.0
-"""So long does closing wait for the last checkpoint: a ledger that does not answer must not keep a program."""
+"""How long closing waits for the last checkpoint: a ledger that does not answer must not keep a program from ending."""
 OFF: Final = "off"
 
 Told = Callable[[Checkpoint], object]
 
 _left: weakref.WeakSet[Checkpointer] = weakref.WeakSet()
-"""Those that may still have something to write when the program ends."""
+"""Checkpointers that may still have something to write when the program ends."""
 
 
 class Checkpointer:
@@ -202,21 +201,21 @@ class Checkpointer:
         self, store: Store, settings: dict[str, Setting], *, anchor: Anchor | None, hook: Told | None = None
     ) -> None:  # fmt: skip
         if inspect.iscoroutinefunction(hook):
-            raise UsageError("on_checkpoint= is a plain function of one checkpoint: a thread calls it")
+            raise UsageError("on_checkpoint= must be a plain function of one checkpoint: a thread calls it")
         self._store, self._anchor, self._hook = store, anchor, hook
         self._key_text: str = settings["audit_key"].value or ""
         self._key: AuditKey | None = None
         if self._key_text:
-            from amends.signing import check_key  # here: few sign
+            from amends.signing import check_key  # here: few programs sign
 
             check_key(self._key_text)
             settings["audit_key"] = Setting("(set)", settings["audit_key"].origin)  # settings are printed
         said = settings["checkpoint"]
-        # A ledger in memory is gone with its process: who wants checkpoints of it says so.
+        # A ledger in memory ends with its process, so it has checkpoints only if they are configured.
         idle = store.url == "memory:" and said.origin == "default" and hook is None and not self._key_text
         self.every_s: float | None = None if said.value == OFF or idle else said.value
         self.beats = True
-        """Whether a thread may write: not in virtual time."""
+        """Whether a thread may write; False in virtual time."""
         self._changed = threading.Condition()
         self._writing = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -226,7 +225,7 @@ class Checkpointer:
         self._pid = os.getpid()
 
     def ready(self) -> None:
-        """The key is read, if there is one. Raises ``BadConfig``."""
+        """Read the signing key, if there is one. Raise ``BadConfig`` if that fails."""
         if self._key_text and self._key is None:
             from amends.signing import load_key
 
@@ -234,13 +233,12 @@ class Checkpointer:
 
     @property
     def key(self) -> AuditKey | None:
-        """What checkpoints are signed with; None: nothing, or the ledger was not opened yet."""
+        """The key that signs checkpoints; None if there is none, or if the ledger is not open yet."""
         return self._key
 
-    # ---- now ------------------------------------------------------------------------------
 
     def write(self) -> Checkpoint | None:
-        """Everything in the ledger is behind a checkpoint; the newest one. None: nothing ever happened in it."""
+        """Write a checkpoint over everything in the ledger and return the newest one; None for an empty ledger."""
         self.ready()
         self._be_here()
         with self._writing:
@@ -250,10 +248,10 @@ class Checkpointer:
             done: Written = run_flow(flow, self._perform)
             self._last = process.mono()
         if done.behind:
-            assert done.newest is not None, "only what is there is held against its anchor"
+            assert done.newest is not None, "only an existing checkpoint is compared with the anchor"
             self._complain(
-                f"checkpoint {done.newest.n} is not anchored: the anchor knows another one, which this ledger does not"
-                " have; amends audit verify says more"
+                f"checkpoint {done.newest.n} is not anchored: the anchor has a checkpoint that is not in this ledger;"
+                " run amends audit verify"
             )
         else:
             self._complained = False
@@ -262,7 +260,7 @@ class Checkpointer:
         return None if done.newest is None else done.newest.told()
 
     def _be_here(self) -> None:
-        """A forked child has none of its parent's threads, and whatever they held locked stays so for ever."""
+        """Start afresh in a forked child: it has no thread of its parent, and locks that they held stay locked."""
         if self._pid != os.getpid():
             self._pid, self._pending, self._thread, self._last = os.getpid(), False, None, None
             self._changed, self._writing = threading.Condition(), threading.Lock()
@@ -279,15 +277,14 @@ class Checkpointer:
         if self._hook is not None:
             try:
                 self._hook(checkpoint)
-            except Exception:  # whatever it was: the next one says all that this one did
+            except Exception:  # the next checkpoint covers all that this one does
                 log.exception("on_checkpoint failed for checkpoint %d", checkpoint.n)
 
-    # ---- in its own time ------------------------------------------------------------------
 
     def left(self, run_id: str, *, quiet: bool) -> None:
-        """A run has been left. With ``checkpoint=0`` its checkpoint is written when this returns, else soon.
+        """Note that a run has been left: write its checkpoint now with ``checkpoint=0``, else soon.
 
-        ``quiet``: something else is on its way to the caller, and is not to be hidden by what this has to say.
+        ``quiet``: log a failure instead of raising it, so that it does not hide another error.
         """
         if self.every_s != 0:
             self.wake()
@@ -295,16 +292,16 @@ class Checkpointer:
         try:
             self.write()
         except LedgerError as error:
-            words = f"run {run_id} has ended; what is not written is its checkpoint: {error}"
+            words = f"run {run_id} has ended, but its checkpoint could not be written: {error}"
             if quiet:
-                log.error("%s", words)  # noqa: TRY400 (said in words; nobody is helped by our lines)
+                log.error("%s", words)  # noqa: TRY400 (our traceback helps nobody)
                 return
             raise LedgerUnavailable(
-                words, hint="amends audit checkpoint writes it; so does the next run that ends"
+                words, hint="amends audit checkpoint writes it, and so does the next run that ends"
             ) from error
 
     def wake(self) -> None:
-        """There is news: a checkpoint is written within the time that is set."""
+        """Have a checkpoint written within the configured time."""
         if self.every_s is None or not self.beats:
             return
         self._be_here()
@@ -318,27 +315,27 @@ class Checkpointer:
         _left.add(self)
 
     def beat(self) -> None:
-        """A worker comes by: what others left is behind a checkpoint too. Raises nothing."""
+        """Write a checkpoint if one is due, for what other processes left; a worker calls this. Raise nothing."""
         due = self.every_s is not None and (self._last is None or process.mono() >= self._last + self.every_s)
         if due:
             self._try()
 
     def close(self, *, wait_s: float = CLOSE_S_MAX) -> None:
-        """What is new is behind a checkpoint, if the ledger answers in time; the thread has ended."""
+        """Write what is new if the ledger answers in time, and end the thread."""
         self.stop()
         thread = self._thread
         if thread is not None and self._pid == os.getpid() and thread is not threading.current_thread():
             thread.join(timeout=wait_s)
 
     def stop(self) -> None:
-        """The thread writes what is new and ends; nobody waits for it."""
+        """Have the thread write what is new and end, without waiting for it."""
         if self._pid == os.getpid():
             with self._changed:
                 self._closed = True
                 self._changed.notify_all()
 
     def _loop(self) -> None:
-        assert self.every_s is not None, "what is off is never woken"
+        assert self.every_s is not None, "a checkpointer that is off is never woken"
         while True:
             with self._changed:
                 since = self._last
@@ -358,27 +355,27 @@ class Checkpointer:
     def _try(self) -> bool:
         try:
             self.write()
-        except Exception as error:  # whatever it was: nobody's run is the worse for it
+        except Exception as error:  # no run is affected by it
             is_known = isinstance(error, LedgerError)
             self._complain(f"no checkpoint could be written: {error}", None if is_known else error)
             return False
         return True
 
     def _complain(self, words: str, error: Exception | None = None) -> None:
-        """Once until it works again: a thread that says it every few seconds is not read."""
+        """Log once until it works again: nobody reads a message that comes every few seconds."""
         if not self._complained:
             self._complained = True
             log.warning("%s", words, exc_info=error)
 
 
 def _name_of(store: Store) -> str:
-    """The ledger's own name, or one that is made up where it has none."""
+    """Return the ledger's own name, or a new one if it has none."""
     return (store.schema().ledger if isinstance(store, Migrating) else "") or process.new_id("ldg")
 
 
 @atexit.register
 def _at_exit() -> None:
-    """Many a program never closes its runtime: what it did is behind a checkpoint all the same."""
+    """Write the last checkpoints: many programs never close their runtime."""
     until = process.mono() + CLOSE_S_MAX
     waiting = [one for one in _left if one._pending]
     for one in waiting:

@@ -17,11 +17,11 @@ log = visible_log("amends")
 
 BEATS_PER_LEASE: Final = 3
 LOOKS_PER_LEASE: Final = 30
-"""So often is asked again, between two beats, for a lease that nothing was learned of."""
+"""How often per lease a renewal without an answer is tried again, between two beats."""
 
 
 class Heartbeat:
-    """Keeps leases alive while their runs are open, and tells a run that has lost its own."""
+    """Renews leases while their runs are open, and marks a lease as lost when another owner has the run."""
 
     def __init__(
         self,
@@ -40,29 +40,29 @@ class Heartbeat:
         self._pid = os.getpid()
 
     def keep(self, lease: Lease, on_lost: Callable[[], Any] | None = None) -> None:
-        """Renew this lease until it is forgotten."""
+        """Renew this lease until ``forget``; call ``on_lost`` if it is lost."""
         if self._pid != os.getpid():
-            # A forked child owns nothing of its parent's: if it renewed those leases, nobody could recover them.
+            # A forked child owns no run of its parent. If it renewed those leases, nobody could recover the runs.
             self._pid, self._leases, self._thread = os.getpid(), {}, None
             self._changed = threading.Condition()
         with self._changed:
             self._leases[lease.root] = (lease, on_lost)
             if not self._beats:
-                return  # virtual time: whoever moves the clock renews
+                return  # virtual time: the simulation renews when it moves the clock
             if self._thread is None or not self._thread.is_alive():
                 self._closed = False
                 self._thread = threading.Thread(target=self._beat, name="amends-heartbeat", daemon=True)
                 self._thread.start()
 
     def forget(self, lease: Lease) -> None:
-        """The run has been given back."""
+        """Stop renewing: the run was released."""
         with self._changed:
             kept = self._leases.get(lease.root)
             if kept is not None and kept[0] is lease:
                 del self._leases[lease.root]
 
     def close(self) -> None:
-        """Stop the thread; leases that are still kept run out."""
+        """Stop the thread; leases that are still held expire."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -77,7 +77,7 @@ class Heartbeat:
             is_beat = not left or since + soon >= period
             pause = period - since if is_beat else soon
             with self._changed:
-                # Looked at before the wait too: a runtime may be closed before its thread came this far.
+                # wait_for also checks before it waits: a runtime may be closed before its thread gets here.
                 self._changed.wait_for(lambda: self._closed, pause)
                 if self._closed or not self._leases:
                     self._thread = None
@@ -86,22 +86,24 @@ class Heartbeat:
             left = self.renew(self.kept(), stuck=left) if is_beat else self.renew(left, again=True)
 
     def kept(self) -> list[Lease]:
-        """The leases that are kept now."""
+        """Return the leases that are renewed now."""
         with self._changed:
             return [lease for lease, _ in self._leases.values()]
 
     def renew(self, leases: list[Lease], *, again: bool = False, stuck: Collection[Lease] = ()) -> list[Lease]:
-        """Renew these now; those that nothing was learned of. An unreachable ledger is not a lost lease: the monotonic
-        clock ends it in time. ``again``: it was said already that they are late; ``stuck``: they are, for a whole beat.
+        """Renew these leases now; return those without an answer.
+
+        An unreachable ledger is not a lost lease: the monotonic clock ends the lease in time. ``again``: it was logged
+        already that these are late. ``stuck``: leases that had no answer for a whole beat.
         """
-        # What the caller's own transaction keeps locked nobody else can have meanwhile; on SQLite all would wait for it.
+        # Nobody else can take a run while the caller's own transaction locks it; on SQLite a renewal would wait for it.
         left = [lease for lease in leases if lease.rides is not None and lease.rides.are_open()]
         free = [lease for lease in leases if not any(lease is one for one in left)]
         for owner in {lease.owner for lease in free}:
             mine = [lease for lease in free if lease.owner == owner]
             try:
                 left += self._renew_some(mine, owner)
-            except Exception as error:  # whatever it was: a heart that stops for good loses every run of this process
+            except Exception as error:  # whatever it is: a heartbeat that stops loses every run of this process
                 left += self._renew_each(mine, owner, error, again=again)
         for lease in left:
             if any(lease is one for one in stuck):
@@ -124,7 +126,7 @@ class Heartbeat:
         return busy
 
     def _renew_each(self, mine: list[Lease], owner: str, error: Exception, *, again: bool) -> list[Lease]:
-        """A batch failed. Where the ledger answers, the fault may be one run's: it must not cost the others theirs."""
+        """Renew one by one after a batch failed: if the ledger answers, one bad run must not cost the others their leases."""
         left: list[Lease] = []
         if len(mine) == 1 or isinstance(error, LedgerUnavailable):
             left = mine
@@ -145,12 +147,12 @@ class Heartbeat:
         with self._changed:
             kept = self._leases.get(lease.root)
             if kept is None or kept[0] is not lease:
-                return  # given back while we asked, and perhaps opened again
+                return  # released during the renewal, and perhaps opened again
             del self._leases[lease.root]
         lease.lost = True
-        if given_back:  # by this process, which forgets it in a moment
-            log.debug("run tree %s ended or was let go while its lease was renewed", lease.root)
+        if given_back:  # by this process, which calls forget() in a moment
+            log.debug("run tree %s ended or was released while its lease was renewed", lease.root)
         else:
-            log.warning("run tree %s is no longer ours: it was taken over, or a person ended it", lease.root)
+            log.warning("this process lost run tree %s: it was taken over, or a person ended it", lease.root)
         if kept[1] is not None:
             kept[1]()

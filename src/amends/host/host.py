@@ -1,4 +1,4 @@
-"""What the runtimes of both colours share: the ledger, the tools, who we are. No IO until first used."""
+"""The host: what the runtimes of both colours share in one process (ledger, tools, settings, owner). No IO until first used."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ class Host:
         self.anchor = anchor_of(self.store.url, self.value("anchor"))
         self.checkpointer = Checkpointer(self.store, self.settings, anchor=self.anchor, hook=on_checkpoint)
         self.warnings: tuple[str, ...] = ()
-        """What is odd about rules, budgets and tools, and may yet be meant: each was logged."""
+        """Suspicious but valid rules, budgets and tools; each was logged."""
         self.tools: list[object] = [*tools, *self._tables()]
         self.bodies: dict[str, Callable[..., Any]] = {}
-        """How this process reaches tools that live elsewhere."""
+        """Bodies of tools that live in another program, and that this process can reach."""
         self.specs: dict[str, Spec] = self._checked(self.tools)
         self.agents: dict[str, Callable[[Any], object]] = {}
         self.live = Live(self.store)
         self.heartbeat = Heartbeat(self.store.perform, self.lease_s)
         self.new_id: Callable[[str], str] = process.new_id
-        # Asked when it is needed: tools may be added, and a simulation has ids of its own.
+        # Functions, because tools may be added later, and a simulation has its own ids.
         self.notices = Notices(hook, self.settings, lambda: self.specs, lambda: self.new_id, self.redactor)
         self._opened = False
         self._pid = 0
@@ -80,11 +80,11 @@ class Host:
         self._lock = threading.Lock()
 
     def value(self, name: str) -> Any:
-        """One setting's value."""
+        """Return the value of one setting."""
         return self.settings[name].value
 
     def _set(self, name: str) -> float | None:
-        """A number of seconds, where somebody has set it."""
+        """Return a number of seconds if it was set; None for the default."""
         setting = self.settings[name]
         return None if setting.origin == "default" else float(setting.value)
 
@@ -93,7 +93,7 @@ class Host:
         return [declared_in(table, said.origin) for table in said.value]
 
     def add(self, tools: Iterable[object]) -> None:
-        """Declare more tools; all or none."""
+        """Declare more tools, all of them or none."""
         more = [*self.tools, *tools]
         self.specs = self._checked(more)
         if self._opened:
@@ -101,7 +101,7 @@ class Host:
         self.tools = more
 
     def reach(self, bodies: Mapping[str, Callable[..., Any]]) -> None:
-        """Give declared tools that live elsewhere their bodies; runs that are open have them too."""
+        """Give bodies to declared tools that live elsewhere; runs that are open get them too."""
         new = {
             name: fn
             for name, fn in bodies.items()
@@ -111,7 +111,7 @@ class Host:
             return
         with self._lock:
             self.bodies |= new
-            self.specs |= self._checked(self.tools)  # in place: sessions hold this very table
+            self.specs |= self._checked(self.tools)  # in place: sessions refer to this dict
 
     def _checked(self, tools: list[object]) -> dict[str, Spec]:
         specs = specs_of(tools, order=self.order, redact=self.redactor.hidden, bodies=self.bodies)
@@ -133,7 +133,7 @@ class Host:
         check_agents(self.rules, known, origin=self.settings["rules"].origin)
 
     def _warn(self, found: Sequence[str]) -> None:
-        """Keep what is odd about rules and budgets for ``doctor``, and log what was not logged before."""
+        """Keep warnings about rules and budgets for ``doctor``, and log the new ones."""
         for text in found:
             if text not in self.warnings:
                 log.warning("%s", text)
@@ -141,38 +141,41 @@ class Host:
 
     @property
     def doable(self) -> frozenset[str]:
-        """The tools whose calls this process can take back, or nobody can."""
+        """The tools that this process can roll back: their compensation is here, or they have none anywhere."""
         return frozenset(name for name, spec in self.specs.items() if is_undoable_here(spec))
 
     def be(self, owner: str) -> None:
-        """Act as this owner: a simulated process."""
+        """Act as this owner; for simulated processes."""
         self._pid, self._owner = os.getpid(), owner
 
     @property
     def owner(self) -> str:
-        """This process as the ledger names it; a forked child is another owner."""
+        """The name of this process in the ledger; a forked child is another owner."""
         if self._pid != os.getpid():
             self._pid, self._owner = os.getpid(), process.owner_name()
         return self._owner
 
     @property
     def hides(self) -> bool:
-        """Whether a tool, or the runtime, hides something."""
+        """Whether a tool or the runtime redacts something."""
         return self.hiding.hides
 
     @property
     def is_open(self) -> bool:
-        """Whether the ledger has been opened by this runtime."""
+        """Whether this runtime has opened the ledger."""
         return self._opened
 
     def ready(self, *, run_id: str | None = None) -> None:
-        """Open the ledger on first use; says so loudly when it made a new one."""
+        """Open the ledger on first use, and log it if a new ledger was created.
+
+        ``run_id``: the run that the caller named; then a new ledger is a warning.
+        """
         if self._opened:
             return
         with self._lock:  # opening twice is harmless: the store is idempotent
             made = self.store.open(create=bool(self.value("create")))
             if made and self.store.url != "memory:":
-                # Somebody who names a run may have expected to resume one.
+                # A caller who names a run may have expected to resume it.
                 level = logging.WARNING if run_id is not None else logging.INFO
                 log.log(level, "created a new ledger at %s", self.store.url)
             self.hiding.ready()
@@ -180,22 +183,22 @@ class Host:
             self._opened = True
 
     def close(self) -> None:
-        """Give everything back; runs that are still open are recovered by their policy."""
+        """Release everything; runs that are still open are recovered by their policy."""
         self.heartbeat.close()
         self.checkpointer.close()
         self.store.close()
         self._opened = False
 
-    # ---- building what flows need ---------------------------------------------------------
+    # ---- What flows need
 
     def spec_for(self, declared: Declaration) -> Spec:
-        """The checked form of a tool that is called directly."""
+        """Return the checked declaration of a tool that is called directly."""
         spec = self.specs.get(declared.name)
         if spec is None:
             raise UnknownTool(declared.name, known=sorted(self.specs))
         if declared.fn is not None and spec.fn is not declared.fn:
             raise BadDeclaration(
-                f"{declared.name} was declared again after the runtime was built; this call is of another function",
+                f"{declared.name} was declared again after the runtime was built; this call is to another function",
                 tool=declared.name,
                 where=declared.where,
                 hint="build the runtime again, after the last declaration",
@@ -203,34 +206,34 @@ class Host:
         return spec
 
     def named(self, tool: str) -> Spec:
-        """The tool of this name."""
+        """Return the tool of this name; raise ``UnknownTool`` if there is none."""
         spec = self.find(tool)
         if spec is None:
             raise UnknownTool(tool, known=sorted(self.specs))
         return spec
 
     def find(self, tool: str) -> Spec | None:
-        """The tool of this name, or of this name as a model is told it; None: nobody has declared one."""
+        """Return the tool of this name, as declared or as models are told it; None if none is declared."""
         found = self.specs.get(tool)
         if found is None:
             found = next((spec for name, spec in self.specs.items() if name_for_models(name) == tool), None)
         return found
 
     def may_repeat(self, spec: Spec | None) -> bool:
-        """Whether a model's ``again_because`` is honoured for this tool; None: one that nobody declared."""
+        """Return whether a model's ``again_because`` is honoured for this tool; None is an undeclared tool."""
         return self.repeats and (spec is None or spec.may_repeat)
 
     def offers(self, wanted: bool | None) -> bool:
-        """Whether ``again_because`` is offered where this was asked for; raises where it would not be honoured."""
+        """Return whether to offer ``again_because``; raise if it was ``wanted`` and would not be honoured."""
         if wanted and not self.repeats:
             raise UsageError(
-                "repeats=True offers again_because to a model, and this runtime does not honour it",
-                hint="say Runtime(repeats=True), AMENDS_REPEATS=true, or repeats = true in amends.toml",
+                "repeats=True offers again_because to a model, but this runtime does not honour it",
+                hint="set Runtime(repeats=True), AMENDS_REPEATS=true, or repeats = true in amends.toml",
             )
         return self.repeats if wanted is None else wanted
 
     def opening(self, view: View, id: str | None, input: object, options: Mapping[str, Any]) -> Opening:
-        """What the caller said about a run, written down."""
+        """Return the request to open a run, from what the caller said about it."""
         tenant = view.within(options.get("tenant")) or ""
         said = input_said(self.redactor, tenant, input)
         agent = options.get("agent") or view.agent
@@ -277,9 +280,10 @@ class Host:
         said: tuple[float | None, float | None] = (None, None),
         given: object = None,
     ) -> Session:
-        """An opened root run as the engine sees it; ``given``: the input that its caller has in hand.
+        """Return the session of an open root run: the run as the engine sees it.
 
-        ``said``: ``wait`` and ``wait_approval`` of this run, where its caller has set them.
+        ``said``: ``wait`` and ``wait_approval``, if the caller set them for this run. ``given``: the input as the
+        caller passed it, before redaction.
         """
         wait, yes = said
         return Session(
@@ -314,23 +318,23 @@ class Host:
         )
 
     def roles_of(self, person: str) -> tuple[str, ...]:
-        """The roles that this runtime knows somebody by."""
+        """Return the roles of a person in this runtime."""
         named = person.strip().casefold()
         return tuple(role for role, people in self.approvers.items() if named in people)
 
     def forget(self) -> None:
-        """Be another process: one that knows nothing of what was hidden."""
+        """Forget all redacted values, as another process would not know them; for tests."""
         self._memories.clear()
 
     def reader(self, row: RunRow | None = None, *, root: str = "") -> Session:
-        """A session that can only read: for reports of runs that are not ours; ``root``: of the tree that it reads."""
+        """Return a read-only session, for reports of runs of other owners; ``root``: the tree that it reads."""
         lease = Lease(root if row is None else row.root, "", -1, self.lease_s, 0.0, lost=True)
         empty = RunRow(uid="", id="", tenant="", generation=1, root=root, parent="", state="open", created_at=0.0)
         return self.session(empty if row is None else row, lease, resumed=False)
 
 
 class View:
-    """For whom a runtime acts: tenant, agent, principal."""
+    """The tenant, agent and principal that a runtime acts for."""
 
     __slots__ = ("agent", "principal", "tenant")
 
@@ -338,21 +342,21 @@ class View:
         self.tenant, self.agent, self.principal = tenant, agent, principal
 
     def narrowed(self, tenant: str | None, agent: str | None, principal: str | None) -> View:
-        """The same, for these where they are given."""
+        """Return this view with the given values in place of its own."""
         return View(self.within(tenant), agent or self.agent, principal or self.principal)
 
     def within(self, tenant: str | None) -> str | None:
-        """The tenant to act for; a view of one tenant cannot be turned into one of another."""
+        """Return the tenant to act for; raise if this view belongs to another tenant."""
         if tenant and self.tenant and tenant != self.tenant:
             raise UsageError(
                 f"this runtime acts for tenant {self.tenant!r} and cannot act for {tenant!r}",
-                hint="take the other view from the runtime that has no tenant",
+                hint="make the other view from the runtime that has no tenant",
             )
         return tenant or self.tenant
 
 
 def run_id_of(id: Any) -> str:
-    """The id, if it can be one of a run."""
+    """Return ``id`` if it is a valid run id, else raise ``UsageError``."""
     if not isinstance(id, str) or not id or len(id) > 512:
         raise UsageError(f"a run id is a text of 1 to 512 characters, not {str(id)[:40]!r}")
     return id
@@ -365,21 +369,21 @@ def _tags(tags: Sequence[str]) -> list[str]:
 
 
 def refuse_nested(what: str) -> None:
-    """A run inside a run of the same context is a child, and says so."""
+    """Raise ``UsageError`` inside an open run: a run in the same context must be a child."""
     caller = open_caller_here()
     if caller is not None:
         inner = getattr(caller, "id", "?")
         raise UsageError(
-            f"{what} inside run {inner}: it would be neither part of it nor safe from it",
+            f"{what} inside run {inner}: it would not be part of that run, and not independent of it either",
             hint="use run.child() for work that belongs to this run, or leave the block first",
         )
 
 
 def is_settled(row: RunRow) -> bool:
-    """Whether a run that was opened again owes its caller nothing: closed, or going forward without it."""
+    """Return whether a reopened run needs nothing more from its caller: it is closed, or has no owner."""
     return row.closed_at is not None or not row.owner
 
 
 def is_over(opened: Opened) -> bool:
-    """Whether the run only answers from its record."""
+    """Return whether the run has ended, so that it only answers from its record."""
     return opened.how == "ended" or opened.run.state in ("committed", "rolled_back", "abandoned")

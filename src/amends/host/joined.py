@@ -1,8 +1,8 @@
-"""Drives a call that rides in the caller's own transaction, in both colours.
+"""Run a call inside the caller's own database transaction, in both colours.
 
-Two savepoints: one around the body, so that a body that fails leaves nothing; one around the whole call, so that a
-call that cannot be written down to its end never was. So a rider is never in flight, and a kill leaves no doubt:
-the database undoes what was not committed.
+There are two savepoints: one around the body, so that a body that fails leaves nothing; one around the whole call, so
+that a call that cannot be recorded completely never happened. So a joined call is never in flight, and a kill leaves no
+doubt: the database undoes what was not committed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from amends.engine.joined import joined_call, riding_spec
 from amends.engine.session import Ask, Session, ask_for
 from amends.errors import CannotJoin, WrongColour, note_on, words_of
 from amends.host.host import Host
-from amends.ledger.flow import Flow, run_flow
+from amends.ledger.flow import Flow, run_flow_async
 from amends.ledger.joined import Joined, Joining, Rides
 from amends.ledger.operations import StoreOp
 from amends.ledger.world import Ended, Invoke, ReadClocks
@@ -31,7 +31,7 @@ from amends.tools.tool import Options
 T = TypeVar("T")
 
 KINDS: Final = ("compensatable", "read")
-"""What may ride: a caller who rolls back would take back what cannot be taken back, or has been promised."""
+"""The kinds that may join: a caller who rolls back must not undo a pivot, or a call that was promised."""
 
 _numbers: Final = count(1)
 
@@ -39,19 +39,19 @@ _numbers: Final = count(1)
 def joined_ask(
     host: Host, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any, *, is_async: bool
 ) -> tuple[Ask, Joined]:
-    """The request, and the ledger through its connection; raises ``CannotJoin`` before anything is recorded."""
+    """Return the request, and the ledger through the caller's connection. Raise ``CannotJoin`` before anything is recorded."""
     spec = host.spec_for(declared)
     _check_tool(spec, options)
     if not isinstance(host.store, Joining):
         raise CannotJoin(
-            f"{spec.name}: connection= needs a ledger in the caller's own database, and {host.store.url} is none",
+            f"{spec.name}: connection= needs a ledger in the caller's own database, which {host.store.url} is not",
             tool=spec.name,
             hint="keep the ledger in SQLite, PostgreSQL or MariaDB",
         )
     if spec.is_async != is_async:
         kind = "an async" if is_async else "a blocking"
         raise WrongColour(
-            f"{spec.name} cannot ride in {kind} run: tool, run and connection must have one colour",
+            f"{spec.name} cannot join a transaction in {kind} run: tool, run and connection must have the same colour",
             tool=spec.name,
             hint=f"declare {kind} tool for it",
         )
@@ -60,7 +60,7 @@ def joined_ask(
         raise CannotJoin(
             f"{spec.name}: the connection is {'async' if joined.is_async else 'blocking'}, and the run is not",
             tool=spec.name,
-            hint="tool, run and connection must have one colour",
+            hint="tool, run and connection must have the same colour",
         )
     ask = ask_for(session, spec, spec.bind(args, kwargs), again=options.again, parent=parent_call())
     return replace(ask, spec=riding_spec(spec)), joined
@@ -70,172 +70,115 @@ def _check_tool(spec: Spec, options: Options) -> None:
     if spec.kind not in KINDS or spec.at == "commit":
         what = "is done at commit" if spec.at == "commit" else f"is {spec.kind}"
         raise CannotJoin(
-            f"{spec.name} {what}: only compensatable calls and reads may ride in a transaction of the caller's",
+            f"{spec.name} {what}: only compensatable calls and reads may join a transaction of the caller",
             tool=spec.name,
             hint="call it without connection=, after the transaction",
         )
     if options.timeout is not None or spec.timeout is not None:
         raise CannotJoin(
-            f"{spec.name} has a timeout: past it a body would go on in the background, on the caller's connection",
+            f"{spec.name} has a timeout: after it, the body would continue in the background on the caller's connection",
             tool=spec.name,
-            hint="let the database limit its statements, and leave out timeout=",
+            hint="limit the statements in the database, and leave out timeout=",
         )
 
 
-class Ride:
-    """One call in the caller's transaction."""
+class JoinedCall:
+    """One call in the caller's transaction. With a blocking connection its coroutines never suspend."""
 
     def __init__(self, host: Host, session: Session, ask: Ask, joined: Joined) -> None:
         self._ask, self._joined, self._live, self._lineage = ask, joined, host.live, session.lineage
         self._sealing = host.hiding.sealing
-        self._name = f"amends_call_{next(_numbers)}"
-        self._body = f"{self._name}_body"
+        self._savepoint = f"amends_call_{next(_numbers)}"
+        self._body_savepoint = f"{self._savepoint}_body"
         self._is_written = False
-        """What the flow last asked of the ledger is in the transaction."""
+        """Whether the last operation that the flow asked of the ledger is in the transaction."""
         self.is_over = False
-        """The body has ended the transaction: what became of the call has to be looked up."""
+        """Whether the body has ended the transaction: then the outcome of the call has to be looked up."""
         self._flow: Flow[Done] = joined_call(session, ask, is_undone=joined.is_own)
         lease = session.lease
         if lease.rides is None:
             lease.rides = Rides()
         lease.rides.add(joined)
 
-    # ---- blocking -------------------------------------------------------------------------
+    async def run(self) -> Done:
+        """Do the call. If it raises, either the failure is recorded in the transaction, or the call never happened.
 
-    def run(self) -> Done:
-        """Do the call. What it raises is either recorded in the transaction, or the call never was."""
+        A cancellation is raised when the transaction is in order again.
+        """
         joined = self._joined
         self._live.enter(self._lineage)
         try:
-            joined.run(joined.board(self._name, self._ask.spec.name))
-            done = run_flow(self._flow, self._perform)
+            await self._execute(joined.board(self._savepoint, self._ask.spec.name))
+            done = await run_flow_async(self._flow, self._perform)
         except BaseException as error:
             undone = self._is_to_be_undone(error)
-            with contextlib.suppress(Exception):  # the transaction, or its connection, is gone: and all with it
-                joined.run(joined.back(self._name) if undone else joined.forget(self._name))
+            with contextlib.suppress(Exception):  # the transaction or its connection is gone, and everything with it
+                await self._execute(joined.back(self._savepoint) if undone else joined.forget(self._savepoint))
             raise
         finally:
             self._flow.close()
             self._live.leave(self._lineage)
-        joined.run(joined.forget(self._name))
+        await self._execute(joined.forget(self._savepoint))
         return done
 
-    def _perform(self, op: Any) -> Any:
+    async def _execute(self, flow: Flow[T]) -> T:
+        """Run the statements of a flow on the caller's connection."""
+        joined = self._joined
+        return await _completed(joined.run_async(flow)) if joined.is_async else joined.run(flow)
+
+    async def _perform(self, op: Any) -> Any:
         joined = self._joined
         if isinstance(op, StoreOp):
             self._is_written = False
-            self._seal(op)
-            answer = joined.run(joined.answer(op))
+            if self._sealing is not None:
+                self._sealing.seal(op)
+            answer = await self._execute(joined.answer(op))
             self._is_written = True
             return answer if self._sealing is None else self._sealing.opened(answer)
         if isinstance(op, ReadClocks):
             return process.clocks()
-        assert isinstance(op, Invoke), f"a rider asked for {op!r}"
-        joined.run(joined.mark(self._body))
-        ended = self._invoked(op)
+        assert isinstance(op, Invoke), f"a joined call asked for {op!r}"
+        await self._execute(joined.mark(self._body_savepoint))
+        ended = await self._invoke(op)
         try:
-            joined.run(joined.forget(self._body) if ended.error is None else joined.back(self._body))
+            is_kept = ended.error is None
+            await self._execute(joined.forget(self._body_savepoint) if is_kept else joined.back(self._body_savepoint))
         except Exception as error:
             raise self._lost(ended, error) from error
         return ended
 
-    def _seal(self, op: StoreOp[Any]) -> None:
-        if self._sealing is not None:
-            self._sealing.seal(op)
-
-    def _invoked(self, op: Invoke) -> Ended:
+    async def _invoke(self, op: Invoke) -> Ended:
         self._ask.flight.sent = True
         around = sys.exception()
+        is_async = self._joined.is_async
         try:
-            with inside(op.run, op.call, op.phase, is_async=False):
-                return Ended(op.fn(**op.kwargs))
+            with inside(op.run, op.call, op.phase, is_async=is_async):
+                value = op.fn(**op.kwargs)
+                return Ended(await value if is_async else value)
         except Exception as error:
             return Ended(error=error, around=around)
 
-    # ---- awaited --------------------------------------------------------------------------
-
-    async def run_async(self) -> Done:
-        """The same, awaited. A cancellation comes out when the transaction is in order again."""
-        joined = self._joined
-        self._live.enter(self._lineage)
-        try:
-            await _whole(joined.run_async(joined.board(self._name, self._ask.spec.name)))
-            done = await self._driven()
-        except BaseException as error:
-            undone = self._is_to_be_undone(error)
-            with contextlib.suppress(Exception):
-                await _whole(joined.run_async(joined.back(self._name) if undone else joined.forget(self._name)))
-            raise
-        finally:
-            self._flow.close()
-            self._live.leave(self._lineage)
-        await _whole(joined.run_async(joined.forget(self._name)))
-        return done
-
-    async def _driven(self) -> Done:
-        flow = self._flow
-        try:
-            op = flow.send(None)
-            while True:
-                try:
-                    answer = await self._perform_async(op)
-                except Exception as error:
-                    op = flow.throw(error)
-                else:
-                    op = flow.send(answer)
-        except StopIteration as stop:
-            done: Done = stop.value
-            return done
-
-    async def _perform_async(self, op: Any) -> Any:
-        joined = self._joined
-        if isinstance(op, StoreOp):
-            self._is_written = False
-            self._seal(op)
-            answer = await _whole(joined.run_async(joined.answer(op)))
-            self._is_written = True
-            return answer if self._sealing is None else self._sealing.opened(answer)
-        if isinstance(op, ReadClocks):
-            return process.clocks()
-        assert isinstance(op, Invoke), f"a rider asked for {op!r}"
-        await _whole(joined.run_async(joined.mark(self._body)))
-        self._ask.flight.sent = True
-        around = sys.exception()
-        try:
-            with inside(op.run, op.call, op.phase, is_async=True):
-                ended = Ended(await op.fn(**op.kwargs))
-        except Exception as error:
-            ended = Ended(error=error, around=around)
-        try:
-            ending = joined.forget(self._body) if ended.error is None else joined.back(self._body)
-            await _whole(joined.run_async(ending))
-        except Exception as error:
-            raise self._lost(ended, error) from error
-        return ended
-
-    # ---- when it goes wrong ---------------------------------------------------------------
-
     def _is_to_be_undone(self, error: BaseException) -> bool:
-        """Whether nothing of the call may stay: it was stopped, could not be written down, or is not settled."""
+        """Return whether nothing of the call may stay: it was stopped, could not be recorded, or is not settled."""
         is_settled = self._is_written and self._ask.flight.call is None
         return not is_settled or not isinstance(error, Exception)
 
     def _lost(self, ended: Ended, error: Exception) -> Exception:
-        """The savepoint is gone: the server has undone the transaction, or the body has ended it."""
+        """Return the error for a lost savepoint: the server has undone the transaction, or the body has ended it."""
         if ended.error is not None and self._joined.is_own(ended.error):
-            note_on(ended.error, "amends: the whole transaction is gone with this; the call never was")
+            note_on(ended.error, "amends: this ended the whole transaction, so the call never happened")
             return ended.error
         self.is_over = True
         tool = self._ask.spec.name
         return CannotJoin(
-            f"the body of {tool} ended the caller's transaction, in which its own record is kept ({words_of(error)})",
+            f"the body of {tool} ended the caller's transaction, which holds the record of the call ({words_of(error)})",
             tool=tool,
             hint="leave commit and rollback to the caller; sqlite3's executescript commits too",
         )
 
 
-async def _whole(work: Any) -> Any:
-    """Its outcome, however often this task is cancelled meanwhile; then the cancellation is raised."""
+async def _completed(work: Any) -> Any:
+    """Await ``work`` to its end, even if this task is cancelled meanwhile; then raise the cancellation."""
     running = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not running.done():
@@ -245,6 +188,6 @@ async def _whole(work: Any) -> Any:
             cancelled = stop
     if cancelled is not None:
         if not running.cancelled():
-            running.exception()  # looked at: nobody else will
+            running.exception()  # retrieve it, or asyncio logs that nobody did
         raise cancelled
     return running.result()

@@ -1,4 +1,4 @@
-"""Listings of a ledger, page after page, so that a large one costs no more than what is looked at."""
+"""Filters and listings. A listing is read page by page, so that a large ledger costs no more than what is read."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from amends.ledger.world import ReadClocks
 from amends.model import Call, Event, Lock, Per, RunInfo
 from amends.states import CALL_STATES, RUN_STATES
 
-# ---- The filter grammar of the CLI, the console and the runtime's listings: ``status:in_doubt tool:pay_*
+# ---- Filters
 
-# Words are and-ed, comma-separated values or-ed, ``*`` is a wildcard, ``>`` and ``<`` compare numbers and ages. What
-# stands in double quotes is meant as it is: ``run:"order 7"``.
+# The grammar of the CLI, the console and the runtime's listings: ``status:in_doubt tool:pay_*``. Words are and-ed,
+# comma-separated values or-ed, ``*`` is a wildcard, ``>`` and ``<`` compare numbers and ages. Text in double quotes is
+# taken literally: ``run:"order 7"``.
 
 
 CALL_WORDS: Final = ("tool", "kind", "call", "key", "violation", "args", "cost")
-"""What is said of calls; of a run they hold where one of its calls has them all."""
+"""Fields of calls; a run passes if one of its calls passes all of them."""
 RUN_FIELDS: Final = ("status", "run", "agent", "principal", "tag", "age", *CALL_WORDS)
 CALL_FIELDS: Final = ("status", "run", "agent", "principal", "tag", "age", *CALL_WORDS)
 APPROVAL_FIELDS: Final = (
@@ -55,11 +56,11 @@ CHOICES: Final = {"per": get_args(Per)}
 """Fields of budgets that have only these values."""
 OTHER_NAMES: Final = {"state": "status", "cost": "cost.usd"}
 BELOW: Final = ("args", "cost")
-"""Fields of which a part is named: an argument, a unit."""
+"""Fields with named parts: an argument, a unit."""
 COMPARED: Final = ("age", "at", "args", "cost")
 """Fields that can be compared with ``>`` and ``<``."""
 TIMES: Final = {"age": "write age:<1h or age:>30d", "at": "write at:>=2026-03-01 or at:<2026-03-01T12:30Z"}
-"""Those that can only be compared."""
+"""Fields that can only be compared, each with a hint."""
 COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {">=": ge, "<=": le, ">": gt, "<": lt}
 SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
 _WORD: Final = re.compile(r'(?:[^\s"]|"[^"]*")+')
@@ -68,7 +69,7 @@ _PIECE: Final = re.compile(r'"([^"]*)"|(\*)|([^"*,]+)|(,)')
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One word: what the field must be, or what it is compared with."""
+    """One word of a filter: the values that the field may have, or the bound it is compared with."""
 
     patterns: tuple[re.Pattern[str], ...] = ()
     values: tuple[str, ...] = ()
@@ -77,7 +78,7 @@ class Condition:
     bound: Decimal = Decimal(0)
 
     def takes(self, value: Any) -> bool:
-        """Whether this value passes; nothing passes no condition."""
+        """Return whether this value passes; an empty value never does."""
         if isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping):
             return any(self.takes(one) for one in value)
         if self.compare:
@@ -95,17 +96,17 @@ class Filter:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The states asked for; empty means all. Said twice, what both take; where that is none, nothing passes."""
+        """The states asked for; empty means all. Two words narrow each other; if no state is left, nothing passes."""
         said = [one.values for one in self.words.get("status", ())]
         both = tuple(state for state in said[0] if all(state in one for one in said)) if said else ()
         return both or (said[0] if said else ())
 
     def has(self, *fields: str) -> bool:
-        """Whether one of these fields is asked for."""
+        """Return whether the filter has one of these fields."""
         return any(field.partition(".")[0] in fields for field in self.words)
 
     def takes(self, facts: Mapping[str, Any]) -> bool:
-        """Whether every word about one of these facts holds; words about others are not looked at."""
+        """Return whether every word about one of these facts holds; other words are ignored."""
         return all(
             condition.takes(_fact(facts, field))
             for field, conditions in self.words.items()
@@ -114,7 +115,7 @@ class Filter:
         )
 
     def takes_run(self, row: RunRow) -> bool:
-        """Whether this run passes, as far as its own row tells."""
+        """Return whether this run passes, as far as its own row tells."""
         return self.takes(
             {
                 "status": row.state,
@@ -126,13 +127,13 @@ class Filter:
         )
 
     def takes_call(self, row: CallRow) -> bool:
-        """Whether this call passes, as far as its own row tells."""
+        """Return whether this call passes, as far as its own row tells."""
         return self.takes(
             {"status": row.state, "run": row.run_id, "agent": row.agent, "principal": row.principal}
         ) and self.takes_words(row)
 
     def takes_cost(self, rows: Iterable[CallRow]) -> bool:
-        """Whether these calls together cost what is asked for."""
+        """Return whether the total cost of these calls passes."""
         sums: dict[str, Decimal] = {}
         for row in rows:
             for unit, amount in read_charge(row.cost).totals().items() if row.cost else ():
@@ -140,7 +141,7 @@ class Filter:
         return self.takes({"cost": sums})
 
     def takes_words(self, row: CallRow, *, cost: bool = True) -> bool:
-        """Whether this call has what is said of calls; ``cost``: what it costs alone, too."""
+        """Return whether this call passes the words about calls; ``cost``: including the cost of this call alone."""
         facts: dict[str, Any] = {
             "tool": row.tool,
             "kind": row.kind,
@@ -155,7 +156,7 @@ class Filter:
         return self.takes(facts)
 
     def takes_approval(self, found: Requested) -> bool:
-        """Whether this request passes; one that ran out untouched has expired, whatever its row says."""
+        """Return whether this request for approval passes; one whose time is over is expired, whatever its row says."""
         row = found.approval
         return self.takes(
             {
@@ -174,7 +175,7 @@ class Filter:
         )
 
     def takes_event(self, row: EventRow, now: float) -> bool:
-        """Whether this event passes, as far as its own row tells."""
+        """Return whether this event passes, as far as its own row tells."""
         return self.takes(
             {
                 "status": row.to_state,
@@ -188,7 +189,7 @@ class Filter:
         )
 
     def within(self, now: float) -> tuple[float, float]:
-        """The first and the last moment that it asks for."""
+        """Return the first and the last moment that the filter asks for."""
         first, last = float("-inf"), float("inf")
         for field in ("at", "age"):
             for one in self.words.get(field, ()):
@@ -200,22 +201,22 @@ class Filter:
         return first, last
 
     def takes_tags(self, row: RunRow) -> bool:
-        """Whether the run of a call has the tags."""
+        """Return whether the run of a call has the tags."""
         return self.takes({"tag": _tags(row)})
 
     def takes_age(self, created_at: float, now: float) -> bool:
-        """Whether it is as old as asked for."""
+        """Return whether the age passes."""
         return self.takes({"age": now - created_at})
 
     def is_past(self, created_at: float, now: float) -> bool:
-        """Whether it, and all that is older, is too old: a listing from the newest on ends here."""
+        """Return whether this and everything older is too old, so that a listing from the newest ends here."""
         return any(one.compare.startswith("<") and not one.takes(now - created_at) for one in self.words.get("age", ()))
 
 
 def parse_filter(text: str, fields: tuple[str, ...], states: tuple[str, ...] = ()) -> Filter:
-    """Read a filter; an unknown field or state is an error that names the known ones."""
+    """Parse a filter; raise ``UsageError`` for an unknown field or state, naming the known ones."""
     if text.count('"') % 2:
-        raise UsageError(f"the filter {text!r} has a double quote too many", hint='write run:"order 7"')
+        raise UsageError(f"the filter {text!r} has an unbalanced double quote", hint='write run:"order 7"')
     words: dict[str, tuple[Condition, ...]] = {}
     known = states or (RUN_STATES if fields is RUN_FIELDS else CALL_STATES)
     for word in _WORD.findall(text):
@@ -224,7 +225,7 @@ def parse_filter(text: str, fields: tuple[str, ...], states: tuple[str, ...] = (
         field, dot, below = name.partition(".")
         if not colon or not value.strip(",") or field not in fields or (field in BELOW) != bool(dot and below):
             raise UsageError(
-                f"the filter {word!r} is not understood",
+                f"the filter {word!r} is invalid",
                 hint=f"write field:value; fields are {', '.join(_shown_field(one) for one in fields)}",
             )
         if field == "unit" or field == "cost":  # units have one spelling
@@ -245,13 +246,13 @@ def parse_filter(text: str, fields: tuple[str, ...], states: tuple[str, ...] = (
 
 
 def seconds_in(age: str) -> float | None:
-    """How long "90s", "30m", "12h", "7d" or "2w" is; None where it is no such text."""
+    """Return the seconds in "90s", "30m", "12h", "7d" or "2w"; None for any other text."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", age.strip())
     return None if found is None else float(found[1]) * SECONDS[found[2]]
 
 
 def moment_in(text: str) -> float | None:
-    """When "2026-03-01" (it begins) or "2026-03-01T12:30" is, in UTC where it does not say; None: it is no such text."""
+    """Return the timestamp of "2026-03-01" (its beginning) or "2026-03-01T12:30", by default in UTC; else None."""
     try:
         said = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -285,7 +286,7 @@ def _condition(word: str, field: str, value: str) -> Condition:
 
 
 def _alternatives(value: str) -> list[tuple[list[str], str]]:
-    """Each alternative as the parts of a pattern, and as it was written."""
+    """Return each alternative as the parts of a pattern, and as it was written."""
     found: list[tuple[list[str], str]] = [([], "")]
     for quoted, star, plain, comma in _PIECE.findall(value):
         if comma:
@@ -301,7 +302,7 @@ def _fact(facts: Mapping[str, Any], field: str) -> Any:
     first, *below = field.split(".")
     value = facts[first]
     for name in below:
-        if isinstance(value, Tagged):  # the fields of an object whose class is named
+        if isinstance(value, Tagged):  # the fields of an object that is recorded with its class
             value = value[CLASS][1]
         if isinstance(value, Mapping) and name in value:
             value = value[name]
@@ -337,38 +338,37 @@ def _tags(row: RunRow) -> tuple[str, ...]:
     return tuple(json.loads(row.tags))
 
 
-# ---- Listings of a ledger, page after page, so that a large one costs no more than what is looked at
+# ---- Listings
 
 
 T = TypeVar("T")
 PAGE: Final = 200
 OF_EVENTS: Final = ("tool", "kind", "agent", "principal")
-"""What is asked of the call, or the run, that an event is about."""
+"""Fields that are looked up in the call or the run of an event."""
 KNOWN_RUNS_MAX: Final = 10_000
-"""Runs whose tags are remembered while the calls of a ledger are looked through."""
-
-
+"""How many runs are remembered while a ledger is searched."""
 SLACK_S: Final = 60.0
-"""Transactions of a server may end in another order than their events are numbered in, never so long apart."""
+"""How far the order of times may differ from the order of event numbers: transactions of a server may overlap."""
 
 
 class Narrows(Protocol):
-    """What a filter asks that a row alone does not tell."""
+    """The part of a filter that a row alone does not answer."""
 
     async def rows(self, rows: list[Any]) -> list[Any]:
-        """Those that pass, in their order."""
+        """Return the rows that pass, in their order."""
         ...
 
     def is_over(self, row: Any) -> bool:
-        """Whether what comes after this row cannot pass."""
+        """Return whether nothing after this row can pass."""
         ...
 
 
 class Pages(Generic[T]):
-    """What is left of a listing; each ``read`` is one page of it.
+    """The rest of a listing; each ``read`` is one page of it.
 
-    ``take`` looks at a row alone; ``narrow`` may ask the ledger more about the rows that passed, and say by
-    ``is_over`` that what comes after the last row of a page cannot pass.
+    ``first`` and ``then`` are the operations that read the first page and the page after a row. ``take`` checks a row
+    alone. ``narrow`` may read more from the ledger about the rows that passed, and end the listing by ``is_over``.
+    ``make`` turns a row into what the user gets.
     """
 
     def __init__(
@@ -385,7 +385,7 @@ class Pages(Generic[T]):
         self._narrow = narrow
 
     def read(self) -> Flow[list[T]] | None:
-        """The next page, as a flow; None at the end."""
+        """Return the flow that reads the next page; None at the end."""
         return None if self._next is None else self._read(self._next)
 
     async def _read(self, op: StoreOp[Any]) -> list[T]:
@@ -400,7 +400,7 @@ class Pages(Generic[T]):
 
 
 class Narrow:
-    """What a filter asks that a row alone does not tell: its age, the calls of a run, the tags of a call's run."""
+    """The part of a filter on runs and calls that a row alone does not answer: age, calls of a run, tags of a call's run."""
 
     def __init__(self, wanted: Filter) -> None:
         self._wanted = wanted
@@ -408,14 +408,14 @@ class Narrow:
         self._tagged: dict[str, bool] = {}
 
     async def rows(self, rows: list[Any]) -> list[Any]:
-        """Those that pass, in their order."""
+        """Return the rows that pass, in their order."""
         if self._now is None:
             self._now = (await ReadClocks()).wall
         aged = [row for row in rows if self._wanted.takes_age(row.created_at, self._now)]
         return [row for row in aged if await self._passes(row)]
 
     def is_over(self, row: Any) -> bool:
-        """Whether all that is older than this row is too old."""
+        """Return whether everything older than this row is too old."""
         return self._now is not None and self._wanted.is_past(row.created_at, self._now)
 
     async def _passes(self, row: RunRow | CallRow) -> bool:
@@ -440,7 +440,7 @@ class Narrow:
 
 
 class EventNarrow:
-    """What a filter asks of events: their time, and of which tool, agent and principal their call or run is."""
+    """The part of a filter on events that a row alone does not answer: age, and the tool, agent and principal."""
 
     def __init__(self, wanted: Filter, *, ascends: bool) -> None:
         self._wanted, self._ascends = wanted, ascends
@@ -448,7 +448,7 @@ class EventNarrow:
         self._known: dict[str, dict[str, Any]] = {}
 
     async def rows(self, rows: list[EventRow]) -> list[EventRow]:
-        """Those that pass, in their order."""
+        """Return the rows that pass, in their order."""
         if self._now is None:
             self._now = (await ReadClocks()).wall
         found = [row for row in rows if self._wanted.takes_event(row, self._now)]
@@ -457,7 +457,7 @@ class EventNarrow:
         return [row for row in found if self._wanted.takes(await self._about(row))]
 
     def is_over(self, row: EventRow) -> bool:
-        """Whether all that comes after this event is too new."""
+        """Return whether everything after this event is too new."""
         return self._ascends and self._now is not None and row.at - SLACK_S > self._wanted.within(self._now)[1]
 
     async def _about(self, row: EventRow) -> dict[str, Any]:
@@ -474,7 +474,7 @@ class EventNarrow:
 
 
 def narrowing(wanted: Filter, *fields: str) -> Narrow | None:
-    """What must be asked of the ledger for these fields, and for an age; None: nothing."""
+    """Return what must be read from the ledger for these fields or for an age; None if nothing must."""
     return Narrow(wanted) if wanted.has("age", *fields) else None
 
 
@@ -518,7 +518,7 @@ def locks(_host: Host, view: View) -> Pages[Lock]:
 def event_pages(
     view: View, root: str | None, after: int, wanted: Filter | None = None, *, ascends: bool = True
 ) -> Pages[Event]:
-    """Events, in ledger order; ``ascends``: so that times ascend, too."""
+    """List events in the order of the ledger; ``ascends``: whether times ascend in that order too."""
     tenant = view.tenant or ""
 
     def then(row: Any) -> StoreOp[Any]:
@@ -529,7 +529,7 @@ def event_pages(
 
 
 async def events_of(view: View, run_id: str | None, after: int, text: str) -> Pages[Event]:
-    """The events that pass the filter; begun where its time begins, so that what is older is not looked through."""
+    """List the events that pass the filter, starting where its time begins, so that older ones are not read."""
     wanted = parse_filter(text, EVENT_FIELDS, EVENT_STATES)
     root = None if run_id is None else found(await ReadRun(view.tenant or "", id=run_id), run_id).run.root
     ascends = root is None and not await HasLoaded()
@@ -540,7 +540,7 @@ async def events_of(view: View, run_id: str | None, after: int, text: str) -> Pa
 
 
 async def _before(moment: float) -> int:
-    """A place in the ledger before which everything is older than this: found by halving."""
+    """Return an event number before which everything is older than ``moment``, by binary search."""
     low, high = 0, 1
     while (page := await ReadEvents(None, None, high, 1)) and page[0].at < moment:
         low, high = high, high * 2

@@ -1,4 +1,4 @@
-"""What a ledger itself needs now and then: its schema brought up to date, and what is no longer needed removed."""
+"""Maintenance of a ledger: migrate its schema, remove old payloads, encrypt with a new key."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from amends.host.secrets import Sealing
 
 BATCH_RUNS: Final = 50
-"""Trees that one transaction looks at: whoever waits for the ledger waits no longer than that."""
+"""How many trees one transaction handles, so that others do not wait long for the ledger."""
 RUNS_MAX: Final = 10**9
 PAGE: Final = 200
 TRIES_MAX: Final = 10
-"""How often a row that changes under one's hands is looked at again."""
+"""How often to read a row again that changes at the same time."""
 
 
 def schema(host: Host, _view: View) -> Schema:
@@ -41,19 +41,19 @@ def _migrating(host: Host) -> Migrating:
     if not isinstance(store, Migrating):
         raise UsageError(
             f"the ledger {store.url} has no schema: there is nothing to migrate",
-            hint="a ledger in memory is gone with its process; say which ledger is meant with url",
+            hint="a ledger in memory ends with its process; set url to the ledger that you mean",
         )
     return store
 
 
 def seconds_of(age: float | str | timedelta) -> float:
-    """How old something must be: a timedelta, seconds, or a text like "30d", "12h", "2w"."""
+    """Return an age in seconds, from a timedelta, seconds, or a string like "30d", "12h", "2w"."""
     found = seconds_in(age) if isinstance(age, str) else None
     if found is not None:
         return found
     plain = age.total_seconds() if isinstance(age, timedelta) else age
     if isinstance(plain, bool) or not isinstance(plain, int | float) or not 0 <= plain < float("inf"):
-        raise UsageError(f'older_than is {age!r}; it is a timedelta, seconds, or a text like "30d", "12h", "2w"')
+        raise UsageError(f'older_than is {age!r}; it is a timedelta, seconds, or a string like "30d", "12h", "2w"')
     return float(plain)
 
 
@@ -73,7 +73,7 @@ async def gc(
     age_s, whose = seconds_of(older_than), view.within(tenant)
     most = RUNS_MAX if limit is None else limit
     if most < 1:
-        raise UsageError(f"limit is {limit!r}; it is how many runs may be collected, 1 or more")
+        raise UsageError(f"limit is {limit!r}; it is the largest number of runs to collect, 1 or more")
     runs = calls = freed = 0
     kept: Counter[str] = Counter()
     after: tuple[float, str] | None = None
@@ -104,7 +104,7 @@ def reencrypt(host: Host, _view: View) -> int:
     if sealing is None:
         raise UsageError(
             "this runtime has no keys to encrypt with",
-            hint="give Runtime(encrypt=...) or AMENDS_ENCRYPT the new key, and after it those that the ledger has",
+            hint="set Runtime(encrypt=...) or AMENDS_ENCRYPT to the new key, followed by the keys that the ledger has",
         )
     host.ready()
     perform, count = host.store.perform, 0
@@ -120,7 +120,7 @@ def reencrypt(host: Host, _view: View) -> int:
 
 
 def _rewritten(host: Host, sealing: Sealing, row: RunRow | CallRow) -> int:
-    """Whether this row had to be written; looked at again where it changed meanwhile."""
+    """Encrypt one row with the newest key; return 1 if it had to be written. Try again if it changed meanwhile."""
     is_call = isinstance(row, CallRow)
     about = row.id if isinstance(row, CallRow) else row.uid
     names = sealing.CALLS if is_call else sealing.RUNS
@@ -137,7 +137,7 @@ def _rewritten(host: Host, sealing: Sealing, row: RunRow | CallRow) -> int:
         assert fresh is not None, "no row is ever deleted"
         row = fresh
     raise LedgerUnavailable(
-        f"{about} changes faster than it can be encrypted; nothing of it was lost", hint="run it again"
+        f"{about} changes faster than it can be encrypted; nothing was lost", hint="run it again"
     )
 
 

@@ -1,7 +1,8 @@
-"""Telling people that they are asked: by the process that asked, right after the request is durable, and by workers.
+"""Notices: call the hook ``on_approval_needed`` for requests for approval.
 
-A hook is user code beside the record. Its error is logged and it is called again later; it never fails the call that
-asked, and what is asked stays asked.
+The process that asks calls it right after the request is durable; workers call it for requests that were missed. The
+hook is user code. If it fails, that is logged and it is called again later. It never fails the call that asked, and the
+request stays open.
 """
 
 from __future__ import annotations
@@ -31,15 +32,18 @@ log = visible_log("amends")
 Hook: TypeAlias = Callable[[Approval], object]
 
 HOOK_S_MAX: Final = 20.0
-"""A hook is not waited for longer: whoever asked stands still meanwhile."""
+"""How long a hook may take: the call that asked waits meanwhile."""
 CLAIM_S: Final = 60.0
-"""Whoever tells has the notice to himself for so long: what a hook may take, and room for the ledger."""
+"""How long one process has a notice to itself: the time for the hook, and room for the ledger."""
 RETRY_S: Final = 5.0
 RETRY_S_MAX: Final = 3_600.0
 
 
 class Notices:
-    """How one runtime tells people: its hook, if it has one, and the links that its hook gets."""
+    """The hook of one runtime, if it has one, and the links that the hook gets.
+
+    ``specs`` and ``new_id`` are functions, because tools may be added later, and a simulation has its own ids.
+    """
 
     def __init__(
         self,
@@ -52,58 +56,58 @@ class Notices:
         secret = settings["link_secret"]
         self.hook, self.links = hook, Links(secret.value or "", settings["link_url"].value or "")
         self.links.check()
-        if secret.value:  # settings are printed: of a secret is said that there is one
+        if secret.value:  # settings are printed: of a secret they show only that it is set
             settings["link_secret"] = Setting("(set)", secret.origin)
         self._specs, self._new_id, self._redactor = specs, new_id, redactor
 
     def new_teller(self) -> str:
-        """The name of one claim."""
+        """Return a new id for one claim of a notice."""
         return self._new_id()("tell")
 
     @property
     def tell(self) -> Tell | None:
-        """What tells people of a request at once; None where there is no hook."""
+        """The flow that calls the hook for a request at once; None if there is no hook."""
         return None if self.hook is None else partial(tell_now, self)
 
     def call(self, asked: Requested) -> object:
-        """Call the hook with this request as users see it; only here it has links."""
-        assert self.hook is not None, "only a runtime with a hook tells"
+        """Call the hook with this request as users see it; only here the request has links."""
+        assert self.hook is not None, "only a runtime with a hook gives notice"
         row = asked.approval
         approval = approval_of(row, asked.call, self._specs().get(row.tool), asked.now)
-        # Without the key to show what is asked nobody decides here; people are told of it all the same.
+        # Without the key nobody can read the arguments, so nobody may decide by link; people get the notice anyway.
         links = {} if is_unreadable(approval.call.args) else self.links.of(approval)
         return self.hook(replace(approval, links=links))
 
     def log_failed(self, asked: Requested, error: BaseException, then: str) -> None:
-        """The log says how the hook failed, without what the runtime's patterns hide."""
+        """Log how the hook failed, without what the runtime's patterns redact."""
         words = f"on_approval_needed failed for {asked.approval.id} ({visible(asked.call.tool)}); {then}"
         if not self._redactor.is_wide:
             log_error(log, logging.WARNING, words, error)
             return
         import traceback
 
-        # No exc_info: whoever handles the record would have the exception itself, and all that it says.
+        # No exc_info: a log handler would get the exception itself, with unredacted text.
         log.warning("%s\n%s", words, story(self._redactor.scrub("".join(traceback.format_exception(error)))))
 
     @property
     def is_async(self) -> bool:
-        """Whether the hook is to be awaited."""
+        """Whether the hook must be awaited."""
         return inspect.iscoroutinefunction(self.hook) or inspect.iscoroutinefunction(type(self.hook).__call__)
 
 
 async def tell_now(notices: Notices, asked: ApprovalRow) -> None:
-    """Whoever must be told of this request has been, or will be by somebody else; raises nothing of its own."""
+    """Call the hook for this request if a notice is due; raise nothing, because a worker tries again."""
     if asked.tell_at is None:
         return
     try:
         await tell(notices, asked.id)
     except LedgerError as error:
-        # What was asked for is durable, and so is that somebody is to be told of it: this is no fault of the call.
-        log.warning("%s (%s) could not be told of here: %s", asked.id, visible(asked.tool), error)
+        # The request and its notice are durable, so the call does not fail because of this.
+        log.warning("no notice could be given here for %s (%s): %s", asked.id, visible(asked.tool), error)
 
 
 async def tell_due(notices: Notices, tenant: str | None, limit: int) -> int:
-    """Tell of what nobody was told of in time; how many that were."""
+    """Call the hook for requests whose notice is overdue; return how many notices were given."""
     told = 0
     if notices.hook is None:
         return told
@@ -113,13 +117,13 @@ async def tell_due(notices: Notices, tenant: str | None, limit: int) -> int:
 
 
 async def tell(notices: Notices, approval_id: str) -> bool:
-    """Call the hook with this request, unless somebody else does; whether it was called and came back."""
+    """Call the hook with this request, unless another process does; return whether it was called and succeeded."""
     teller = notices.new_teller()
     asked = await ClaimNotice(approval_id, teller, CLAIM_S)
     if asked is None:
         return False
     ended = await _fire(notices, asked)
-    failed = TimeoutError(f"it did not come back within {HOOK_S_MAX:.0f} s") if ended.in_flight else ended.error
+    failed = TimeoutError(f"it did not return within {HOOK_S_MAX:.0f} s") if ended.in_flight else ended.error
     if failed is None:
         await NoteTold(approval_id, teller)
         return True
@@ -127,7 +131,7 @@ async def tell(notices: Notices, approval_id: str) -> bool:
     retry_s = None if tells >= TELLS_MAX else min(RETRY_S * 2.0 ** (tells - 1), RETRY_S_MAX)
     then = "it is not called again" if retry_s is None else f"it is called again in {retry_s:.0f} s"
     notices.log_failed(asked, failed, then)
-    # Its type only: what a hook's error says may hold the address of a service, which is a secret for many of them.
+    # Only the type of the error: its message may hold the URL of a service, and many such URLs are secrets.
     await NoteTold(approval_id, teller, error=type_name(failed), retry_s=retry_s)
     return False
 

@@ -1,4 +1,4 @@
-"""Dice and new names that a run has of its own: made from the run and their number, so that nothing is written."""
+"""Random generators and UUIDs of a run, derived from the run and a counter, so that nothing has to be recorded."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def dice(session: Session, reader: Reader) -> Random:
-    """The next ones of this run, or of the body that asks."""
-    from random import Random  # here: few runs throw dice
+    """Return the next random generator of this run, or of the body that asks."""
+    from random import Random  # here: few runs need it
 
     return Random(seed_of(session, "random", reader))
 
 
 def new_name(session: Session, reader: Reader) -> UUID:
-    """The next one of this run, or of the body that asks."""
+    """Return the next UUID of this run, or of the body that asks."""
     from uuid import UUID
 
     return UUID(bytes=bytes.fromhex(seed_of(session, "uuid", reader))[:16], version=4)

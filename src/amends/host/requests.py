@@ -1,4 +1,4 @@
-"""Requests in the forms in which they come: a tool called as a function, by a model, by its programmer once."""
+"""Requests for calls, from each source: a tool called as a function, a model, ``run.once``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from amends.tools.tool import BareUse, Options, scope_here
 
 
 def direct_ask(host: Host, session: Session, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Ask:
-    """A tool called as a function."""
+    """Return the request for a tool that is called as a function."""
     spec = host.spec_for(declared)
     bound = spec.bind(args, kwargs)
     return ask_for(session, spec, bound, again=options.again, timeout=options.timeout, parent=parent_call())
@@ -43,7 +43,11 @@ def model_ask(
     again: str | None,
     grp: str = "",
 ) -> Ask:
-    """A tool asked for by a model: a name and JSON. ``again_because`` is the model's word for a deliberate repeat."""
+    """Return the request for a tool that a model asks for by name and JSON.
+
+    ``handler``: the body, if it is not the declared one. ``tool_call_id``: the model's id of the request. ``again``: why
+    it is a deliberate repeat; a model says it as the argument ``again_because``. ``grp``: the group of parallel calls.
+    """
     if handler is not None and host.find(tool) is None:
         return _undeclared_ask(host, session, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
     spec = host.named(tool)
@@ -65,12 +69,12 @@ def model_ask(
 def foreseen_ask(
     host: Host, session: Session, tool: str, args: Mapping[str, Any] | str, *, tool_call_id: str | None
 ) -> Ask:
-    """The same request before it is made: its body is not at hand, and not needed."""
+    """Return the same request without a body, to ask for its approval ahead of time."""
 
-    def nobody(**_: Any) -> None:
-        raise AssertionError("what is only asked about has no body")
+    def no_body(**_: Any) -> None:
+        raise AssertionError("a request for an approval only has no body")
 
-    return model_ask(host, session, tool, args, handler=nobody, tool_call_id=tool_call_id, again=None)
+    return model_ask(host, session, tool, args, handler=no_body, tool_call_id=tool_call_id, again=None)
 
 
 async def test_rules(
@@ -98,7 +102,7 @@ async def test_rules(
 
 
 def turn_asks(host: Host, session: Session, calls: Sequence[ToolCall]) -> list[Ask | Exception]:
-    """What a model asks for in one turn, as one group; where it cannot be asked for, why."""
+    """Return the requests of one turn of a model, as one group; an exception in the place of an invalid request."""
     grp = session.new_id("grp") if len(calls) > 1 else ""
     asks: list[Ask | Exception] = []
     for call in calls:
@@ -117,8 +121,8 @@ def turn_asks(host: Host, session: Session, calls: Sequence[ToolCall]) -> list[A
 def _with_bare_use(
     spec: Spec, bound: Mapping[str, Any], handler: Callable[..., Any], *, is_async: bool | None
 ) -> Callable[..., Any]:
-    """Return the handler with the right to call the tool's own function once: a framework was given it as it is."""
-    assert spec.signature is not None, "whoever may call the tool's own function knows its parameters"
+    """Return the handler with the right to call the tool's own function once, because a framework calls that function."""
+    assert spec.signature is not None, "a tool whose own function may be called has a signature"
     shape = spec.signature.shape
     asked = canonical(dict(bound), path="args", shape=shape)  # before the handler can change a value
 
@@ -126,11 +130,11 @@ def _with_bare_use(
         try:
             return canonical(dict(spec.bind(args, kwargs)), path="args", shape=shape) == asked
         except Error:
-            return False  # a guarded call says what is wrong with its arguments
+            return False  # then it is a guarded call, which says what is wrong with the arguments
 
     def begin() -> BareUse:
         scope = scope_here()
-        assert scope is not None, "a handler is a body, and a body has a scope"
+        assert scope is not None, "a handler runs as a body, which has a scope"
         scope.use = BareUse(spec.declaration, is_same)
         return scope.use
 
@@ -162,15 +166,15 @@ async def _until_end(use: BareUse, value: Any) -> Any:
 
 
 def _because(host: Host, spec: Spec, plain: dict[str, Any]) -> str | None:
-    """Take a model's word for a deliberate repeat out of its arguments; raises BadArguments where none is offered.
+    """Remove ``again_because`` from a model's arguments and return it; raise ``BadArguments`` if it is not offered.
 
-    Refused, not dropped: the model would take the recorded result for that of a second call.
+    It is refused and not ignored: the model would take the recorded result for the result of a second call.
     """
     because = plain.pop(REPEAT, None)
     if _is_blank(because):
-        return None  # where a schema is strict, a model must say that it says nothing
+        return None  # with a strict schema a model must send the argument, even if it is empty
     if host.repeats and spec.kind == "read":
-        return None  # a read is done again anyway
+        return None  # a read is repeated anyway
     if not host.may_repeat(spec):
         raise BadArguments(spec.name, problems=[no_repeat(spec.name)])
     if not isinstance(because, str):
@@ -179,7 +183,7 @@ def _because(host: Host, spec: Spec, plain: dict[str, Any]) -> str | None:
 
 
 def _is_blank(because: object) -> bool:
-    """Whether a reason for a repeat says nothing: two blanks are no other reason than one, and none to charge again."""
+    """Return whether a reason is empty: blanks are no reason to charge again, and two blanks are no other reason."""
     return because is None or (isinstance(because, str) and not because.strip())
 
 
@@ -187,7 +191,7 @@ def _undeclared_ask(
     host: Host, session: Session, tool: str, args: Mapping[str, Any] | str, *, handler: Callable[..., Any],
     tool_call_id: str | None, again: str | None,
 ) -> Ask:  # fmt: skip
-    """A tool that nobody declared: a pivot in a run of its own, which a person must allow unless a rule does."""
+    """Return the request for an undeclared tool: a pivot in its own child run, which a person or a rule must allow."""
     plain = dict(_json_object(tool, args))
     spec = adhoc_spec(tool, kind="pivot")
     because = _because(host, spec, plain)
@@ -200,7 +204,7 @@ def _undeclared_ask(
 
 
 def stranger_name(ask: Ask) -> str:
-    """The child run of an undeclared call: the same request finds the same one."""
+    """Return the name of the child run of an undeclared call; the same request has the same name."""
     return f"{ask.spec.name}:{ask.key[:16]}"
 
 
@@ -208,7 +212,7 @@ def _json_object(tool: str, args: Mapping[str, Any] | str) -> Mapping[str, Any]:
     try:
         found = json.loads(args or "{}") if isinstance(args, str) else args
     except ValueError as error:
-        raise BadArguments(tool, problems=[f"{tool}: the arguments are no JSON ({error})"]) from error
+        raise BadArguments(tool, problems=[f"{tool}: the arguments are not JSON ({error})"]) from error
     if not isinstance(found, Mapping):
         raise BadArguments(tool, problems=[f"{tool}: the arguments must be a JSON object"])
     return found
@@ -217,7 +221,7 @@ def _json_object(tool: str, args: Mapping[str, Any] | str) -> Mapping[str, Any]:
 def once_ask(
     session: Session, key: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Ask:
-    """Undeclared code: the programmer's own word that it is a pivot, identified by ``key``."""
+    """Return the request for undeclared code, which the caller declares to be a pivot with the key ``key``."""
     name = getattr(fn, "__qualname__", type(fn).__name__)
     try:
         signature = inspect.signature(fn)
@@ -255,7 +259,7 @@ def once_ask(
 
 
 def adhoc_spec(name: str, hidden: Hidden = NOTHING, **options: Any) -> Spec:
-    """A declaration made on the spot; ``hidden``: what its runtime hides."""
+    """Return a spec declared on the spot; ``hidden``: what its runtime redacts."""
     return specs_of([declare(name, **options)], order="advise", redact=hidden)[name]
 
 

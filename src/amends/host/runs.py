@@ -1,4 +1,4 @@
-"""What both colours of the runtime do besides running: reading, recovering, and a person's verbs, as flows."""
+"""Flows and helpers about runs that both colours of the runtime share: checks, reading, recovery."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ T = TypeVar("T")
 PATIENCE_S_MAX: Final = 5.0
 
 
-# ---- what callers hand in -----------------------------------------------------------------
+# ---- Checks and requests
 
 
 def declared_as(tool: object) -> tuple[Declaration, Options]:
-    """The declaration behind a tool function, with the options it carries."""
+    """Return the declaration behind a tool function, with the options it carries."""
     declared = declaration_of(tool)
     if declared is None:
         name = getattr(tool, "__name__", type(tool).__name__)
-        raise UsageError(f"{name} is no tool", hint="declare it with @tool, or use run.once for undeclared code")
+        raise UsageError(f"{name} is not a tool", hint="declare it with @tool, or use run.once for undeclared code")
     return declared, getattr(tool, "__amends_options__", Options())
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Refuse a run option that makes no sense before anything is opened."""
+    """Raise ``UsageError`` for an invalid run option, before anything is opened."""
     choices = {"recover": ("rollback", "resume", "wait"), "if_rolled_back": ("again", "raise")}
     for name, allowed in choices.items():
         if options[name] not in allowed:
@@ -78,7 +78,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def refuse_in_body(run_id: str, what: str) -> None:
-    """A body that ends its run would wait for itself; amends could not say what became of it."""
+    """Raise ``UsageError`` inside a body of this run: a body that ends its own run would wait for itself."""
     if calling_run() == run_id:
         raise UsageError(
             f"run {run_id} cannot be {what} inside the body of a tool: that call has no result yet",
@@ -87,16 +87,16 @@ def refuse_in_body(run_id: str, what: str) -> None:
 
 
 def refuse_forked(pid: int, run_id: str) -> None:
-    """A forked child has a copy of the run, and neither its lease nor its heartbeat."""
+    """Raise ``NoRun`` in a forked child: it has a copy of the run, but neither its lease nor its heartbeat."""
     if pid != os.getpid():
         raise NoRun(
             f"run {run_id} belongs to process {pid}, which forked this one; nothing was started",
-            hint="do the call in the parent, or open a run of its own in this process",
+            hint="make the call in the parent, or open another run in this process",
         )
 
 
 def log_for(session: Session, error: Exception, tool: str) -> None:
-    """A model is not told what is wrong with the program around it: the log is."""
+    """Log a mistake of the program, which is not told to a model."""
     if is_a(error, UsageError, LedgerError) and not is_a(error, RunEnded):
         words = f"{tool}: {described(error)} ({error.hint})"
         log.error("%s", scrubbed(session, words))
@@ -105,32 +105,32 @@ def log_for(session: Session, error: Exception, tool: str) -> None:
 def told_turn(
     session: Session, calls: Sequence[ToolCall], asks: Sequence[Ask | Exception], ends: Sequence[End]
 ) -> list[Answer]:
-    """What a model is told of each call of its turn."""
+    """Return what a model is told of each call of its turn."""
     answers = []
     for call, ask, end in zip(calls, asks, ends, strict=True):
         if isinstance(end, Exception):
             log_for(session, end, call.tool)
             answers.append(answer_error(session, call.tool, end))
         else:
-            assert isinstance(ask, Ask), "only what was asked for is done"
+            assert isinstance(ask, Ask), "only a valid request is performed"
             answers.append(answer_done(session, ask, end))
     return answers
 
 
 def log_lost(host: Host, found: Found, error: Exception) -> None:
-    """A run could not be recovered: how that came, without what its runtime hides."""
+    """Log why a run could not be recovered, without redacted values."""
     if not host.redactor.key:
         log_error(log, logging.ERROR, f"run {visible(found.root.id)} could not be recovered here", error)
         return
     import traceback
 
-    # No exc_info: whoever handles the record would have the exception itself, and all that it says.
+    # No exc_info: a log handler would get the exception itself, with unredacted text.
     told = scrubbed(host.reader(root=found.root.uid), "".join(traceback.format_exception(error)))
     log.error("run %s could not be recovered here\n%s", visible(found.root.id), story(told))
 
 
 def agent_ended(session: Session, error: Exception) -> str:
-    """What the log says of an agent that a worker had started again."""
+    """Return the log message for a resumed agent that ended with an error."""
     return scrubbed(
         session, f"agent {visible(session.agent)} of run {visible(session.id)} ended with {described(error)}"
     )
@@ -139,13 +139,13 @@ def agent_ended(session: Session, error: Exception) -> str:
 def hand_ask(
     host: Host, session: Session, tool: str, args: Mapping[str, Any], *, key: Any, kind: str | None, cost: Any
 ) -> Ask:
-    """A call started by hand, of a declared tool or of one declared by being written here."""
+    """Return the request for a call that is started by hand; an undeclared tool is declared by ``kind`` and ``key``."""
     spec = host.specs.get(tool)
     if spec is None:
         if kind not in ("pivot", "read"):
             raise UsageError(
                 f"{tool} is not declared, so begin() must say what it is",
-                hint='kind="pivot" (cannot be taken back) or kind="read"; declare it with a compensation otherwise',
+                hint='kind="pivot" (cannot be compensated) or kind="read"; otherwise declare it with a compensation',
             )
         options = {} if key is None else {"key": key}
         spec = adhoc_spec(tool, session.redactor.hidden, kind=kind, **options)
@@ -160,11 +160,11 @@ def hand_ask(
 
 
 def _by_hand(**_: Any) -> None:
-    raise AssertionError("a call started by hand has no body that amends may run")
+    raise AssertionError("a call that is started by hand has no body")
 
 
 def certain(error: BaseException | str) -> Exception:
-    """``attempt.fail(...)`` is the caller's word that nothing happened."""
+    """Return the error of ``attempt.fail(...)``, by which the caller states that there was no effect."""
     why = NoEffect(clean(error))
     if is_a(error, BaseException):
         why.__cause__ = error
@@ -172,7 +172,7 @@ def certain(error: BaseException | str) -> Exception:
 
 
 def child_of(host: Host, session: Session, id: str | None, input: object) -> Flow[tuple[Opened, Session]]:
-    """A run inside this one; without a name the input names it, so that the same request finds it again."""
+    """Open a child run. Without a name it is named by its input, so that the same request finds it again."""
     said = input_said(session.redactor, session.tenant, input)
     session.known.update(said.known)
     name = id or (f"child-{named_by(said)[:12]}" if said.digest else host.new_id("child"))
@@ -181,7 +181,7 @@ def child_of(host: Host, session: Session, id: str | None, input: object) -> Flo
     )
 
 
-# ---- reading ------------------------------------------------------------------------------
+# ---- Reading
 
 
 async def report(host: Host, view: View, run_id: str = "", *, uid: str = "", skipped: tuple[str, ...] = ()) -> Report:
@@ -206,24 +206,24 @@ async def call_row(view: View, call_id: str) -> CallRow:
 
 
 async def read(*, tenant: str = "", id: str = "", uid: str = "") -> Tree | None:
-    """One tree."""
+    """Read one run tree."""
     return await ReadRun(tenant, id, uid)
 
 
 def found(tree: Tree | None, id: str) -> Tree:
-    """The tree, which must be there."""
+    """Return the tree; raise ``UsageError`` if there is none."""
     if tree is None:
         raise no_run(id)
     return tree
 
 
 def no_run(id: str) -> UsageError:
-    """What is said of a run that is not there."""
+    """Return the error for a run that does not exist."""
     return UsageError(f"there is no run {id!r} in this ledger", hint="rt.runs() lists them; is it the right tenant?")
 
 
 def value_of(host: Host, session: Session, done: Done) -> Any:
-    """What a program is given for a call: its result, or the promise of one."""
+    """Return what a program gets for a call: its result, or a ``Staged`` if it happens at commit."""
     spec = session.spec(done.row.tool)
     if spec is None or not spec.is_staging:
         return done.value
@@ -232,13 +232,13 @@ def value_of(host: Host, session: Session, done: Done) -> Any:
 
 
 def staged_now(host: Host, call_id: str) -> Call:
-    """A staged call as it is now, for ``Staged.done``: a property, so it reads in place whatever the colour."""
+    """Return a staged call as it is now, for ``Staged.done``; a property cannot be awaited, so this blocks."""
     row = host.hiding.kept.perform(ReadCall(call_id))
     assert row is not None, "a staged call is in the ledger"
     return call_of(row, host.specs.get(row.tool))
 
 
-# ---- recovering ---------------------------------------------------------------------------
+# ---- Recovery
 
 
 def abandoned(host: Host, view: View, limit: int) -> Flow[list[Found]]:
@@ -248,19 +248,19 @@ def abandoned(host: Host, view: View, limit: int) -> Flow[list[Found]]:
 
 
 def claim(host: Host, found: Found, *, force: bool = False) -> Flow[tuple[RunRow, Lease] | None]:
-    """Take one over."""
+    """Take over one abandoned run; None if another process was faster."""
     return recovery.claim(
         found, owner=host.owner, lease_s=host.lease_s, new_id=host.new_id, force=force, anchor=host.anchor
     )
 
 
 def patience(host: Host) -> float:
-    """How long recovery stands still for one run before it goes on to the next."""
+    """Return how long recovery waits for one run before it goes on to the next."""
     return min(host.wait_s, PATIENCE_S_MAX)
 
 
 async def one(host: Host, root: str) -> Found | None:
-    """One tree, as recovery sees it; None when it is closed, its owner lives, or it still waits for a person."""
+    """Return one tree as recovery sees it; None if it is closed, its owner is alive, or it waits for a person."""
     tree = await ReadRun("", uid=root)
     if tree is None or tree.run.closed_at is not None or tree.run.suspended:
         return None

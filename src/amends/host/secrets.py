@@ -1,4 +1,7 @@
-"""What one runtime hides and encrypts: its patterns and keys, the store through them, and texts of runs."""
+"""Redaction and encryption of one runtime: its patterns and keys, the encrypted store, inputs and outputs of runs.
+
+How a value is redacted stands in ``encoding/redaction.py``.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ from amends.tools.spec import Spec
 
 
 class Hiding:
-    """The veil of a runtime and, where it encrypts, the sealing of its ledger."""
+    """The redaction of a runtime and, if it encrypts, the sealing of its ledger."""
 
     def __init__(self, store: Store, settings: dict[str, Setting]) -> None:
         self._store = store
@@ -60,25 +63,24 @@ class Hiding:
         self._hides = False
         self.sealing: Sealing | None = None
         self.kept: Store = store
-        """The ledger as drivers see it: the store itself where nothing is encrypted."""
+        """The ledger as drivers see it; the store itself if nothing is encrypted."""
         self.redactor = Redactor(_patterns(settings["redact"]))
         if keys := settings["encrypt"].value:
             self._encrypt(keys)
         for name, shown in (("secret_key", "(set)"), ("encrypt", self._key_ids())):
-            if settings[name].value:  # settings are printed: of a key is said that there is one, and which
+            if settings[name].value:  # settings are printed: of a key they show only that it is set, or its id
                 settings[name] = Setting(shown, settings[name].origin)
 
     def _key_ids(self) -> str:
         return "" if self.sealing is None else ", ".join(self.sealing.vault.ids)
 
     def _encrypt(self, keys: tuple[str, ...]) -> None:
-
         self.sealing = Sealing(Vault(keys))
         self.kept = SealedStore(self._store, self.sealing)
         self.redactor.vault = self.sealing.vault
 
     def check(self, specs: Iterable[Spec]) -> None:
-        """Raise what is wrong with what these tools hide; looks at no file."""
+        """Check what these tools redact, without reading a file; raise ``BadConfig`` or ``BadDeclaration``."""
         for spec in specs:
             self._hides = self._hides or bool(spec.redact)
             if self.sealing is None:
@@ -89,11 +91,11 @@ class Hiding:
 
     @property
     def hides(self) -> bool:
-        """Whether something is hidden, so that a key is needed."""
+        """Whether something is redacted, so that a key is needed."""
         return self._hides
 
     def ready(self) -> None:
-        """The key is there, if something is hidden; the ledger must be open."""
+        """Load the key if something is redacted; the ledger must be open."""
         if self._hides and not self.redactor.key:
             self.redactor.key = secret_key(self._store, self._key)
 
@@ -105,12 +107,12 @@ def _patterns(setting: Setting) -> Hidden:
         raise BadConfig(f"redact: {error}", setting="redact", origin=setting.origin) from error
 
 
-# ---- what a run is given, and gives back --------------------------------------------------
+# ---- Inputs and outputs of runs
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An input as it is written down."""
+    """An input as it is recorded: its text, its digest, the redacted value, and the secrets that were in it."""
 
     text: str = ""
     digest: str = ""
@@ -119,7 +121,7 @@ class Said:
 
 
 def input_said(redactor: Redactor, tenant: str, value: object) -> Said:
-    """A run's input, with what the runtime hides in it hidden."""
+    """Return a run's input as it is recorded, redacted by the runtime's patterns."""
     if value is None:
         return Said()
     shown, known = redactor.hide(value, (tenant, "input"), path="input") if redactor.is_wide else (value, NO_SECRETS)
@@ -127,16 +129,16 @@ def input_said(redactor: Redactor, tenant: str, value: object) -> Said:
 
 
 def named_by(said: Said) -> str:
-    """What names a child run that has no name: its input, with the classes of what is in it."""
+    """Return the digest that names a child run without a name: of its input, including the classes of the values."""
     try:
         meaning = canonical(said.shown, path="input", shape=shape_of_given(said.shown))
-    except NotStorable:  # as plain data, as it is written down
+    except NotStorable:  # then by its plain data, as it is recorded
         return said.digest
     return digest("input", meaning)
 
 
 def given_to(session: Session, row: RunRow) -> Any:
-    """A run's input as its program gets it: the values where they are at hand or were kept, else a ``Secret`` each."""
+    """Return a run's input as its program gets it; a redacted value is a ``Secret`` unless it is known here."""
     if not row.input or lost_at(row.input) is not None:
         return None
     if row.input.startswith(SEALED):
@@ -146,7 +148,7 @@ def given_to(session: Session, row: RunRow) -> Any:
 
 
 def output_said(session: Session, value: object) -> str:
-    """A run's output as it is written down: without what this run has hidden."""
+    """Return a run's output as it is recorded: without the values that this run redacts."""
     text = encode(value, path="output")
     if not session.known and not session.redactor.is_wide:
         return text
@@ -154,47 +156,48 @@ def output_said(session: Session, value: object) -> str:
 
 
 def output_seen(session: Session, text: str, value: object) -> Any:
-    """A run's output as every later reader gets it: plain data, and nobody's live object.
+    """Return a run's output as every later reader gets it: plain data, not the program's own object.
 
-    Where something is hidden the program keeps what it has: the text may lack it.
+    If something is redacted, the program keeps its value, because the recorded text may lack parts of it.
     """
     return value if session.known or session.redactor.is_wide else decode(text)
 
 
 def output_of(session: Session, row: RunRow) -> Any:
-    """A run's output as its program gets it."""
+    """Return a run's recorded output as its program gets it."""
     if row.output.startswith(SEALED):
         return UNREADABLE
     return None if not row.output or lost_at(row.output) is not None else decode(session.redactor.revealed(row.output))
 
 
-# ---- Where the key that commitments are made with comes from; it is never in the ledger
+# ---- The key for commitments
 
-# What is there is a fingerprint of it: with another key the same request would not be recognised, and be done twice.
+# The key is never in the ledger. The ledger has a fingerprint of it: with another key, the same request would not be
+# recognised and would be done twice.
 
 
 CHARS_MIN: Final = 32
 MAKE: Final = 'make one: python -c "import secrets; print(secrets.token_urlsafe(32))"; keep it as you keep passwords'
 
 _memory: Final[weakref.WeakKeyDictionary[Store, bytes]] = weakref.WeakKeyDictionary()
-"""A ledger in memory is gone with its process, and so may its key be."""
+"""Keys of ledgers in memory: they end with the process, as the ledger does."""
 
 
 def check_key(store: Store, given: str) -> None:
-    """Raise ``BadConfig`` when no key can be had for this ledger; looks at no file."""
+    """Raise ``BadConfig`` if there can be no key for this ledger; read no file."""
     if given and len(given) < CHARS_MIN:
-        raise _bad_secret_key(f"secret_key has {len(given)} characters, and needs {CHARS_MIN}", hint=MAKE)
+        raise _bad_secret_key(f"secret_key has {len(given)} characters; it needs at least {CHARS_MIN}", hint=MAKE)
     if not given and store.url != "memory:" and _file_of(store) is None:
         raise _bad_secret_key(
-            "something is redacted, and there is no secret_key: what stands for a hidden value is made with it",
-            hint=f"set AMENDS_SECRET_KEY, the same in every process that uses this ledger; {MAKE}",
+            "something is redacted, but there is no secret_key: the commitments to redacted values need it",
+            hint=f"set AMENDS_SECRET_KEY, to the same value in every process that uses this ledger; {MAKE}",
         )
 
 
 def secret_key(store: Store, given: str) -> bytes:
-    """The key of this ledger, which must be open: given, from the file beside it, or made there.
+    """Return the key of this ledger, which must be open: the given one, or from the file beside it, which is created.
 
-    Raises ``BadConfig`` when it is not the one that the ledger's commitments were made with.
+    Raise ``BadConfig`` if it is not the key that the ledger's commitments were made with.
     """
     pinned = store.perform(PinKey(""))
     file = _file_of(store)
@@ -208,9 +211,9 @@ def secret_key(store: Store, given: str) -> bytes:
     pinned = pinned or store.perform(PinKey(fingerprint))
     if pinned != fingerprint:
         raise _bad_secret_key(
-            f"the key from {origin} is not the one that this ledger's hidden values were written with; with it the same "
-            "request would not be recognised, and be done twice",
-            hint="use the key of before: from AMENDS_SECRET_KEY, or the .key file that was beside the ledger",
+            f"the key from {origin} is not the one that this ledger's redacted values were recorded with; with it the "
+            "same request would not be recognised and would be done twice",
+            hint="use the earlier key: from AMENDS_SECRET_KEY, or from the .key file that was beside the ledger",
         )
     return key
 
@@ -230,8 +233,8 @@ def _from_file(file: Path, *, create: bool) -> str:
     except FileNotFoundError:
         if not create:
             raise _bad_secret_key(
-                f"the key of this ledger is gone: there is no {file}",
-                hint="restore it from where the ledger was copied or backed up from, or set AMENDS_SECRET_KEY",
+                f"the key of this ledger is missing: there is no {file}",
+                hint="restore it from the place that the ledger was copied or restored from, or set AMENDS_SECRET_KEY",
             ) from None
     _make(file)
     return _read(file)
@@ -240,12 +243,12 @@ def _from_file(file: Path, *, create: bool) -> str:
 def _read(file: Path) -> str:
     mode = file.stat().st_mode
     if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise _bad_secret_key(f"{file} may be read by others than its owner", hint=f"chmod 600 {file}")
+        raise _bad_secret_key(f"{file} can be read by users other than its owner", hint=f"chmod 600 {file}")
     return file.read_text(encoding="ascii")
 
 
 def _make(file: Path) -> None:
-    """The key is there, whole or not at all, whoever else makes it at the same time."""
+    """Create the key file atomically; if another process creates it at the same time, use that one."""
     draft = file.with_name(f"{file.name}.{secrets.token_hex(4)}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -271,7 +274,7 @@ def _bad_secret_key(problem: str, *, hint: str) -> BadConfig:
     return BadConfig(problem, setting="secret_key", hint=hint)
 
 
-# ---- Encryption at rest: texts sealed with the newest of some keys, and opened with whichever sealed them
+# ---- Encryption at rest
 
 
 KEY_BYTES_MIN: Final = 32
@@ -281,11 +284,11 @@ _SHAPE: Final = re.compile(rf"{SEALED}([0-9a-f]{{8}}):([A-Za-z0-9_-]+=*)")
 
 
 class Vault:
-    """Keys by their id. The first one seals; all of them open."""
+    """Encryption keys by their id. The first one encrypts; all of them decrypt."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         if not keys or len(keys) > KEYS_MAX:
-            raise _bad_encryption_key(f"encrypt needs 1 to {KEYS_MAX} keys, the newest first, not {len(keys)}")
+            raise _bad_encryption_key(f"encrypt takes 1 to {KEYS_MAX} keys, the newest first, not {len(keys)}")
         found = [_key_of(key) for key in keys]
         self.ids: tuple[str, ...] = tuple(id for id, _ in found)
         make = _cipher()
@@ -294,7 +297,7 @@ class Vault:
         self._newest = self._ciphers[self.ids[0]]
 
     def seal(self, text: str, about: str) -> str:
-        """The text, encrypted for one place; what is sealed already, as it is."""
+        """Return the text encrypted for one row (``about``); return an encrypted text as it is."""
         if is_sealed(text):
             return text
         nonce = os.urandom(NONCE_BYTES)
@@ -302,29 +305,31 @@ class Vault:
         return f"{SEALED}{self.ids[0]}:{urlsafe_b64encode(nonce + sealed).decode('ascii')}"
 
     def open(self, text: str, about: str) -> str:
-        """The text again; one that was never sealed, as it is. Raises ``LedgerSealed`` without its key."""
+        """Return the text decrypted; return a plain text as it is. Raise ``LedgerSealed`` without its key."""
         found = _SHAPE.fullmatch(text) if text.startswith(SEALED) else None
         if found is None:
             return text
         cipher = self._ciphers.get(found[1])
         if cipher is None:
-            raise LedgerSealed(f"a stored value is encrypted with key {found[1]}; here are {', '.join(self.ids)}")
+            raise LedgerSealed(
+                f"a stored value is encrypted with key {found[1]}; this runtime has {', '.join(self.ids)}"
+            )
         raw = urlsafe_b64decode(found[2])
         try:
             plain: bytes = cipher.decrypt(raw[:NONCE_BYTES], raw[NONCE_BYTES:], about.encode())
-        except Exception as error:  # of the library, which says no more than that
+        except Exception as error:  # the library does not say more
             raise LedgerCorrupt(
-                f"a stored value does not open with key {found[1]}: it was changed, or stands in another's place",
+                f"a stored value cannot be decrypted with key {found[1]}: it was changed, or copied from another row",
                 hint="restore the ledger from a backup",
             ) from error
         return plain.decode("utf-8", "surrogatepass")
 
     def proof(self, text: str) -> str:
-        """What an event says of a payload: of no use to whoever has no key and guesses at it."""
+        """Return what an event records of a payload: without the key, nobody can check a guess against it."""
         return self._proof(self.ids[0], text)
 
     def proves(self, proved: str, text: str) -> bool | None:
-        """Whether this is the proof of this text; None: its key is gone."""
+        """Return whether this is the proof of this text; None if its key is missing."""
         id = proved.partition(":")[0]
         return proved == self._proof(id, text) if id in self._proving else None
 
@@ -332,12 +337,12 @@ class Vault:
         return f"{id}:{hmac.digest(self._proving[id], text.encode('utf-8', 'surrogatepass'), 'sha256').hex()}"
 
     def is_newest(self, text: str) -> bool:
-        """Whether it is sealed with the key that seals now."""
+        """Return whether the text is encrypted with the newest key."""
         return text.startswith(f"{SEALED}{self.ids[0]}:")
 
 
 def is_sealed(text: str) -> bool:
-    """Whether this is an encrypted text."""
+    """Return whether this is an encrypted text."""
     return text.startswith(SEALED) and _SHAPE.fullmatch(text) is not None
 
 
@@ -347,7 +352,7 @@ def _key_of(given: str) -> tuple[str, bytes]:
     except ValueError:
         raw = b""
     if len(raw) < KEY_BYTES_MIN:
-        raise _bad_encryption_key(f"a key of encrypt is {KEY_BYTES_MIN} random bytes as base64")
+        raise _bad_encryption_key(f"each key of encrypt must be {KEY_BYTES_MIN} random bytes as base64")
     key = sha256(b"amends encrypt" + raw).digest()
     return sha256(b"amends key id" + key).hexdigest()[:8], key
 
@@ -367,9 +372,9 @@ def _bad_encryption_key(
     return BadConfig(problem, setting="encrypt", hint=hint)
 
 
-# ---- A ledger whose payloads are encrypted: sealed on the way in, opened on the way out, by whoever has t
+# ---- A ledger with encrypted payloads
 
-# Keys, states, times, tools, ids, tags, lock names and a person's words stay as they are: the ledger works with them.
+# Keys, states, times, tools, ids, tags, lock names and what people write stay plain: the ledger works with them.
 
 
 T = TypeVar("T")
@@ -387,9 +392,9 @@ SAID: Final[dict[type[StoreOp[Any]], tuple[str, tuple[str, ...]]]] = {
     NoteProbe: ("call_id", ("why",)),
     BeginRollback: ("", ("why",)),
 }
-"""What an operation says that is nobody else's, and the row that it is said of: it does not open in another one."""
+"""Per operation: the attribute with the id of its row, and its attributes that are encrypted for that row only."""
 RAW: Final[tuple[type[StoreOp[Any]], ...]] = (ReadRecord, ReadChains)
-"""What is answered as it is written."""
+"""Operations whose answers stay encrypted."""
 PROVED: Final[dict[type[StoreOp[Any]], tuple[str, ...]]] = {
     AdmitCall: ("args",),
     OpenRun: ("input",),
@@ -400,17 +405,17 @@ PROVED: Final[dict[type[StoreOp[Any]], tuple[str, ...]]] = {
     RetryCall: ("result",),
     DecideCommit: ("output",),
 }
-"""What of it an event proves: the first of these that it has."""
+"""Per operation: the attributes whose text an event proves; it proves the first one that is set."""
 CALL_TEXTS: Final = ("args", "result", "error", "comp_error", "evidence", "learned")
 RUN_TEXTS: Final = ("input", "output", "goal_why", "causes")
 PARTS: Final = ("evidence", "learned", "causes")
-"""Columns that are JSON of our own, in which only what somebody else said is sealed."""
+"""Columns with JSON of our own, in which only user data is encrypted."""
 ANYONES: Final = ("goal_why", "causes")
-"""Columns that may be copied from one run to another, and so are sealed for no row in particular."""
+"""Columns that may be copied from one run to another, so they are not encrypted for one row."""
 
 
 class Sealing:
-    """What goes into the ledger sealed, and what comes out of it opened."""
+    """Encrypts payloads on their way into the ledger and decrypts them on their way out."""
 
     CALLS: Final = CALL_TEXTS
     RUNS: Final = RUN_TEXTS
@@ -419,7 +424,7 @@ class Sealing:
         self.vault = vault
 
     def seal(self, op: StoreOp[Any]) -> None:
-        """Seal what the operation says, in place and once: asked again it must say the same."""
+        """Encrypt the payloads of an operation, in place and once: a repeated operation must be the same."""
         if isinstance(op, CloseRun):
             op.causes = tuple(self.vault.seal(cause, "") for cause in op.causes)
         if isinstance(op, EditApproval):
@@ -436,12 +441,12 @@ class Sealing:
                 setattr(op, name, self.sealed(text, about))
 
     def _proof(self, op: StoreOp[Any], names: tuple[str, ...]) -> str:
-        """Of what the operation says, before nobody can read it any more."""
+        """Return the proof of the operation's payload, computed before it is encrypted."""
         said = next((text for name in names if (text := getattr(op, name))), "")
         return self.vault.proof(_settled(said)) if said and not is_sealed(said) else ""
 
     def proves(self, proved: str, text: str, about: str) -> bool | None:
-        """Whether an event's proof is of this payload, of the row of this id; None: nobody can tell without its key."""
+        """Return whether an event's proof fits this payload of row ``about``; None if its key is missing."""
         try:
             text = self.vault.open(text, about)
         except LedgerSealed:
@@ -453,7 +458,7 @@ class Sealing:
         return self.vault.proves(proved, _settled(text))
 
     def sealed(self, text: str, about: str) -> str:
-        """One payload; what says nothing of anybody, and what gc has left, stays as it is."""
+        """Return one payload encrypted; constants such as ``null``, and what gc has left, stay plain."""
         return text if text in PLAIN or lost_at(text) is not None else self.vault.seal(text, about)
 
     def _seal_fork(self, op: ForkRun) -> None:
@@ -469,12 +474,12 @@ class Sealing:
         op.calls = tuple(replace(one, row=self._sealed_row(one.row, CALL_TEXTS, one.row.id)) for one in op.calls)
 
     def _sealed_row(self, row: Any, names: tuple[str, ...], about: str) -> Any:
-        """A row that comes whole, with each of its payloads sealed for it; those of our own JSON are empty in it."""
+        """Return a whole row with each payload encrypted for it; the columns in ``PARTS`` are empty in such a row."""
         texts = ((name, getattr(row, name)) for name in names if name not in PARTS)
         return changed(row, {name: self.sealed(text, "" if name in ANYONES else about) for name, text in texts if text})
 
     def opened(self, answer: T) -> T:
-        """The answer with every row in it readable."""
+        """Return the answer of an operation with every row in it decrypted."""
         made: Any = self._opened(answer)
         return made  # type: ignore[no-any-return]
 
@@ -503,17 +508,17 @@ class Sealing:
         except LedgerSealed:
             if not is_loaded:
                 raise
-            return row  # with the keys of another ledger: what cannot be read stays as it is, and is shown so
+            return row  # loaded from a ledger with other keys: it stays encrypted, and is shown as unreadable
         return changed(row, news) if news else row
 
     def readable(self, name: str, text: str, about: str) -> str:
-        """One column's text, opened."""
+        """Return the text of one column, decrypted."""
         if name in PARTS:
             return _each(text, name, lambda part: self.vault.open(part, "" if name in ANYONES else about))
         return self.vault.open(text, "" if name in ANYONES else about)
 
     def resealed(self, name: str, text: str, about: str) -> str:
-        """One column's text, sealed with the newest key; the same text where it is already, or says nothing."""
+        """Return the text of one column, encrypted with the newest key; unchanged if it is already, or is empty."""
         place = "" if name in ANYONES else about
 
         def renewed(part: str) -> str:
@@ -525,7 +530,7 @@ class Sealing:
         return _each(text, name, renewed) if name in PARTS else renewed(text)
 
     def _inside(self, text: str) -> str:
-        """A payload with the hidden values in it sealed with the newest key as well."""
+        """Return a payload with the redacted values in it encrypted with the newest key as well."""
         if MARK not in text:
             return text
 
@@ -550,19 +555,19 @@ class Sealing:
             return fact
         try:
             return self.vault.open(fact, row.call)
-        except LedgerSealed:  # of a key that is gone: an event is never written again
+        except LedgerSealed:  # its key is missing, and an event is never rewritten
             return f"({MASK} encrypted)"
 
 
 def _settled(text: str) -> str:
-    """A payload without what another key spells in another way: of a hidden value only what stands for it."""
+    """Return a payload without the parts that depend on the key: of a redacted value only its commitment."""
     if MARK not in text:
         return text
     return with_secrets(text, lambda packed: {"$secret": packed if isinstance(packed, str) else packed[0]})
 
 
 def _each(text: str, name: str, change: Callable[[str], str]) -> str:
-    """The same JSON with what others said in it changed; the same text where nothing is."""
+    """Return our own JSON with its user data changed by ``change``; the same text if nothing changes."""
     kept: Any = json.loads(text)
     if name == "causes":
         news: Any = [change(cause) for cause in kept]
@@ -574,7 +579,7 @@ def _each(text: str, name: str, change: Callable[[str], str]) -> str:
 
 
 class SealedStore:
-    """A store through a ``Sealing``: what drivers perform their operations on."""
+    """A store with encrypted payloads; drivers perform their operations on it."""
 
     def __init__(self, store: Store, sealing: Sealing) -> None:
         self.url = store.url

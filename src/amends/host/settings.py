@@ -43,7 +43,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "encrypt": None,
 }
 LISTS: Final = ("redact", "encrypt")
-"""Settings of many texts: a list, or one text with blanks between them."""
+"""Settings that are lists of strings: a list, or one string separated by blanks."""
 SECRETS: Final = ("secret_key", "encrypt", "audit_key")
 """Settings that are never shown."""
 TABLES: Final[dict[str, Callable[[Any, str], Any]]] = {
@@ -52,17 +52,17 @@ TABLES: Final[dict[str, Callable[[Any, str], Any]]] = {
     "approvers": checked_approvers,
     "tools": checked_tools,
 }
-"""Settings that are tables in a file, and so have no variable; with what checks them."""
+"""Settings that are tables in a file, so they have no environment variable; each with its check."""
 CONFIG: Final = "AMENDS_CONFIG"
-"""The variable that names the one file to read: whoever sets it trusts that file, whoever owns it."""
+"""The variable that names the only file to read. The user who sets it trusts that file, whoever owns it."""
 SWITCHED: Final = ("checkpoint",)
-"""Settings that are a number, or ``off``."""
+"""Settings that are a number or ``off``."""
 CHOICES: Final = {"order": ("strict", "advise")}
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value and where it came from."""
+    """A value and its origin."""
 
     value: Any
     origin: str
@@ -71,9 +71,9 @@ class Setting:
 def settle_settings(
     given: Mapping[str, Any], *, environ: Mapping[str, str] | None = None, alone: bool = False
 ) -> dict[str, Setting]:
-    """Every setting with its origin. Reads at most one ``amends.toml`` and one ``pyproject.toml``, nothing else.
+    """Return every setting with its origin. Read at most one ``amends.toml`` and one ``pyproject.toml``.
 
-    ``alone``: reads nothing at all; a test must never reach the real ledger.
+    ``alone``: read no file and no variable; a test must never reach the real ledger.
     """
     env = {} if alone else os.environ if environ is None else environ
     unknown = sorted(set(given) - set(DEFAULTS))
@@ -103,7 +103,7 @@ def _checked(name: str, value: Any, origin: str) -> Any:
     if name in LISTS:
         texts = value.split() if isinstance(value, str) else value
         if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
-            raise BadConfig(f"{name} ({origin}) is no list of texts", setting=name, origin=origin)
+            raise BadConfig(f"{name} ({origin}) is not a list of strings", setting=name, origin=origin)
         return tuple(texts)
     if name in TABLES:
         return TABLES[name](value, origin)
@@ -133,7 +133,7 @@ def _checked(name: str, value: Any, origin: str) -> Any:
         return number
     if not isinstance(value, str):
         shown = MASK if name in SECRETS else repr(value)
-        raise BadConfig(f"{name} is {shown} ({origin}), which is no text", setting=name, origin=origin)
+        raise BadConfig(f"{name} is {shown} ({origin}), which is not a string", setting=name, origin=origin)
     if name in CHOICES and value not in CHOICES[name]:
         raise BadConfig(
             f"{name} is {value!r} ({origin}); it is one of {', '.join(CHOICES[name])}", setting=name, origin=origin
@@ -142,10 +142,10 @@ def _checked(name: str, value: Any, origin: str) -> Any:
 
 
 def _files(named: str) -> list[tuple[Path, Mapping[str, Any]]]:
-    """The nearest ``amends.toml`` upwards, then the nearest ``pyproject.toml`` that has ``[tool.amends]``.
+    """Return the nearest ``amends.toml`` upwards, then the nearest ``pyproject.toml``, with their tables.
 
-    ``named``: only this file, which is trusted. One that was merely found must be ours, or root's: it sets approvers,
-    and names code that is run.
+    ``named``: read only this file, which is trusted. A file that was found must belong to this user or to root: it
+    sets approvers, and names code that is run.
     """
     here = Path.cwd()
     if named:
@@ -178,12 +178,12 @@ def _own_table(table: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _check_trusted(path: Path, *, above: bool) -> None:
-    """Raise ``BadConfig`` for a file that somebody else wrote, could write, or could put another one in place of.
+    """Raise ``BadConfig`` for a file that another user owns, may write, or may replace.
 
-    ``above``: it was found above the working directory; there a group counts as somebody else, too.
+    ``above``: it was found above the working directory; there the group must not have write access either.
     """
     if not hasattr(os, "geteuid"):
-        return  # Windows: who owns a file is not said in its status
+        return  # Windows: the status of a file does not tell its owner
     for place in dict.fromkeys((path, path.resolve())):
         try:
             link, file, folder = place.lstat(), place.stat(), place.parent.stat()
@@ -196,13 +196,13 @@ def _check_trusted(path: Path, *, above: bool) -> None:
         if file.st_mode & others:
             raise _untrusted(path, f"belongs to {_owner(file.st_uid)}, and others may write it", cure="chmod go-w")
         if folder.st_uid not in (os.geteuid(), 0) and above:
-            raise _untrusted(path, f"is in a folder of {_owner(folder.st_uid)}, who may put another file in its place")
+            raise _untrusted(path, f"is in a folder of {_owner(folder.st_uid)}, who may replace it")
         if folder.st_mode & others and not folder.st_mode & stat.S_ISVTX:
-            raise _untrusted(path, f"is in {place.parent}, where others may put another file in its place")
+            raise _untrusted(path, f"is in {place.parent}, where others may replace it")
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a file may say where the ledger is by where it stands: somebody else's would lead to a ledger of theirs."""
+    """Return whether a file's folder may be the place of the ledger: another user's file would lead to their ledger."""
     return not hasattr(os, "geteuid") or path.stat().st_uid in (os.geteuid(), 0)
 
 
@@ -226,33 +226,33 @@ def _owner(uid: int) -> str:
 
 
 def _refuse_strange(path: Path, table: Mapping[str, Any]) -> None:
-    """A name that means nothing is a mistake: a rule in ``[[rule]]`` would ask nobody, and nothing would say so."""
+    """Raise ``BadConfig`` for an unknown name: a rule under ``[[rule]]`` would silently ask nobody."""
     strange = sorted(set(table) - set(DEFAULTS))
     if strange:
         close = close_to(strange[0], DEFAULTS)
         meant = f"; did you mean {close[0]!r}?" if close else ""
-        raise BadConfig(f"{strange[0]!r} is no setting ({path}){meant}", setting=strange[0], origin=str(path))
+        raise BadConfig(f"{strange[0]!r} is not a setting ({path}){meant}", setting=strange[0], origin=str(path))
 
 
 def _table(path: Path) -> Mapping[str, Any]:
     try:
         return _parsed(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # what is no TOML and what is no text are both the latter
+    except (OSError, ValueError) as error:  # invalid TOML and invalid UTF-8 are both a ValueError
         raise BadConfig(f"{path} cannot be read: {error}", setting="", origin=str(path)) from error
 
 
 @lru_cache(maxsize=4)
 def _parsed(text: str) -> Mapping[str, Any]:
-    """By its text: a program that makes many runtimes reads its file each time, and need not take it apart each time."""
-    import tomllib  # here: many a program has no such file
+    """Parse TOML, cached by its text: a program with many runtimes reads the file for each and parses it once."""
+    import tomllib  # here: many programs have no such file
 
     return tomllib.loads(text)
 
 
 def _placed(url: Setting, files: list[tuple[Path, Mapping[str, Any]]]) -> Setting:
-    """The URL with an absolute path: from a file relative to that file, else to the working directory.
+    """Return the URL with an absolute path: relative to the file that sets it, else to the working directory.
 
-    Never a temporary or per-user folder: a second, empty ledger is how an agent pays twice.
+    It is never a temporary or per-user folder: with a second, empty ledger an agent would pay twice.
     """
     if url.value is None:
         folder = files[0][0].parent if files else Path.cwd()

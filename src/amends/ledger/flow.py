@@ -8,7 +8,7 @@ an asyncio driver and the simulator run the very same flows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -48,3 +48,33 @@ def run_flow(flow: Flow[T], perform: Callable[[Any], Any]) -> T:
         return value
     finally:
         flow.close()
+
+
+async def run_flow_async(flow: Flow[T], perform: Callable[[Any], Awaitable[Any]]) -> T:
+    """Run the flow to its end, awaiting each operation; see ``run_flow``."""
+    answer: Any = None
+    try:
+        op = flow.send(None)
+        while True:
+            try:
+                answer = await perform(op)
+            except Exception as error:
+                op = flow.throw(error)
+            else:
+                op = flow.send(answer)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        flow.close()
+
+
+def finish(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end that never suspends, because every step of it blocks instead."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    work.close()
+    raise AssertionError("a blocking step suspended")

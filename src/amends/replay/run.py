@@ -1,20 +1,19 @@
-"""A recorded run, blocking: what a program is given instead of a live one. Nothing it asks for is done."""
+"""A recorded run in both colours: what a program is given instead of a live run. It starts and writes nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from amends.engine.call import Done
-from amends.engine.session import Session, call_of
+from amends.engine.session import Ask, Session, call_of
 from amends.host import runs
 from amends.host.host import Host
 from amends.host.requests import direct_ask
-from amends.ledger.flow import Flow, Op, run_flow
+from amends.ledger.flow import Flow, Op, finish, run_flow_async
 from amends.ledger.rows import RunRow
 from amends.ledger.world import Flight, Sleep, Together
 from amends.model import Answer, Costs, Staged, ToolCall
@@ -22,7 +21,9 @@ from amends.replay import driver
 from amends.replay.answers import Replay, Stopped
 from amends.replay.driver import born_in, denied
 from amends.report import Report
-from amends.run import AsyncAttempt, AsyncRun, Attempt, Run
+from amends.run import AsyncAttempt, AsyncRun, Attempt, OpenAttempt, OpenRun, Run, awaited, blocking
+from amends.run import answer as answer_live
+from amends.run import answer_all as answer_all_live
 from amends.states import RunState
 from amends.tools.spec import Declaration
 from amends.tools.tool import Options, enter_block, leave_scope
@@ -32,67 +33,175 @@ T = TypeVar("T")
 
 @contextmanager
 def opened(host: Host, replay: Replay) -> Iterator[Run]:
-    """The recorded run in its block: what the program asks for is answered, and it reaches nothing else."""
-    session = driver.session_of(host, replay)
-    run = ReplayRun(host, replay, session, replay.record.run)
+    """Open a block with the recorded run: its calls are answered from the record, and it reaches nothing else."""
+    run = ReplayRun(host, replay, driver.session_of(host, replay), replay.record.run)
     home = threading.current_thread()
     replay.alone = lambda: threading.current_thread() is home and not born_in(replay)
+    with _in_block(run, replay):
+        yield run
+
+
+@asynccontextmanager
+async def opened_async(host: Host, replay: Replay) -> AsyncIterator[AsyncRun]:
+    """Open a block with the recorded run on an event loop; see ``opened``."""
+    run = AsyncReplayRun(host, replay, driver.session_of(host, replay), replay.record.run)
+    replay.alone = lambda: len(asyncio.all_tasks()) == 1
+    with _in_block(run, replay):
+        yield run
+
+
+@contextmanager
+def _in_block(run: _RecordedRun, replay: Replay) -> Iterator[None]:
     scope = enter_block(run)
     try:
         with denied(replay):
-            yield run
+            yield
     except Stopped:
         pass
-    except (Exception, SystemExit) as error:  # a program that exits over it is no reason to say that all is well
+    except (Exception, SystemExit) as error:  # a program that exits because of an error has not ended well
         replay.end_by(error)
         raise
     finally:
         leave_scope(scope)
-        run._shut()
+        run._end_threads()
     replay.end()
 
 
-class ReplayRun(Run):
-    """A run whose ledger is its record. The same names as ``Run``; whoever has one need not know."""
+# ---- What both colours share
+
+
+class _RecordedRun(OpenRun):
+    """A run whose ledger is its record. It has the names of a live run, so a program need not know which it has."""
 
     _is_replay = True
 
     def __init__(self, host: Host, replay: Replay, session: Session, row: RunRow) -> None:
-        super().__init__(host, None, session, row, over=False)  # type: ignore[arg-type]  # it drives its flows itself
+        super().__init__(host, None, session, row, over=False)  # no driver: it drives its flows itself
         self._replay = replay
         self._output = self._output_was = None
         self._output_gone = None
 
     @property
     def state(self) -> RunState:
-        """The run's state as far as its program has come."""
+        """The run's state at the point that its program has reached."""
         return driver.state_now(self._replay, self._session.uid)  # type: ignore[return-value]
 
-    def direct(self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a tool called inside this run's context does; use ``call``."""
-        return self._value(self._do(direct_ask(self._host, self._session, declared, options, args, kwargs)))
+    @property
+    def awaits_opening(self) -> bool:
+        """Whether the program has not opened a block with this run yet."""
+        return not self._session.above and not self._replay.around
 
-    def answer(
-        self,
-        tool: str,
-        args: Mapping[str, Any] | str,
-        *,
-        handler: Callable[..., object] | None = None,
-        tool_call_id: str | None = None,
-        again: str | None = None,
-    ) -> Answer:
-        """What a model was told then; raises ``Diverged``, which no model is told."""
-        told = super().answer(tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
-        if self._replay.broken is not None:
-            raise self._replay.broken
-        return told
+    def opened_again(self, id: str | None, input: object, *, block: bool) -> Self | None:
+        """Return this run if its program opens it now; None if the program has opened it before."""
+        is_mine = driver.open_again(self._host, self._replay, self._session, id, input, block=block)
+        return self if is_mine else None
 
-    def answer_all(self, calls: Iterable[ToolCall], /) -> list[Answer]:
-        """What a model was told of its turn then; raises ``Diverged``, which no model is told."""
-        told = super().answer_all(calls)
-        if self._replay.broken is not None:
-            raise self._replay.broken
-        return told
+    def report_named(self, run_id: str) -> Report | None:
+        """Return what ``rt.report`` says of this run; None if ``run_id`` is another run."""
+        return driver.report_named(self._host, self._replay, run_id)
+
+    # ---- steps
+
+    async def _drive(self, flow: Flow[T]) -> T:
+        return await run_flow_async(flow, self._answer_op)
+
+    async def _answer_op(self, op: Op[Any]) -> Any:
+        if isinstance(op, Sleep):
+            return await self._pause(op.seconds)
+        if isinstance(op, Together):
+            return await self._together(op.flows)
+        return driver.refuse(self._replay, op)
+
+    async def _together(self, flows: Sequence[Flow[Any]]) -> list[Any]:
+        raise NotImplementedError
+
+    async def _watched(self, flow: Flow[T], flights: Sequence[Flight]) -> T:
+        return await self._drive(flow)
+
+    async def _perform_joined(self, declared: Declaration, options: Options, args: Any, kwargs: Any) -> Done:
+        return await self._perform(direct_ask(self._host, self._session, declared, options, args, kwargs))
+
+    def _value(self, done: Done) -> Any:
+        spec = self._session.spec(done.row.tool)
+        if spec is None or not spec.is_staging:
+            return done.value
+        host, replay, call_id = self._host, self._replay, done.row.id
+        return Staged(call_of(done.row, spec), lambda: driver.staged_now(host, replay, call_id))
+
+    async def _check_usable(self) -> None:
+        runs.refuse_forked(self._pid, self.id)
+
+    async def _begin(
+        self, tool: str, args: Mapping[str, Any], key: Any, kind: str | None, cost: Costs | None
+    ) -> tuple[Ask, Done]:
+        ask = runs.hand_ask(self._host, self._session, tool, args, key=key, kind=kind, cost=cost)
+        done = await self._perform(ask)
+        return ask, Done(done.row, done.value, replayed=True)
+
+    async def _open_child(self, id: str | None, input: object) -> Self:
+        row, session = driver.child_row(self._replay, self._session, id, input)
+        return type(self)(self._host, self._replay, session, row)
+
+    async def _release(self, *, is_quiet: bool | None = None) -> None:
+        self._replay.over = True
+
+
+async def answer(
+    run: _RecordedRun,
+    tool: str,
+    args: Mapping[str, Any] | str,
+    *,
+    handler: Callable[..., object] | None = None,
+    tool_call_id: str | None = None,
+    again: str | None = None,
+) -> Answer:
+    """Return what the model was told then. Raise ``Diverged``, which no model is told."""
+    told = await answer_live(run, tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
+    if run._replay.broken is not None:
+        raise run._replay.broken
+    return told
+
+
+async def answer_all(run: _RecordedRun, calls: Iterable[ToolCall], /) -> list[Answer]:
+    """Return what the model was told of its turn then. Raise ``Diverged``, which no model is told."""
+    told = await answer_all_live(run, calls)
+    if run._replay.broken is not None:
+        raise run._replay.broken
+    return told
+
+
+async def commit(run: _RecordedRun) -> None:
+    """Note that the program has reached its end."""
+    run._end_threads()
+    run._replay.over = True
+
+
+async def rollback(run: _RecordedRun, why: str) -> NoReturn:
+    """Raise ``RolledBack``, as the recorded run did."""
+    raise driver.taken_back(run._host, run._replay, run._session, why)
+
+
+async def report(run: _RecordedRun) -> Report:
+    """Return what this run did so far."""
+    return driver.report_now(run._host, run._replay)
+
+
+async def succeed(attempt: OpenAttempt, result: object = None) -> None:
+    """Do nothing: the record says how the attempt ended."""
+
+
+async def fail(attempt: OpenAttempt, error: BaseException | str) -> None:
+    """Do nothing: the record says how the attempt ended."""
+
+
+# ---- Blocking
+
+
+class ReplayRun(_RecordedRun, Run):
+    """A recorded run in the place of a ``Run``."""
+
+    answer = blocking(answer)
+    answer_all = blocking(answer_all)
 
     def begin(
         self,
@@ -103,156 +212,36 @@ class ReplayRun(Run):
         kind: str | None = None,
         cost: Costs | None = None,
     ) -> Attempt:
-        """The attempt as it ended: ``replayed``, with its result; what it failed with is raised here."""
-        ask = runs.hand_ask(self._host, self._session, tool, args, key=key, kind=kind, cost=cost)
-        done = self._do(ask)
-        return ReplayedAttempt(self, ask, Done(done.row, done.value, replayed=True))
+        """Return the attempt as it ended: ``replayed``, with its result. Raise what it failed with."""
+        return ReplayedAttempt(self, *finish(self._begin(tool, args, key, kind, cost)))
 
-    def commit(self) -> None:
-        """The program has come to its end."""
-        self._shut()
-        self._replay.over = True
+    commit = blocking(commit)
+    rollback = blocking(rollback)
+    report = blocking(report)
 
-    def rollback(self, why: str) -> NoReturn:
-        """Raise ``RolledBack``, as then."""
-        raise driver.taken_back(self._host, self._replay, self._session, why)
+    async def _together(self, flows: Sequence[Flow[Any]]) -> list[Any]:
+        return driver.in_turn(self._replay, flows, lambda op: finish(self._answer_op(op)))
 
-    def report(self) -> Report:
-        """What this run did so far."""
-        return driver.report_now(self._host, self._replay)
-
-    @property
-    def awaits_opening(self) -> bool:
-        """Whether no block of the program's is around."""
-        return not self._session.above and not self._replay.around
-
-    def opened_again(self, id: str | None, input: object, *, block: bool) -> ReplayRun | None:
-        """This run, where its program opens it itself; None: it has done so before."""
-        is_mine = driver.open_again(self._host, self._replay, self._session, id, input, block=block)
-        return self if is_mine else None
-
-    def report_named(self, run_id: str) -> Report | None:
-        """What ``rt.report`` says of this run; None: it is about another one."""
-        return driver.report_named(self._host, self._replay, run_id)
-
-    # ---- inside ---------------------------------------------------------------------------
-
-    def _flow(self, flow: Flow[T]) -> T:
-        return run_flow(flow, self._perform)
-
-    def _perform(self, op: Op[Any]) -> Any:
-        if isinstance(op, Sleep):
-            time.sleep(op.seconds)
-            return None
-        if isinstance(op, Together):
-            return driver.in_turn(self._replay, op.flows, self._perform)
-        return driver.refuse(self._replay, op)
-
-    def _watched(self, flow: Flow[T], flights: Sequence[Flight]) -> T:
-        return self._flow(flow)
-
-    def _value(self, done: Done) -> Any:
-        spec = self._session.spec(done.row.tool)
-        if spec is None or not spec.is_staging:
-            return done.value
-        host, replay, call_id = self._host, self._replay, done.row.id
-        return Staged(call_of(done.row, spec), lambda: driver.staged_now(host, replay, call_id))
-
-    def _check_here(self) -> None:
-        runs.refuse_forked(self._pid, self.id)
-
-    def _open_child(self, id: str | None, input: object) -> Run:
-        row, session = driver.child_row(self._replay, self._session, id, input)
-        return ReplayRun(self._host, self._replay, session, row)
-
-    def _leave(self, error: BaseException | None) -> None:
-        self._shut(wait=error is None or isinstance(error, Exception))
+    async def _leave(self, error: BaseException | None) -> None:
+        self._end_threads(wait=error is None or isinstance(error, Exception))
         driver.left(self._replay, self._session, error)
-
-    def _shut(self, *, wait: bool = True) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=wait)
-
-    def _release(self) -> None:
-        self._replay.over = True
 
 
 class ReplayedAttempt(Attempt):
-    """An attempt of the record. What its program says of it again is taken as said."""
+    """An attempt of the record. What its program says of it again changes nothing."""
 
-    def succeed(self, result: object = None) -> None:
-        """It is recorded how it ended."""
-
-    def fail(self, error: BaseException | str) -> None:
-        """It is recorded how it ended."""
+    succeed = blocking(succeed)
+    fail = blocking(fail)
 
 
-# ---- A recorded run on an event loop: the same names as ``replayrun``, awaited
+# ---- On an event loop
 
 
-@asynccontextmanager
-async def opened_async(host: Host, replay: Replay) -> AsyncIterator[AsyncRun]:
-    """The recorded run in its block: what the program asks for is answered, and it reaches nothing else."""
-    session = driver.session_of(host, replay)
-    run = AsyncReplayRun(host, replay, session, replay.record.run)
-    replay.alone = lambda: len(asyncio.all_tasks()) == 1
-    scope = enter_block(run)
-    try:
-        with denied(replay):
-            yield run
-    except Stopped:
-        pass
-    except (Exception, SystemExit) as error:  # a program that exits over it is no reason to say that all is well
-        replay.end_by(error)
-        raise
-    finally:
-        leave_scope(scope)
-    replay.end()
+class AsyncReplayRun(_RecordedRun, AsyncRun):
+    """A recorded run in the place of an ``AsyncRun``."""
 
-
-class AsyncReplayRun(AsyncRun):
-    """A run whose ledger is its record. The same names as ``AsyncRun``; whoever has one need not know."""
-
-    _is_replay = True
-
-    def __init__(self, host: Host, replay: Replay, session: Session, row: RunRow) -> None:
-        super().__init__(host, None, session, row, over=False)  # type: ignore[arg-type]  # it drives its flows itself
-        self._replay = replay
-        self._output = self._output_was = None
-        self._output_gone = None
-
-    @property
-    def state(self) -> RunState:
-        """The run's state as far as its program has come."""
-        return driver.state_now(self._replay, self._session.uid)  # type: ignore[return-value]
-
-    async def direct(
-        self, declared: Declaration, options: Options, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """What a tool called inside this run's context does; use ``call``."""
-        return self._value(await self._do(direct_ask(self._host, self._session, declared, options, args, kwargs)))
-
-    async def answer(
-        self,
-        tool: str,
-        args: Mapping[str, Any] | str,
-        *,
-        handler: Callable[..., object] | None = None,
-        tool_call_id: str | None = None,
-        again: str | None = None,
-    ) -> Answer:
-        """What a model was told then; raises ``Diverged``, which no model is told."""
-        told = await super().answer(tool, args, handler=handler, tool_call_id=tool_call_id, again=again)
-        if self._replay.broken is not None:
-            raise self._replay.broken
-        return told
-
-    async def answer_all(self, calls: Iterable[ToolCall], /) -> list[Answer]:
-        """What a model was told of its turn then; raises ``Diverged``, which no model is told."""
-        told = await super().answer_all(calls)
-        if self._replay.broken is not None:
-            raise self._replay.broken
-        return told
+    answer = awaited(answer)
+    answer_all = awaited(answer_all)
 
     async def begin(
         self,
@@ -263,81 +252,15 @@ class AsyncReplayRun(AsyncRun):
         kind: str | None = None,
         cost: Costs | None = None,
     ) -> AsyncAttempt:
-        """The attempt as it ended: ``replayed``, with its result; what it failed with is raised here."""
-        ask = runs.hand_ask(self._host, self._session, tool, args, key=key, kind=kind, cost=cost)
-        done = await self._do(ask)
-        return AsyncReplayedAttempt(self, ask, Done(done.row, done.value, replayed=True))
+        """Return the attempt as it ended: ``replayed``, with its result. Raise what it failed with."""
+        return AsyncReplayedAttempt(self, *await self._begin(tool, args, key, kind, cost))
 
-    async def commit(self) -> None:
-        """The program has come to its end."""
-        self._replay.over = True
+    commit = awaited(commit)
+    rollback = awaited(rollback)
+    report = awaited(report)
 
-    async def rollback(self, why: str) -> NoReturn:
-        """Raise ``RolledBack``, as then."""
-        raise driver.taken_back(self._host, self._replay, self._session, why)
-
-    async def report(self) -> Report:
-        """What this run did so far."""
-        return driver.report_now(self._host, self._replay)
-
-    @property
-    def awaits_opening(self) -> bool:
-        """Whether no block of the program's is around."""
-        return not self._session.above and not self._replay.around
-
-    def opened_again(self, id: str | None, input: object, *, block: bool) -> AsyncReplayRun | None:
-        """This run, where its program opens it itself; None: it has done so before."""
-        is_mine = driver.open_again(self._host, self._replay, self._session, id, input, block=block)
-        return self if is_mine else None
-
-    def report_named(self, run_id: str) -> Report | None:
-        """What ``rt.report`` says of this run; None: it is about another one."""
-        return driver.report_named(self._host, self._replay, run_id)
-
-    # ---- inside ---------------------------------------------------------------------------
-
-    async def _flow(self, flow: Flow[T]) -> T:
-        try:
-            op = flow.send(None)
-            while True:
-                try:
-                    answer = await self._perform(op)
-                except Exception as error:
-                    op = flow.throw(error)
-                else:
-                    op = flow.send(answer)
-        except StopIteration as stop:
-            value: T = stop.value
-            return value
-        finally:
-            flow.close()
-
-    async def _perform(self, op: Op[Any]) -> Any:
-        if isinstance(op, Sleep):
-            return await asyncio.sleep(op.seconds)
-        if isinstance(op, Together):
-            return await asyncio.gather(*(self._flow(flow) for flow in op.flows), return_exceptions=True)
-        return driver.refuse(self._replay, op)
-
-    async def _watched(self, flow: Flow[T], flights: Sequence[Flight]) -> T:
-        return await self._flow(flow)
-
-    def _value(self, done: Done) -> Any:
-        spec = self._session.spec(done.row.tool)
-        if spec is None or not spec.is_staging:
-            return done.value
-        host, replay, call_id = self._host, self._replay, done.row.id
-        return Staged(call_of(done.row, spec), lambda: driver.staged_now(host, replay, call_id))
-
-    async def _check_here(self) -> None:
-        runs.refuse_forked(self._pid, self.id)
-
-    async def _open_child(self, id: str | None, input: object) -> AsyncRun:
-        row, session = driver.child_row(self._replay, self._session, id, input)
-        return AsyncReplayRun(self._host, self._replay, session, row)
-
-    async def _refuse_waiting(self, *, but: object = None) -> None:
-        """No transaction of the caller's is open: nothing rides in one here."""
+    async def _together(self, flows: Sequence[Flow[Any]]) -> list[Any]:
+        return await asyncio.gather(*(self._drive(flow) for flow in flows), return_exceptions=True)
 
     async def _leave(self, error: BaseException | None) -> None:
         mistake = await self._not_awaited() if error is None and self._pending else None
@@ -346,17 +269,11 @@ class AsyncReplayRun(AsyncRun):
             raise mistake
 
     async def _let_others_end(self) -> None:
-        """Nothing is under way: what is asked for is answered at once."""
-
-    async def _given_up(self, *, is_quiet: bool | None = None) -> None:
-        self._replay.over = True
+        """Do nothing: every call is answered at once, so none is under way."""
 
 
 class AsyncReplayedAttempt(AsyncAttempt):
-    """An attempt of the record. What its program says of it again is taken as said."""
+    """An attempt of the record. What its program says of it again changes nothing."""
 
-    async def succeed(self, result: object = None) -> None:
-        """It is recorded how it ended."""
-
-    async def fail(self, error: BaseException | str) -> None:
-        """It is recorded how it ended."""
+    succeed = awaited(succeed)
+    fail = awaited(fail)
