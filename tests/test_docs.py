@@ -22,7 +22,7 @@ from amends.cli.app import VERBS, load
 from amends.engine import doubts
 from amends.host import listing, settings
 from amends.llm.prices import Prices
-from amends.llm.requests import asked_for, outcome
+from amends.llm.requests import model_request, outcome
 from amends.stores.sqlite import file
 from amends.testing.checkers import CHECKERS
 from amends.tools.spec import ClassOptions, TwinSaid
@@ -329,7 +329,7 @@ def test_every_name_for_tests_is_documented() -> None:
 
 
 def test_every_name_for_models_and_part_of_their_record_is_documented() -> None:
-    asked = asked_for("model:openai", "responses", {"model": "m"}, Prices(None, provider="openai", url=""))
+    asked = model_request("model:openai", "responses", {"model": "m"}, Prices(None, provider="openai", url=""))
     written = {*asked.args, *outcome(asked, None, complete=False).result}
     rows = rows_of("reference/api.md")
     assert {*llm.__all__, *written} <= rows, f"docs/reference/api.md does not have {sorted(written - rows)}"
