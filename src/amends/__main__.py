@@ -1,4 +1,4 @@
-"""``python -m amends``: the command line."""
+"""``python -m amends`` runs the command line."""
 
 import sys
 

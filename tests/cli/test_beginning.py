@@ -226,7 +226,7 @@ def test_every_listing_fits_a_narrow_terminal_and_says_the_same_without_colour(s
 def test_what_cannot_be_undone_is_asked_at_a_terminal(shop: Path, play: Play) -> None:
     play("pay", "order-1")
     url = ("--url", "sqlite:///shop.db")
-    no = at_terminal("gc", "--older-than", "0s", *url, cwd=shop, answers=[("Remove what 1 runs said", "n\n")])
+    no = at_terminal("gc", "--older-than", "0s", *url, cwd=shop, answers=[("Remove the data of 1 runs", "n\n")])
     assert (no.code, "nothing was done" in no.text) == (1, True)
     yes = at_terminal("gc", "--older-than", "0s", *url, cwd=shop, answers=[("[y/N]", "y\n")])
     assert (yes.code, "removed" in yes.text) == (0, True)

@@ -118,7 +118,7 @@ WRONG: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("runs", "finish", "order-1", "--why", "x"), ("--yes",)),
     (("rollback", "nope", "--plan"), ("nope",)),
     (("rollback", "order-1"), ("--plan", "--apply")),
-    (("rollback", "order-1", "--plan", "--apply", "abc"), ("say one",)),
+    (("rollback", "order-1", "--plan", "--apply", "abc"), ("use one",)),
     (("rollback", "order-1", "--apply", "abc", "--yes"), ("--why",)),
 ]
 
@@ -171,9 +171,9 @@ def test_a_rollback_is_shown_and_then_done_exactly_so(shop: Path, open_run: str)
 def test_a_rollback_at_a_terminal_shows_its_plan_and_asks(shop: Path, open_run: str) -> None:
     shown = at_terminal("rollback", "order", "--plan", cwd=shop, width=120)
     assert (shown.code, 'refund(result="ch_9")' in shown.text) == (0, True), shown.text
-    no = at_terminal("rollback", open_run, "--why", "x", cwd=shop, answers=[("Take run order-9 back?", "\n")])
+    no = at_terminal("rollback", open_run, "--why", "x", cwd=shop, answers=[("Roll run order-9 back?", "\n")])
     assert (no.code, "nothing was done" in no.text) == (1, True)
-    yes = at_terminal("rollback", open_run, "--why", "x", cwd=shop, answers=[("Take run order-9 back?", "y\n")])
+    yes = at_terminal("rollback", open_run, "--why", "x", cwd=shop, answers=[("Roll run order-9 back?", "y\n")])
     assert (yes.code, "nothing left standing" in yes.text) == (0, True)
 
 

@@ -57,7 +57,7 @@ def test_it_is_told_from_the_ledger_in_the_words_a_model_sees_and_says_what_to_t
         "Not run: ship cannot be undone, so it comes last, and charge has not been done. "
         "Call charge first, then ship again with the same arguments." in flat
     )
-    assert "bank: 4 charges kept, 1 given back, 0 double" in told
+    assert "bank: 4 charges kept, 1 refunded, 0 double" in told
     assert "killed by SIGKILL" in told
     assert "probe: Happened ch_3" in told
     for line in re.findall(r"python -m amends (.*)", told):
@@ -78,7 +78,7 @@ def test_a_fresh_one_begins_anew_and_a_kept_one_goes_on_counting(tmp_path: Path)
     assert "bank: 4 charges kept" in run("demo", cwd=tmp_path).stdout
     kept = run("demo", "--keep", cwd=tmp_path)
     assert (kept.returncode, "run order-10" in kept.stdout) == (0, True), kept.stderr
-    assert "bank: 8 charges kept, 2 given back, 0 double" in kept.stdout
+    assert "bank: 8 charges kept, 2 refunded, 0 double" in kept.stdout
 
 
 def test_it_never_deletes_what_it_did_not_make(tmp_path: Path) -> None:

@@ -214,10 +214,10 @@ def test_a_terminal_without_unicode_escapes_what_it_cannot_show(shop: Path, ids:
 
 
 def test_only_a_state_is_coloured_like_one(shop: Path, ids: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    from amends.cli import show
+    from amends.cli import output
 
     rows: list[tuple[str, str]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(show, "_put_row", lambda text, style, out: rows.append((text, style)))
-        show.put_facts({"state": "approved", "reason": "approved"})
+        patch.setattr(output, "_put_row", lambda text, style, out: rows.append((text, style)))
+        output.put_facts({"state": "approved", "reason": "approved"})
     assert rows == [("state   approved", "green"), ("reason  approved", "")]

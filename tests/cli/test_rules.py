@@ -68,9 +68,9 @@ def test_in_words(shop: Path) -> None:
     assert done.stdout.startswith("send_wire would be refused: too much (rule 2)\n")
     assert "cents is not <=100" in done.stdout
     done = here("rules", "test", "close", '{"order": "1"}', "--app", "wires:rt", cwd=shop)
-    assert done.stdout.startswith("close would wait for a person's yes: close always needs approval (tool)\n")
+    assert done.stdout.startswith("close would need approval by a person: close always needs approval (tool)\n")
     done = here("rules", "test", "rm_rf", "--app", "wires:rt", cwd=shop)
-    assert "nobody has declared rm_rf" in done.stdout
+    assert "no tool is declared as rm_rf" in done.stdout
 
 
 def test_what_cannot_be_asked_is_refused(shop: Path) -> None:
@@ -129,7 +129,7 @@ def test_doctor_knows_of_a_probe_that_says_nothing(tmp_path: Path) -> None:
 
 def test_a_mistyped_tool_is_told_which_one_may_be_meant(shop: Path) -> None:
     done = here("rules", "test", "sendwire", "order=1", "cents=5", "--app", "wires:rt", cwd=shop)
-    assert "nobody has declared sendwire; did you mean send_wire?" in done.stdout
+    assert "no tool is declared as sendwire; did you mean send_wire?" in done.stdout
     told = here("rules", "test", "sendwire", "order=1", "cents=5", "--app", "wires:rt", "--json", cwd=shop)
     assert json.loads(told.stdout)["meant"] == "send_wire"
 

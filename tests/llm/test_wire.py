@@ -61,14 +61,14 @@ def test_events_that_nobody_knows_change_nothing(api: Any, event: dict[str, Any]
 @pytest.mark.parametrize("tools", [[], [{"name": "charge"}]], ids=["text", "tools"])
 def test_an_answer_whose_stream_ended_too_early_is_cut_wherever_it_ended(api: Any, tools: list[Any]) -> None:
     whole = answered(api, {"model": "m", "tools": tools})
-    assert dialect(api).said(whole).cut == ""
+    assert dialect(api).turn(whole).cut == ""
     events = [event for _, event in events_of(api, whole)]
     last = next(place for place, event in enumerate(events) if _ends(event))
     for count in range(last + 1):
         made = assembler(api)
         for event in events[:count]:
             made.see(event)
-        assert dialect(api).said(made.response or {}).cut, f"{count} of {len(events)} events"
+        assert dialect(api).turn(made.response or {}).cut, f"{count} of {len(events)} events"
 
 
 def _ends(event: Any) -> bool:
@@ -79,9 +79,9 @@ def _ends(event: Any) -> bool:
 @pytest.mark.parametrize("reason", ["error", "abort", "insufficient_system_resource", None])
 def test_an_end_that_nobody_knows_is_not_the_models(reason: Any) -> None:
     choice = {"message": {"role": "assistant", "content": "I will"}, "finish_reason": reason}
-    assert dialect("chat.completions").said({"choices": [choice]}).cut
-    assert dialect("messages").said({"content": [], "stop_reason": reason}).cut
-    assert dialect("chat.completions").said({"choices": []}).cut
+    assert dialect("chat.completions").turn({"choices": [choice]}).cut
+    assert dialect("messages").turn({"content": [], "stop_reason": reason}).cut
+    assert dialect("chat.completions").turn({"choices": []}).cut
 
 
 def test_arguments_that_are_no_json_are_not_no_arguments() -> None:
@@ -93,7 +93,7 @@ def test_arguments_that_are_no_json_are_not_no_arguments() -> None:
     made.see({"type": "content_block_delta", "index": 0, "delta": piece})
     made.see({"type": "content_block_stop", "index": 0})
     made.see({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {}})
-    said = dialect("messages").said(made.response or {})
+    said = dialect("messages").turn(made.response or {})
     assert [call.args for call in said.calls] == ['{"folder": "/tmp']
     assert said.messages[0]["content"] == [block], "and as the API takes it back"
 

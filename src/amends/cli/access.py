@@ -1,4 +1,4 @@
-"""From words on a command line to a ledger, and to the names in it."""
+"""Access to the runtime, the ledger and the ids that a command line names."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from amends import AsyncRuntime, Runtime
 from amends.errors import Error, LedgerMissing, UsageError
 from amends.visible import visible
 
-# ---- ``app:rt``: from words on a command line to a runtime
+# ---- Your program: MODULE:NAME or FILE.py:NAME
 
 
-HINT = "say MODULE:NAME or FILE.py:NAME, like app:rt for the line `rt = Runtime(...)` in app.py"
+HINT = "write MODULE:NAME or FILE.py:NAME, for example app:rt for the line `rt = Runtime(...)` in app.py"
 
 
 def load_runtime(place: str, *, folder: Path | None = None) -> Runtime | AsyncRuntime:
-    """The runtime that ``place`` names. Raises ``UsageError`` with what is wrong, never the module's own error.
+    """Return the runtime that ``place`` names. Raise ``UsageError`` if that fails, never the module's own error.
 
-    ``folder``: from where the name or the path is seen, where that is not the working directory.
+    ``folder`` is where the module or the path is looked up, if not in the working directory.
     """
     origin, colon, name = place.rpartition(":")
     if not colon or not origin or not name:
@@ -45,9 +45,9 @@ def load_runtime(place: str, *, folder: Path | None = None) -> Runtime | AsyncRu
 
 
 def load_function(place: str) -> Callable[..., Any]:
-    """The function that ``place`` names, like ``app:agent``. Raises ``UsageError`` with what is wrong."""
+    """Return the function that ``place`` names, for example ``app:agent``. Raise ``UsageError`` if that fails."""
     origin, colon, name = place.rpartition(":")
-    hint = "say MODULE:NAME or FILE.py:NAME, like app:agent for the function `def agent(...)` in app.py"
+    hint = "write MODULE:NAME or FILE.py:NAME, for example app:agent for the function `def agent(...)` in app.py"
     if not colon or not origin or not name:
         raise UsageError(f"{place!r} does not name a function", hint=hint)
     found: Any = load_module(origin)
@@ -56,13 +56,13 @@ def load_function(place: str) -> Callable[..., Any]:
             raise UsageError(f"{origin} has no {name!r}", hint=hint)
         found = getattr(found, part)
     if not callable(found):
-        raise UsageError(f"{place} is a {type(found).__name__}, and cannot be called", hint=hint)
+        raise UsageError(f"{place} is a {type(found).__name__}, which cannot be called", hint=hint)
     made: Callable[..., Any] = found
     return made
 
 
 def load_module(origin: str, *, folder: Path | None = None) -> ModuleType:
-    """A module by name, seen from the working directory, or by the path of its file."""
+    """Import a module by its name, looked up in the working directory first, or by the path of its file."""
     here = Path.cwd() if folder is None else folder
     is_file = origin.endswith(".py") or "/" in origin or "\\" in origin
     try:
@@ -72,7 +72,7 @@ def load_module(origin: str, *, folder: Path | None = None) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (origin == error.name or origin.startswith(f"{error.name}.")):
             raise UsageError(
-                f"there is no module {error.name!r} in {here} or among what is installed", hint=HINT
+                f"there is no module {error.name!r} in {here} or among the installed ones", hint=HINT
             ) from error
         raise UsageError(f"{origin} needs the module {error.name!r}, which is not installed") from error
     except (Exception, SystemExit) as error:
@@ -84,8 +84,8 @@ def _from_name(name: str, here: str) -> ModuleType:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(name)
-    except (ValueError, TypeError) as error:  # "..", "a..b": no name at all
-        raise UsageError(f"{name!r} is no module's name", hint=HINT) from error
+    except (ValueError, TypeError) as error:  # "..", "a..b"
+        raise UsageError(f"{name!r} is not the name of a module", hint=HINT) from error
 
 
 def _from_file(path: Path) -> ModuleType:
@@ -94,10 +94,10 @@ def _from_file(path: Path) -> ModuleType:
         raise UsageError(f"there is no file {path}", hint=HINT)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise UsageError(f"{path} is no Python file", hint=HINT)
+        raise UsageError(f"{path} is not a Python file", hint=HINT)
     folder = str(path.parent)
     if folder not in sys.path:
-        sys.path.insert(0, folder)  # its own imports work as if it had been started there
+        sys.path.insert(0, folder)  # so that its own imports work as if it had been started there
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
@@ -106,11 +106,11 @@ def _from_file(path: Path) -> ModuleType:
 
 def _runtimes_in(module: Any) -> str:
     names = [name for name, value in vars(module).items() if isinstance(value, Runtime | AsyncRuntime)]
-    return f"it has: {', '.join(names)}" if names else ""
+    return f"it has these runtimes: {', '.join(names)}" if names else ""
 
 
 def _line(error: BaseException) -> str:
-    """Where it happened: the innermost line, which a traceback would have ended with."""
+    """Return the innermost line, with which a traceback would have ended."""
     trace = error.__traceback__
     if isinstance(error, SyntaxError) or trace is None:
         return ""
@@ -119,72 +119,77 @@ def _line(error: BaseException) -> str:
     return f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
 
 
-# ---- From words on a command line to a ledger, and to the names in it
+# ---- The ledger, and the runtime with its tools
 
 
 CANDIDATES_MAX: Final = 5
-"""How many are named when the beginning of an id is not enough."""
+"""How many ids an error names when the first characters of an id fit several."""
+BUNDLE_BYTES_MAX: Final = 1 << 29
+"""A larger file is not a bundle of ours."""
 
 
 @contextmanager
-def reading(url: str | None, tenant: str | None) -> Iterator[Runtime]:
-    """The ledger, which must exist, without the tools of any program."""
+def open_ledger(url: str | None, tenant: str | None) -> Iterator[Runtime]:
+    """Open a ledger that must exist, without the tools of any program."""
     rt = Runtime(url, create=False, tenant=tenant)
     try:
         with rt:
             yield rt
     except LedgerMissing as error:
-        if str(rt.settings["url"].value).startswith("sqlite:"):  # of a server it is known what is missing, and said
-            error.hint = "say where it is: --url sqlite:///path/to/ledger.db, AMENDS_URL, or url in amends.toml"
+        if str(rt.settings["url"].value).startswith("sqlite:"):  # the error of a server already says what is missing
+            error.hint = "give its place: --url sqlite:///path/to/ledger.db, AMENDS_URL, or url in amends.toml"
         raise
 
 
 @contextmanager
-def working(app: str | None, *, url: str | None, tenant: str | None, needed: str = "") -> Iterator[Runtime]:
-    """The runtime of a program, with its tools; without one the ledger alone.
+def open_runtime(app: str | None, *, url: str | None, tenant: str | None, needed: str = "") -> Iterator[Runtime]:
+    """Open the runtime of a program, with its tools; the ledger alone if no program is named.
 
-    ``needed`` says what cannot be done without the tools: then there must be one.
+    ``needed`` names what cannot be done without tools; with it, a program must be named.
     """
     if app and url:
-        raise UsageError("--app brings its own ledger, so --url cannot be said with it", hint="leave one of them out")
+        raise UsageError("--app has its own ledger, so --url cannot be used with it", hint="leave one of them out")
     place, folder = (app, None) if app or url else app_setting()
     if place is None:
         if needed:
             raise UsageError(
-                f"{needed} needs your tools", hint="say where they are: --app app:rt, AMENDS_APP, or app in amends.toml"
+                f"{needed} needs your tools", hint="name your runtime: --app app:rt, AMENDS_APP, or app in amends.toml"
             )
-        with reading(url, tenant) as rt:
+        with open_ledger(url, tenant) as rt:
             yield rt
         return
-    with loaded(place, folder=folder) as rt:
+    with open_app(place, folder=folder) as rt:
         yield rt.scoped(tenant=tenant) if tenant else rt
 
 
 def app_setting() -> tuple[str | None, Path | None]:
-    """Where the settings say that the program is, and from which folder that is seen."""
+    """Return the setting ``app``, and the folder of the settings file that has it."""
     setting = Runtime("memory:").settings["app"]  # does no IO
     from_file = setting.origin not in ("argument", "AMENDS_APP", "default")
     return setting.value, Path(setting.origin).parent if from_file else None
 
 
-def app_named(place: str | None) -> tuple[str, Path | None]:
-    """The program that is named, or that the settings name."""
+def required_app(place: str | None) -> tuple[str, Path | None]:
+    """Return the program that the command line or the settings name, and its folder; raise ``UsageError`` if neither does."""
     found, folder = (place, None) if place else app_setting()
     if not found:
         raise UsageError(
-            "it is not said where your runtime is",
-            hint="say MODULE:NAME or FILE.py:NAME, like app:rt; or set AMENDS_APP, or app in amends.toml",
+            "no runtime is named",
+            hint="write MODULE:NAME or FILE.py:NAME, for example app:rt; or set AMENDS_APP, or app in amends.toml",
         )
     return found, folder
 
 
 @contextmanager
-def loaded(place: str, *, folder: Path | None) -> Iterator[Runtime]:
-    """A program's runtime, blocking whatever its colour; its ledger must exist."""
+def open_app(place: str, *, folder: Path | None, needs_ledger: bool = True) -> Iterator[Runtime]:
+    """Open the runtime of a program; the caller can use an ``AsyncRuntime`` like a blocking one.
+
+    Unless ``needs_ledger`` is false, its ledger must exist.
+    """
     rt: Any = load_runtime(place, folder=folder)
     shown = Blocking(rt) if inspect.iscoroutinefunction(rt.close) else rt
     try:
-        if shown.schema().version == 0:
+        if needs_ledger and shown.schema().version == 0:
             raise LedgerMissing(
                 f"no ledger at {rt.settings['url'].value}, which {place} uses",
                 hint="run your program once, or: amends db migrate",
@@ -195,7 +200,7 @@ def loaded(place: str, *, folder: Path | None) -> Iterator[Runtime]:
 
 
 class Blocking:
-    """An ``AsyncRuntime`` for a program that does one thing after the other, on one event loop of its own."""
+    """An ``AsyncRuntime`` with blocking methods, which run on an event loop of their own."""
 
     def __init__(self, rt: Any) -> None:
         self._rt, self._runner = rt, asyncio.Runner()
@@ -205,13 +210,13 @@ class Blocking:
         return self._called(found) if callable(found) else found
 
     def scoped(self, **view: Any) -> Any:
-        """The same for one tenant, on the same loop."""
+        """Return a scoped view on the same event loop."""
         other = Blocking.__new__(Blocking)
         other._rt, other._runner = self._rt.scoped(**view), self._runner
         return other
 
     def close(self) -> None:
-        """Give back the ledger and the loop."""
+        """Close the runtime and the event loop."""
         try:
             self._runner.run(self._rt.close())
         finally:
@@ -235,25 +240,25 @@ async def _awaited(answer: Any) -> Any:
     return await answer
 
 
-# ---- names --------------------------------------------------------------------------------
+# ---- Ids and names
 
 
 def who(by: str | None, rt: Runtime) -> str:
-    """Who decides: as said, as set, else whoever is logged in."""
+    """Return who decides: ``--by``, the setting ``by``, or the login name."""
     if by:
         return by
-    said = rt.settings["by"].value
-    if said:
-        return str(said)
+    setting = rt.settings["by"].value
+    if setting:
+        return str(setting)
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        raise UsageError("it is not known who you are", hint="say it: --by NAME, or AMENDS_BY") from None
+        raise UsageError("your name is not known", hint="give it: --by NAME, or AMENDS_BY") from None
 
 
-def run_named(rt: Runtime, text: str) -> str:
-    """The id of the run that is named by its id, or by a beginning that no other run has."""
-    return _named(
+def find_run(rt: Runtime, text: str) -> str:
+    """Return the id of the run with this id, or of the only run whose id begins with this text."""
+    return _find(
         text,
         "run",
         "amends runs list",
@@ -263,9 +268,9 @@ def run_named(rt: Runtime, text: str) -> str:
     )
 
 
-def call_named(rt: Runtime, text: str) -> str:
-    """The id of a call, the same way."""
-    return _named(
+def find_call(rt: Runtime, text: str) -> str:
+    """Return the id of the call with this id, or of the only call whose id begins with this text."""
+    return _find(
         text,
         "call",
         "amends runs show RUN --json",
@@ -275,16 +280,16 @@ def call_named(rt: Runtime, text: str) -> str:
     )
 
 
-def approval_named(rt: Runtime, text: str) -> str:
-    """The id of a request for approval, the same way; or of the one request of the run with this id that waits."""
+def find_approval(rt: Runtime, text: str) -> str:
+    """Return the id of a request for approval, found like a run; or of the only pending request of the run with this id."""
     try:
-        return str(rt.approval(text).id)  # first: whoever opens a run chooses its id, also one that is like this
+        return str(rt.approval(text).id)  # first: the id of a run is free text, and could equal an approval's id
     except UsageError:
         found = rt.approvals(f"state:pending run:{filter_text(text)}") if text else ()
-        of_run, _ = first((one for one in found if one.call.run_id == text), 2)
+        of_run, _ = take((one for one in found if one.call.run_id == text), 2)
     if len(of_run) == 1:
         return str(of_run[0].id)
-    return _named(
+    return _find(
         text,
         "approval",
         "amends approvals list",
@@ -294,7 +299,7 @@ def approval_named(rt: Runtime, text: str) -> str:
     )
 
 
-def _named(
+def _find(
     text: str,
     what: str,
     listing: str,
@@ -315,18 +320,18 @@ def _named(
     if begun:
         more = " and more" if len(begun) > CANDIDATES_MAX else ""
         raise UsageError(
-            f"{text!r} is the beginning of more than one {what}: "
+            f"the id of more than one {what} begins with {text!r}: "
             f"{', '.join(map(visible, begun[:CANDIDATES_MAX]))}{more}",
-            hint="write more of the id",
+            hint="write more characters of the id",
         )
     raise UsageError(
         f"there is no {what} {text!r} in {visible(str(rt.settings['url'].value), prose=True)}",
-        hint=f"{listing} shows what is there",
+        hint=f"{listing} shows the ids",
     )
 
 
 def _distinct(ids: Iterable[str]) -> list[str]:
-    """The first few that differ: a run has one id in all its generations."""
+    """Return the first few different ids: all generations of a run have the same one."""
     found: dict[str, None] = {}
     for one in ids:
         found[one] = None
@@ -336,12 +341,24 @@ def _distinct(ids: Iterable[str]) -> list[str]:
 
 
 def filter_text(text: str) -> str:
-    """The text as a filter takes it; may find more, which the caller compares again."""
-    # A double quote cannot be said inside quotes; a star stands for it, and what was found is compared again.
+    """Return a filter for this text. It may match more, so the caller must compare again."""
+    # A double quote cannot be written inside quotes, so a star stands for it.
     return "*".join(f'"{part}"' for part in text.split('"'))
 
 
-def first(found: Iterable[Any], limit: int) -> tuple[list[Any], bool]:
-    """Up to ``limit`` of them, and whether there are more."""
+def take(found: Iterable[Any], limit: int) -> tuple[list[Any], bool]:
+    """Return up to ``limit`` of them, and whether there are more."""
     some = list(islice(found, limit + 1))
     return some[:limit], len(some) > limit
+
+
+def read_bundle(file: Path) -> bytes:
+    """Read a bundle; raise ``UsageError`` if that fails, or if it is too large to be one."""
+    try:
+        with file.open("rb") as packed:
+            data = packed.read(BUNDLE_BYTES_MAX + 1)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+    if len(data) > BUNDLE_BYTES_MAX:
+        raise UsageError(f"{file} has more than {BUNDLE_BYTES_MAX:,} bytes: it is not a bundle")
+    return data

@@ -1,28 +1,74 @@
-"""The command ``amends``: its verbs put together, and its mistakes told without a traceback."""
+"""The program ``amends``: the list of its verbs, and errors without a traceback."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
 from amends import __version__
-from amends.cli import audit, ledger, people, replay, runs
-from amends.cli.show import put, put_error, put_plain
+from amends.cli.options import DONE, FAILED, INTERRUPTED, WRONG, code_of
+from amends.cli.output import put, put_error, put_plain
 from amends.errors import Error
 
-DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 EPILOG: Final = (
-    "Exit codes: 0 done, 1 failed, 2 wrong use or no ledger, 3 a person is needed; 10 and up say what became of a run, "
-    "a plan or an approval. All of them, and every option: docs/reference/cli.md"
+    "Exit codes: 0 done, 1 failed, 2 wrong use or no ledger, 3 a person is needed; codes from 10 tell the state of a "
+    "run, a plan or an approval. docs/reference/cli.md has all of them, and every option."
 )
+VERBS: Final = {
+    # verb or group of verbs: its module in this package, and its line in `amends --help`
+    "demo": ("demo", "Run five example orders: commit, rollback, crash, ..."),
+    "init": ("demo", "Write amends.toml and app.py, a small example program."),
+    "worker": ("runs", "Recover abandoned runs, until SIGTERM or Ctrl-C."),
+    "recover": ("runs", "Recover abandoned runs once, and show each. For cron."),
+    "rollback": ("runs", "Roll a run back: show the plan, then do exactly that."),
+    "replay": ("replay", "Check new code against recorded runs; run no tool."),
+    "fork": ("replay", "Copy a run up to one call, and continue differently."),
+    "compare": ("replay", "Show the first call in which two runs differ."),
+    "budget": ("budgets", "Show what is spent, reserved and left of each budget."),
+    "cost": ("budgets", "Add up what calls cost, by run, tool, agent or day."),
+    "reconcile": ("doubts", "Compare the ledger with the outside world, for a tool."),
+    "locks": ("ledger", "List the locks that runs hold, and who waits for them."),
+    "gc": ("ledger", "Remove arguments, results and errors of old runs."),
+    "doctor": ("doctor", "Check Python, settings, ledger, disk, clock and tools."),
+    "completion": ("completion", "Print the completion script for your shell."),
+    "runs": ("runs", "List, show, watch, finish or abandon runs."),
+    "call": ("runs", "Show one call, or decide what happens to it."),
+    "approvals": ("approvals", "List, show, approve or reject calls that wait."),
+    "doubts": ("doubts", "List and resolve calls that may or may not have happened."),
+    "rules": ("rules", "Test which rule decides about a call."),
+    "audit": ("audit", "Verify, sign, export and import the record."),
+    "db": ("ledger", "Show or migrate the ledger's schema; key rotation."),
+    "config": ("ledger", "Show the settings."),
+    "complete": ("completion", ""),  # for the completion scripts
+}
+
+
+class LazyGroup(TyperGroup):
+    """The verbs of ``VERBS``. Help and suggestions need only this list; a verb's module is imported when the verb runs."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the verb that was named, and its arguments; fail like any group if there is none."""
+        name, known, rest = super().resolve_command(ctx, args)
+        return name, load(name) if name and known else known, rest
+
+
+def load(verb: str) -> Any:
+    """Import the module of a verb, and return its command."""
+    module = import_module(f"amends.cli.{VERBS[verb][0]}")
+    return get_group(module.verbs).commands[verb]
+
 
 app = typer.Typer(
     name="amends",
-    help="Guarded tool calls for AI agents: written down first, run at most once, taken back when the run fails.",
+    cls=LazyGroup,
+    help="Transactional tool calls for AI agents: recorded first, run at most once, compensated if the run fails.",
     epilog=EPILOG,
     add_completion=False,
     no_args_is_help=False,
@@ -30,15 +76,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-for verbs in (runs, replay, people, audit, ledger):
-    verbs.add_to(app)
+for name, (_, summary) in VERBS.items():
+    app.command(name, help=summary, hidden=not summary)(lambda: None)  # LazyGroup puts the real command in its place
 
 
 def run(args: Sequence[str] | None) -> int:
-    """Do what the command line says, in exit codes instead of exceptions."""
+    """Run a command; return its exit code instead of raising."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            # A terminal without ✓ gets \u2713: no error, and no ? that could stand for anything.
+            # A terminal that has no ✓ gets \u2713: neither an error, nor a ? that could stand for anything.
             stream.reconfigure(errors="backslashreplace")
     words, config = _without_config(sys.argv[1:] if args is None else list(args))
     as_json = "--json" in words
@@ -49,20 +95,18 @@ def run(args: Sequence[str] | None) -> int:
         code = app(args=words, prog_name="amends", standalone_mode=False)
         sys.stdout.flush()
     except Error as error:
-        from amends.cli.options import code_of
-
         put_error(error, as_json=as_json)
         return code_of(error)
     except BrokenPipeError:
-        # Whoever read us has left (`| head`): nothing more to say, also not by Python at its exit.
+        # The reader has gone (`| head`). Without this, Python would print an error when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    except _wrong_usage() as error:
-        put_error(
-            error.format_message(), hint=_help_for(error), code="wrong_use", docs=_docs_for(error), as_json=as_json
-        )
+    except _click_exception() as error:
+        path = _command_path(error)
+        page = f"docs/reference/cli.md#{path.replace(' ', '-')}"
+        put_error(error.format_message(), hint=f"{path} --help", code="wrong_use", docs=page, as_json=as_json)
         return WRONG
     finally:
         if config and known is None:
@@ -73,7 +117,10 @@ def run(args: Sequence[str] | None) -> int:
 
 
 def _without_config(words: list[str]) -> tuple[list[str], str]:
-    """The words without ``--config FILE``, and the file. It may stand anywhere: every verb reads the settings."""
+    """Return the words without ``--config FILE``, and the file.
+
+    The option may stand anywhere, because every verb reads the settings.
+    """
     left: list[str] = []
     config = ""
     rest = iter(words)
@@ -84,31 +131,23 @@ def _without_config(words: list[str]) -> tuple[list[str], str]:
             continue
         file = value if equals else next(rest, "")
         if not file:
-            left.append(word)  # without its file: typer says what is missing
+            left.append(word)  # typer reports that the file is missing
         else:
             config = file
     return left, config
 
 
-def _wrong_usage() -> Any:
-    # typer brings a copy of click since 0.26 and used the real one before: its own base is found through its child.
+def _click_exception() -> Any:
+    # typer has its own copy of click since 0.26, and used the real click before: a subclass leads to the right one.
     return next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 
 
-def _path(error: Any) -> str:
+def _command_path(error: Any) -> str:
     context = getattr(error, "ctx", None)
     return str(context.command_path) if context is not None else "amends"
 
 
-def _help_for(error: Any) -> str:
-    return f"{_path(error)} --help"
-
-
-def _docs_for(error: Any) -> str:
-    return f"docs/reference/cli.md#{_path(error).replace(' ', '-')}"
-
-
-def _version(asked: bool) -> None:
+def _put_version(asked: bool) -> None:
     if asked:
         put(f"amends {__version__}")
         raise typer.Exit
@@ -118,17 +157,17 @@ def _version(asked: bool) -> None:
 def top(
     context: typer.Context,
     _version: Annotated[
-        bool, typer.Option("--version", help="Say the version and leave.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_put_version, is_eager=True)
     ] = False,
     _config: Annotated[
         str | None,
         typer.Option(
             "--config",
             metavar="FILE",
-            help="The settings file, which is trusted; else AMENDS_CONFIG, or what is found.",
+            help="Read this settings file, and trust it. Default: AMENDS_CONFIG, or the nearest settings file.",
         ),
     ] = None,
 ) -> None:
-    """Show the help where no verb was said."""
+    """Show the help if no verb was given."""
     if context.invoked_subcommand is None:
         put_plain(context.get_help())

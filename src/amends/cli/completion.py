@@ -1,18 +1,20 @@
-"""Completion: shells ask ``amends complete`` what the word at the cursor could become."""
+"""``amends completion`` and ``amends complete``: shells ask what the word at the cursor could become."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from amends.cli.options import DONE
-from amends.cli.show import put, put_plain
+import typer
+
+from amends.cli.options import DONE, group
+from amends.cli.output import put, put_plain
 from amends.errors import UsageError
 from amends.visible import visible
 
 IDS_MAX: Final = 50
-"""So many of the newest ids are offered."""
+"""How many of the newest ids are offered."""
 SCRIPTS: Final = {
     "bash": """\
 _amends() {
@@ -35,20 +37,24 @@ compdef _amends amends
 complete -c amends -f -a '(amends complete -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null)'
 """,
 }
-ASKED: Final = {"RUN": "run", "[RUN]": "run", "[RUN]...": "run", "CALL": "call", "APPROVAL": "approval"}
-"""What an argument's place is for, where it is an id."""
+IDS_OF: Final = {"RUN": "run", "[RUN]": "run", "[RUN]...": "run", "CALL": "call", "APPROVAL": "approval"}
+"""Which ids an argument with this metavar takes."""
+
+verbs = group()
 
 
-def put_script(shell: str) -> int:
-    """See ``amends completion``."""
+@verbs.command()
+def completion(shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", help="Your shell.")]) -> int:
+    """Print the script that completes verbs, options and ids in your shell: eval "$(amends completion bash)"."""
     if shell not in SCRIPTS:
-        raise UsageError(f"there is no completion for {visible(shell)}", hint=f"say one of {', '.join(SCRIPTS)}")
+        raise UsageError(f"there is no completion for {visible(shell)}", hint=f"use one of {', '.join(SCRIPTS)}")
     put_plain(SCRIPTS[shell].rstrip())
     return DONE
 
 
-def put_words(words: list[str]) -> int:
-    """What the last word could become; nothing where that is not known."""
+@verbs.command(hidden=True)
+def complete(words: Annotated[list[str] | None, typer.Argument(metavar="WORD...")] = None) -> int:
+    """Print what the last word could become, one candidate per line; for the completion scripts."""
     *before, last = words or [""]
     for found in candidates(before, last):
         put(found)
@@ -56,14 +62,13 @@ def put_words(words: list[str]) -> int:
 
 
 def candidates(before: list[str], last: str) -> list[str]:
-    """Verbs, options, choices and ids that begin with ``last``, after the words ``before`` it."""
+    """Return the verbs, options, choices and ids that begin with ``last``, after the words ``before`` it."""
     from typer.main import get_command
 
-    from amends.cli.app import app
+    from amends.cli.app import app, load
 
-    here: Any = get_command(app)
-    given: list[str] = []
-    is_value = False
+    top: Any = get_command(app)
+    here, given, is_value = top, list[str](), False
     for word in before:
         below = getattr(here, "commands", {})
         if is_value:
@@ -71,7 +76,7 @@ def candidates(before: list[str], last: str) -> list[str]:
         elif word.startswith("-"):
             is_value = any(word in one.opts and not one.is_flag for one in here.params if hasattr(one, "is_flag"))
         elif word in below and not given:
-            here = below[word]
+            here = load(word) if here is top else below[word]
         else:
             given.append(word)
     if last.startswith("-"):
@@ -90,16 +95,16 @@ def _values(verb: Any, given: list[str], last: str) -> list[str]:
     metavar = str(places[len(given)].metavar or "")
     if "|" in metavar:
         return metavar.split("|")
-    return _ids(ASKED[metavar], last) if metavar in ASKED else []
+    return _ids(IDS_OF[metavar], last) if metavar in IDS_OF else []
 
 
 def _ids(what: str, last: str) -> list[str]:
-    """The newest ids of the ledger that is set here; a shell is told of no error."""
+    """Return the newest ids of the ledger in the settings; none if there is any error, which a shell could not show."""
     from amends import Runtime
 
     with suppress(Exception), Runtime(create=False) as rt:
         found: Any = {"run": rt.runs, "call": rt.calls}.get(what) or getattr(rt, f"{what}s")
         ids = dict.fromkeys(one.id for one in islice(found(), IDS_MAX))
-        # A shell shows what it is given, and may run it: only ids that are plain words are offered.
+        # A shell shows what it is given, and may run it: offer only ids that are plain words.
         return [one for one in ids if one.startswith(last) and visible(one) == one]
     return []

@@ -1,4 +1,7 @@
-"""``amends demo``: five orders in a shop of its own, each told from the ledger and the shop's own files."""
+"""``amends demo`` and ``amends init``: programs to begin with.
+
+The demo runs five orders in an example shop, and compares the ledger with the shop's own files at the end.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,293 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 import amends
 from amends import Call, Held, Report, Runtime
 from amends.cli.access import load_module
-from amends.cli.show import BOLD, DIM, GREEN, RED, STYLES, put, put_error, put_json
+from amends.cli.options import DONE, FAILED, Json, group
+from amends.cli.output import BOLD, DIM, GREEN, RED, STYLES, put, put_error, put_json, say
 from amends.errors import UsageError
 from amends.visible import visible
 
-# ---- How the demonstration tells a run: a head, its calls from the ledger, and its end
+PATIENCE_S: Final = 50
+"""A child process that takes longer hangs: the demo ends within a minute, or says why not."""
+TEMPLATES: Final = Path(__file__).parent
+SHOP: Final = "shop.py"
+PROGRAM: Final = "app.py"
+SETTINGS: Final = "amends.toml"
+SETTINGS_TEXT: Final = """\
+# Settings of amends for this folder and those below it: docs/reference/settings.md
+url = "sqlite:///amends.db"   # the ledger; relative to this file
+app = "app.py:rt"             # where the command line finds your tools
+# create = false              # in production: a missing ledger is an error, not a new empty one
+"""
+
+verbs = group()
+
+
+class DemoFailed(Exception):
+    """The demo did not go as it should; the message says what happened instead."""
+
+
+@verbs.command()
+def demo(
+    dir: Annotated[Path, typer.Option("--dir", help="The folder for the example shop and its ledger.")] = Path(
+        "amends-demo"
+    ),
+    fresh: Annotated[
+        bool, typer.Option("--fresh/--keep", help="Begin anew, or keep the last shop and add five orders.")
+    ] = True,
+    as_json: Json = False,
+) -> int:
+    """Run five example orders: a commit, a rollback, a crash, a refusal, and an approval."""
+    if not as_json:
+        return _play(dir, fresh=fresh)
+    with redirect_stdout(sys.stderr):
+        code = _play(dir, fresh=fresh)
+    with Runtime(f"sqlite:///{dir / 'ledger.db'}", create=False) as rt:
+        for info in rt.runs():
+            put_json(rt.report(info.id).to_dict())
+    return code
+
+
+@verbs.command()
+def init(
+    dir: Annotated[Path, typer.Option("--dir", help="The folder; created if it does not exist.")] = Path(),
+    as_json: Json = False,
+) -> int:
+    """Write amends.toml and app.py, a small example program with three tools; never overwrite a file."""
+    files = {dir / SETTINGS: SETTINGS_TEXT, dir / PROGRAM: (TEMPLATES / "starter.py").read_text("utf-8")}
+    there = [str(path) for path in files if path.exists()]
+    if there:
+        verb = "exists" if len(there) == 1 else "exist"
+        raise UsageError(
+            f"{' and '.join(there)} already {verb}; nothing was written", hint="choose another folder: --dir"
+        )
+    try:
+        dir.mkdir(parents=True, exist_ok=True)
+        for path, text in files.items():
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{dir} cannot be written to: {error}", hint="choose another folder: --dir") from error
+    if as_json:
+        put_json({"files": [str(path) for path in files]})
+        return DONE
+    for path in files:
+        put(str(path))
+    inside = "" if dir == Path() else f"cd {dir}; "
+    say(f"now: {inside}python {PROGRAM} 1042 4200")
+    return DONE
+
+
+def _play(folder: Path, *, fresh: bool) -> int:
+    """Run the demo; return 0 only if the shop's files and the ledger agree."""
+    began = time.monotonic()
+    for name in [name for name in os.environ if name.startswith("AMENDS_")]:
+        del os.environ[name]  # the shop has its own ledger, whatever the user's settings are
+    file = _prepare(folder, fresh=fresh)
+    sys.dont_write_bytecode = True  # no __pycache__ in the demo's folder
+    shop: Any = load_module(str(file))
+    rt: Runtime = shop.rt
+    put("amends demo   an example shop whose bank, stock, courier and mail have no rollback of their own", style=BOLD)
+    put(f"ledger        {_shown(folder / 'ledger.db')}      shop: {_shown(file)}", style=DIM)
+    orders = (_order_that_works, _courier_fails, _killed, _ships_first, _needs_approval)
+    with rt:
+        first = sum(1 for _ in rt.runs()) + 1
+        try:
+            for number, order in enumerate(orders, start=first):
+                put()
+                order(shop, rt, f"order-{number}", number - first + 1)
+        except DemoFailed as failed:
+            put_error(str(failed))
+            return FAILED
+        problems = _differences(shop, rt)
+        totals = _totals(shop, rt)
+    put()
+    put(f"{totals}     {time.monotonic() - began:.1f} s")
+    if problems:
+        for problem in problems:
+            put_error(problem)
+        return FAILED
+    put("checked: the shop's own files and the ledger agree on every order", style=GREEN)
+    _put_next(folder, f"order-{first + 2}")
+    return DONE
+
+
+# ---- The five orders
+
+
+def _order_that_works(shop: ModuleType, rt: Runtime, order: str, number: int) -> None:
+    _put_head(number, "An order that works", order)
+    with rt.run(order):
+        shop.reserve_stock(order=order, item="kettle")
+        shop.charge(order=order, cents=4200)
+        shop.send_mail(order=order, text="your kettle is on its way")
+        shop.ship(order=order, town="Leiden")
+    report = rt.report(order)
+    notes = {"charge": "42.00 EUR", "ship": "no rollback after this", "send_mail": "staged until the pivot"}
+    _put_rows(report, notes)
+    _put_end(report)
+    _expect(report, "committed")
+
+
+def _courier_fails(shop: ModuleType, rt: Runtime, order: str, number: int) -> None:
+    _put_head(number, "The courier fails", order)
+    before = _stock(shop)
+    with suppress(RuntimeError), rt.run(order):
+        left = shop.reserve_stock(order=order, item="kettle")
+        shop.charge(order=order, cents=4200)
+        shop.send_mail(order=order, text="your kettle is on its way")
+        shop.ship(order=order, town="Atlantis")
+    report = rt.report(order)
+    receipts = _receipts(shop, order)
+    refunded = sum(entry["cents"] for entry in shop.entries("payments") if entry.get("refund") in receipts)
+    stock = f"stock {before} → {left} → {_stock(shop)}"
+    notes = {"reserve_stock": stock, "charge": f"{refunded / 100:.2f} EUR refunded", "send_mail": "never sent"}
+    _put_rows(report, notes)
+    _put_end(report)
+    _expect(report, "rolled_back")
+
+
+def _killed(shop: ModuleType, rt: Runtime, order: str, number: int) -> None:
+    _put_head(number, "kill -9 between the charge and its record", order)
+    killed, pid = _child([str(Path(shop.__file__ or "")), order], SHOP_DIES_AFTER_CHARGE=order)
+    if killed.returncode != -signal.SIGKILL:
+        raise DemoFailed(
+            f"the process of {order} should have been killed, but ended with {killed.returncode}: {killed.stderr}"
+        )
+    _put_text(f"process {pid} was killed by SIGKILL after the bank had taken the money")
+    recovered, pid = _child(["-m", "amends", "worker", "--once", f"{shop.__file__}:rt"])
+    if recovered.returncode != 0:
+        raise DemoFailed(f"the second process could not recover {order}: {recovered.stderr}")
+    doubt = [event for event in rt.events(order) if event.to == "in_doubt"]
+    probed = [event for event in rt.events(order) if event.frm == "in_doubt" and event.by == "probe"]
+    if not doubt or not probed:
+        raise DemoFailed(f"the ledger does not show that {order} was in doubt and that the bank was asked")
+    report = rt.report(order)
+    charge = next(call for call in report.calls if call.tool == "charge")
+    _put_doubt(report, "charge", "was it paid?")
+    _put_text(f"process {pid} took over, asked the bank (probe: Happened {charge.result}) and resumed the run")
+    receipts = _receipts(shop, order)
+    _put_rows(
+        report,
+        {"charge": "charged once, not twice" if len(receipts) == 1 else f"charged {len(receipts)} times"},
+        untimed="charge",  # the time from the start in one process to the probe in another means nothing
+    )
+    _put_end(report)
+    _expect(report, "committed")
+
+
+def _ships_first(_shop: ModuleType, rt: Runtime, order: str, number: int) -> None:
+    _put_head(number, "The model ships first", order)
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("ship", {"order": order, "town": "Leiden"}),
+        ("charge", {"order": order, "cents": 4200}),
+        ("ship", {"order": order, "town": "Leiden"}),
+    ]
+    with rt.run(order) as run:
+        for tool, args in asked:
+            answer = run.answer(tool, args)
+            if answer.status == "refused":
+                put(f"   {tool:<14}  {'pivot':<14}  ⊘ refused", style=RED)
+                _put_text(f"the model is told: {answer.text}", indent=5)
+    report = rt.report(order)
+    _put_rows(report, {})
+    _put_end(report)
+    _expect(report, "committed")
+
+
+def _needs_approval(shop: ModuleType, rt: Runtime, order: str, number: int) -> None:
+    _put_head(number, "A large order waits for a person", order)
+    with suppress(Held), rt.run(order):
+        shop.charge(order=order, cents=250_000)
+        raise DemoFailed(f"{order} charged 2,500.00 EUR without approval")
+    (request,) = rt.approvals(f"state:pending run:{order}")
+    if _receipts(shop, order):
+        raise DemoFailed(f"the bank charged {order} before it was approved")
+    _put_rows(rt.report(order), {"charge": "2,500.00 EUR, nothing charged yet"})
+    _put_text(f"you approve exactly this call, once: digest {request.digest[:12]}…")
+    rt.approve(request.id, digest=request.digest, by="you", why="it is a demo")
+    with rt.run(order):  # resumes the run
+        shop.charge(order=order, cents=250_000)
+        shop.ship(order=order, town="Leiden")
+    report = rt.report(order)
+    _put_rows(report, {"charge": "approved, then charged once"}, untimed="charge")
+    _put_end(report)
+    _expect(report, "committed")
+
+
+# ---- What the orders share
+
+
+def _expect(report: Report, state: str) -> None:
+    if report.state != state:
+        raise DemoFailed(f"{report.run_id} should be {state}, but is {report.state}")
+
+
+def _receipts(shop: Any, order: str) -> list[str]:
+    """Return the charges of an order in the bank's own file, refunded or not."""
+    return [entry["charge"] for entry in shop.entries("payments") if entry.get("order") == order]
+
+
+def _stock(shop: Any) -> int:
+    return int(shop.STOCK + sum(entry["change"] for entry in shop.entries("stock")))
+
+
+def _child(args: list[str], **environment: str) -> tuple[subprocess.CompletedProcess[str], int]:
+    """Run this Python as a real process until it ends; return it and its process id."""
+    source = str(Path(amends.__file__).resolve().parent.parent)
+    path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
+    with subprocess.Popen(
+        [sys.executable, *args],
+        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    ) as child:
+        try:
+            out, err = child.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            raise DemoFailed(f"process {child.pid} did not end within {PATIENCE_S} s: {' '.join(args)}") from None
+        return subprocess.CompletedProcess(args, child.returncode, out, err), child.pid
+
+
+def _shown(path: Path) -> str:
+    """Return the path as it can be typed in the working directory."""
+    try:
+        return f"./{path.resolve().relative_to(Path.cwd())}"
+    except ValueError:
+        return str(path.resolve())
+
+
+def _put_next(folder: Path, order: str) -> None:
+    url = f"sqlite:///{_shown(folder / 'ledger.db').removeprefix('./')}"
+    put(f"next: {_program()} runs show {order} --url {url}")
+    put(f"      {_program()} runs list --url {url}")
+    page = Path("docs/tutorial/first-saga.md")
+    put(f"      {page}" + ("" if page.exists() else " in the amends repository"))
+
+
+def _program() -> str:
+    """Return how this program was called, so that the suggested commands can be copied."""
+    from shutil import which
+
+    called = Path(sys.argv[0])
+    if called.name != "amends":
+        return "python -m amends"
+    found = which("amends")
+    if found is not None and Path(found).resolve() == called.resolve():
+        return "amends"
+    return _shown(called)
+
+
+# ---- Output of one order
 
 
 WIDTH: Final = 90
@@ -38,52 +318,55 @@ GLYPHS: Final = {
 }
 
 
-def put_head(number: int, title: str, run_id: str) -> None:
-    """What is going to happen."""
+def _put_head(number: int, title: str, run_id: str) -> None:
+    """Print the title of an order."""
     put(f"{number}  {title:<{WIDTH - 20}}run {visible(run_id)}", style=BOLD)
 
 
-def put_rows(report: Report, notes: Mapping[str, str], *, untimed: str = "") -> None:
-    """The calls of a run as the ledger has them, in the order in which they started."""
+def _put_rows(report: Report, notes: Mapping[str, str], *, untimed: str = "") -> None:
+    """Print the calls of a run from the ledger, in the order in which they started.
+
+    ``notes`` has a remark for a tool; calls of ``untimed`` are printed without their duration.
+    """
     for call in sorted(report.calls, key=lambda call: (call.started_at is None, str(call.started_at))):
         took = call.tool != untimed and call.state == "succeeded" and call.seconds is not None
         _put_row(call, notes.get(call.tool, ""), call.state, f"{(call.seconds or 0) * 1000:.0f} ms" if took else "")
 
 
-def put_doubt(report: Report, tool: str, note: str) -> None:
-    """One call as it stood when its process was dead and nobody had asked yet."""
+def _put_doubt(report: Report, tool: str, note: str) -> None:
+    """Print one call as it was between the crash and the probe."""
     _put_row(next(call for call in report.calls if call.tool == tool), note, "in_doubt", "")
 
 
 def _put_row(call: Call, note: str, state: str, took: str) -> None:
     words = f"{GLYPHS.get(state, '·')} {state.replace('_', ' ')}"
-    told = note or (visible(call.error, prose=True) if state == "failed" and call.error else "")
+    remark = note or (visible(call.error, prose=True) if state == "failed" and call.error else "")
     put(
-        f"   {visible(call.tool):<14}  {call.kind:<14}  {words:<14} {took:>7}   {told}".rstrip(),
+        f"   {visible(call.tool):<14}  {call.kind:<14}  {words:<14} {took:>7}   {remark}".rstrip(),
         style=STYLES.get(state, ""),
     )
 
 
-def put_told(text: str, *, indent: int = 3) -> None:
-    """What was said, in whole lines."""
+def _put_text(text: str, *, indent: int = 3) -> None:
+    """Print a text, wrapped and indented."""
     for line in textwrap.wrap(text, WIDTH - indent):
         put(" " * indent + line)
 
 
-def put_end(report: Report) -> None:
-    """How it ended, and that nothing is left where nothing is left."""
+def _put_end(report: Report) -> None:
+    """Print the final state, and that nothing is left standing if that is so."""
     standing = ", nothing left standing" if report.state == "rolled_back" and not report.residue else ""
     put(f"   = {report.state.replace('_', ' ')}{standing}", style=STYLES.get(report.state, ""))
 
 
-# ---- The shop's own files against the ledger, order by order
+# ---- The shop's own files compared with the ledger
 
 
 STANDING: Final = frozenset({"succeeded"})
 
 
-def differences(shop: Any, rt: Runtime) -> list[str]:
-    """What the shop's files and the ledger do not agree about, in words; empty is the good case."""
+def _differences(shop: Any, rt: Runtime) -> list[str]:
+    """Return each difference between the shop's files and the ledger, as text."""
     calls = [call for run in rt.runs() for call in rt.report(run.id).calls]
     pairs = {
         "reserve_stock": ("stock", _reserved(shop)),
@@ -103,21 +386,21 @@ def differences(shop: Any, rt: Runtime) -> list[str]:
     return found
 
 
-def summary(shop: Any, rt: Runtime) -> str:
-    """The end of the story in numbers, all but the last from the shop's own files."""
+def _totals(shop: Any, rt: Runtime) -> str:
+    """Return the totals: doubts from the ledger, everything else from the shop's own files."""
     payments = shop.entries("payments")
     kept = _charged(shop)
     per_order = Counter(order for order, _ in kept)
-    given_back = sum("refund" in entry for entry in payments)
+    refunded = sum("refund" in entry for entry in payments)
     double = sum(count - 1 for count in per_order.values())
     mails = len(shop.entries("mail"))
     doubts = sum(1 for _ in rt.doubts())
-    bank = f"bank: {len(kept)} charges kept, {given_back} given back, {double} double"
+    bank = f"bank: {len(kept)} charges kept, {refunded} refunded, {double} double"
     return f"{bank}     mail: {mails} sent     in doubt: {doubts}"
 
 
 def _charged(shop: Any) -> list[tuple[str, str]]:
-    """Order and receipt of every charge that was not given back."""
+    """Return the order and receipt of every charge that was not refunded."""
     payments = shop.entries("payments")
     back = {entry["refund"] for entry in payments if "refund" in entry}
     return [
@@ -136,13 +419,12 @@ def _is_unclear(call: Call) -> bool:
     return call.state in ("in_doubt", "started", "compensating", "compensation_failed", "compensation_in_doubt")
 
 
-# ---- The folder of the demonstration: made, made again, and never at the cost of what somebody else put t
+# ---- The folder of the demo; files that the demo did not write are never touched
 
 
 MARK: Final = ".amends-demo.json"
-"""Says that we made this folder, and the digest of the program we put there."""
-SHOP: Final = "shop.py"
-MADE: Final = (
+"""Marks a folder that the demo made; has the digest of the shop.py that was written there."""
+FILES: Final = (
     *("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db-journal"),
     *("ledger.db.anchor", "ledger.db.anchor.lock"),
     *("payments.jsonl", "stock.jsonl", "shipping.jsonl", "mail.jsonl"),
@@ -150,9 +432,9 @@ MADE: Final = (
 )
 
 
-def prepare(folder: Path, *, fresh: bool) -> Path:
-    """A folder with the shop's program in it; with ``fresh`` nothing of an earlier time. Returns the program."""
-    program = Path(__file__).with_name(SHOP).read_bytes()
+def _prepare(folder: Path, *, fresh: bool) -> Path:
+    """Create the folder with the shop's program, and return the program; with ``fresh``, remove an earlier demo first."""
+    program = (TEMPLATES / "demo_shop.py").read_bytes()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         mark = _mark(folder)
@@ -161,14 +443,12 @@ def prepare(folder: Path, *, fresh: bool) -> Path:
             (folder / SHOP).write_bytes(program)
             (folder / MARK).write_text(json.dumps({"shop": _digest(program)}) + "\n", encoding="utf-8")
     except OSError as error:
-        raise UsageError(
-            f"the demonstration cannot be made in {folder}: {error}", hint="choose another place with --dir"
-        ) from error
+        raise UsageError(f"the demo cannot use {folder}: {error}", hint="choose another folder: --dir") from error
     return folder / SHOP
 
 
 def _mark(folder: Path) -> dict[str, Any] | None:
-    """What we wrote there the last time; None where we never were."""
+    """Return the mark of an earlier demo, or None if the folder is empty; raise ``UsageError`` if it has other files."""
     path = folder / MARK
     if path.is_file():
         try:
@@ -179,7 +459,7 @@ def _mark(folder: Path) -> dict[str, Any] | None:
     if any(folder.iterdir()):
         raise UsageError(
             f"{folder} is not empty and was not made by amends demo; nothing in it was touched",
-            hint="choose another place with --dir",
+            hint="choose another folder: --dir",
         )
     return None
 
@@ -188,240 +468,12 @@ def _clear(folder: Path, mark: dict[str, Any] | None) -> None:
     program = folder / SHOP
     if mark is not None and program.is_file() and _digest(program.read_bytes()) != mark.get("shop"):
         raise UsageError(
-            f"{program} was changed since amends demo made it; nothing was touched",
-            hint="play with it as it is: --keep; or leave it alone and choose another place: --dir",
+            f"{program} was changed since amends demo wrote it; nothing was touched",
+            hint="use it as it is: --keep; or choose another folder: --dir",
         )
-    for name in MADE:
+    for name in FILES:
         (folder / name).unlink(missing_ok=True)
 
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-# ---- ``amends demo``: five orders in a shop of its own, each told from the ledger and the shop's own file
-
-
-PATIENCE_S: Final = 50
-"""A child process that takes longer has hung: the demonstration ends within a minute or says why not."""
-
-
-class Failed(Exception):
-    """The demonstration did not go as it should; its message says what."""
-
-
-def play(folder: Path, *, fresh: bool) -> int:
-    """See ``amends demo``. 0 only where the shop's files and the ledger agree."""
-    began = time.monotonic()
-    for name in [name for name in os.environ if name.startswith("AMENDS_")]:
-        del os.environ[name]  # the shop has its own ledger, whatever is set for the user's
-    file = prepare(folder, fresh=fresh)
-    sys.dont_write_bytecode = True  # the folder holds what is told about it, and no caches
-    shop: Any = load_module(str(file))
-    rt: Runtime = shop.rt
-    put(
-        "amends demo   a shop with its own bank, stock, courier and mail, none of which amends can roll back",
-        style=BOLD,
-    )
-    put(f"ledger        {_shown(folder / 'ledger.db')}      the shop: {_shown(file)}", style=DIM)
-    orders = (_works, _courier_fails, _killed, _ships_first, _asks)
-    with rt:
-        first = sum(1 for _ in rt.runs()) + 1
-        try:
-            for number, order in enumerate(orders, start=first):
-                put()
-                order(shop, rt, f"order-{number}", number - first + 1)
-        except Failed as failed:
-            put_error(str(failed))
-            return 1
-        problems = differences(shop, rt)
-        told = summary(shop, rt)
-    put()
-    put(f"{told}     {time.monotonic() - began:.1f} s")
-    if problems:
-        for problem in problems:
-            put_error(problem)
-        return 1
-    put("checked: the shop's own files and the ledger say the same, order by order", style=GREEN)
-    _put_next(folder, f"order-{first + 2}")
-    return 0
-
-
-def play_json(folder: Path, *, fresh: bool) -> int:
-    """The same as data: the story to stderr, and each order's report, newest first, as one object per line."""
-    with redirect_stdout(sys.stderr):
-        code = play(folder, fresh=fresh)
-    with Runtime(f"sqlite:///{folder / 'ledger.db'}", create=False) as rt:
-        for info in rt.runs():
-            put_json(rt.report(info.id).to_dict())
-    return code
-
-
-# ---- the five orders ----------------------------------------------------------------------
-
-
-def _works(shop: ModuleType, rt: Runtime, order: str, number: int) -> None:
-    put_head(number, "An order that works", order)
-    with rt.run(order):
-        shop.reserve_stock(order=order, item="kettle")
-        shop.charge(order=order, cents=4200)
-        shop.send_mail(order=order, text="your kettle is on its way")
-        shop.ship(order=order, town="Leiden")
-    report = rt.report(order)
-    notes = {"charge": "42.00 EUR", "ship": "point of no return", "send_mail": "was staged until then"}
-    put_rows(report, notes)
-    put_end(report)
-    _expect(report, "committed")
-
-
-def _courier_fails(shop: ModuleType, rt: Runtime, order: str, number: int) -> None:
-    put_head(number, "The courier fails", order)
-    before = _stock(shop)
-    with suppress(RuntimeError), rt.run(order):
-        left = shop.reserve_stock(order=order, item="kettle")
-        shop.charge(order=order, cents=4200)
-        shop.send_mail(order=order, text="your kettle is on its way")
-        shop.ship(order=order, town="Atlantis")
-    report = rt.report(order)
-    receipts = _receipts(shop, order)
-    refunded = sum(entry["cents"] for entry in shop.entries("payments") if entry.get("refund") in receipts)
-    stock = f"stock {before} → {left} → {_stock(shop)}"
-    notes = {"reserve_stock": stock, "charge": f"{refunded / 100:.2f} EUR given back", "send_mail": "never sent"}
-    put_rows(report, notes)
-    put_end(report)
-    _expect(report, "rolled_back")
-
-
-def _killed(shop: ModuleType, rt: Runtime, order: str, number: int) -> None:
-    put_head(number, "kill -9 between the charge and its record", order)
-    killed, pid = _child([str(Path(shop.__file__ or "")), order], SHOP_DIES_AFTER_CHARGE=order)
-    if killed.returncode != -signal.SIGKILL:
-        raise Failed(
-            f"the process of {order} should have been killed and ended with {killed.returncode}: {killed.stderr}"
-        )
-    put_told(f"process {pid} killed by SIGKILL after the bank had taken the money")
-    recovered, pid = _child(["-m", "amends", "worker", "--once", f"{shop.__file__}:rt"])
-    if recovered.returncode != 0:
-        raise Failed(f"the second process could not recover {order}: {recovered.stderr}")
-    doubt = [event for event in rt.events(order) if event.to == "in_doubt"]
-    asked = [event for event in rt.events(order) if event.frm == "in_doubt" and event.by == "probe"]
-    if not doubt or not asked:
-        raise Failed(f"the ledger does not say that {order} was in doubt and that the bank was asked")
-    report = rt.report(order)
-    charge = next(call for call in report.calls if call.tool == "charge")
-    put_doubt(report, "charge", "was it paid?")
-    put_told(f"process {pid} took over, asked the bank (probe: Happened {charge.result}) and resumed")
-    receipts = _receipts(shop, order)
-    put_rows(
-        report,
-        {"charge": "charged once, not twice" if len(receipts) == 1 else f"charged {len(receipts)} times"},
-        untimed="charge",  # from the start in one process to the probe in another says nothing
-    )
-    put_end(report)
-    _expect(report, "committed")
-
-
-def _ships_first(_shop: ModuleType, rt: Runtime, order: str, number: int) -> None:
-    put_head(number, "The model ships first", order)
-    asked: list[tuple[str, dict[str, Any]]] = [
-        ("ship", {"order": order, "town": "Leiden"}),
-        ("charge", {"order": order, "cents": 4200}),
-        ("ship", {"order": order, "town": "Leiden"}),
-    ]
-    with rt.run(order) as run:
-        for tool, args in asked:
-            answer = run.answer(tool, args)
-            if answer.status == "refused":
-                put(f"   {tool:<14}  {'pivot':<14}  ⊘ refused", style=RED)
-                put_told(f"told to the model: {answer.text}", indent=5)
-    report = rt.report(order)
-    put_rows(report, {})
-    put_end(report)
-    _expect(report, "committed")
-
-
-def _asks(shop: ModuleType, rt: Runtime, order: str, number: int) -> None:
-    put_head(number, "A large order waits for a person", order)
-    with suppress(Held), rt.run(order):
-        shop.charge(order=order, cents=250_000)
-        raise Failed(f"{order} charged 2,500.00 EUR and asked nobody")
-    (asked,) = rt.approvals(f"state:pending run:{order}")
-    if _receipts(shop, order):
-        raise Failed(f"the bank has charged {order} before anybody said yes")
-    put_rows(rt.report(order), {"charge": "2,500.00 EUR, nothing charged yet"})
-    put_told(f"you approve exactly this call, once: digest {asked.digest[:12]}…")
-    rt.approve(asked.id, digest=asked.digest, by="you", why="it is a demonstration")
-    with rt.run(order):  # goes on where it stood
-        shop.charge(order=order, cents=250_000)
-        shop.ship(order=order, town="Leiden")
-    report = rt.report(order)
-    put_rows(report, {"charge": "approved, then charged once"}, untimed="charge")
-    put_end(report)
-    _expect(report, "committed")
-
-
-# ---- what they share ----------------------------------------------------------------------
-
-
-def _expect(report: Report, state: str) -> None:
-    if report.state != state:
-        raise Failed(f"{report.run_id} should be {state} and is {report.state}")
-
-
-def _receipts(shop: Any, order: str) -> list[str]:
-    """What the bank itself has for an order, given back or not."""
-    return [entry["charge"] for entry in shop.entries("payments") if entry.get("order") == order]
-
-
-def _stock(shop: Any) -> int:
-    return int(shop.STOCK + sum(entry["change"] for entry in shop.entries("stock")))
-
-
-def _child(args: list[str], **environment: str) -> tuple[subprocess.CompletedProcess[str], int]:
-    """A real process of this Python, to its end; with its process id."""
-    source = str(Path(amends.__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
-    with subprocess.Popen(
-        [sys.executable, *args],
-        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-    ) as child:
-        try:
-            out, err = child.communicate(timeout=PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            raise Failed(f"process {child.pid} did not end within {PATIENCE_S} s: {' '.join(args)}") from None
-        return subprocess.CompletedProcess(args, child.returncode, out, err), child.pid
-
-
-def _shown(path: Path) -> str:
-    """As short as it can be typed from here."""
-    try:
-        return f"./{path.resolve().relative_to(Path.cwd())}"
-    except ValueError:
-        return str(path.resolve())
-
-
-def _put_next(folder: Path, order: str) -> None:
-    url = f"sqlite:///{_shown(folder / 'ledger.db').removeprefix('./')}"
-    put(f"next: {_ourselves()} runs show {order} --url {url}")
-    put(f"      {_ourselves()} runs list --url {url}")
-    page = Path("docs/tutorial/first-saga.md")
-    put(f"      {page}" + ("" if page.exists() else " in the repository of amends"))
-
-
-def _ourselves() -> str:
-    """How this program was called, so that the next line can be typed as it stands."""
-    from shutil import which
-
-    called = Path(sys.argv[0])
-    if called.name != "amends":
-        return "python -m amends"
-    found = which("amends")
-    if found is not None and Path(found).resolve() == called.resolve():
-        return "amends"
-    return _shown(called)

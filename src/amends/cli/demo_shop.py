@@ -1,9 +1,9 @@
-"""A little shop. Its bank, stock, courier and mail each keep a file of their own, which amends cannot roll back.
+"""An example shop. Its bank, stock, courier and mail each write a file of their own, which amends cannot roll back.
 
 `amends demo` copies this file next to its ledger; read it, change it, and run it:
 
     python shop.py order-9                 an order of your own
-    amends worker shop.py:rt               goes on with what a killed process left
+    amends worker shop.py:rt               recovers what a killed process left
 """
 
 import json
@@ -20,7 +20,7 @@ STOCK = 10
 
 
 def append(book: str, **entry: Any) -> None:
-    """The outside world: once this returns, it has happened, whatever becomes of our process."""
+    """Change the outside world: when this returns, it has happened, even if our process dies."""
     with (HERE / f"{book}.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(entry) + "\n")
         file.flush()
@@ -28,12 +28,12 @@ def append(book: str, **entry: Any) -> None:
 
 
 def entries(book: str) -> list[dict[str, Any]]:
-    """What happened there, in order."""
+    """Return what happened there, in order."""
     path = HERE / f"{book}.jsonl"
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
-# ---- the tools ----------------------------------------------------------------------------
+# ---- Tools
 
 
 @tool(key="order")
@@ -47,12 +47,12 @@ def put_back(order: str, item: str) -> None:
     append("stock", order=order, item=item, change=+1)
 
 
-@tool(key="order", needs_approval=lambda call: call.args["cents"] > 1000_00)  # a person decides about more
+@tool(key="order", needs_approval=lambda call: call.args["cents"] > 1000_00)  # above 1,000.00 EUR a person must approve
 def charge(order: str, cents: int) -> str:
     receipt = f"ch_{sum('charge' in entry for entry in entries('payments')) + 1}"
     append("payments", charge=receipt, order=order, cents=cents, key=current_call().key)
     if os.environ.get("SHOP_DIES_AFTER_CHARGE") == order:
-        os.kill(os.getpid(), signal.SIGKILL)  # the bank has the money, and nobody has written it down
+        os.kill(os.getpid(), signal.SIGKILL)  # the bank has the money, and the ledger does not know it yet
     return receipt
 
 
@@ -67,7 +67,7 @@ def ask_the_bank(order: str) -> Probed[str]:
     return Happened(found[-1]) if found else Absent()
 
 
-@tool(kind="pivot", after=["charge"])  # a parcel does not come back, so it goes last
+@tool(kind="pivot", after=["charge"])  # a parcel cannot be called back, so it goes last
 def ship(order: str, town: str) -> str:
     if town == "Atlantis":
         raise RuntimeError("no courier goes to Atlantis")
@@ -76,18 +76,18 @@ def ship(order: str, town: str) -> str:
     return parcel
 
 
-@tool(kind="retriable", idempotent=True)  # sent after the parcel, and then until it works
+@tool(kind="retriable", idempotent=True)  # sent after the parcel, and retried until it works
 def send_mail(order: str, text: str) -> None:
     key = current_call().key
-    if all(entry["key"] != key for entry in entries("mail")):  # the mail server takes a letter once
+    if all(entry["key"] != key for entry in entries("mail")):  # the mail server takes each letter once
         append("mail", order=order, text=text, key=key)
 
 
-# ---- the agent ----------------------------------------------------------------------------
+# ---- The agent
 
 
 def clerk(run: Run) -> str:
-    """Fills one order. A real one would ask a model what to do next; after a crash it begins again, like a model."""
+    """Fill one order. A real agent would ask a model what to do next; after a crash it starts from the beginning, too."""
     order = run.input["order"]
     charge(order=order, cents=run.input["cents"])
     return ship(order=order, town=run.input["town"])

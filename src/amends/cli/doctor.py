@@ -1,4 +1,4 @@
-"""``amends doctor``: whether a program started here would work, and what is waiting for a person."""
+"""``amends doctor``: checks whether a program started here would work, and what waits for a person."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ from pathlib import Path
 from typing import Final, Literal
 
 from amends import AsyncRuntime, Runtime, __version__
-from amends.cli.access import app_setting, load_runtime, loaded
-from amends.cli.options import DONE, NEEDS_A_PERSON
-from amends.cli.runs import newest
-from amends.cli.show import RED, put, put_json, put_table, say
+from amends.cli.access import app_setting, load_runtime, open_app
+from amends.cli.options import DONE, NEEDS_A_PERSON, App, Json, Url, group
+from amends.cli.output import RED, put, put_json, put_table, say
+from amends.cli.runs import newest_event
 from amends.errors import Error, LedgerMissing, LedgerTooNew
 
 FREE_BYTES_MIN: Final = 100 << 20
 WRITES: Final = 5
 WRITE_S_MAX: Final = 0.05
-"""A durable write that takes longer than this is most of what a call costs."""
+"""A slower durable write takes most of the time of a call."""
 AHEAD_S_MAX: Final = 5.0
 COUNT_MAX: Final = 100
 RETURNED: Final = "the probe returned"
-"""How the record says that a probe gave none of the three answers."""
+"""How the recorded evidence begins if a probe returned none of the three answers."""
+
+verbs = group()
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check: how it went, in words, and what to do about it."""
+    """One check: its result, a description, and what to do about it."""
 
     check: str
     status: Literal["ok", "warning", "failed"]
@@ -42,8 +44,9 @@ class Finding:
     hint: str = ""
 
 
-def examine(*, app: str | None, url: str | None, as_json: bool) -> int:
-    """See ``amends doctor``."""
+@verbs.command()
+def doctor(app: App = None, url: Url = None, as_json: Json = False) -> int:
+    """Check Python, settings, ledger, disk, clock and your tools; exit code 3 if a check failed."""
     findings = list(_findings(app, url))
     if as_json:
         for finding in findings:
@@ -68,8 +71,8 @@ def _findings(app: str | None, url: str | None) -> Iterator[Finding]:
         return
     yield from _file_rules(rt)
     setting = rt.settings["url"]
-    set_here = [name for name, one in rt.settings.items() if one.origin not in ("default", "argument")]
-    yield Finding("settings", "ok", f"set: {', '.join(set_here) or 'none'}; amends config show --origin says where")
+    changed = [name for name, one in rt.settings.items() if one.origin not in ("default", "argument")]
+    yield Finding("settings", "ok", f"set: {', '.join(changed) or 'none'}; amends config show --origin says where")
     place = str(setting.value)
     if place.startswith("sqlite:///"):
         yield from _file(Path(place.removeprefix("sqlite:///").partition("?")[0]))
@@ -88,20 +91,20 @@ def _file(path: Path) -> Iterator[Finding]:
     yield Finding("sqlite", "ok", sqlite3.sqlite_version)
     folder = path.parent
     if not folder.is_dir():
-        yield Finding("disk", "failed", f"there is no folder {folder}", "make it, or say another ledger: --url")
+        yield Finding("disk", "failed", f"there is no folder {folder}", "create it, or choose another ledger: --url")
         return
     try:
         took = _write_s(folder)
     except OSError as error:
         yield Finding(
-            "disk", "failed", f"{folder} cannot be written to: {error.strerror}", "amends needs to write there"
+            "disk", "failed", f"{folder} cannot be written to: {error.strerror}", "amends must be able to write there"
         )
         return
     free = shutil.disk_usage(folder).free
     words = f"{took * 1000:.1f} ms for a durable write, {free >> 20:,} MB free"
     if free < FREE_BYTES_MIN:
         yield Finding(
-            "disk", "warning", words, "a full disk stops every run: no call starts that cannot be written down"
+            "disk", "warning", words, "a full disk stops every run: no call starts unless it is recorded first"
         )
     elif took > WRITE_S_MAX:
         yield Finding("disk", "warning", words, "each call waits for two of these: docs/explanation/speed.md")
@@ -110,7 +113,7 @@ def _file(path: Path) -> Iterator[Finding]:
 
 
 def _write_s(folder: Path) -> float:
-    """Seconds of the quickest of a few durable writes in this folder; the file is gone afterwards."""
+    """Return the seconds of the fastest of a few durable writes in this folder; remove the file afterwards."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".amends-doctor-") as file:
         took = []
         for _ in range(WRITES):
@@ -127,7 +130,7 @@ def _ledger(rt: Runtime, place: str) -> Iterator[Finding]:
         schema = rt.schema()
     except LedgerMissing as error:
         yield Finding(
-            "ledger", "warning", str(error), "the first program that uses it makes it; so does: amends db migrate"
+            "ledger", "warning", str(error), "the first program that uses it creates it; so does: amends db migrate"
         )
         return
     if schema.version == 0:
@@ -135,7 +138,7 @@ def _ledger(rt: Runtime, place: str) -> Iterator[Finding]:
             "ledger",
             "warning",
             f"none yet at {place}",
-            "the first program that uses it makes it; so does: amends db migrate",
+            "the first program that uses it creates it; so does: amends db migrate",
         )
         return
     if schema.needs > schema.newest:
@@ -157,7 +160,7 @@ def _ledger(rt: Runtime, place: str) -> Iterator[Finding]:
 
 
 def _clock(rt: Runtime) -> Finding:
-    last = newest(rt)
+    last = newest_event(rt)
     event = next(iter(rt.events(after=last - 1)), None) if last else None
     if event is None:
         return Finding("clock", "ok", "nothing in the ledger to compare with")
@@ -167,13 +170,13 @@ def _clock(rt: Runtime) -> Finding:
             "clock",
             "warning",
             f"the newest event is {ahead:.0f} s in the future",
-            "this clock is behind, or was set back: ledger time stands still until it has caught up",
+            "this clock is behind, or was set back: ledger time stands still until the clock has caught up",
         )
     return Finding("clock", "ok", f"the newest event is {max(-ahead, 0):.0f} s old")
 
 
 def _waiting(rt: Runtime) -> Finding:
-    """What only a person can move on."""
+    """Count what waits for a person."""
     blocked, doubts, asked = (
         sum(1 for _ in islice(found, COUNT_MAX)) for found in (rt.runs("status:blocked"), rt.doubts(), rt.approvals())
     )
@@ -185,14 +188,14 @@ def _waiting(rt: Runtime) -> Finding:
 
 
 def _probes(rt: Runtime) -> Iterator[Finding]:
-    """Probes that gave none of the three answers: their calls stay in doubt whatever they find."""
-    told: set[str] = set()
+    """Find probes that returned none of the three answers: their calls stay in doubt."""
+    reported: set[str] = set()
     for doubt in islice(rt.doubts(), COUNT_MAX):
-        said = [one.why for one in doubt.evidence if one.why.startswith(RETURNED)]
-        if said and doubt.tool not in told:
-            told.add(doubt.tool)
+        returned = [one.why for one in doubt.evidence if one.why.startswith(RETURNED)]
+        if returned and doubt.tool not in reported:
+            reported.add(doubt.tool)
             yield Finding(
-                "probes", "warning", f"{doubt.tool}: {said[-1]}", "mend the probe; the call is asked about again"
+                "probes", "warning", f"{doubt.tool}: {returned[-1]}", "fix the probe; it will run again for this call"
             )
 
 
@@ -205,15 +208,15 @@ def _tools(app: str | None) -> Iterator[Finding]:
     if place is None:
         return
     try:
-        program = load_runtime(place, folder=folder)  # checks rules and budgets with its tools; opens no ledger
+        program = load_runtime(place, folder=folder)  # checks rules and budgets against its tools; opens no ledger
     except Error as error:
         yield Finding("rules" if error.code == "bad_rule" else "app", "failed", f"{place}: {error}", error.hint)
         return
-    rules, budgets, warnings = len(_said(program, "rules")), len(_said(program, "budgets")), program.warnings
+    rules, budgets, warnings = len(_entries(program, "rules")), len(_entries(program, "budgets")), program.warnings
     yield _app(place, folder)
     for warning in warnings:
         check = "budgets" if warning.startswith("budgets:") else "rules"
-        yield Finding(check, "warning", warning, "mend its name, or leave it where another program has it")
+        yield Finding(check, "warning", warning, "correct the name, or leave it if another program has this tool")
     if not warnings:
         words = f"{_counted(rules, 'rule')} and {_counted(budgets, 'budget')} fit the tools of {place}"
         yield Finding("rules", "ok", words)
@@ -221,22 +224,22 @@ def _tools(app: str | None) -> Iterator[Finding]:
 
 def _app(place: str, folder: Path | None) -> Finding:
     try:
-        with loaded(place, folder=folder) as rt:
+        with open_app(place, folder=folder) as rt:
             tools = len(rt.schemas())
     except LedgerMissing:
-        return Finding("app", "ok", f"{place} can be loaded; its ledger is not there yet")
+        return Finding("app", "ok", f"{place} can be loaded; its ledger does not exist yet")
     except Error as error:
         return Finding("app", "failed", f"{place}: {error}", error.hint)
     return Finding("app", "ok", f"{place} has {tools} tool{'' if tools == 1 else 's'}")
 
 
-def _said(rt: Runtime | AsyncRuntime, name: str) -> Sequence[object]:
+def _entries(rt: Runtime | AsyncRuntime, name: str) -> Sequence[object]:
     found: Sequence[object] = rt.settings[name].value
     return found
 
 
 def _file_rules(rt: Runtime) -> Iterator[Finding]:
-    """What can be said of rules without the tools of a program."""
-    if rules := len(_said(rt, "rules")):
+    """Check the rules of the settings file, without the tools of a program."""
+    if rules := len(_entries(rt, "rules")):
         words = f"{_counted(rules, 'rule')} of {rt.settings['rules'].origin} can be read"
         yield Finding("rules", "ok", f"{words}; amends rules test TOOL ARGS tries them on a call")

@@ -1,119 +1,43 @@
-"""Verbs for whoever runs a ledger: its schema, its care, its settings, and the shell."""
+"""Verbs for the people who operate a ledger: ``db``, ``gc``, ``locks`` and ``config``."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass
+from typing import Annotated, Any, Final
 
 import typer
 
-from amends import Runtime, Schema
-from amends.cli.access import reading, who
-from amends.cli.options import DONE, FAILED, App, By, Json, Tenant, Url, Why, YesOption, group
-from amends.cli.show import agrees, must_ask, progress, put_json, put_table, say
+from amends import Lock, Runtime, Schema
+from amends.cli.access import open_ledger, take, who
+from amends.cli.options import DONE, FAILED, LIMIT, By, Json, Limit, Tenant, Url, Why, YesOption, group
+from amends.cli.output import confirm, duration, must_ask, progress, put_json, put_table, say, say_how_many
 from amends.visible import visible
 
-config = group("Look at the settings.")
-db = group("Look at the ledger's schema, or bring it up to date.")
+SETTING_CHARS_MAX: Final = 60
+"""A value in the table of settings; ``--json`` has all of it."""
+UP_TO_DATE, PENDING = 0, 1
 
+verbs = group()
+db = group("Show or migrate the ledger's schema; reopen a restored ledger; rotate encryption keys.")
+config = group("Show the settings.")
+verbs.add_typer(db, name="db")
+verbs.add_typer(config, name="config")
 
-def add_to(app: typer.Typer) -> None:
-    """Put these verbs into the program."""
-    app.add_typer(db, name="db")
-    app.command()(gc)
-    app.command()(doctor)
-    app.add_typer(config, name="config")
-    app.command()(completion)
-    app.command(hidden=True)(complete)
-
-
-@config.command("show")
-def config_show(
-    origin: Annotated[bool, typer.Option("--origin", help="Also where each value comes from.")] = False,
-    url: Url = None,
-    as_json: Json = False,
-) -> None:
-    """Show every setting as a program started here would get it."""
-    from amends.cli.runs import show_config
-
-    show_config(origin=origin, url=url, as_json=as_json)
+# ---- db
 
 
 @db.command("status")
-def db_status(url: Url = None, as_json: Json = False) -> int:
-    """Show the ledger's version and what this amends would change; exit code 1 when that is something."""
-    return show_schema(url=url, as_json=as_json)
-
-
-@db.command("migrate")
-def db_migrate(url: Url = None, as_json: Json = False) -> int:
-    """Bring the ledger up to date, making it if there is none."""
-    return migrate(url=url, as_json=as_json)
-
-
-@db.command("restored")
-def db_restored(why: Why, by: By = None, yes: YesOption = False, url: Url = None, as_json: Json = False) -> int:
-    """Let a ledger that was put back from a copy start things again; its unused approvals are void."""
-    return restored(by=by, why=why, yes=yes, url=url, as_json=as_json)
-
-
-@db.command("reencrypt")
-def db_reencrypt(url: Url = None, as_json: Json = False) -> int:
-    """Encrypt every argument, result, input, output and error with the newest key of AMENDS_ENCRYPT."""
-    return reencrypt(url=url, as_json=as_json)
-
-
-def gc(
-    older_than: Annotated[str, typer.Option("--older-than", help="How long ago a run ended: 30d, 12h, 2w.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and remove nothing.")] = False,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many runs.")] = None,
-    yes: YesOption = False,
-    url: Url = None,
-    tenant: Tenant = None,
-    as_json: Json = False,
-) -> int:
-    """Remove arguments, results and errors of runs that ended long ago; what was done stays known for ever."""
-    return collect(older_than, dry_run=dry_run, limit=limit, yes=yes, url=url, tenant=tenant, as_json=as_json)
-
-
-def doctor(app: App = None, url: Url = None, as_json: Json = False) -> int:
-    """Check Python, settings, ledger, disk, clock and your tools; exit code 3 when a check failed."""
-    from amends.cli.doctor import examine
-
-    return examine(app=app, url=url, as_json=as_json)
-
-
-def completion(
-    shell: Annotated[str, typer.Argument(metavar="bash|zsh|fish", help="For which shell.")],
-) -> int:
-    """Print what makes a shell complete verbs, options and ids: eval "$(amends completion bash)"."""
-    from amends.cli.completion import put_script
-
-    return put_script(shell)
-
-
-def complete(words: Annotated[list[str] | None, typer.Argument(metavar="WORD...")] = None) -> int:
-    """What the last of these words could become, one per line: for the scripts of ``completion``."""
-    from amends.cli.completion import put_words
-
-    return put_words(words or [])
-
-
-# ---- Verbs for whoever runs a ledger: its schema, and what may go from it
-
-
-UP_TO_DATE, PENDING = 0, 1
-
-
-def show_schema(*, url: str | None, as_json: bool) -> int:
-    """See ``amends db status``. Nothing is made: not even an empty file."""
+def status(url: Url = None, as_json: Json = False) -> int:
+    """Show the schema version and the pending migrations; exit code 1 if there are any. Creates nothing."""
     rt = Runtime(url, create=False)
     try:
         schema = rt.schema()
     finally:
         rt.close()
-    _put(rt, schema, as_json)
+    _put_schema(rt, schema, as_json)
     if schema.version == 0:
-        say("there is no ledger yet; amends db migrate makes it")
+        say("there is no ledger yet; amends db migrate creates it")
     elif schema.needs > schema.newest:
         say("a newer amends has changed this ledger: upgrade amends to use it")
         return PENDING
@@ -122,21 +46,58 @@ def show_schema(*, url: str | None, as_json: bool) -> int:
     return PENDING if schema.pending else UP_TO_DATE
 
 
-def migrate(*, url: str | None, as_json: bool) -> int:
-    """See ``amends db migrate``."""
+@db.command("migrate")
+def migrate(url: Url = None, as_json: Json = False) -> int:
+    """Bring the schema up to date; create the ledger if there is none."""
     rt = Runtime(url)
     try:
         before = rt.schema()
         schema = rt.migrate()
     finally:
         rt.close()
-    _put(rt, schema, as_json)
+    _put_schema(rt, schema, as_json)
     done = len(before.pending)
     say("nothing to do" if not done else f"{done} migration{'s' if done > 1 else ''} applied")
     return UP_TO_DATE
 
 
-def _put(rt: Runtime, schema: Schema, as_json: bool) -> None:
+@db.command("restored")
+def restored(why: Why, by: By = None, yes: YesOption = False, url: Url = None, as_json: Json = False) -> int:
+    """Allow a ledger that was restored from a copy to start calls again; its unused approvals become void."""
+    asks = must_ask(yes, "letting a restored ledger start calls")
+    with open_ledger(url, None) as rt:
+        person = who(by, rt)
+        if asks:
+            say(
+                "This ledger does not have what was done since the copy was made. First compare it with the outside world,"
+            )
+            say("for each tool: amends reconcile TOOL. Approvals that were unused in the copy become void.")
+            if not confirm(f"{visible(person)} has compared it. Let it start calls again?"):
+                return FAILED
+        voided = rt.reconcile_restore(by=person, why=why)
+        ledger = rt.settings["url"].value
+    if as_json:
+        put_json({"voided": voided})
+    else:
+        put_table(("ledger", "approvals void now"), [(visible(str(ledger)), str(voided))])
+    return DONE
+
+
+@db.command("reencrypt")
+def reencrypt(url: Url = None, as_json: Json = False) -> int:
+    """Encrypt every argument, result, input, output and error with the newest key of AMENDS_ENCRYPT."""
+    with open_ledger(url, None) as rt:
+        rows, keys = rt.reencrypt(), str(rt.settings["encrypt"].value)
+    newest = keys.partition(",")[0]
+    if as_json:
+        put_json({"rows": rows, "key": newest})
+    else:
+        put_table(("key", "rows written"), [(visible(newest), str(rows))])
+    say("everything except events is encrypted with this key; older keys are needed only to read what events quote")
+    return DONE
+
+
+def _put_schema(rt: Runtime, schema: Schema, as_json: bool) -> None:
     facts: dict[str, Any] = {
         "url": rt.settings["url"].value,
         "ledger": schema.ledger or None,
@@ -152,56 +113,27 @@ def _put(rt: Runtime, schema: Schema, as_json: bool) -> None:
     put_table(("ledger's", "value"), [(name, visible(str(value), prose=True)) for name, value in shown.items()])
 
 
-def restored(*, by: str | None, why: str, yes: bool, url: str | None, as_json: bool) -> int:
-    """See ``amends db restored``."""
-    asks = must_ask(yes, "letting a restored ledger start things")
-    with reading(url, None) as rt:
-        person = who(by, rt)
-        if asks:
-            say(
-                "What was done since the copy was made is not in this ledger: compare it with the world first, for each"
-            )
-            say("tool with amends reconcile TOOL. Its approvals that were not used by then become void.")
-            if not agrees(f"{visible(person)} has looked. Start things again?"):
-                return FAILED
-        voided = rt.reconcile_restore(by=person, why=why)
-        ledger = rt.settings["url"].value
-    if as_json:
-        put_json({"voided": voided})
-    else:
-        put_table(("ledger", "approvals void now"), [(visible(str(ledger)), str(voided))])
-    return DONE
+# ---- gc
 
 
-def reencrypt(*, url: str | None, as_json: bool) -> int:
-    """See ``amends db reencrypt``."""
-    with reading(url, None) as rt:
-        rows, keys = rt.reencrypt(), str(rt.settings["encrypt"].value)
-    newest = keys.partition(",")[0]
-    if as_json:
-        put_json({"rows": rows, "key": newest})
-    else:
-        put_table(("key", "rows written"), [(visible(newest), str(rows))])
-    say("everything but events is encrypted with this key; an older one is needed only to read what events quote")
-    return 0
-
-
-def collect(
-    older_than: str,
-    *,
-    dry_run: bool,
-    limit: int | None,
-    yes: bool,
-    url: str | None,
-    tenant: str | None,
-    as_json: bool,
+@verbs.command()
+def gc(
+    older_than: Annotated[
+        str, typer.Option("--older-than", help="Only runs that ended longer ago than this: 30d, 12h, 2w.")
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")] = False,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most this many runs.")] = None,
+    yes: YesOption = False,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: Json = False,
 ) -> int:
-    """See ``amends gc``."""
-    with reading(url, tenant) as rt:
+    """Remove arguments, results and errors of runs that ended long ago; what was done stays on record."""
+    with open_ledger(url, tenant) as rt:
         ledger = rt.settings["url"].value
-        if not dry_run and not _agreed(rt, older_than, limit=limit, yes=yes):
+        if not dry_run and not _confirm_gc(rt, older_than, limit=limit, yes=yes):
             return FAILED
-        with progress(f"looking at runs that ended longer than {visible(older_than)} ago"):
+        with progress(f"looking at runs that ended more than {visible(older_than)} ago"):
             gone = rt.gc(older_than=older_than, dry_run=dry_run, limit=limit)
     if as_json:
         facts = {"runs": gone.runs, "calls": gone.calls, "bytes": gone.bytes, "kept": dict(gone.kept)}
@@ -211,16 +143,87 @@ def collect(
     rows += [(f"kept: {visible(why, prose=True)}", str(count), "", "") for why, count in sorted(gone.kept.items())]
     put_table(("", "runs", "calls", "bytes"), rows)
     if not gone.runs:
-        say(
-            f"no run of {visible(str(ledger))} ended longer than {visible(older_than)} ago and still has something to remove"
-        )
+        ended = f"ended more than {visible(older_than)} ago"
+        say(f"no run of {visible(str(ledger))} {ended} and still has something to remove")
     return DONE
 
 
-def _agreed(rt: Runtime, older_than: str, *, limit: int | None, yes: bool) -> bool:
-    """Whether whoever is asked lets it go; where nothing would go, nobody is asked."""
-    would = rt.gc(older_than=older_than, dry_run=True, limit=1)  # tells of an age that makes no sense before all else
-    if not must_ask(yes, "removing what runs said") or not would.runs:
+def _confirm_gc(rt: Runtime, older_than: str, *, limit: int | None, yes: bool) -> bool:
+    """Ask before anything is removed; return true without asking if nothing would be."""
+    would = rt.gc(older_than=older_than, dry_run=True, limit=1)  # first, because it refuses an invalid age
+    if not must_ask(yes, "removing the data of runs") or not would.runs:
         return True
     would = rt.gc(older_than=older_than, dry_run=True, limit=limit)
-    return agrees(f"Remove what {would.runs} runs said ({would.calls} calls, {would.bytes:,} bytes)?")
+    return confirm(f"Remove the data of {would.runs} runs ({would.calls} calls, {would.bytes:,} bytes)?")
+
+
+# ---- locks
+
+
+@verbs.command()
+def locks(limit: Limit = LIMIT, url: Url = None, tenant: Tenant = None, as_json: Json = False) -> None:
+    """List the locks that runs hold until they end, and the runs that wait for them."""
+    with open_ledger(url, tenant) as rt:
+        found, more = take(rt.locks(), limit)
+        ledger = rt.settings["url"].value
+    if as_json:
+        for lock in found:
+            put_json(asdict(lock))
+    else:
+        put_table(("lock", "run", "state", "held", "tool", "waiting"), [_lock_row(lock) for lock in found], state=2)
+    say_how_many(found, more, "lock", ledger)
+
+
+def _lock_row(lock: Lock) -> tuple[str, ...]:
+    waiting = ", ".join(map(visible, lock.waiting))
+    held = duration(lock.held_s)
+    return (visible(lock.name), visible(lock.run_id), lock.run_state, held, visible(lock.tool), waiting)
+
+
+# ---- config
+
+
+@config.command("show")
+def show_config(
+    origin: Annotated[bool, typer.Option("--origin", help="Also show where each value comes from.")] = False,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Show every setting with the value that a program started here would get."""
+    settings = Runtime(url).settings  # does no IO
+    if as_json:
+        for name, setting in settings.items():
+            put_json({"name": name, "value": _plain(setting.value)} | ({"origin": setting.origin} if origin else {}))
+        return
+    rows = [(name, _short(setting.value), visible(setting.origin, prose=True)) for name, setting in settings.items()]
+    if origin:
+        put_table(("setting", "value", "origin"), rows)
+    else:
+        put_table(("setting", "value"), [row[:2] for row in rows])
+
+
+def _short(value: Any) -> str:
+    """Return a setting in one line; of a table in a settings file, only what differs from the defaults."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None or value == () or value == {}:
+        return ""
+    if isinstance(value, tuple | list):
+        return _cut("; ".join(_short(one) for one in value))
+    if isinstance(value, Mapping):
+        return _cut("; ".join(f"{visible(str(name))}: {_short(one)}" for name, one in value.items()))
+    if is_dataclass(value) and not isinstance(value, type):
+        own = [(one.name, getattr(value, one.name), one.default) for one in fields(value)]
+        differing = [(name, one) for name, one, default in own if one not in (default, (), {})]
+        return ", ".join(f"{name} {visible(str(one), prose=True)}" for name, one in differing)
+    return visible(str(value), prose=True)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SETTING_CHARS_MAX else text[: SETTING_CHARS_MAX - 1] + "…"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value

@@ -1,56 +1,79 @@
-"""Arguments and options that several verbs share, and how a group of verbs is made."""
+"""Options that several verbs share, and exit codes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from amends import Report
 from amends.errors import Error
+
+if TYPE_CHECKING:  # `amends --help` needs no runtime
+    from amends import Report
+
+# ---- Options and arguments
 
 LIMIT: Final = 100
 
 App = Annotated[
     str | None,
-    typer.Option("--app", metavar="APP:RT", help="Your runtime, for its tools; else AMENDS_APP or the files."),
+    typer.Option(
+        "--app", metavar="APP:RT", help="Your runtime, with its tools. Default: AMENDS_APP or the settings file."
+    ),
 ]
 Place = Annotated[
     str | None,
-    typer.Argument(metavar="[APP:RT]", help="The runtime: MODULE:NAME or FILE.py:NAME; else AMENDS_APP or the files."),
+    typer.Argument(
+        metavar="[APP:RT]",
+        help="Your runtime: MODULE:NAME or FILE.py:NAME. Default: AMENDS_APP or the settings file.",
+    ),
 ]
 Url = Annotated[
-    str | None, typer.Option("--url", help="The ledger; else AMENDS_URL, amends.toml, pyproject.toml, ./amends.db.")
+    str | None,
+    typer.Option(
+        "--url", help="The ledger. Default: AMENDS_URL, then amends.toml, then pyproject.toml, then ./amends.db."
+    ),
 ]
-Tenant = Annotated[str | None, typer.Option("--tenant", help="Whose runs; else AMENDS_TENANT or the files.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table; a listing is one object per line.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many.")]
+Tenant = Annotated[
+    str | None, typer.Option("--tenant", help="Only this tenant. Default: AMENDS_TENANT or the settings file.")
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON instead of a table; a listing prints one object per line.")
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="Show at most this many.")]
 Filter = Annotated[
-    list[str] | None, typer.Argument(metavar="[FILTER]...", help="Like: status:blocked,open run:order-* age:<1d")
+    list[str] | None, typer.Argument(metavar="[FILTER]...", help="For example: status:blocked,open run:order-* age:<1d")
 ]
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")]
-CallId = Annotated[str, typer.Argument(metavar="CALL", help="The call's id, or the beginning of it.")]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The id of the run, or its first characters.")]
+CallId = Annotated[str, typer.Argument(metavar="CALL", help="The id of the call, or its first characters.")]
 ApprovalId = Annotated[
-    str, typer.Argument(metavar="APPROVAL", help="The request's id, the beginning of it, or the run that waits.")
+    str,
+    typer.Argument(
+        metavar="APPROVAL", help="The id of the request, its first characters, or the id of the run that waits."
+    ),
 ]
-By = Annotated[str | None, typer.Option("--by", help="Who says so; else AMENDS_BY, the files, or your login name.")]
-Why = Annotated[str, typer.Option("--why", help="Why: it is kept with the decision.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; must be said where nobody is at a terminal.")]
+By = Annotated[
+    str | None, typer.Option("--by", help="Who decides. Default: AMENDS_BY, the settings file, or your login name.")
+]
+Why = Annotated[str, typer.Option("--why", help="The reason; it is recorded with the decision.")]
+YesOption = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask for confirmation; required if there is no terminal.")
+]
 
 
-def group(words: str) -> typer.Typer:
-    """A noun with verbs below it."""
+def group(help: str | None = None) -> typer.Typer:
+    """Return an empty group of verbs."""
     # rich_markup_mode=None: help is plain text, and rich (80 ms) is not loaded for it.
-    return typer.Typer(help=words, rich_markup_mode=None, no_args_is_help=False)
+    return typer.Typer(help=help, rich_markup_mode=None, no_args_is_help=False)
 
 
-def said(words: list[str] | None) -> str:
-    """A filter that came as one argument or as several."""
+def filter_of(words: list[str] | None) -> str:
+    """Return the filter that was given as one argument or as several."""
     return " ".join(words or ())
 
 
-# ---- What the exit code of a command says, and where each error is explained
+# ---- Exit codes
 
 
 DONE: Final = 0
@@ -83,24 +106,24 @@ OF_ERROR: Final = {
     "ledger_too_new": SCHEMA,
 }
 OF_VOID: Final = {"changed": DIGEST_MISMATCH, "expired": EXPIRED}
-"""Of an approval that starts nothing, by its reason."""
+"""Exit code of a void approval, by the reason why it is void."""
 PAGE: Final = "docs/reference/errors.md"
 
 
 def code_of(error: Error) -> int:
-    """The exit code of a command that ended with this error."""
+    """Return the exit code of a command that ended with this error."""
     if error.code == "approval_void":
         return OF_VOID.get(str(getattr(error, "why", "")), APPROVAL_REFUSED)
     return OF_ERROR.get(error.code, WRONG)
 
 
 def docs_of(error: Error) -> str:
-    """Where this error is explained."""
+    """Return the page and heading that explain this error."""
     return f"{PAGE}#{type(error).__name__.lower()}"
 
 
 def code_of_run(report: Report) -> int:
-    """How a run stands, for a program that waited for it."""
+    """Return the exit code that tells a program the state of the run it waited for."""
     match report.state:
         case "rolled_back":
             return ROLLED_BACK

@@ -1,83 +1,133 @@
-"""``amends replay``: recorded runs against the code of today."""
+"""``amends replay``, ``amends fork`` and ``amends compare``: recorded runs, today's code, and other ways to go."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 import typer
 
 from amends import AsyncRuntime, Replayed, Runtime
-from amends.cli.access import Blocking, app_named, load_function, load_runtime, loaded, run_named, working
-from amends.cli.options import DIVERGED, DONE, FAILED, App, Json, RunId, Tenant, Url
-from amends.cli.runs import put_report
-from amends.cli.show import progress, put_json, put_plain, put_table, say
+from amends.cli.access import find_run, load_function, open_app, open_runtime, read_bundle, required_app
+from amends.cli.options import DIVERGED, DONE, FAILED, App, Json, RunId, Tenant, Url, group
+from amends.cli.output import progress, put_json, put_plain, put_report, put_table, say
 from amends.errors import UsageError
 from amends.visible import visible, visible_value
 
-FILE_BYTES_MAX: Final = 1 << 29
-"""A file that is larger is no bundle of ours."""
 FILES_MAX: Final = 100_000
 BUNDLES: Final = (".zip", ".bundle", ".amends")
-"""How the files of a folder are named that are taken for bundles."""
+"""Files of a folder with these suffixes are taken for bundles."""
+
+verbs = group()
 
 
+@verbs.command()
 def replay(
-    places: list[str],
-    *,
-    against: str,
-    until: str | None,
-    strict: bool,
-    app: str | None,
-    tenant: str | None,
-    as_json: bool,
+    records: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN|FILE|FOLDER...", help="Runs of the ledger, bundles, or folders of bundles."),
+    ],
+    against: Annotated[
+        str,
+        typer.Option("--against", metavar="APP:FN", help="The function to replay: MODULE:NAME or FILE.py:NAME."),
+    ],
+    until: Annotated[
+        str | None, typer.Option("--until", metavar="CALL", help="Stop after this call of the run.")
+    ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict/--lenient",
+            help="Whether another tool version, or another argument without intent, is a difference.",
+        ),
+    ] = True,
+    app: App = None,
+    tenant: Tenant = None,
+    as_json: Json = False,
 ) -> int:
-    """See ``amends replay``."""
+    """Run a function with every call answered from the record; no tool runs. Exit code 18 if it does something else."""
     fn = load_function(against)
-    with _runtime(app, needs_ledger=any(not Path(place).exists() for place in places)) as rt:
+    place, folder = required_app(app)
+    needs_ledger = any(not Path(record).exists() for record in records)
+    with open_app(place, folder=folder, needs_ledger=needs_ledger) as rt:
         scoped = rt.scoped(tenant=tenant) if tenant else rt
         _check_colour(rt, fn, against)
-        records = _records(scoped, places)
-        with progress(f"replaying {len(records)} {'record' if len(records) == 1 else 'records'}"):
-            found: list[Replayed] = scoped.replay_each(records, fn, until=until, strict=strict)
+        chosen = _records(scoped, records)
+        with progress(f"replaying {len(chosen)} {'record' if len(chosen) == 1 else 'records'}"):
+            found: list[Replayed] = scoped.replay_each(chosen, fn, until=until, strict=strict)
     for one in found:
         if as_json:
             put_json(one.to_dict())
     if not as_json:
-        _show(found)
+        _put_replayed(found)
     if all(one.same for one in found):
         return DONE
     return FAILED if all(one.same or one.how == "unreadable" for one in found) else DIVERGED
 
 
-@contextmanager
-def _runtime(app: str | None, *, needs_ledger: bool) -> Iterator[Any]:
-    """The runtime with the tools; bundles need no ledger, and none is made."""
-    place, folder = app_named(app)
-    if needs_ledger:
-        with loaded(place, folder=folder) as rt:
-            yield rt
-        return
-    made: Any = load_runtime(place, folder=folder)
-    shown = Blocking(made) if inspect.iscoroutinefunction(made.close) else made
-    try:
-        yield cast("Runtime", shown)
-    finally:
-        shown.close()
+@verbs.command()
+def fork(
+    run_id: RunId,
+    at: Annotated[
+        str,
+        typer.Option(
+            "--at", metavar="CALL", help="The last call that the fork shares: its id, or its first characters."
+        ),
+    ],
+    id: Annotated[str | None, typer.Option("--id", metavar="ID", help="The id of the fork. Default: a new id.")] = None,
+    principal: Annotated[
+        str | None,
+        typer.Option("--principal", help="Who the fork acts for; must be the principal of RUN, if it has one."),
+    ] = None,
+    app: App = None,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: Json = False,
+) -> int:
+    """Make a new run that shares the calls of RUN up to CALL, and runs live after it."""
+    with open_runtime(app, url=url, tenant=tenant) as rt:
+        run = find_run(rt, run_id)
+        acting = rt if principal is None else rt.scoped(principal=principal)
+        made = acting.fork(run, at=_find_call_of(rt, run, at), id=id)
+        report = rt.report(made)
+    if as_json:
+        put_json(report.to_dict())
+    else:
+        put_report(report)
+        say(f"open it in your program: rt.run({made!r}); then: amends compare {visible(run)} {visible(made)}")
+    return DONE
+
+
+@verbs.command()
+def compare(
+    left: Annotated[str, typer.Argument(metavar="LEFT", help="The id of a run, or its first characters.")],
+    right: Annotated[str, typer.Argument(metavar="RIGHT", help="The id of another run, or its first characters.")],
+    app: App = None,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: Json = False,
+) -> int:
+    """Compare two runs call by call, and show the first difference; exit code 18 if there is one."""
+    with open_runtime(app, url=url, tenant=tenant) as rt:
+        compared = rt.compare(find_run(rt, left), find_run(rt, right))
+    if as_json:
+        put_json(compared.to_dict())
+    else:
+        put_plain(str(compared))
+    return DONE if compared.alike else DIVERGED
 
 
 def _check_colour(rt: Any, fn: Any, against: str) -> None:
     is_async = isinstance(getattr(rt, "_rt", rt), AsyncRuntime)
     if is_async != inspect.iscoroutinefunction(fn):
-        runtime, function = ("an AsyncRuntime", "blocks") if is_async else ("a Runtime", "is async")
-        raise UsageError(f"the tools are of {runtime}, and {against} {function}", hint="name a function of its colour")
+        runtime, function = ("an AsyncRuntime", "not async") if is_async else ("a Runtime", "async")
+        wanted = "an async function" if is_async else "a function that is not async"
+        raise UsageError(f"your runtime is {runtime}, and {against} is {function}", hint=f"name {wanted}")
 
 
 def _records(rt: Any, places: list[str]) -> dict[str, str | bytes]:
-    """What is to be replayed, by the names that it is told under: files, folders of files, runs of the ledger."""
+    """Return what to replay, by the name that the output uses: bundles as bytes, runs of the ledger as ids."""
     found: dict[str, str | bytes] = {}
     for place in places:
         path = Path(place)
@@ -88,27 +138,16 @@ def _records(rt: Any, places: list[str]) -> dict[str, str | bytes]:
                     f"there is no bundle in {path}",
                     hint=f"bundles are named *{', *'.join(BUNDLES)}: amends audit export",
                 )
-            found |= {str(file): _read(file) for file in files[:FILES_MAX]}
+            found |= {str(file): read_bundle(file) for file in files[:FILES_MAX]}
         elif path.is_file():
-            found[str(path)] = _read(path)
+            found[str(path)] = read_bundle(path)
         else:
-            id = run_named(rt, place)
+            id = find_run(rt, place)
             found[f"run {id}"] = id
     return found
 
 
-def _read(file: Path) -> bytes:
-    try:
-        with file.open("rb") as packed:
-            data = packed.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
-    if len(data) > FILE_BYTES_MAX:
-        raise UsageError(f"{file} is larger than {FILE_BYTES_MAX:,} bytes: it is no bundle")
-    return data
-
-
-def _show(found: list[Replayed]) -> None:
+def _put_replayed(found: list[Replayed]) -> None:
     put_table(
         ("run", "record", "replay", "calls"),
         [(visible(one.run_id), visible(one.source), one.how, f"{one.calls} of {one.of}") for one in found],
@@ -124,36 +163,8 @@ def _show(found: list[Replayed]) -> None:
     say(f"{len(found)} replayed, {changed} not as recorded" if changed else f"{len(found)} replayed, all as recorded")
 
 
-# ---- ``amends fork`` and ``amends compare``
-
-
-def fork_run(
-    run_id: str,
-    *,
-    at: str,
-    id: str | None,
-    principal: str | None,
-    app: str | None,
-    url: str | None,
-    tenant: str | None,
-    as_json: bool,
-) -> int:
-    """See ``amends fork``."""
-    with working(app, url=url, tenant=tenant) as rt:
-        run = run_named(rt, run_id)
-        acting = rt if principal is None else rt.scoped(principal=principal)
-        made = acting.fork(run, at=_call_of(rt, run, at), id=id)
-        report = rt.report(made)
-    if as_json:
-        put_json(report.to_dict())
-    else:
-        put_report(report)
-        say(f"open it in your program: rt.run({made!r}); then: amends compare {visible(run)} {visible(made)}")
-    return DONE
-
-
-def _call_of(rt: Runtime, run: str, text: str) -> str:
-    """The id of the one call of the run, or of a child of it, that begins so."""
+def _find_call_of(rt: Runtime, run: str, text: str) -> str:
+    """Return the id of the only call of the run or its children that begins with this text."""
     reports, calls = [rt.report(run)], []
     while reports:
         report = reports.pop()
@@ -166,59 +177,9 @@ def _call_of(rt: Runtime, run: str, text: str) -> str:
         return exact[0]
     if calls:
         raise UsageError(
-            f"{text!r} is the beginning of {len(calls)} calls of run {visible(run)}",
-            hint="write more of the call's id",
+            f"the ids of {len(calls)} calls of run {visible(run)} begin with {text!r}",
+            hint="write more characters of the call's id",
         )
     raise UsageError(
         f"run {visible(run)} has no call {text!r}", hint=f"amends runs show {visible(run)} --json lists its calls"
     )
-
-
-def compare_runs(left: str, right: str, *, app: str | None, url: str | None, tenant: str | None, as_json: bool) -> int:
-    """See ``amends compare``."""
-    with working(app, url=url, tenant=tenant) as rt:
-        compared = rt.compare(run_named(rt, left), run_named(rt, right))
-    if as_json:
-        put_json(compared.to_dict())
-    else:
-        put_plain(str(compared))
-    return DONE if compared.alike else DIVERGED
-
-
-# ---- Verbs that try a run another way and look at both. Each is thin: it asks the runtime and shows the a
-
-
-def add_to(app: typer.Typer) -> None:
-    """Put these verbs into the program."""
-    for verb in (fork, compare):
-        app.command()(verb)
-
-
-def fork(
-    run_id: RunId,
-    at: Annotated[
-        str, typer.Option("--at", metavar="CALL", help="The last call that the fork shares; its id begins so.")
-    ],
-    id: Annotated[str | None, typer.Option("--id", metavar="ID", help="The fork's id; else one is made.")] = None,
-    principal: Annotated[
-        str | None, typer.Option("--principal", help="For whom; must be whose run it is, if that is known.")
-    ] = None,
-    app: App = None,
-    url: Url = None,
-    tenant: Tenant = None,
-    as_json: Json = False,
-) -> int:
-    """Make a run that has what RUN did up to CALL as already done, and goes live after it."""
-    return fork_run(run_id, at=at, id=id, principal=principal, app=app, url=url, tenant=tenant, as_json=as_json)
-
-
-def compare(
-    left: Annotated[str, typer.Argument(metavar="LEFT", help="A run's id, or the beginning of it.")],
-    right: Annotated[str, typer.Argument(metavar="RIGHT", help="Another run's id, or the beginning of it.")],
-    app: App = None,
-    url: Url = None,
-    tenant: Tenant = None,
-    as_json: Json = False,
-) -> int:
-    """Show two runs call by call: the first that differs, and in what; exit code 18 when they are not alike."""
-    return compare_runs(left, right, app=app, url=url, tenant=tenant, as_json=as_json)

@@ -1,4 +1,4 @@
-"""Models: the agent loop, recorded clients, and scripts that stand for a model in tests."""
+"""Models: an agent loop, recorded clients of the SDKs, and scripted models for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``run_agent``: a model, its tools and one run. The model proposes; the run records, refuses, waits and takes back."""
+"""``run_agent``: a loop of a model and its tools in one run, which can wait for people, resume and roll back."""
 
 from __future__ import annotations
 
@@ -32,21 +32,360 @@ from amends.errors import ApprovalVoid, NoRun, RunEnded, UnknownTool
 from amends.llm import requests
 from amends.llm.prices import Prices
 from amends.llm.recording import kind_of, record
-from amends.llm.requests import Asked, asked_for
+from amends.llm.requests import ModelRequest, model_request
 from amends.llm.scripted import ScriptedModel, response_of
 from amends.llm.streams import assembler, events_of
-from amends.llm.wire import Api, Message, Prompt, Said, Style, dialect, heard_in, written
+from amends.llm.wire import Api, Message, ModelTurn, Prompt, Style, dialect, heard_in, written
 
-# ---- The conversation of one run: what is asked next, and where it stood when the run was left or lost
+Outcome: TypeAlias = Literal["done", "waiting", "rolled_back", "max_turns", "stopped"]
+TURNS_MAX: Final = 20
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
+"""Characters that the APIs of models do not allow in the name of a tool."""
+NO_WAY_BACK: Final = (
+    "Not taken back: this task has made its irreversible call, and only goes forward. "
+    "Finish what is left, or stop and tell the user."
+)
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of ``rt.run``, except the id and the input."""
+
+    tags: Sequence[str]
+    budgets: Iterable[Budget]
+    recover: Literal["rollback", "resume", "wait"]
+    wait: float | None
+    wait_approval: float | None
+    deadline: float | None
+    if_rolled_back: Literal["again", "raise"]
+    tenant: str | None
+    agent: str | None
+    principal: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How the agent's run ended, or what it waits for."""
+
+    outcome: Outcome
+    """``done``: committed. ``waiting``: for a person; call again with the same id. The others: rolled back, or blocked if
+    the pivot had happened, because the model asked for it, ran out of turns, or was stopped.
+    """
+    text: str
+    """The last text of the model."""
+    why: str
+    """Why it is not ``done``."""
+    turns: int
+    """How many turns the model had, including those before a resume."""
+    report: Report
+    messages: tuple[Mapping[str, Any], ...]
+    """The conversation in the format of the API."""
+    waiting: tuple[Held | ApprovalVoid, ...] = ()
+    """What waits for a person: each has ``.call`` and ``.approval``."""
+
+    @property
+    def run_id(self) -> str:
+        """Return the id of the run; call again with it to resume."""
+        return self.report.run_id
+
+    @property
+    def state(self) -> str:
+        """Return the state of the run in the ledger."""
+        return self.report.state
+
+
+class _Unfinished(Exception):
+    """Ends the run's block as a failure: before the pivot, everything is rolled back."""
+
+    def __init__(self, outcome: Outcome, why: str) -> None:
+        super().__init__(why)
+        self.outcome = outcome
+
+
+def run_agent(
+    rt: Runtime,
+    prompt: Prompt,
+    /,
+    *,
+    client: object,
+    model: str,
+    id: str | None = None,
+    system: str = "",
+    tools: Iterable[str | Tool[..., Any]] | None = None,
+    max_turns: int = TURNS_MAX,
+    api: Api | None = None,
+    options: Mapping[str, Any] | None = None,
+    on_text: OnText | None = None,
+    repeats: bool | None = None,
+    may_roll_back: bool = False,
+    **run: Unpack[RunOptions],
+) -> Finished:
+    """Let a model work on the prompt with the tools of ``rt``, in one run, until it is done or must wait for a person.
+
+    - ``client``: ``OpenAI``, ``Anthropic`` or a ``ScriptedModel``.
+    - ``id``: the run; a run that exists is resumed, also in another process.
+    - ``tools``: those that the model may use. Default: all.
+    - ``api``: ``"responses"`` instead of chat completions.
+    - ``options``: more fields for every request, in the format of the API.
+    - ``on_text``: gets the model's text piece by piece; responses are then streamed.
+    - ``repeats``: the model may repeat a call on purpose (``again_because``).
+    - ``may_roll_back``: the model gets a tool to ask for a rollback.
+    """
+    conversation, endpoint = _prepare(rt, prompt, client, is_async=False, **_settings(locals()))
+    seen, end = rt.scoped(tenant=run.get("tenant")) if run.get("tenant") else rt, _Ending()
+    replayed = _replayed_run()
+    if id is not None and replayed is None:
+        with suppress(UsageError):  # it does not exist yet
+            end.report = seen.report(id)
+        conversation.recall(end.report)
+    try:
+        with rt.run(id, input=conversation.input, history=conversation.knows_all, **run) as opened:
+            end.run_id = opened.id
+            if opened is not replayed:
+                conversation.recall(opened.report())
+            if opened.state == "committed":
+                end.text = str(opened.output or "")
+            else:
+                end.text = opened.output = _converse(opened, conversation, endpoint, max_turns, on_text)
+    except (Held, ApprovalVoid, RolledBack, RunEnded, _Unfinished) as error:
+        end.take(error, conversation)
+    end.report = replayed.report() if replayed is not None else seen.report(end.run_id)
+    return end.finished(conversation)
+
+
+async def run_agent_async(
+    rt: AsyncRuntime,
+    prompt: Prompt,
+    /,
+    *,
+    client: object,
+    model: str,
+    id: str | None = None,
+    system: str = "",
+    tools: Iterable[str | Tool[..., Any]] | None = None,
+    max_turns: int = TURNS_MAX,
+    api: Api | None = None,
+    options: Mapping[str, Any] | None = None,
+    on_text: OnText | None = None,
+    repeats: bool | None = None,
+    may_roll_back: bool = False,
+    **run: Unpack[RunOptions],
+) -> Finished:
+    """Do the same as ``run_agent`` with an ``AsyncRuntime`` and ``AsyncOpenAI``, ``AsyncAnthropic`` or a ``ScriptedModel``."""
+    conversation, endpoint = _prepare(rt, prompt, client, is_async=True, **_settings(locals()))
+    seen, end = rt.scoped(tenant=run.get("tenant")) if run.get("tenant") else rt, _Ending()
+    replayed = _replayed_run()
+    if id is not None and replayed is None:
+        with suppress(UsageError):  # it does not exist yet
+            end.report = await seen.report(id)
+        conversation.recall(end.report)
+    try:
+        async with rt.run(id, input=conversation.input, history=conversation.knows_all, **run) as opened:
+            end.run_id = opened.id
+            if opened is not replayed:
+                conversation.recall(await opened.report())
+            if opened.state == "committed":
+                end.text = str(opened.output or "")
+            else:
+                end.text = opened.output = await _converse_async(opened, conversation, endpoint, max_turns, on_text)
+    except (Held, ApprovalVoid, RolledBack, RunEnded, _Unfinished) as error:
+        end.take(error, conversation)
+    end.report = await replayed.report() if replayed is not None else await seen.report(end.run_id)
+    return end.finished(conversation)
+
+
+# ---- The loop
+
+
+def _converse(run: Run, conversation: Conversation, endpoint: Client, max_turns: int, on_text: OnText | None) -> str:
+    """Return the model's last text; raise whatever ends the run in another way."""
+    while True:  # each pass asks the model at most once, and it is asked at most max_turns times
+        if conversation.pending is None:
+            _check_turns(conversation, max_turns)
+            conversation.hear(endpoint.ask(conversation.request(), on_text))
+        if (text := _ended(conversation)) is not None:
+            return text
+        if (wish := conversation.rollback_asked) is not None and run.state == "open":
+            run.rollback(_reason(wish.args))
+        answers = run.answer_all(conversation.asked())
+        _raise_if_held(answers, conversation)
+        conversation.tell(answers, no_way_back=NO_WAY_BACK)
+
+
+async def _converse_async(
+    run: AsyncRun, conversation: Conversation, endpoint: Client, max_turns: int, on_text: OnText | None
+) -> str:
+    while True:
+        if conversation.pending is None:
+            _check_turns(conversation, max_turns)
+            conversation.hear(await endpoint.ask_async(conversation.request(), on_text))
+        if (text := _ended(conversation)) is not None:
+            return text
+        if (wish := conversation.rollback_asked) is not None and run.state == "open":
+            await run.rollback(_reason(wish.args))
+        answers = await run.answer_all(conversation.asked())
+        _raise_if_held(answers, conversation)
+        conversation.tell(answers, no_way_back=NO_WAY_BACK)
+
+
+def _check_turns(conversation: Conversation, max_turns: int) -> None:
+    if conversation.turns >= max_turns:
+        raise _Unfinished("max_turns", f"the model did not finish in {max_turns} turns")
+
+
+def _ended(conversation: Conversation) -> str | None:
+    """Return the model's last text, or None if it has calls or goes on."""
+    turn = conversation.pending
+    assert turn is not None, "a turn was received"
+    if turn.cut:
+        raise _Unfinished("stopped", f"the model did not finish: {turn.cut}")
+    return None if turn.calls or turn.goes_on else turn.text
+
+
+def _raise_if_held(answers: Sequence[Answer], conversation: Conversation) -> None:
+    """Raise if a call waits for a person: the run is released, and the same turn continues when it is opened again."""
+    errors = [answer.error for answer in answers if answer.waits]
+    conversation.waiting = waiting = tuple(error for error in errors if isinstance(error, Held | ApprovalVoid))
+    if waiting:
+        raise waiting[0]
+
+
+def _reason(args: Any) -> str:
+    try:
+        plain = json.loads(args) if isinstance(args, str) else args
+        return str(plain.get("why") or "the model asked for it")[:500]
+    except (ValueError, AttributeError):
+        return "the model asked for it"
+
+
+# ---- Preparation and ending
+
+
+def _replayed_run() -> Any:
+    """Return the run of a replay, if this is one. Any other current run is refused when ours is opened inside it."""
+    try:
+        return current_run()
+    except NoRun:
+        return None
+
+
+def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("model", "system", "tools", "max_turns", "api", "options", "repeats", "may_roll_back")
+    return {name: given[name] for name in names}
+
+
+def _prepare(
+    rt: Runtime | AsyncRuntime,
+    prompt: Prompt,
+    client: object,
+    *,
+    is_async: bool,
+    model: str,
+    system: str,
+    tools: Iterable[str | Tool[..., Any]] | None,
+    max_turns: int,
+    api: Api | None,
+    options: Mapping[str, Any] | None,
+    repeats: bool | None,
+    may_roll_back: bool,
+) -> tuple[Conversation, Client]:
+    """Check every argument, before a run is opened; return the conversation and the client."""
+    if isinstance(rt, AsyncRuntime) != is_async:
+        wanted = "run_agent_async" if not is_async else "run_agent"
+        raise UsageError(f"{type(rt).__name__} is for {wanted}", hint="use the other runtime: Runtime or AsyncRuntime")
+    if api is not None and api not in get_args(Api):
+        raise UsageError(f"api is {api!r}; it must be one of {', '.join(get_args(Api))}")
+    if max_turns < 1:
+        raise UsageError(f"max_turns is {max_turns}; it must be at least 1")
+    endpoint = client_for(client, api, is_async=is_async)
+    style = dialect(endpoint.api).style
+    schemas = _offered(rt.schemas(style, repeats=repeats), tools)
+    if may_roll_back:
+        if any(_name(one) == ROLLBACK for one in schemas):
+            raise UsageError(f"there is already a tool {ROLLBACK!r}", hint="rename it, or leave may_roll_back out")
+        schemas = [*schemas, _rollback_schema(style)]
+    conversation = Conversation(
+        endpoint.api, model=model, system=system, prompt=prompt, tools=schemas, options=options or {}
+    )
+    return conversation, endpoint
+
+
+def _offered(schemas: Sequence[dict[str, Any]], tools: Iterable[str | Tool[..., Any]] | None) -> list[dict[str, Any]]:
+    known = {_name(one): one for one in schemas}
+    if len(known) < len(schemas):
+        raise UsageError("two tools have the same name for a model: a.b and a_b are both sent as a_b")
+    if tools is None:
+        return list(schemas)
+    names = [one if isinstance(one, str) else str(getattr(one, "name", one)) for one in tools]
+    sent_as = {name: name if name in known else _UNSAFE.sub("_", name) for name in names}
+    missing = [name for name in names if sent_as[name] not in known]
+    if missing:
+        raise UsageError(f"no tool {', '.join(missing)} is declared here", hint="pass it in Runtime(tools=[...])")
+    return [known[sent_as[name]] for name in dict.fromkeys(names)]
+
+
+def _name(schema: Mapping[str, Any]) -> str:
+    return str((schema.get("function") or schema).get("name", ""))
+
+
+def _rollback_schema(style: Style) -> dict[str, Any]:
+    text = "Ask that everything this task has done be undone, and end it. Use it when the task cannot be completed."
+    why = {"type": "string", "description": "Why, in one sentence for the user."}
+    shape = {"type": "object", "properties": {"why": why}, "required": ["why"], "additionalProperties": False}
+    if style == "anthropic":
+        return {"name": ROLLBACK, "description": text, "input_schema": shape}
+    function = {"name": ROLLBACK, "description": text, "parameters": shape}
+    return {"type": "function", **function} if style == "responses" else {"type": "function", "function": function}
+
+
+class _Ending:
+    """Collects how the run ended, until its report is read."""
+
+    def __init__(self) -> None:
+        self.run_id, self.text, self.why = "", "", ""
+        self.outcome: Outcome = "done"
+        self.report: Report | None = None
+        self.waiting: tuple[Held | ApprovalVoid, ...] = ()
+
+    def take(self, error: Exception, conversation: Conversation) -> None:
+        """Note the error that ended the run's block; raise it again if it is not one of an agent's outcomes."""
+        if not self.run_id or (isinstance(error, ApprovalVoid) and not error.asked):
+            raise error
+        if isinstance(error, RunEnded) and error.state not in ("rolling_back", "rolled_back"):
+            raise error
+        self.why = str(error)
+        self.text = conversation.pending.text if conversation.pending is not None else ""
+        match error:
+            case _Unfinished():
+                self.outcome = error.outcome
+            case Held() | ApprovalVoid():
+                self.outcome = "waiting"
+                self.waiting = conversation.waiting or (error,)
+            case _:
+                self.outcome = "rolled_back"
+
+    def finished(self, conversation: Conversation) -> Finished:
+        assert self.report is not None, "it is read after the run's block"
+        return Finished(
+            self.outcome,
+            self.text,
+            self.why,
+            conversation.turns,
+            self.report,
+            tuple(conversation.messages),
+            self.waiting,
+        )
+
+
+# ---- The conversation
 
 
 ROLLBACK: Final = "request_rollback"
-"""The tool by which a model asks for everything to be taken back."""
+"""The tool with which a model asks for a rollback."""
 MASK: Final = "•••"
 
 
 class Conversation:
-    """What was said so far, in the words of one API. It asks nobody and runs nothing."""
+    """The conversation so far, in the format of one API. It sends nothing and runs nothing."""
 
     def __init__(
         self,
@@ -59,49 +398,47 @@ class Conversation:
         options: Mapping[str, Any],
     ) -> None:
         self.api: Api = api
-        self._speaks = dialect(api)
+        self._dialect = dialect(api)
         self._model, self._system, self._options = model, system, dict(options)
         self._tools = list(tools)
         self._offered = frozenset(_name(one) for one in tools)
-        self._opening = self._speaks.opening(system, prompt)
+        self._opening = self._dialect.opening(system, prompt)
         self.input: Any = prompt if isinstance(prompt, str) else written(list(prompt)).data
         self._begin()
 
     def _begin(self) -> None:
         self.messages: list[Message] = list(self._opening)
         self.turns = 0
-        self.pending: Said | None = None
-        """What the model said last, while its calls have no outcome."""
+        self.pending: ModelTurn | None = None
+        """The last turn of the model, until its calls have outcomes."""
         self.knows_all = True
-        """Whether everything that the run has done is in the conversation."""
+        """Whether the conversation has everything that the run has done."""
         self.waiting: tuple[Held | ApprovalVoid, ...] = ()
-        """What waits for a person."""
-
-    # ---- asking ---------------------------------------------------------------------------
+        """Calls that wait for a person."""
 
     def request(self) -> dict[str, Any]:
-        """The body of the next request."""
-        body = self._speaks.request(self._model, self.messages, system=self._system, tools=self._tools)
+        """Return the body of the next request."""
+        body = self._dialect.request(self._model, self.messages, system=self._system, tools=self._tools)
         return {**body, **self._options}
 
     def hear(self, response: Mapping[str, Any]) -> None:
-        """Take in what the model said."""
+        """Add the model's response."""
         self.turns += 1
-        self.pending = self._speaks.said(response)
+        self.pending = self._dialect.turn(response)
         self.messages += self.pending.messages
 
     def delta(self, event: Mapping[str, Any]) -> str:
-        """The text that an event of a stream adds."""
-        return self._speaks.delta(event)
+        """Return the text that an event of a stream adds."""
+        return self._dialect.delta(event)
 
     def asked(self) -> tuple[ToolCall, ...]:
-        """The calls to be done now: of tools that the model was told about."""
-        assert self.pending is not None, "the model has said something"
+        """Return the calls to run now: those of tools that the model was offered."""
+        assert self.pending is not None, "a turn was received"
         return tuple(call for call in self.pending.calls if call.tool in self._offered and call.tool != ROLLBACK)
 
     def tell(self, answers: Iterable[Answer], *, no_way_back: str = "") -> None:
-        """Take in what became of the calls; ``no_way_back``: what is said to a model that asked for the way back."""
-        assert self.pending is not None, "the model has said something"
+        """Add the outcomes of the calls; ``no_way_back`` answers a request for a rollback that is no longer possible."""
+        assert self.pending is not None, "a turn was received"
         outcomes, done = [], iter(answers)
         for call in self.pending.calls:
             if call.tool not in self._offered:
@@ -111,45 +448,43 @@ class Conversation:
                 outcomes.append((call, Answer("refused", no_way_back)))
             else:
                 outcomes.append((call, next(done)))
-        self.messages += self._speaks.told(outcomes)
+        self.messages += self._dialect.results(outcomes)
         self.pending = None
 
     @property
     def rollback_asked(self) -> ToolCall | None:
-        """The model's request that everything be taken back, if it has just made one."""
+        """Return the model's request for a rollback, if its last turn has one."""
         calls = () if self.pending is None or ROLLBACK not in self._offered else self.pending.calls
         return next((call for call in calls if call.tool == ROLLBACK), None)
 
-    # ---- going on -------------------------------------------------------------------------
-
     def recall(self, report: Report | None) -> None:
-        """Stand where the run stood: after the last answer of the model that the ledger has."""
+        """Restore the conversation up to the last response of the model that the ledger has."""
         self._begin()
-        if report is None or report.state == "rolled_back":  # its next generation begins anew
+        if report is None or report.state == "rolled_back":  # its next generation starts from the beginning
             return
         asked = [call for call in report.calls if _is_turn(call)]
         last = asked[-1] if asked else None
         if last is None:
             self.knows_all = not any(call.kind != "read" for call in report.calls)
             return
-        if not _is_whole(last):  # too large to have been kept: from the beginning, and the keys see to the rest
+        if not _is_whole(last):  # too large to be recorded: start again, and idempotency keys prevent repeated effects
             self.turns, self.knows_all = len(asked), False
             return
         if last.args["api"] != self.api:
             raise UsageError(
-                f"run {report.run_id} speaks with its model by {last.args['api']}, not by {self.api}",
-                hint=f"go on with api={last.args['api']!r} and a client of the same provider",
+                f"run {report.run_id} was started with the API {last.args['api']}, not {self.api}",
+                hint=f"continue with api={last.args['api']!r} and a client of the same provider",
             )
-        before = list(self._speaks.conversation(last.args["request"]))
-        # The system's words may be others by now, or in an API that sends them as a message, none.
+        before = list(self._dialect.conversation(last.args["request"]))
+        # The system prompt may have changed since, or be absent, and one API sends it as a message.
         opened = len(self._opening) + _systems(before) - _systems(self._opening)
         self.messages += [_readable(one) for one in before[opened:]]
         self.turns = len(asked) - 1
         response = last.result["response"]
-        if _has_secret(response):  # its calls cannot be read any more: the model is asked for this turn again
+        if _has_secret(response):  # its calls cannot be read from the record: ask the model for this turn again
             self.knows_all = False
             return
-        if self._speaks.said(response).cut:  # none of it was done, and the model is asked again
+        if self._dialect.turn(response).cut:  # nothing of it was run: ask the model again
             self.turns = len(asked)
             return
         self.hear(response)
@@ -160,19 +495,19 @@ def _refusal(error: UnknownTool) -> Answer:
 
 
 def _systems(messages: Sequence[Any]) -> int:
-    """How many messages at the beginning are of the system."""
+    """Count the system messages at the beginning."""
     return sum(1 for _ in takewhile(lambda one: isinstance(one, Mapping) and one.get("role") == "system", messages))
 
 
 def _is_turn(call: Call) -> bool:
-    """A request of the loop itself, answered to its end; tools that ask models on their own have a parent."""
+    """Return whether this is a completed request of the loop itself; a request made inside a tool has a parent."""
     if not call.tool.startswith("model:") or call.parent or call.state != "succeeded":
         return False
     return not isinstance(call.result, Mapping) or bool(call.result.get("complete"))
 
 
 def _is_whole(call: Call) -> bool:
-    """Whether the ledger holds what was asked and what was answered."""
+    """Return whether the ledger has the whole request and response."""
     request, result = call.args.get("request"), call.result
     response = result.get("response") if isinstance(result, Mapping) else None
     return all(isinstance(one, Mapping) and "left out" not in one for one in (request, response))
@@ -192,7 +527,7 @@ def _has_secret(value: object) -> bool:
 
 
 def _readable(value: Any) -> Any:
-    """What was hidden from the ledger is hidden from the model too, once only the ledger knows what was said."""
+    """Replace secrets, which the ledger does not have, by a mask."""
     match value:
         case Secret():
             return MASK
@@ -203,53 +538,53 @@ def _readable(value: Any) -> Any:
     return value
 
 
-# ---- Whom the loop asks: a recorded client of an SDK, or a script; each request is a call of the current
+# ---- The client: a recorded client of an SDK, or a scripted model
 
 
 OnText: TypeAlias = Callable[[str], object]
-"""Gets what the model says, piece by piece."""
+"""Gets the model's text, piece by piece."""
 APIS: Final[dict[str, tuple[Api, ...]]] = {
     "openai": ("chat.completions", "responses"),
     "anthropic": ("messages",),
     "scripted": ("chat.completions", "responses", "messages"),
 }
-"""What each provider speaks, the default first."""
+"""The APIs of each provider, the default first."""
 FREE: Final = Prices({"*": (0, 0)}, provider="scripted", url="")
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Whoever answers requests, and in which wire format."""
+    """A client and its wire format; each request is a call of the current run."""
 
     api: Api
     given: Any
     """A recorded client, or a ``ScriptedModel``."""
 
     def ask(self, request: Mapping[str, Any], on_text: OnText | None) -> Mapping[str, Any]:
-        """What the model says; written down before it is sent, and after."""
+        """Send a request and return the response; both are recorded."""
         if isinstance(self.given, ScriptedModel):
             return self._scripted(request, on_text)
         if on_text is None:
             return _plain(self._create(**request))
-        made, speaks = assembler(self.api), dialect(self.api)
+        made, wire = assembler(self.api), dialect(self.api)
         with self._create(**request, stream=True) as stream:
             for event in stream:
                 made.see(plain := _plain(event))
-                if piece := speaks.delta(plain):
+                if piece := wire.delta(plain):
                     on_text(piece)
         return made.response or {}
 
     async def ask_async(self, request: Mapping[str, Any], on_text: OnText | None) -> Mapping[str, Any]:
-        """The same, awaited; ``on_text`` may be either."""
+        """Do the same on an event loop; ``on_text`` may be async."""
         if isinstance(self.given, ScriptedModel):
             return await self._scripted_async(request, on_text)
         if on_text is None:
             return _plain(await self._create(**request))
-        made, speaks = assembler(self.api), dialect(self.api)
+        made, wire = assembler(self.api), dialect(self.api)
         async with await self._create(**request, stream=True) as stream:
             async for event in stream:
                 made.see(plain := _plain(event))
-                if piece := speaks.delta(plain):
+                if piece := wire.delta(plain):
                     await _called(on_text, piece)
         return made.response or {}
 
@@ -260,8 +595,6 @@ class Client:
             found = getattr(found, name)
         create: Callable[..., Any] = found.create
         return create
-
-    # ---- a script -------------------------------------------------------------------------
 
     def _scripted(self, request: Mapping[str, Any], on_text: OnText | None) -> Mapping[str, Any]:
         entry = requests.begin(current_run(), self._asked(request))
@@ -295,8 +628,8 @@ class Client:
                 await _called(on_text, piece)
         return response
 
-    def _asked(self, request: Mapping[str, Any]) -> Asked:
-        return asked_for("model:scripted", self.api, request, FREE)
+    def _asked(self, request: Mapping[str, Any]) -> ModelRequest:
+        return model_request("model:scripted", self.api, request, FREE)
 
     def _reply(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         number, _ = heard_in(self.api, request)
@@ -308,7 +641,7 @@ class Client:
 
 
 def client_for(given: object, api: Api | None, *, is_async: bool) -> Client:
-    """The client, recorded if it is not yet; raises where it does not speak ``api`` or has the wrong colour."""
+    """Return the client, recorded if it is not yet; raise ``UsageError`` if it lacks ``api`` or has the wrong colour."""
     if isinstance(given, ScriptedModel):
         provider = "scripted"
     else:
@@ -316,10 +649,13 @@ def client_for(given: object, api: Api | None, *, is_async: bool) -> Client:
         provider = kind.provider
         if kind.is_async != is_async:
             wanted = "run_agent_async" if kind.is_async else "run_agent"
-            raise UsageError(f"{type(given).__name__} is for {wanted}", hint="take the client of the other colour")
+            raise UsageError(
+                f"{type(given).__name__} is for {wanted}",
+                hint="use the async client with run_agent_async, and the blocking one with run_agent",
+            )
         given = given if kind.is_recorded else record(given)
     if api is not None and api not in APIS[provider]:
-        raise UsageError(f"{provider} does not speak {api!r}; it speaks {', '.join(APIS[provider])}")
+        raise UsageError(f"{provider} does not have the API {api!r}; it has {', '.join(APIS[provider])}")
     return Client(api or APIS[provider][0], given)
 
 
@@ -338,332 +674,3 @@ async def _called(on_text: OnText, piece: str) -> None:
     if inspect.isawaitable(done):
         awaited: Awaitable[object] = done
         await awaited
-
-
-# ---- ``run_agent``: a model, its tools and one run. The model proposes; the run records, refuses, waits a
-
-
-Outcome: TypeAlias = Literal["done", "waiting", "rolled_back", "max_turns", "stopped"]
-TURNS_MAX: Final = 20
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
-"""What the names of tools may not have in the APIs of models."""
-NO_WAY_BACK: Final = (
-    "Not taken back: this task has made its irreversible call, and only goes forward. "
-    "Finish what is left, or stop and tell the user."
-)
-
-
-class RunOptions(TypedDict, total=False):
-    """What ``rt.run`` takes besides the id and the input."""
-
-    tags: Sequence[str]
-    budgets: Iterable[Budget]
-    recover: Literal["rollback", "resume", "wait"]
-    wait: float | None
-    wait_approval: float | None
-    deadline: float | None
-    if_rolled_back: Literal["again", "raise"]
-    tenant: str | None
-    agent: str | None
-    principal: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """How the agent's run ended, or where it stands."""
-
-    outcome: Outcome
-    """``done``: committed. ``waiting``: for a person; ask again with the same id. The others: taken back, or after the
-    pivot blocked, because the model asked for it, ran out of turns, or was stopped.
-    """
-    text: str
-    """What the model said last."""
-    why: str
-    """Why it is not ``done``, in words."""
-    turns: int
-    """How often the model was asked, before a resume too."""
-    report: Report
-    messages: tuple[Mapping[str, Any], ...]
-    """The conversation in the words of the API."""
-    waiting: tuple[Held | ApprovalVoid, ...] = ()
-    """What waits for a person: each has ``.call`` and ``.approval``."""
-
-    @property
-    def run_id(self) -> str:
-        """The run's id: with it the same agent goes on."""
-        return self.report.run_id
-
-    @property
-    def state(self) -> str:
-        """The run's state in the ledger."""
-        return self.report.state
-
-
-class _Unfinished(Exception):
-    """Leaves the block as a failure: before the pivot everything is taken back."""
-
-    def __init__(self, outcome: Outcome, why: str) -> None:
-        super().__init__(why)
-        self.outcome = outcome
-
-
-def run_agent(
-    rt: Runtime,
-    prompt: Prompt,
-    /,
-    *,
-    client: object,
-    model: str,
-    id: str | None = None,
-    system: str = "",
-    tools: Iterable[str | Tool[..., Any]] | None = None,
-    max_turns: int = TURNS_MAX,
-    api: Api | None = None,
-    options: Mapping[str, Any] | None = None,
-    on_text: OnText | None = None,
-    repeats: bool | None = None,
-    may_roll_back: bool = False,
-    **run: Unpack[RunOptions],
-) -> Finished:
-    """A model has worked on the prompt with the tools of ``rt``, in one run, until it was done or had to wait.
-
-    ``client``: ``OpenAI``, ``Anthropic`` or a ``ScriptedModel``. ``id``: a run that is known goes on where it was, in
-    another process too. ``tools``: which ones the model is told about; None: all. ``api``: ``"responses"`` instead of
-    chat completions. ``options``: more of the request, in the API's words. ``on_text``: gets what the model says piece
-    by piece, and the answers are streamed then. ``repeats``: the model may repeat a call on purpose
-    (``again_because``). ``may_roll_back``: the model gets a tool to ask that everything be taken back.
-    """
-    talk, asks = _begun(rt, prompt, client, is_async=False, **_said(locals()))
-    seen, end = rt.scoped(tenant=run.get("tenant")) if run.get("tenant") else rt, _End()
-    replayed = _run_here()
-    if id is not None and replayed is None:
-        with suppress(UsageError):  # nobody has opened it yet
-            end.report = seen.report(id)
-        talk.recall(end.report)
-    try:
-        with rt.run(id, input=talk.input, history=talk.knows_all, **run) as opened:
-            end.run_id = opened.id
-            if opened is not replayed:
-                talk.recall(opened.report())
-            if opened.state == "committed":
-                end.text = str(opened.output or "")
-            else:
-                end.text = opened.output = _converse(opened, talk, asks, max_turns, on_text)
-    except (Held, ApprovalVoid, RolledBack, RunEnded, _Unfinished) as error:
-        end.take(error, talk)
-    end.report = replayed.report() if replayed is not None else seen.report(end.run_id)
-    return end.finished(talk)
-
-
-async def run_agent_async(
-    rt: AsyncRuntime,
-    prompt: Prompt,
-    /,
-    *,
-    client: object,
-    model: str,
-    id: str | None = None,
-    system: str = "",
-    tools: Iterable[str | Tool[..., Any]] | None = None,
-    max_turns: int = TURNS_MAX,
-    api: Api | None = None,
-    options: Mapping[str, Any] | None = None,
-    on_text: OnText | None = None,
-    repeats: bool | None = None,
-    may_roll_back: bool = False,
-    **run: Unpack[RunOptions],
-) -> Finished:
-    """The same with ``AsyncRuntime`` and ``AsyncOpenAI``, ``AsyncAnthropic`` or a ``ScriptedModel``, awaited."""
-    talk, asks = _begun(rt, prompt, client, is_async=True, **_said(locals()))
-    seen, end = rt.scoped(tenant=run.get("tenant")) if run.get("tenant") else rt, _End()
-    replayed = _run_here()
-    if id is not None and replayed is None:
-        with suppress(UsageError):  # nobody has opened it yet
-            end.report = await seen.report(id)
-        talk.recall(end.report)
-    try:
-        async with rt.run(id, input=talk.input, history=talk.knows_all, **run) as opened:
-            end.run_id = opened.id
-            if opened is not replayed:
-                talk.recall(await opened.report())
-            if opened.state == "committed":
-                end.text = str(opened.output or "")
-            else:
-                end.text = opened.output = await _converse_async(opened, talk, asks, max_turns, on_text)
-    except (Held, ApprovalVoid, RolledBack, RunEnded, _Unfinished) as error:
-        end.take(error, talk)
-    end.report = await replayed.report() if replayed is not None else await seen.report(end.run_id)
-    return end.finished(talk)
-
-
-# ---- the loop -----------------------------------------------------------------------------
-
-
-def _converse(run: Run, talk: Conversation, asks: Client, max_turns: int, on_text: OnText | None) -> str:
-    """What the model says at its end; raises whatever ends the run in another way."""
-    while True:  # every pass asks the model once at most, and it is asked max_turns times
-        if talk.pending is None:
-            _check_turns(talk, max_turns)
-            talk.hear(asks.ask(talk.request(), on_text))
-        if (text := _ended(talk)) is not None:
-            return text
-        if (wish := talk.rollback_asked) is not None and run.state == "open":
-            run.rollback(_reason(wish.args))
-        answers = run.answer_all(talk.asked())
-        _let_go_if_held(answers, talk)
-        talk.tell(answers, no_way_back=NO_WAY_BACK)
-
-
-async def _converse_async(
-    run: AsyncRun, talk: Conversation, asks: Client, max_turns: int, on_text: OnText | None
-) -> str:
-    while True:
-        if talk.pending is None:
-            _check_turns(talk, max_turns)
-            talk.hear(await asks.ask_async(talk.request(), on_text))
-        if (text := _ended(talk)) is not None:
-            return text
-        if (wish := talk.rollback_asked) is not None and run.state == "open":
-            await run.rollback(_reason(wish.args))
-        answers = await run.answer_all(talk.asked())
-        _let_go_if_held(answers, talk)
-        talk.tell(answers, no_way_back=NO_WAY_BACK)
-
-
-def _check_turns(talk: Conversation, max_turns: int) -> None:
-    if talk.turns >= max_turns:
-        raise _Unfinished("max_turns", f"the model did not finish in {max_turns} turns")
-
-
-def _ended(talk: Conversation) -> str | None:
-    """The model's last words; None: it wants something, and goes on."""
-    said = talk.pending
-    assert said is not None, "the model has said something"
-    if said.cut:
-        raise _Unfinished("stopped", f"the model did not finish: {said.cut}")
-    return None if said.calls or said.goes_on else said.text
-
-
-def _let_go_if_held(answers: Sequence[Answer], talk: Conversation) -> None:
-    """A person decides: the run is let go at once, and the same turn goes on when it is opened again."""
-    errors = [answer.error for answer in answers if answer.waits]
-    talk.waiting = waiting = tuple(error for error in errors if isinstance(error, Held | ApprovalVoid))
-    if waiting:
-        raise waiting[0]
-
-
-def _reason(args: Any) -> str:
-    try:
-        plain = json.loads(args) if isinstance(args, str) else args
-        return str(plain.get("why") or "the model asked for it")[:500]
-    except (ValueError, AttributeError):
-        return "the model asked for it"
-
-
-# ---- its beginning and its end ------------------------------------------------------------
-
-
-def _run_here() -> Any:
-    """The run of a replay: any other that is there is refused as soon as ours is opened inside it."""
-    try:
-        return current_run()
-    except NoRun:
-        return None
-
-
-def _said(given: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("model", "system", "tools", "max_turns", "api", "options", "repeats", "may_roll_back")
-    return {name: given[name] for name in names}
-
-
-def _begun(
-    rt: Runtime | AsyncRuntime,
-    prompt: Prompt,
-    client: object,
-    *,
-    is_async: bool,
-    model: str,
-    system: str,
-    tools: Iterable[str | Tool[..., Any]] | None,
-    max_turns: int,
-    api: Api | None,
-    options: Mapping[str, Any] | None,
-    repeats: bool | None,
-    may_roll_back: bool,
-) -> tuple[Conversation, Client]:
-    """Everything that can be wrong is wrong here, before a run is opened."""
-    if isinstance(rt, AsyncRuntime) != is_async:
-        wanted = "run_agent_async" if not is_async else "run_agent"
-        raise UsageError(f"{type(rt).__name__} is for {wanted}", hint="take the runtime of the other colour")
-    if api is not None and api not in get_args(Api):
-        raise UsageError(f"api is {api!r}; it is one of {', '.join(get_args(Api))}")
-    if max_turns < 1:
-        raise UsageError(f"max_turns is {max_turns}; the model must be asked once at least")
-    asks = client_for(client, api, is_async=is_async)
-    style = dialect(asks.api).style
-    schemas = _offered(rt.schemas(style, repeats=repeats), tools)
-    if may_roll_back:
-        if any(_name(one) == ROLLBACK for one in schemas):
-            raise UsageError(f"there is a tool {ROLLBACK!r} already", hint="rename it, or leave may_roll_back out")
-        schemas = [*schemas, _rollback_schema(style)]
-    talk = Conversation(asks.api, model=model, system=system, prompt=prompt, tools=schemas, options=options or {})
-    return talk, asks
-
-
-def _offered(schemas: Sequence[dict[str, Any]], tools: Iterable[str | Tool[..., Any]] | None) -> list[dict[str, Any]]:
-    known = {_name(one): one for one in schemas}
-    if len(known) < len(schemas):
-        raise UsageError("two tools have the same name for a model, to whom a.b and a_b are both a_b")
-    if tools is None:
-        return list(schemas)
-    names = [one if isinstance(one, str) else str(getattr(one, "name", one)) for one in tools]
-    told = {name: name if name in known else _UNSAFE.sub("_", name) for name in names}
-    missing = [name for name in names if told[name] not in known]
-    if missing:
-        raise UsageError(f"no tool {', '.join(missing)} is declared here", hint="pass it in Runtime(tools=[...])")
-    return [known[told[name]] for name in dict.fromkeys(names)]
-
-
-def _name(schema: Mapping[str, Any]) -> str:
-    return str((schema.get("function") or schema).get("name", ""))
-
-
-def _rollback_schema(style: Style) -> dict[str, Any]:
-    text = "Ask that everything this task has done be undone, and end it. Use it when the task cannot be completed."
-    why = {"type": "string", "description": "Why, in one sentence for the user."}
-    shape = {"type": "object", "properties": {"why": why}, "required": ["why"], "additionalProperties": False}
-    if style == "anthropic":
-        return {"name": ROLLBACK, "description": text, "input_schema": shape}
-    function = {"name": ROLLBACK, "description": text, "parameters": shape}
-    return {"type": "function", **function} if style == "responses" else {"type": "function", "function": function}
-
-
-class _End:
-    """What is known of the end before the ledger is asked."""
-
-    def __init__(self) -> None:
-        self.run_id, self.text, self.why = "", "", ""
-        self.outcome: Outcome = "done"
-        self.report: Report | None = None
-        self.waiting: tuple[Held | ApprovalVoid, ...] = ()
-
-    def take(self, error: Exception, talk: Conversation) -> None:
-        """The run was left with this; raises it again where it is none of the ends of an agent."""
-        if not self.run_id or (isinstance(error, ApprovalVoid) and not error.asked):
-            raise error
-        if isinstance(error, RunEnded) and error.state not in ("rolling_back", "rolled_back"):
-            raise error
-        self.why = str(error)
-        self.text = talk.pending.text if talk.pending is not None else ""
-        match error:
-            case _Unfinished():
-                self.outcome = error.outcome
-            case Held() | ApprovalVoid():
-                self.outcome = "waiting"
-                self.waiting = talk.waiting or (error,)
-            case _:
-                self.outcome = "rolled_back"
-
-    def finished(self, talk: Conversation) -> Finished:
-        assert self.report is not None, "it was read after the run was left"
-        return Finished(self.outcome, self.text, self.why, talk.turns, self.report, tuple(talk.messages), self.waiting)

@@ -1,4 +1,4 @@
-"""``record(client)``: the same client, whose requests to models are calls of the current run."""
+"""``record(client)``: a copy of an SDK client whose requests to models are recorded as calls of the current run."""
 
 from __future__ import annotations
 
@@ -12,47 +12,10 @@ from typing import Any, Final, TypeVar, get_args
 from amends import UsageError
 from amends.llm import requests
 from amends.llm.prices import Price, Prices
-from amends.llm.requests import Asked, Entry, Outside, asked_for, failed_outcome, run_for
+from amends.llm.requests import Entry, ModelRequest, Outside, failed_outcome, model_request, run_for
 from amends.llm.streams import events_of, is_stream, watch, watch_async
 from amends.llm.wire import api_of
 from amends.visible import visible_log
-
-# ---- Answers from the record: a run that has ended asks its model nothing, and is told what it was told
-
-
-def recorded(client: Any, asked: Asked, result: Any, *, options: Any, kwargs: Mapping[str, Any]) -> Any:
-    """The recorded answer, as the SDK would have given it: a model, a stream, or one of its raw forms.
-
-    Built by the SDK's own reading of a response, since only that knows what the caller asked for. Awaited by an
-    async client.
-    """
-    response = result.get("response") if isinstance(result, Mapping) else None
-    if not isinstance(response, Mapping):
-        raise UsageError(
-            f"{asked.tool}: the run has ended, and its record does not hold the answer to this request",
-            hint="open a new run to ask again",
-        )
-    options = options.model_copy()
-    cast_to = client._maybe_override_cast_to(kwargs["cast_to"], options)
-    request = client._build_request(options)
-    if kwargs["stream"]:
-        content, kind = _sse(asked, response), "text/event-stream"
-    else:
-        content, kind = json.dumps(response).encode(), "application/json"
-    http = import_module(type(request).__module__.partition(".")[0])  # whichever the SDK stands on
-    answer = http.Response(200, headers={"content-type": kind}, content=content, request=request)
-    return client._process_response(**{**kwargs, "cast_to": cast_to}, options=options, response=answer)
-
-
-def _sse(asked: Asked, response: Mapping[str, Any]) -> bytes:
-    lines = [f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in events_of(asked.api, response)]
-    if asked.api == "chat.completions":
-        lines = [line.partition("\n")[2] for line in lines] + ["data: [DONE]\n\n"]
-    return "".join(lines).encode()
-
-
-# ---- ``record(client)``: the same client, whose requests to models are calls of the current run
-
 
 log = visible_log("amends")
 
@@ -63,13 +26,15 @@ PROVIDERS: Final = ("openai", "anthropic")
 
 
 def record(client: C, prices: Mapping[str, Price] | None = None, *, outside: Outside = "raise") -> C:
-    """The same client, whose requests to models are written down in the run they are made in.
+    """Return a copy of the client that records its requests to models in the current run.
 
     For ``OpenAI``, ``AsyncOpenAI``, ``Anthropic``, ``AsyncAnthropic`` and their subclasses: chat completions,
-    responses and messages, streamed or not. Each is a call of kind ``read`` of the tool ``model:openai`` or
-    ``model:anthropic``, with request, answer, model, tokens and cost. The client given stays as it is; both share
-    its connections. ``prices``: US dollars for a million tokens, by model (``*`` is a wildcard), before those of
-    genai-prices. ``outside``: a request outside a run raises ``NoRun``, or passes unrecorded.
+    responses and messages, streamed or not. Each request is a call of kind ``read`` of the tool ``model:openai`` or
+    ``model:anthropic``, with request, response, model, tokens and cost. The given client does not change; both share
+    its connections.
+
+    ``prices`` are US dollars per million tokens, by model (``*`` is a wildcard); they come before those of
+    genai-prices. ``outside`` tells whether a request outside a run raises ``NoRun`` or passes unrecorded.
     """
     kind = kind_of(client)
     if outside not in get_args(Outside):
@@ -83,12 +48,9 @@ def record(client: C, prices: Mapping[str, Price] | None = None, *, outside: Out
     return result
 
 
-# ---- which client -------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is known of a client by its class."""
+    """What the class of a client tells about it."""
 
     provider: str
     is_async: bool
@@ -96,7 +58,7 @@ class Kind:
 
 
 def kind_of(client: object) -> Kind:
-    """Of which SDK and colour a client is; raises where it is of none."""
+    """Return the SDK of a client, and whether it is async; raise ``UsageError`` if it is of no known SDK."""
     for cls in type(client).__mro__:
         provider = cls.__module__.partition(".")[0]
         if provider in PROVIDERS and cls.__name__ in ("SyncAPIClient", "AsyncAPIClient"):
@@ -109,29 +71,26 @@ def kind_of(client: object) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class _Recorder:
-    """What one ``record`` was told."""
+    """The arguments of one ``record``."""
 
     provider: str
     prices: Prices
     outside: Outside
 
-    def asked(self, options: Any) -> Asked | None:
+    def asked(self, options: Any) -> ModelRequest | None:
         api = api_of(self.provider, str(options.method), str(options.url))
         if api is None:
             return None
         body = options.json_data
         if isinstance(body, Mapping) and isinstance(options.extra_json, Mapping):
             body = {**body, **options.extra_json}
-        return asked_for(f"model:{self.provider}", api, body, self.prices)
+        return model_request(f"model:{self.provider}", api, body, self.prices)
 
 
 def _subclass(plain: type[Any], request: Callable[..., Any]) -> type[Any]:
-    """A class of the same name, so that copies (``with_options``) are recorded too and ``isinstance`` holds."""
+    """Return a subclass of the same name, so that copies (``with_options``) are recorded too and ``isinstance`` works."""
     names = {name: getattr(plain, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(plain.__name__, (plain,), {**names, "request": request, "__amends_plain__": plain})
-
-
-# ---- blocking -----------------------------------------------------------------------------
 
 
 def _blocking_class(plain: type[Any], recorder: _Recorder) -> type[Any]:
@@ -170,9 +129,6 @@ def _answered(entry: Entry, send: Callable[[], Any], *, stream: bool, hide_usage
     else:
         requests.succeed(entry, _plain(found))
     return answer
-
-
-# ---- awaited ------------------------------------------------------------------------------
 
 
 def _async_class(plain: type[Any], recorder: _Recorder) -> type[Any]:
@@ -214,11 +170,8 @@ async def _answered_async(entry: Entry, send: Callable[[], Any], *, stream: bool
     return answer
 
 
-# ---- both ---------------------------------------------------------------------------------
-
-
-def _with_usage(asked: Asked, options: Any, *, stream: bool) -> tuple[Any, bool]:
-    """The request, asking for its usage; and whether the caller did not, and is not to see the answer to that."""
+def _with_usage(asked: ModelRequest, options: Any, *, stream: bool) -> tuple[Any, bool]:
+    """Return the request with its usage asked for, and whether to hide the usage event from a caller who did not ask."""
     body = options.json_data
     if not stream or asked.api != "chat.completions" or not isinstance(body, Mapping) or "stream_options" in body:
         return options, False
@@ -228,18 +181,55 @@ def _with_usage(asked: Asked, options: Any, *, stream: bool) -> tuple[Any, bool]
 
 
 def _is_raw(answer: object) -> bool:
-    """``with_raw_response`` and ``with_streaming_response``: what was read or made once is kept there for the caller."""
+    """Return whether this is a response of ``with_raw_response`` or ``with_streaming_response``.
+
+    Such a response caches what was read or parsed, so that the caller can still get it.
+    """
     return hasattr(answer, "parse") and hasattr(answer, "http_response")
 
 
 def _plain(answer: Any) -> object:
-    """What is recorded of an answer. Never raises: the answer is paid for, and the caller is to have it."""
+    """Return what is recorded of a response. Never raise: the response is paid for, and the caller must get it."""
     try:
         if hasattr(answer, "to_dict"):
             return answer.to_dict(mode="json", warnings=False)
         if hasattr(answer, "status_code"):  # the HTTP response itself
             return answer.json()
     except Exception:
-        log.exception("an answer of a model could not be recorded")
+        log.exception("a response of a model could not be recorded")
         return None
     return answer
+
+
+# ---- Responses from the record
+
+
+def recorded(client: Any, asked: ModelRequest, result: Any, *, options: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Return the recorded response as the SDK would have returned it: an object, a stream, or a raw response.
+
+    The SDK's own parsing of an HTTP response builds it, because only that knows which form the caller asked for. With
+    an async client, await the result.
+    """
+    response = result.get("response") if isinstance(result, Mapping) else None
+    if not isinstance(response, Mapping):
+        raise UsageError(
+            f"{asked.tool}: the run has ended, and its record does not have the response to this request",
+            hint="open a new run to ask again",
+        )
+    options = options.model_copy()
+    cast_to = client._maybe_override_cast_to(kwargs["cast_to"], options)
+    request = client._build_request(options)
+    if kwargs["stream"]:
+        content, kind = _sse(asked, response), "text/event-stream"
+    else:
+        content, kind = json.dumps(response).encode(), "application/json"
+    http = import_module(type(request).__module__.partition(".")[0])  # the HTTP library of the SDK
+    answer = http.Response(200, headers={"content-type": kind}, content=content, request=request)
+    return client._process_response(**{**kwargs, "cast_to": cast_to}, options=options, response=answer)
+
+
+def _sse(asked: ModelRequest, response: Mapping[str, Any]) -> bytes:
+    lines = [f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in events_of(asked.api, response)]
+    if asked.api == "chat.completions":
+        lines = [line.partition("\n")[2] for line in lines] + ["data: [DONE]\n\n"]
+    return "".join(lines).encode()

@@ -1,4 +1,4 @@
-"""One request to a model: what is written down before it is sent, and what after the answer."""
+"""One request to a model as a call of a run: recorded with its reservation before it is sent, settled with its cost."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Outside: TypeAlias = Literal["raise", "pass"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request that is about to be sent."""
+class ModelRequest:
+    """A request that is about to be sent, as the ledger records it."""
 
     tool: str
     api: Api
@@ -31,25 +31,25 @@ class Asked:
 
     @property
     def costs(self) -> dict[str, Decimal]:
-        """What is reserved for it, by unit; without a price only tokens are."""
+        """Return what to reserve, by unit; only tokens if the price is not known."""
         usd = self.prices.of([self.model], self.reserved).usd
         return {"tokens": Decimal(self.reserved.total)} | ({} if usd is None else {"usd": usd})
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an answer is to the ledger: the call's result, and what was spent."""
+    """A response as the ledger records it: the result of the call, and what was spent."""
 
     result: dict[str, Any]
     spent: Mapping[str, Decimal]
 
 
-def asked_for(tool: str, api: Api, body: object, prices: Prices) -> Asked:
-    """The request as it is written down: its body, never its headers, which hold the API key."""
+def model_request(tool: str, api: Api, body: object, prices: Prices) -> ModelRequest:
+    """Return the request as it is recorded: its body, never its headers, which have the API key."""
     whole = written(body if isinstance(body, Mapping) else {})
     given: Mapping[str, Any] = body if isinstance(body, Mapping) else {}
     model = str(given.get("model") or "")
-    return Asked(
+    return ModelRequest(
         tool=tool,
         api=api,
         model=model,
@@ -59,17 +59,17 @@ def asked_for(tool: str, api: Api, body: object, prices: Prices) -> Asked:
     )
 
 
-def run_for(asked: Asked, outside: Outside, *, is_async: bool) -> Any:
-    """The run that the request is made in; None where it is to pass unrecorded."""
+def run_for(asked: ModelRequest, outside: Outside, *, is_async: bool) -> Any:
+    """Return the current run, or None if the request may pass unrecorded; raise if there is none, or of the wrong colour."""
     try:
         run = current_run()
     except NoRun:
         if outside == "pass":
             return None
         raise NoRun(
-            f"{asked.tool}: {asked.model or 'a model'} was asked outside a run; nothing was sent",
+            f"{asked.tool}: {asked.model or 'a model'} was requested outside a run; nothing was sent",
             tool=asked.tool,
-            hint='open a run around it; record(client, outside="pass") lets such requests pass unrecorded',
+            hint='open a run around it, or let such requests pass unrecorded: record(client, outside="pass")',
         ) from None
     if run.is_async and not is_async:
         raise WrongColour(
@@ -80,125 +80,123 @@ def run_for(asked: Asked, outside: Outside, *, is_async: bool) -> Any:
     return run
 
 
-# ---- what came back -----------------------------------------------------------------------
+# ---- The outcome of a response
 
 
-def outcome(asked: Asked, response: object, *, complete: bool = True, characters: int = 0) -> Outcome:
-    """The answer as it is written down. ``complete``: it was received to its end."""
+def outcome(asked: ModelRequest, response: object, *, complete: bool = True, characters: int = 0) -> Outcome:
+    """Return the response as it is recorded.
+
+    ``complete`` tells whether it was received to its end; if not, ``characters`` is how much was received.
+    """
     plain = response if isinstance(response, Mapping) else None
     tokens = tokens_of(asked.api, plain)
     if not complete:
         tokens = received_tokens(asked.reserved, tokens, characters)
-    told = plain.get("model") if plain is not None else None
-    cost = asked.prices.of([str(told or ""), asked.model], tokens, response=plain if complete else None)
+    answering = plain.get("model") if plain is not None else None
+    cost = asked.prices.of([str(answering or ""), asked.model], tokens, response=plain if complete else None)
     result = {
-        "model": str(told or asked.model),
+        "model": str(answering or asked.model),
         "response": written(response).data,
         "tokens": None if tokens is None else tokens.to_dict(),
         "cost_usd": cost.usd,
         "complete": complete,
     }
     notes = [cost.why] if cost.why else []
-    notes += ["the answer was not received to its end: tokens are estimated"] if not complete else []
+    notes += ["the response was not received to its end: tokens are estimated"] if not complete else []
     return Outcome(result | ({"notes": notes} if notes else {}), _spent(tokens, cost.usd))
 
 
 def _spent(tokens: Tokens | None, usd: Decimal | None) -> Mapping[str, Decimal]:
-    """What was spent, by unit. A unit that nobody can tell keeps what was reserved for it."""
+    """Return what was spent, by unit. For a unit that is left out, the ledger keeps the reserved amount."""
     if tokens is None:
         return {}
     return {"tokens": Decimal(tokens.total)} | ({} if usd is None else {"usd": usd})
 
 
-# ---- Attempts of model requests in both colours: begun with what they may cost, ended with what they did
-
-# The only place that knows how a call is started by hand and how its costs are told.
+# ---- The attempt in the ledger, blocking and async
 
 
 class Entry:
-    """One request in the ledger, from its start to its end. It ends once, whoever comes first."""
+    """One request in the ledger, from start to settlement. Whoever ends it first settles it; later attempts do nothing."""
 
-    def __init__(self, run: Any, asked: Asked, attempt: Any) -> None:
+    def __init__(self, run: Any, asked: ModelRequest, attempt: Any) -> None:
         self.run, self.asked, self.attempt = run, asked, attempt
         self._once = threading.Lock()
         self.over = threading.Event()
-        """Set when it is durable, or could not be made so."""
+        """Set when the settlement is durable, or has failed."""
 
     def take(self) -> bool:
-        """Whether the caller is the one that ends it; then it sets ``over``. Never waits: a finalizer may ask."""
+        """Return whether the caller is the one to settle it, and must then set ``over``.
+
+        It never waits, because a finalizer may call it.
+        """
         return self._once.acquire(blocking=False)
 
     @property
     def is_taken(self) -> bool:
-        """Whether somebody has ended it, or is about to."""
+        """Return whether it is settled, or about to be."""
         return self._once.locked()
 
     @property
     def replayed(self) -> bool:
-        """Whether the record answers, and nothing is sent."""
+        """Return whether the record has the response, so that nothing is sent."""
         return bool(self.attempt.replayed)
 
 
-# ---- blocking -----------------------------------------------------------------------------
-
-
-def begin(run: Any, asked: Asked) -> Entry:
-    """Start the call; raises what the ledger and the budgets have against it, before anything is sent."""
+def begin(run: Any, asked: ModelRequest) -> Entry:
+    """Start the call; raise if the ledger or a budget refuses it, before anything is sent."""
     return Entry(run, asked, run.begin(asked.tool, asked.args, kind="read", cost=asked.costs))
 
 
 def succeed(entry: Entry, response: object, *, complete: bool = True, characters: int = 0) -> None:
-    """It was answered; told to the caller only after this is durable."""
+    """Settle the call as succeeded. The caller gets the response only after this is durable."""
     if entry.take():
         try:
             done = outcome(entry.asked, response, complete=complete, characters=characters)
-            _tell(entry, done)
+            _report_spent(entry, done)
             entry.attempt.succeed(done.result)
         finally:
             entry.over.set()
 
 
 def fail(entry: Entry, error: BaseException, known: Outcome | None = None) -> None:
-    """It failed with this error, which the caller raises again as it is."""
+    """Settle the call as failed with this error, which the caller then raises. ``known`` is what it cost, if known."""
     if entry.take():
         try:
-            _tell(entry, known)
+            _report_spent(entry, known)
             entry.attempt.__exit__(*_raised(error))
         finally:
             entry.over.set()
 
 
-# ---- awaited ------------------------------------------------------------------------------
-
-
-async def begin_async(run: Any, asked: Asked) -> Entry:
-    """The same. In a blocking run too: an async tool's body, or an event loop inside its block."""
+async def begin_async(run: Any, asked: ModelRequest) -> Entry:
+    """Do the same on an event loop. The run may be a blocking one: an async tool, or a loop inside the run's block."""
     if run.is_async:
         return Entry(run, asked, await run.begin(asked.tool, asked.args, kind="read", cost=asked.costs))
     return await asyncio.to_thread(begin, run, asked)
 
 
 async def succeed_async(entry: Entry, response: object, *, complete: bool = True, characters: int = 0) -> None:
-    """The same, awaited."""
+    """Do the same as ``succeed`` on an event loop."""
     if not entry.run.is_async:
         await asyncio.to_thread(succeed, entry, response, complete=complete, characters=characters)
     elif entry.take():
         done = outcome(entry.asked, response, complete=complete, characters=characters)
-        _tell(entry, done)
+        _report_spent(entry, done)
         await entry.attempt.succeed(done.result)
 
 
 async def fail_async(entry: Entry, error: BaseException, known: Outcome | None = None) -> None:
-    """The same, awaited."""
+    """Do the same as ``fail`` on an event loop."""
     if not entry.run.is_async:
         await asyncio.to_thread(fail, entry, error, known)
     elif entry.take():
-        _tell(entry, known)
+        _report_spent(entry, known)
         await entry.attempt.__aexit__(*_raised(error))
 
 
-def _tell(entry: Entry, known: Outcome | None) -> None:
-    """What was spent. Of a unit that is not named here, the ledger takes what was reserved."""
+def _report_spent(entry: Entry, known: Outcome | None) -> None:
+    """Report what was spent. For a unit that is not reported, the ledger charges the reserved amount."""
     for unit, amount in (known.spent if known is not None else {}).items():
         entry.attempt.spent(amount, unit)
 
@@ -207,8 +205,8 @@ def _raised(error: BaseException) -> tuple[type[BaseException], BaseException, T
     return type(error), error, error.__traceback__
 
 
-def failed_outcome(asked: Asked, error: BaseException) -> Outcome | None:
-    """What is known to be spent although it failed: some errors of the SDKs carry the answer that they are about."""
+def failed_outcome(asked: ModelRequest, error: BaseException) -> Outcome | None:
+    """Return what a failed request is known to have cost: some errors of the SDKs carry the response."""
     completion: Any = getattr(error, "completion", None)
     if completion is None or not hasattr(completion, "to_dict"):
         return None

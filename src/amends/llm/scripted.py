@@ -1,4 +1,4 @@
-"""A model that says exactly what it was told to say: for tests and examples, without a key."""
+"""Scripted models for tests and examples: ``ScriptedModel``, and ``ModelServer``, which serves one over HTTP."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ Wanted: TypeAlias = tuple[str, Mapping[str, Any]]
 """A tool and its arguments."""
 Stop: TypeAlias = Literal["", "length", "refusal"]
 Plain: TypeAlias = "str | Sequence[object] | Reply"
-"""One turn: a text, `(tool, arguments)`, a list of both, side by side, or a `Reply`; checked when it is said."""
+"""One turn: a text, `(tool, arguments)`, a list of these, or a `Reply`; checked when it is used."""
 Turn: TypeAlias = "Plain | Callable[[Heard], Plain]"
 ASKED_MAX: Final = 10_000
-"""Requests that a script remembers; older ones are forgotten."""
+"""How many requests a script keeps; older ones are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What a scripted model has in front of it when it is asked."""
+    """What a scripted model knows when it is asked for a turn."""
 
     turn: int
-    """How often it has spoken in this conversation before."""
+    """How many turns it has had in this conversation."""
     results: tuple[str, ...]
-    """What it was told of its calls so far, in order."""
+    """The results of its calls so far, in order."""
     request: Mapping[str, Any]
     """The body of the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One turn in full: what is said, what is asked for, and what made the model stop."""
+    """One turn in full: the text, the tool calls, and why the model stopped."""
 
     text: str = ""
     calls: Sequence[Wanted] = ()
     stop: Stop = ""
-    """Empty: it was done. Cut off at the limit of its answer, or refused by the provider."""
+    """Empty: it was done. ``length``: cut off at the token limit. ``refusal``: refused by the provider."""
 
 
 class ScriptedModel:
-    """A model that asks for exactly these calls, as ``client=`` of ``run_agent`` or behind a ``ModelServer``.
+    """A model that makes exactly these calls, as ``client=`` of ``run_agent`` or behind a ``ModelServer``.
 
-    Each turn is a text, ``(tool, arguments)``, a list of these, or a function that gets what was ``Heard`` and gives
-    one. Which turn it is, is read from the conversation: a program that was killed and resumes goes on where it was.
-    ``repeat``: the last turn is said again for ever, instead of failing at the end of the script.
+    Each turn is a text, ``(tool, arguments)``, a list of these, or a function that takes a ``Heard`` and returns one.
+    The conversation tells which turn is next, so a program that was killed and resumes gets the right one. With
+    ``repeat``, the last turn is repeated for ever instead of failing at the end of the script.
     """
 
     def __init__(self, *turns: Turn, repeat: bool = False) -> None:
@@ -64,15 +64,15 @@ class ScriptedModel:
         self._lock = threading.Lock()
 
     def reply(self, api: Api, request: Mapping[str, Any]) -> Reply:
-        """What it says to this request, in whatever wire format that is."""
+        """Return the turn for this request."""
         with self._lock:
             self.asked.append(request)
             del self.asked[:-ASKED_MAX]
         number, results = heard_in(api, request)
         if number >= len(self.turns) and not self._repeat:
             raise UsageError(
-                f"the script has {len(self.turns)} turns, and one more was asked for",
-                hint="let its last turn be a text, which ends the conversation, or say repeat=True",
+                f"the script has {len(self.turns)} turns, and one more was requested",
+                hint="end the script with a text, which ends the conversation, or use repeat=True",
             )
         turn = self.turns[min(number, len(self.turns) - 1)]
         return _read(turn(Heard(number, results, request)) if callable(turn) else turn)
@@ -100,17 +100,20 @@ def _is_call(part: object) -> bool:
     return False
 
 
-# ---- A scripted turn as each of the three wire formats says it
+# ---- A turn as a response, in each wire format
 
 
 CREATED_AT: Final = 1_700_000_000
-"""The same in every answer: a script says the same things on every day."""
+"""The same in every response, so that a script gives the same responses on every day."""
 
 
 def response_of(
     api: Api, reply: Reply, request: Mapping[str, Any], *, number: int, usage: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The answer to this request; ``number``: which turn of the conversation it is, counted from one."""
+    """Return the response to this request; ``number`` is the turn of the conversation, counted from one.
+
+    ``usage`` replaces the usage that the sizes suggest.
+    """
     tokens = (len(json.dumps(request, default=str)) // BYTES_PER_TOKEN, len(repr(reply)) // BYTES_PER_TOKEN)
     model = str(request.get("model") or "scripted")
     match api:
@@ -153,8 +156,8 @@ def _responses(reply: Reply, model: str, number: int, usage: Mapping[str, Any]) 
     output: list[dict[str, Any]] = []
     if reply.text or not reply.calls:
         part = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}
-        said = {"id": f"msg_{number}", "type": "message", "role": "assistant", "status": "completed"}
-        output.append({**said, "content": [part]})
+        message = {"id": f"msg_{number}", "type": "message", "role": "assistant", "status": "completed"}
+        output.append({**message, "content": [part]})
     for id, (tool, args) in zip(_ids(number, reply, "call"), reply.calls, strict=True):
         asked = {"id": f"fc_{id}", "type": "function_call", "call_id": id, "status": "completed"}
         output.append({**asked, "name": tool, "arguments": _json(args)})
@@ -187,7 +190,7 @@ def _messages(reply: Reply, model: str, number: int, usage: Mapping[str, Any]) -
     }  # fmt: skip
 
 
-# ---- A server on this machine that speaks the wire formats of OpenAI and Anthropic, so that the real SDKs
+# ---- ModelServer
 
 
 PATHS: Final[dict[str, Api]] = {
@@ -197,17 +200,17 @@ PATHS: Final[dict[str, Api]] = {
 }
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 PATIENCE_S: Final = 30.0
-"""How long a model that is told to be silent says nothing."""
+"""How long the model named ``silent`` keeps a request open."""
 _PIECE: Final = re.compile(r"\s*\S+|\s+")
 
 
 class ModelServer:
-    """A scripted model behind HTTP, for as long as the ``with`` block lasts.
+    """An HTTP server for a scripted model; it runs while its ``with`` block does.
 
-    ``OpenAI(**server.openai)`` and ``Anthropic(**server.anthropic)`` talk to it: chat completions, responses and
-    messages, streamed or not. The name of the model asks for faults: ``fails-429`` is answered with that status,
-    ``silent`` is not answered, ``breaks`` breaks off in the middle of a stream, ``waits`` stops there.
-    ``usage``: what the answers report as used, by wire format; without it, what their sizes suggest.
+    ``OpenAI(**server.openai)`` and ``Anthropic(**server.anthropic)`` connect to it: chat completions, responses and
+    messages, streamed or not. Some model names cause faults: ``fails-429`` gets that status, ``silent`` gets no
+    response, ``breaks`` breaks the connection in the middle of a stream, and ``waits`` pauses there. ``usage`` is what
+    responses report, by wire format; by default, what their sizes suggest.
     """
 
     def __init__(self, model: ScriptedModel, *, usage: Mapping[Api, Mapping[str, Any]] | None = None) -> None:
@@ -218,23 +221,23 @@ class ModelServer:
         self._http: _Http | None = None
         self._thread: threading.Thread | None = None
         self.over = threading.Event()
-        """Set when the server ends, and whoever it keeps waiting with it."""
+        """Set when the server stops, so that requests it keeps waiting end too."""
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return the URL of the server."""
         if self._http is None:
             raise UsageError("the server is not running", hint="with ModelServer(...) as server:")
         return f"http://127.0.0.1:{self._http.server_port}"
 
     @property
     def openai(self) -> dict[str, Any]:
-        """What ``OpenAI`` and ``AsyncOpenAI`` are made with."""
+        """Return the arguments for ``OpenAI`` and ``AsyncOpenAI``."""
         return {"api_key": "no-key-needed", "base_url": f"{self.url}/v1", "max_retries": 0}
 
     @property
     def anthropic(self) -> dict[str, Any]:
-        """What ``Anthropic`` and ``AsyncAnthropic`` are made with."""
+        """Return the arguments for ``Anthropic`` and ``AsyncAnthropic``."""
         return {"api_key": "no-key-needed", "base_url": self.url, "max_retries": 0}
 
     def __enter__(self) -> Self:
@@ -247,8 +250,8 @@ class ModelServer:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        assert self._http is not None, "it is left after it was entered"
-        assert self._thread is not None, "and it was started then"
+        assert self._http is not None, "__enter__ came first"
+        assert self._thread is not None, "__enter__ started it"
         self.over.set()
         self._http.shutdown()
         self._thread.join()
@@ -256,7 +259,7 @@ class ModelServer:
         self._http = None
 
     def answer(self, api: Api, request: Mapping[str, Any]) -> dict[str, Any]:
-        """What is said to this request."""
+        """Return the response to this request."""
         number, _ = heard_in(api, request)
         reply = self.model.reply(api, request)
         return response_of(api, reply, request, number=number + 1, usage=self._usage.get(api))
@@ -270,7 +273,7 @@ class _Http(ThreadingHTTPServer):
         self.owner = owner
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients hang up: that is what some tests are about."""
+        """Print nothing: in some tests the client hangs up."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -279,7 +282,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Http
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads it."""
+        """Print nothing."""
 
     def do_POST(self) -> None:
         owner = self.server.owner
@@ -298,14 +301,14 @@ class _Handler(BaseHTTPRequestHandler):
         elif path.endswith("/count_tokens"):
             self._send(200, {"input_tokens": 7})
         elif path not in PATHS:
-            self._fail(404, f"nobody answers at {path}")
+            self._fail(404, f"there is nothing at {path}")
         else:
             self._answer(PATHS[path], body, model)
 
     def _answer(self, api: Api, body: Mapping[str, Any], model: str) -> None:
         try:
             response = self.server.owner.answer(api, body)
-        except UsageError as error:  # a mistake in the script is told to whoever asked
+        except UsageError as error:  # a mistake in the script is reported to the client
             self._fail(400, str(error))
             return
         except Exception as error:  # a turn that raises: the model is down
@@ -334,7 +337,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for number, (name, data) in enumerate(events):
             if number == len(events) // 2 and model == "breaks":
-                self.wfile.write(b"5\r\nda")  # a chunk that is never whole
+                self.wfile.write(b"5\r\nda")  # an incomplete chunk
                 self.wfile.flush()
                 self.close_connection = True
                 return
@@ -352,6 +355,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _events(api: Api, response: Mapping[str, Any], body: Mapping[str, Any]) -> Iterator[Event]:
-    """A model speaks in words; a chat tells its usage at the end only when it is asked to."""
+    """Return the events of a stream, one word at a time; a chat has its usage at the end only if the request asks for it."""
     tells = api != "chat.completions" or bool((body.get("stream_options") or {}).get("include_usage"))
     return events_of(api, response, split=lambda text: _PIECE.findall(text) or [text], usage=tells)

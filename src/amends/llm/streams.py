@@ -1,6 +1,6 @@
-"""Streams: every event is seen on its way to the caller, and the call is settled when the stream ends.
+"""Streamed responses: each event is recorded on its way to the caller, and the call is settled when the stream ends.
 
-A stream ends when it was read to its end, when reading it fails, when it is closed, when nobody has it any more.
+A stream ends when it was read to its end, when reading fails, when it is closed, or when it is garbage-collected.
 """
 
 from __future__ import annotations
@@ -19,11 +19,237 @@ from amends.llm.requests import Entry, Outcome, fail, fail_async, outcome, succe
 from amends.llm.wire import Api
 from amends.visible import visible_log
 
-# ---- A streamed answer, put together again: what the ledger keeps of it, and how much of it came
+log = visible_log("amends")
+
+SWEEP_S_MAX: Final = 5.0
+"""How long closing a run waits for the settlement of a stream that was garbage-collected."""
+
+
+def is_stream(answer: object) -> bool:
+    """Return whether this is a stream of one of the SDKs."""
+    return any(
+        cls.__name__ in ("Stream", "AsyncStream") and cls.__module__.partition(".")[0] in ("openai", "anthropic")
+        for cls in type(answer).__mro__
+    )
+
+
+class _Received:
+    """What was received of one stream so far."""
+
+    def __init__(self, entry: Entry, *, hide_usage: bool) -> None:
+        self.entry = entry
+        self._whole = assembler(entry.asked.api)
+        self._hide_usage = hide_usage
+
+    def see(self, event: Any) -> bool:
+        """Add an event; return whether the caller gets it. Never raise: the caller paid for the event."""
+        try:
+            plain = event.to_dict(mode="json", warnings=False) if hasattr(event, "to_dict") else event
+            if not isinstance(plain, Mapping):
+                return True
+            self._whole.see(plain)
+            return not (self._hide_usage and plain.get("usage") and not plain.get("choices"))
+        except Exception:
+            log.exception("%s: an event of a stream could not be recorded", self.entry.asked.tool)
+            return True
+
+    def settlement(self, *, complete: bool) -> dict[str, Any]:
+        """Return the arguments that settle the call."""
+        return {"response": self._whole.response, "complete": complete, "characters": self._whole.characters}
+
+    def known(self) -> Outcome:
+        """Return what was spent before reading failed."""
+        return outcome(self.entry.asked, **self.settlement(complete=False))
+
+
+# ---- Blocking streams
+
+
+def watch(stream: Any, entry: Entry, *, hide_usage: bool) -> None:
+    """Make this stream settle the call when it ends.
+
+    ``hide_usage`` hides the event that has only the usage, for a caller who did not ask for it.
+    """
+    seen = _Received(entry, hide_usage=hide_usage)
+    watched = _Watched(stream._iterator, seen)
+    stream._iterator = watched
+    entry.attempt.at_leave = partial(_left, seen)  # must not refer to the stream, which could then not be collected
+    _start_sweeper()
+    # Weak references: a stream that nobody holds must be collected at once, and its connection with it.
+    response, watching = weakref.ref(stream.response), weakref.ref(watched)
+
+    def close() -> None:
+        found, still = response(), watching()
+        if found is not None:
+            type(found).close(found)
+        if still is not None:
+            still.closed()
+
+    stream.response.close = close
+
+
+class _Watched:
+    """The iterator of a stream."""
+
+    def __init__(self, events: Any, seen: _Received) -> None:
+        self._events, self._seen = events, seen
+        self._pulling = False
+
+    def __iter__(self) -> _Watched:
+        return self
+
+    def __next__(self) -> Any:
+        while True:
+            event = self._pull()
+            if self._seen.see(event):
+                return event
+
+    def _pull(self) -> Any:
+        self._pulling = True  # the SDK closes the response itself in here: a normal end, not an early close
+        try:
+            return next(self._events)
+        except StopIteration:
+            succeed(self._seen.entry, **self._seen.settlement(complete=True))
+            raise
+        except BaseException as error:
+            fail(self._seen.entry, error, self._seen.known())
+            raise
+        finally:
+            self._pulling = False
+
+    def closed(self) -> None:
+        if not self._pulling:
+            succeed(self._seen.entry, **self._seen.settlement(complete=False))
+
+    def __del__(self) -> None:
+        if not self._seen.entry.is_taken:
+            _dropped.put(self._seen)
+
+
+# A finalizer can run anywhere, perhaps while the ledger's own lock is held. So it only puts the stream into a queue
+# (SimpleQueue.put is safe in a finalizer), and this thread settles the call.
+_dropped: Final[queue.SimpleQueue[_Received]] = queue.SimpleQueue()
+_starting: Final = threading.Lock()
+_sweeper: threading.Thread | None = None
+
+
+def _start_sweeper() -> None:
+    global _sweeper
+    with _starting:
+        if _sweeper is None or not _sweeper.is_alive():  # a fork does not copy threads
+            _sweeper = threading.Thread(target=_sweep, name="amends-streams", daemon=True)
+            _sweeper.start()
+
+
+def _sweep() -> None:
+    while True:
+        seen = _dropped.get()
+        try:
+            succeed(seen.entry, **seen.settlement(complete=False))
+        except Exception as error:
+            _log_late(seen.entry, error)
+
+
+def _left(seen: _Received) -> None:
+    """Settle the call when its run is closed: nothing more will be received."""
+    succeed(seen.entry, **seen.settlement(complete=False))
+    seen.entry.over.wait(SWEEP_S_MAX)  # another thread may be settling it
+
+
+def _log_late(entry: Entry, error: Exception) -> None:
+    log.warning(
+        "%s: a stream that was not closed could not be settled (%s); close your streams", entry.asked.tool, error
+    )
+
+
+# ---- Async streams
+
+
+def watch_async(stream: Any, entry: Entry, *, hide_usage: bool) -> None:
+    """Do the same as ``watch`` for an async stream."""
+    seen = _Received(entry, hide_usage=hide_usage)
+    watched = _AsyncWatched(stream._iterator, seen)
+    stream._iterator = watched
+    entry.attempt.at_leave = partial(_left_async if entry.run.is_async else _left, seen)
+    response, watching = weakref.ref(stream.response), weakref.ref(watched)
+
+    async def aclose() -> None:
+        found, still = response(), watching()
+        if found is not None:
+            await type(found).aclose(found)
+        if still is not None:
+            await still.closed()
+
+    stream.response.aclose = aclose
+
+
+class _AsyncWatched:
+    """The iterator of an async stream."""
+
+    def __init__(self, events: Any, seen: _Received) -> None:
+        self._events, self._seen = events, seen
+        self._pulling = False
+        self._loop = asyncio.get_running_loop()
+
+    def __aiter__(self) -> _AsyncWatched:
+        return self
+
+    async def __anext__(self) -> Any:
+        while True:
+            event = await self._pull()
+            if self._seen.see(event):
+                return event
+
+    async def _pull(self) -> Any:
+        self._pulling = True
+        try:
+            return await anext(self._events)
+        except StopAsyncIteration:
+            await succeed_async(self._seen.entry, **self._seen.settlement(complete=True))
+            raise
+        except BaseException as error:
+            await fail_async(self._seen.entry, error, self._seen.known())
+            raise
+        finally:
+            self._pulling = False
+
+    async def closed(self) -> None:
+        if not self._pulling:
+            await succeed_async(self._seen.entry, **self._seen.settlement(complete=False))
+
+    def __del__(self) -> None:
+        if not self._seen.entry.is_taken and not self._loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: closing the run has settled it
+                self._loop.call_soon_threadsafe(_settle_soon, self._seen)
+
+
+async def _left_async(seen: _Received) -> None:
+    await succeed_async(seen.entry, **seen.settlement(complete=False))
+
+
+_settling: Final[set[asyncio.Future[None]]] = set()
+"""Held here, because an event loop holds only weak references to its tasks."""
+
+
+def _settle_soon(seen: _Received) -> None:
+    run = seen.entry.run
+    settled = run.submit(_settle, seen) if run.is_async else asyncio.ensure_future(_settle(seen))
+    _settling.add(settled)
+    settled.add_done_callback(_settling.discard)
+
+
+async def _settle(seen: _Received) -> None:
+    try:
+        await succeed_async(seen.entry, **seen.settlement(complete=False))
+    except Exception as error:
+        _log_late(seen.entry, error)
+
+
+# ---- A response assembled from the events of its stream
 
 
 _WHOLE: Final = frozenset({"id", "index", "type", "role", "object", "model", "finish_reason", "refusal_reason"})
-"""Texts of a delta that are sent whole; all others are appended."""
+"""Texts of a delta that replace the earlier value; all others are appended."""
 _FINAL: Final = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 _PIECES: Final = {
     "text_delta": "text",
@@ -34,19 +260,19 @@ _PIECES: Final = {
 
 
 class Assembler(Protocol):
-    """Sees the events of one stream."""
+    """Puts the response together from the events of its stream."""
 
     response: dict[str, Any] | None
-    """The answer so far, in the form of one that was not streamed."""
+    """The response so far, in the form of one that was not streamed."""
     characters: int
-    """How much of it has come."""
+    """How much text was received."""
 
     def see(self, event: Mapping[str, Any]) -> None:
-        """Take one event in."""
+        """Add one event."""
 
 
 def assembler(api: Api) -> Assembler:
-    """The one for this wire format."""
+    """Return a new assembler for this wire format."""
     if api == "chat.completions":
         return _Chat()
     return _Responses() if api == "responses" else _Messages()
@@ -107,8 +333,8 @@ class _Messages:
                 _close_block(self.response["content"], int(event.get("index", 0)))
             case "message_delta" if self.response is not None:
                 self.response |= {k: v for k, v in (event.get("delta") or {}).items() if v is not None}
-                said = {k: v for k, v in (event.get("usage") or {}).items() if v is not None}
-                self.response["usage"] = {**(self.response.get("usage") or {}), **said}
+                usage = {k: v for k, v in (event.get("usage") or {}).items() if v is not None}
+                self.response["usage"] = {**(self.response.get("usage") or {}), **usage}
 
     def _grow(self, blocks: list[dict[str, Any]], index: int, delta: Mapping[str, Any]) -> None:
         block = blocks[min(index, len(blocks) - 1)]
@@ -122,7 +348,7 @@ class _Messages:
 
 
 def _close_block(blocks: list[dict[str, Any]], index: int) -> None:
-    """A tool's input has come in pieces of JSON; whole, it is kept as the SDK gives it."""
+    """Parse a tool's input, which came in pieces of JSON, so that it is recorded as the SDK returns it."""
     block = blocks[index] if index < len(blocks) else {}
     pieces = block.pop("partial_json", None)
     if pieces:
@@ -165,233 +391,7 @@ def _length(delta: object) -> int:
     return sum(map(_length, delta)) if isinstance(delta, list) else 0
 
 
-# ---- Streams: every event is seen on its way to the caller, and the call is settled when the stream ends
-
-# A stream ends when it was read to its end, when reading it fails, when it is closed, when nobody has it any more.
-
-
-log = visible_log("amends")
-
-SWEEP_S_MAX: Final = 5.0
-"""How long leaving a run waits for a dropped stream that is being settled."""
-
-
-def is_stream(answer: object) -> bool:
-    """Whether this is one of the SDKs' streams."""
-    return any(
-        cls.__name__ in ("Stream", "AsyncStream") and cls.__module__.partition(".")[0] in ("openai", "anthropic")
-        for cls in type(answer).__mro__
-    )
-
-
-class _Seen:
-    """What has come of one stream."""
-
-    def __init__(self, entry: Entry, *, hide_usage: bool) -> None:
-        self.entry = entry
-        self._whole = assembler(entry.asked.api)
-        self._hide_usage = hide_usage
-
-    def see(self, event: Any) -> bool:
-        """Take an event in; whether the caller is to have it. Never raises: the caller paid for the event."""
-        try:
-            plain = event.to_dict(mode="json", warnings=False) if hasattr(event, "to_dict") else event
-            if not isinstance(plain, Mapping):
-                return True
-            self._whole.see(plain)
-            return not (self._hide_usage and plain.get("usage") and not plain.get("choices"))
-        except Exception:
-            log.exception("%s: an event of a stream could not be recorded", self.entry.asked.tool)
-            return True
-
-    def told(self, *, complete: bool) -> dict[str, Any]:
-        """How the call is ended."""
-        return {"response": self._whole.response, "complete": complete, "characters": self._whole.characters}
-
-    def known(self) -> Outcome:
-        """What was spent before reading it failed."""
-        return outcome(self.entry.asked, **self.told(complete=False))
-
-
-# ---- blocking -----------------------------------------------------------------------------
-
-
-def watch(stream: Any, entry: Entry, *, hide_usage: bool) -> None:
-    """From now on this stream settles the call when it ends."""
-    seen = _Seen(entry, hide_usage=hide_usage)
-    watched = _Watched(stream._iterator, seen)
-    stream._iterator = watched
-    entry.attempt.at_leave = partial(_left, seen)  # what was seen, never the stream: it must go when nobody has it
-    _start_sweeper()
-    # Weak, both: a stream that is dropped must go at once, and its connection with it.
-    response, watching = weakref.ref(stream.response), weakref.ref(watched)
-
-    def close() -> None:
-        found, still = response(), watching()
-        if found is not None:
-            type(found).close(found)
-        if still is not None:
-            still.closed()
-
-    stream.response.close = close
-
-
-class _Watched:
-    """The iterator of a stream."""
-
-    def __init__(self, events: Any, seen: _Seen) -> None:
-        self._events, self._seen = events, seen
-        self._pulling = False
-
-    def __iter__(self) -> _Watched:
-        return self
-
-    def __next__(self) -> Any:
-        while True:
-            event = self._pull()
-            if self._seen.see(event):
-                return event
-
-    def _pull(self) -> Any:
-        self._pulling = True  # the SDK closes the response itself, inside: that is an end, not a breaking off
-        try:
-            return next(self._events)
-        except StopIteration:
-            succeed(self._seen.entry, **self._seen.told(complete=True))
-            raise
-        except BaseException as error:
-            fail(self._seen.entry, error, self._seen.known())
-            raise
-        finally:
-            self._pulling = False
-
-    def closed(self) -> None:
-        if not self._pulling:
-            succeed(self._seen.entry, **self._seen.told(complete=False))
-
-    def __del__(self) -> None:
-        if not self._seen.entry.is_taken:
-            _dropped.put(self._seen)
-
-
-# A finalizer runs wherever the interpreter happens to be, perhaps inside the ledger's own lock: so it only says that
-# the stream is gone (the one queue whose put may be called there), and this thread settles the call.
-_dropped: Final[queue.SimpleQueue[_Seen]] = queue.SimpleQueue()
-_starting: Final = threading.Lock()
-_sweeper: threading.Thread | None = None
-
-
-def _start_sweeper() -> None:
-    global _sweeper
-    with _starting:
-        if _sweeper is None or not _sweeper.is_alive():  # after a fork it is not
-            _sweeper = threading.Thread(target=_sweep, name="amends-streams", daemon=True)
-            _sweeper.start()
-
-
-def _sweep() -> None:
-    while True:
-        seen = _dropped.get()
-        try:
-            succeed(seen.entry, **seen.told(complete=False))
-        except Exception as error:
-            _log_late(seen.entry, error)
-
-
-def _left(seen: _Seen) -> None:
-    """The run is left: what is known by now is all that will be."""
-    succeed(seen.entry, **seen.told(complete=False))
-    seen.entry.over.wait(SWEEP_S_MAX)  # whoever was faster
-
-
-def _log_late(entry: Entry, error: Exception) -> None:
-    log.warning("%s: a stream that was dropped could not be settled (%s); close streams", entry.asked.tool, error)
-
-
-# ---- awaited ------------------------------------------------------------------------------
-
-
-def watch_async(stream: Any, entry: Entry, *, hide_usage: bool) -> None:
-    """The same for an async stream."""
-    seen = _Seen(entry, hide_usage=hide_usage)
-    watched = _AsyncWatched(stream._iterator, seen)
-    stream._iterator = watched
-    entry.attempt.at_leave = partial(_left_async if entry.run.is_async else _left, seen)
-    response, watching = weakref.ref(stream.response), weakref.ref(watched)
-
-    async def aclose() -> None:
-        found, still = response(), watching()
-        if found is not None:
-            await type(found).aclose(found)
-        if still is not None:
-            await still.closed()
-
-    stream.response.aclose = aclose
-
-
-class _AsyncWatched:
-    """The iterator of an async stream."""
-
-    def __init__(self, events: Any, seen: _Seen) -> None:
-        self._events, self._seen = events, seen
-        self._pulling = False
-        self._loop = asyncio.get_running_loop()
-
-    def __aiter__(self) -> _AsyncWatched:
-        return self
-
-    async def __anext__(self) -> Any:
-        while True:
-            event = await self._pull()
-            if self._seen.see(event):
-                return event
-
-    async def _pull(self) -> Any:
-        self._pulling = True
-        try:
-            return await anext(self._events)
-        except StopAsyncIteration:
-            await succeed_async(self._seen.entry, **self._seen.told(complete=True))
-            raise
-        except BaseException as error:
-            await fail_async(self._seen.entry, error, self._seen.known())
-            raise
-        finally:
-            self._pulling = False
-
-    async def closed(self) -> None:
-        if not self._pulling:
-            await succeed_async(self._seen.entry, **self._seen.told(complete=False))
-
-    def __del__(self) -> None:
-        if not self._seen.entry.is_taken and not self._loop.is_closed():
-            with contextlib.suppress(RuntimeError):  # closed meanwhile: leaving the run has settled it
-                self._loop.call_soon_threadsafe(_settle_soon, self._seen)
-
-
-async def _left_async(seen: _Seen) -> None:
-    await succeed_async(seen.entry, **seen.told(complete=False))
-
-
-_settling: Final[set[asyncio.Future[None]]] = set()
-"""Kept, since an event loop does not keep what runs on it."""
-
-
-def _settle_soon(seen: _Seen) -> None:
-    run = seen.entry.run
-    settled = run.submit(_settle, seen) if run.is_async else asyncio.ensure_future(_settle(seen))
-    _settling.add(settled)
-    settled.add_done_callback(_settling.discard)
-
-
-async def _settle(seen: _Seen) -> None:
-    try:
-        await succeed_async(seen.entry, **seen.told(complete=False))
-    except Exception as error:
-        _log_late(seen.entry, error)
-
-
-# ---- The events of a stream that tells an answer: for answers from the record, and for the server of a sc
+# ---- The events of a stream, made from a whole response
 
 
 Event: TypeAlias = tuple[str, dict[str, Any]]
@@ -404,9 +404,10 @@ def _whole(text: str) -> list[str]:
 
 
 def events_of(api: Api, response: Mapping[str, Any], *, split: Split = _whole, usage: bool = False) -> Iterator[Event]:
-    """The events of a stream that puts together this answer; texts come in the pieces that ``split`` makes of them.
+    """Return the events of a stream that would add up to this response.
 
-    ``usage``: a chat tells it in a chunk of its own, if it is asked to; the others always do.
+    ``split`` cuts a text into the pieces that are sent. ``usage`` adds the last chunk of a chat, which has the usage; the
+    other formats always have it.
     """
     match api:
         case "chat.completions":
@@ -429,7 +430,7 @@ def _chat(response: Mapping[str, Any], split: Split, usage: bool) -> Iterator[Ev
 
 
 def _deltas(message: Mapping[str, Any], split: Split) -> Iterator[dict[str, Any]]:
-    """A message of a chat, as it grows."""
+    """Return the deltas of a chat message."""
     content, calls = message.get("content"), message.get("tool_calls")
     first = {k: v for k, v in message.items() if k not in ("content", "tool_calls")}
     yield first | ({"content": "" if isinstance(content, str) else content} if "content" in message else {})
@@ -464,7 +465,7 @@ def _messages(response: Mapping[str, Any], split: Split) -> Iterator[Event]:
 
 
 def _block(block: Mapping[str, Any], split: Split) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A block as it begins, and what it grows by."""
+    """Return a content block as it starts, and its deltas."""
     match block.get("type"):
         case "text":
             return {**block, "text": ""}, [{"type": "text_delta", "text": one} for one in split(block.get("text", ""))]

@@ -1,4 +1,4 @@
-"""What is read from the three wire formats: the model, sizes, usage; and what of a request is written down."""
+"""The three wire formats: usage and reservations, what is recorded of a request, and conversations with tools."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ PATHS: Final[dict[tuple[str, str], Api]] = {
     ("openai", "/responses"): "responses",
     ("anthropic", "/v1/messages"): "messages",
 }
-"""The requests that are recorded, by SDK and path. Others (files, batches, counting tokens) pass by."""
+"""The requests that are recorded, by SDK and path. Others (files, batches, counting tokens) are not."""
 
 BYTES_PER_TOKEN: Final = 3
-"""For reservations: English has four, JSON and code three, other scripts fewer bytes to a token."""
+"""For reservations: English has four bytes per token, JSON and code three, other scripts fewer."""
 ATTACHMENT_TOKENS: Final = 2_000
-"""What is reserved for an image or a file in the request."""
+"""Reserved for an image or a file in the request."""
 OUTPUT_TOKENS: Final = 4_096
-"""What is reserved for an answer whose request names no limit."""
+"""Reserved for the response if the request has no limit."""
 ATTACHMENT_CHARS_MIN: Final = 4_096
 RECORD_BYTES_MAX: Final = 900_000
-"""Below the ledger's own limit of one mebibyte, which would refuse the request, or lose the answer."""
+"""Below the ledger's own limit of one mebibyte, above which the request would be refused, or the response lost."""
 DEPTH_MAX: Final = 80
 """Below the ledger's own limit of a hundred levels."""
 TEXT_CHARS_MAX: Final = 2_000
-"""What stays of each text in a request or answer that is too large to keep whole."""
+"""How much of each text is kept of a request or response that is too large to record whole."""
 COUNT_MAX: Final = 10**12
-"""A server that reports more tokens has a fault; the answer is paid for all the same, and is recorded."""
+"""A server that reports more tokens is faulty; the response is paid for anyway, and is recorded."""
 _ENCODED: Final = re.compile(r"[A-Za-z0-9+/=_-]{1024}")
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What a request used. ``input`` includes what was read from and written to the provider's cache."""
+    """The tokens that a request used. ``input`` includes those read from and written to the provider's cache."""
 
     input: int
     output: int
@@ -52,26 +52,26 @@ class Tokens:
 
     @property
     def total(self) -> int:
-        """What counts against a budget in tokens."""
+        """Return what counts against a budget in tokens."""
         return self.input + self.output
 
     def to_dict(self) -> dict[str, int]:
-        """As the ledger keeps it; what is zero besides input and output is left out."""
+        """Return what the ledger records; zeros are left out, except input and output."""
         more = {"cache_read": self.cache_read, "cache_write": self.cache_write, "reasoning": self.reasoning}
-        told = {"input": self.input, "output": self.output, "total": self.total}
-        return told | {name: count for name, count in more.items() if count}
+        always = {"input": self.input, "output": self.output, "total": self.total}
+        return always | {name: count for name, count in more.items() if count}
 
 
 def api_of(provider: str, method: str, url: str) -> Api | None:
-    """The wire format of this request, if it is one that is recorded."""
+    """Return the wire format of this request, or None if such requests are not recorded."""
     return PATHS.get((provider, url.partition("?")[0])) if method.lower() == "post" else None
 
 
-# ---- usage --------------------------------------------------------------------------------
+# ---- Usage and reservations
 
 
 def tokens_of(api: Api, response: Mapping[str, Any] | None) -> Tokens | None:
-    """The usage that an answer reports; None where it reports none."""
+    """Return the usage that a response reports, or None."""
     usage = None if response is None else response.get("usage")
     if not isinstance(usage, Mapping):
         return None
@@ -90,7 +90,7 @@ def tokens_of(api: Api, response: Mapping[str, Any] | None) -> Tokens | None:
     if counted == (None, None):
         return None
     written = _count(details[0], "cache_creation_input_tokens" if api == "messages" else "cache_write_tokens")
-    beside = (read or 0) + (written or 0) if api == "messages" else 0  # there they are not in input_tokens
+    beside = (read or 0) + (written or 0) if api == "messages" else 0  # this format does not count them in input_tokens
     return Tokens(
         input=(counted[0] or 0) + beside,
         output=counted[1] or 0,
@@ -112,11 +112,8 @@ def _count(usage: Mapping[str, Any], name: str) -> int | None:
     return int(min(found, COUNT_MAX))
 
 
-# ---- before it is sent --------------------------------------------------------------------
-
-
 def reserved_tokens(request: Mapping[str, Any], *, size: int, attachments: int) -> Tokens:
-    """What a request may use at most, as far as it can be seen from here."""
+    """Estimate what a request may use at most, before it is sent."""
     limits = (request.get(name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens"))
     limit = next((found for found in limits if isinstance(found, int)), OUTPUT_TOKENS)
     answers = request.get("n")
@@ -128,28 +125,28 @@ def reserved_tokens(request: Mapping[str, Any], *, size: int, attachments: int) 
 
 
 def received_tokens(reserved: Tokens, known: Tokens | None, characters: int) -> Tokens:
-    """What a broken off answer has used: what was reported, and for the rest what was received."""
+    """Estimate what an incomplete response has used, from the usage that was reported and the text that was received."""
     output = -(-characters // BYTES_PER_TOKEN)
     if known is None:
         return Tokens(input=reserved.input, output=output, estimated=True)
     return Tokens(known.input, max(known.output, output), known.cache_read, known.cache_write, estimated=True)
 
 
-# ---- what is written down -----------------------------------------------------------------
+# ---- What is recorded of a request or a response
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A request or an answer as the ledger keeps it."""
+    """A request or a response as the ledger records it."""
 
     data: Any
     size: int
-    """Bytes of the whole, attachments left out."""
+    """Its size in bytes before texts were cut, without attachments."""
     attachments: int
 
 
 def written(data: object) -> Written:
-    """Plain data that the ledger takes: attachments are left out by their digest, and long texts of what is too large."""
+    """Return plain data for the ledger: attachments replaced by their digest, and long texts cut if all is too large."""
     cut = _Cut(ATTACHMENT_CHARS_MIN, only_encoded=True)
     kept = cut.plain(data)
     size = _size(kept)
@@ -169,7 +166,7 @@ def _json(data: object) -> str:
 
 
 class _Cut:
-    """One walk through data of an SDK: into plain data, without what is too long."""
+    """Turns data of an SDK into plain data, and cuts texts that are too long."""
 
     def __init__(self, chars_max: int, *, only_encoded: bool) -> None:
         self._chars_max, self._only_encoded = chars_max, only_encoded
@@ -183,7 +180,7 @@ class _Cut:
         if depth > DEPTH_MAX:
             return f"[left out: nested deeper than {DEPTH_MAX} levels]"
         if isinstance(value, Mapping):
-            return {str(name): self.plain(one, depth + 1) for name, one in value.items() if not _is_left_open(one)}
+            return {str(name): self.plain(one, depth + 1) for name, one in value.items() if not _is_omitted(one)}
         if isinstance(value, list | tuple | set | frozenset):
             return [self.plain(one, depth + 1) for one in value]
         if hasattr(value, "to_dict"):
@@ -194,7 +191,7 @@ class _Cut:
 
     def _text(self, text: str) -> str:
         if not text.isascii():
-            text = text.encode("utf-8", "replace").decode()  # half a character, as models and users send them
+            text = text.encode("utf-8", "replace").decode()  # lone surrogates, which models and users do send
         if len(text) < self._chars_max or (self._only_encoded and not _is_encoded(text)):
             return text
         self.count += 1
@@ -203,8 +200,8 @@ class _Cut:
         return f"{head}[left out: {len(text)} characters, sha256 {digest}]"
 
 
-def _is_left_open(value: object) -> bool:
-    """The SDKs' marks for an argument that nobody gave."""
+def _is_omitted(value: object) -> bool:
+    """Return whether this is the mark of an SDK for an argument that was not given."""
     return type(value).__name__ in ("NotGiven", "Omit")
 
 
@@ -212,29 +209,29 @@ def _is_encoded(text: str) -> bool:
     return text.startswith("data:") or _ENCODED.match(text) is not None
 
 
-# ---- A conversation with tools, in each of the three wire formats: how it is asked, what was said, what i
+# ---- A conversation with tools, in each wire format
 
 
 Message: TypeAlias = dict[str, Any]
 Prompt: TypeAlias = str | Sequence[Mapping[str, Any]]
-"""What the user says: a text, or messages in the words of the API."""
+"""What the user says: a text, or messages in the format of the API."""
 Style: TypeAlias = Literal["openai", "responses", "anthropic"]
 ANSWER_TOKENS: Final = 4_096
-"""What an answer of Anthropic's models may have where nobody says more: there the request must say it."""
+"""The default limit of a response from Anthropic, whose API requires one in every request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """One turn of a model, read."""
+class ModelTurn:
+    """One parsed turn of a model."""
 
     text: str
     calls: tuple[ToolCall, ...]
     messages: tuple[Message, ...]
-    """What it adds to the conversation."""
+    """The messages that it adds to the conversation."""
     cut: str = ""
-    """Why it stopped before its end; empty: it did not."""
+    """Why it stopped early; empty if it did not."""
     goes_on: bool = False
-    """The provider has only paused: the same conversation is to be sent again."""
+    """The provider has only paused: send the same conversation again."""
 
 
 class Dialect(Protocol):
@@ -243,26 +240,26 @@ class Dialect(Protocol):
     style: Style
 
     def opening(self, system: str, prompt: Prompt) -> list[Message]:
-        """The conversation before the model has said anything."""
+        """Return the conversation before the first turn of the model."""
 
     def request(self, model: str, messages: Sequence[Message], *, system: str, tools: Sequence[Any]) -> dict[str, Any]:
-        """The body of a request."""
+        """Return the body of a request."""
 
     def conversation(self, request: Mapping[str, Any]) -> Sequence[Any]:
-        """What such a body holds of the conversation."""
+        """Return the messages of a request's body."""
 
-    def said(self, response: Mapping[str, Any]) -> Said:
-        """What an answer says."""
+    def turn(self, response: Mapping[str, Any]) -> ModelTurn:
+        """Parse a response."""
 
-    def told(self, results: Iterable[tuple[ToolCall, Answer]]) -> list[Message]:
-        """The outcomes of its calls, for the model."""
+    def results(self, results: Iterable[tuple[ToolCall, Answer]]) -> list[Message]:
+        """Return the messages that give the model the outcomes of its calls."""
 
     def delta(self, event: Mapping[str, Any]) -> str:
-        """The text that an event of a stream adds."""
+        """Return the text that an event of a stream adds."""
 
 
 def dialect(api: Api) -> Dialect:
-    """The one for this wire format."""
+    """Return the dialect of this wire format."""
     return _DIALECTS[api]
 
 
@@ -282,7 +279,7 @@ class _Chat:
     def conversation(self, request: Mapping[str, Any]) -> Sequence[Any]:
         return request.get("messages") or ()
 
-    def said(self, response: Mapping[str, Any]) -> Said:
+    def turn(self, response: Mapping[str, Any]) -> ModelTurn:
         choice: Mapping[str, Any] = next(iter(response.get("choices") or ()), {})
         message = choice.get("message") or {}
         asked = [one for one in message.get("tool_calls") or () if isinstance(one.get("function"), Mapping)]
@@ -298,9 +295,9 @@ class _Chat:
         cut = _cut(choice.get("finish_reason"), cuts, ends=_CHAT_ENDS)
         if message.get("refusal"):
             cut = f"the model refused: {message['refusal']}"
-        return Said(_text(content), tuple(calls), (added,), cut)
+        return ModelTurn(_text(content), tuple(calls), (added,), cut)
 
-    def told(self, results: Iterable[tuple[ToolCall, Answer]]) -> list[Message]:
+    def results(self, results: Iterable[tuple[ToolCall, Answer]]) -> list[Message]:
         return [{"role": "tool", "tool_call_id": call.tool_call_id, "content": answer.text} for call, answer in results]
 
     def delta(self, event: Mapping[str, Any]) -> str:
@@ -309,7 +306,7 @@ class _Chat:
 
 
 _CHAT_ENDS: Final = frozenset({"stop", "tool_calls", "function_call", "eos", "eos_token", "stop_sequence", "end_turn"})
-"""OpenAI's, and those of servers that speak its format. Any other reason (error, abort, …) is not the model's."""
+"""The normal ends of OpenAI, and of servers with its format. Any other reason (error, abort, …) is not the model's."""
 
 
 class _Responses:
@@ -325,7 +322,7 @@ class _Responses:
     def conversation(self, request: Mapping[str, Any]) -> Sequence[Any]:
         return request.get("input") or ()
 
-    def said(self, response: Mapping[str, Any]) -> Said:
+    def turn(self, response: Mapping[str, Any]) -> ModelTurn:
         output = [item for item in response.get("output") or () if isinstance(item, Mapping)]
         kept = [{k: v for k, v in item.items() if v is not None and k not in _ANSWER_ONLY} for item in output]
         calls = [
@@ -344,9 +341,9 @@ class _Responses:
             cut = _cut(None, {}, ends=frozenset())
         refusal = next((part.get("refusal") for part in parts if part.get("type") == "refusal"), None)
         text = "".join(str(part.get("text", "")) for part in parts if part.get("type") == "output_text")
-        return Said(text, tuple(calls), tuple(kept), cut or (f"the model refused: {refusal}" if refusal else ""))
+        return ModelTurn(text, tuple(calls), tuple(kept), cut or (f"the model refused: {refusal}" if refusal else ""))
 
-    def told(self, results: Iterable[tuple[ToolCall, Answer]]) -> list[Message]:
+    def results(self, results: Iterable[tuple[ToolCall, Answer]]) -> list[Message]:
         kind = "function_call_output"
         return [{"type": kind, "call_id": call.tool_call_id, "output": answer.text} for call, answer in results]
 
@@ -355,7 +352,7 @@ class _Responses:
 
 
 _ANSWER_ONLY: Final = frozenset({"created_by", "parsed_arguments"})
-"""What an item of an answer has and an item of a request must not have."""
+"""Fields that an item of a response has and an item of a request must not have."""
 
 
 class _Messages:
@@ -371,10 +368,10 @@ class _Messages:
     def conversation(self, request: Mapping[str, Any]) -> Sequence[Any]:
         return request.get("messages") or ()
 
-    def said(self, response: Mapping[str, Any]) -> Said:
+    def turn(self, response: Mapping[str, Any]) -> ModelTurn:
         content = [block for block in response.get("content") or () if isinstance(block, Mapping)]
         kept = [{k: v for k, v in block.items() if v is not None and k != "partial_json"} for block in content]
-        calls = [  # pieces that make no JSON are told to the model as such: without them it reads as a call of nothing
+        calls = [  # input that is not valid JSON is passed on, so that the model is told; {} would look like a valid call
             ToolCall(
                 str(block.get("name", "")),
                 block.get("partial_json") or block.get("input") or {},
@@ -391,9 +388,9 @@ class _Messages:
         }
         added = ({"role": "assistant", "content": kept},) if kept else ()
         cut = _cut(stop, cuts, ends=_MESSAGES_ENDS)
-        return Said(_text(content), tuple(calls), added, cut, goes_on=stop == "pause_turn")
+        return ModelTurn(_text(content), tuple(calls), added, cut, goes_on=stop == "pause_turn")
 
-    def told(self, results: Iterable[tuple[ToolCall, Answer]]) -> list[Message]:
+    def results(self, results: Iterable[tuple[ToolCall, Answer]]) -> list[Message]:
         blocks = [
             {"type": "tool_result", "tool_use_id": call.tool_call_id, "content": answer.text}
             | ({"is_error": True} if answer.is_error else {})
@@ -416,7 +413,7 @@ _DIALECTS: Final[dict[Api, Dialect]] = {
 
 
 def _cut(reason: object, known: Mapping[str, str], *, ends: frozenset[str]) -> str:
-    """Why an answer is not whole; one that gives no reason for its end has lost it on the way."""
+    """Return why a response is not complete, or ""; a response without a reason for its end was cut off on the way."""
     if reason is None:
         return "its answer broke off"
     return "" if str(reason) in ends else known.get(str(reason), f"its answer was cut ({reason})")
@@ -429,7 +426,7 @@ def _text(content: object) -> str:
     return "".join(str(part.get("text", "")) for part in parts if part.get("type") in ("text", "output_text"))
 
 
-# ---- What a request to a model shows of the conversation so far: how often the model has spoken, what it
+# ---- The conversation so far, read from a request; for scripted models
 
 
 _NUMBERED: Final = re.compile(r"_(\d+)\Z")
@@ -437,9 +434,10 @@ _OF_MODEL: Final = frozenset({"function_call", "reasoning"})
 
 
 def heard_in(api: Api, request: Mapping[str, Any]) -> tuple[int, tuple[str, ...]]:
-    """How many turns of the model it builds on, and what the model was told of its calls.
+    """Return how many turns the model has had, and the results of its calls.
 
-    A conversation that the provider keeps is named by its last answer: the answers of a scripted model are numbered.
+    A conversation that the provider stores is named by the id of its last response; the ids of a scripted model are
+    numbered, so the id tells the turn.
     """
     if api == "chat.completions":
         messages = _maps(request.get("messages"))
@@ -458,7 +456,7 @@ def heard_in(api: Api, request: Mapping[str, Any]) -> tuple[int, tuple[str, ...]
 
 
 def _spoken(items: Iterable[Mapping[str, Any]]) -> int:
-    """Turns of the model: what it says at once comes in a row."""
+    """Count the turns of the model: items in a row are one turn."""
     count, speaking = 0, False
     for item in items:
         is_models = item.get("type") in _OF_MODEL or item.get("role") == "assistant"

@@ -1,0 +1,217 @@
+"""``amends doubts`` and ``amends reconcile``: calls whose outcome is unknown, and the ledger compared with the world."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from amends import Absent, Doubt, Happened, Unknown
+from amends.cli.access import find_call, open_ledger, open_runtime, take, who
+from amends.cli.options import (
+    DONE,
+    FAILED,
+    IN_DOUBT,
+    LIMIT,
+    NEEDS_A_PERSON,
+    App,
+    By,
+    CallId,
+    Filter,
+    Json,
+    Limit,
+    Tenant,
+    Url,
+    Why,
+    YesOption,
+    filter_of,
+    group,
+)
+from amends.cli.output import (
+    BOLD,
+    age,
+    args_lines,
+    args_short,
+    confirm,
+    iso_time,
+    must_ask,
+    progress,
+    put,
+    put_facts,
+    put_json,
+    put_plain,
+    put_table,
+    say,
+    say_how_many,
+)
+from amends.cli.runs import json_or_text, put_decided, say_call
+from amends.errors import UsageError
+from amends.visible import visible, visible_value
+
+ANSWERS: Final = {
+    "happened": "happened",
+    "absent": "did not happen",
+    "unknown": "cannot be known, and stays as residue",
+}
+"""What a person can answer, and how the question repeats it."""
+HOW = "for more: amends doubts show CALL; to decide: amends doubts resolve CALL happened|absent|unknown --why ..."
+
+verbs = group()
+doubts = group("List the calls that may or may not have happened, ask the outside world, and decide.")
+verbs.add_typer(doubts, name="doubts")
+
+
+@doubts.command("list")
+def list_doubts(
+    filter: Filter = None, limit: Limit = LIMIT, url: Url = None, tenant: Tenant = None, as_json: Json = False
+) -> None:
+    """List every call that may or may not have happened."""
+    wanted = filter_of(filter)
+    with open_ledger(url, tenant) as rt:
+        found, more = take(rt.doubts(wanted), limit)
+        ledger = rt.settings["url"].value
+    if as_json:
+        for doubt in found:
+            put_json(doubt.to_dict())
+    else:
+        put_table(("call", "run", "tool", "sent", "what"), [_row(doubt) for doubt in found])
+    say_how_many(found, more, "doubt", ledger, filter=wanted)
+    if found and not as_json:
+        say(HOW)
+
+
+@doubts.command("show")
+def show_doubt(call_id: CallId, app: App = None, url: Url = None, tenant: Tenant = None, as_json: Json = False) -> None:
+    """Show one doubt: what was sent, when contact was lost, the evidence since, and what each answer would cause."""
+    with open_runtime(app, url=url, tenant=tenant) as rt:
+        call = rt.call(find_call(rt, call_id))
+        doubt: Doubt | None = next(iter(rt.doubts(f'call:"{call.id}"')), None)
+        if doubt is None:
+            raise UsageError(
+                f"{visible(call.tool)} ({visible(call.id)}) is {call.state}: there is no doubt about it",
+                hint="amends call show",
+            )
+        preview = rt.preview(call.id)
+    if as_json:
+        put_json(doubt.to_dict() | {"answers": preview.to_dict()})
+        return
+    put(f"{visible(doubt.tool)}  {visible(doubt.id)}", style=BOLD)
+    put_facts(
+        {
+            "state": doubt.state,
+            "run": doubt.run_id,
+            "sent at": iso_time(doubt.sent_at),
+            "lost at": iso_time(doubt.lost_at),
+            "key": doubt.key,
+            "attempt": doubt.attempt,
+            "why": doubt.why,
+            "error": doubt.error,
+            "probe": doubt.probe or "none: a person must look",
+            "next probe at": iso_time(doubt.next_probe_at),
+        }
+    )
+    put("sent")
+    for line in args_lines(doubt.sent, doubt.classes if doubt.about == "call" else None):
+        put(line)
+    for one in doubt.evidence:
+        why = f" ({visible(one.why, prose=True)})" if one.why else ""
+        put(f"{iso_time(one.at)}  {visible(one.by)}: {visible(one.answer)}{why}")
+    put()
+    for answer in ANSWERS:
+        put(f"{answer:<8}  {getattr(preview, answer)}")
+
+
+@doubts.command("probe")
+def probe(call_id: CallId, app: App = None, url: Url = None, tenant: Tenant = None, as_json: Json = False) -> int:
+    """Run the probe of a call's tool now, and show its answer; this decides nothing."""
+    with open_runtime(app, url=url, tenant=tenant, needed="a probe") as rt:
+        call = rt.call(find_call(rt, call_id))
+        with progress(f"asking about {visible(call.tool)}"):
+            answer = rt.probe(call.id)
+    facts: dict[str, Any] = {"call": call.id, "tool": call.tool, "answer": type(answer).__name__.lower()}
+    facts |= {"result": answer.result} if isinstance(answer, Happened) else {}
+    facts |= {"why": answer.why} if isinstance(answer, Unknown) else {}
+    if as_json:
+        put_json(facts)
+    else:
+        more = facts.get("result", facts.get("why"))
+        words = f": {visible_value(more, bare=True)}" if more not in (None, "") else ""
+        put(f"{visible(call.tool)} ({visible(call.id)}): {facts['answer']}{words}")
+        if not isinstance(answer, Unknown):
+            decide = f"amends doubts resolve {visible(call.id)} {facts['answer']} --why ..."
+            say(f"the call is still in doubt; to decide: {decide}")
+    return IN_DOUBT if isinstance(answer, Unknown) else DONE
+
+
+@doubts.command("resolve")
+def resolve(
+    call_id: CallId,
+    answer: Annotated[str, typer.Argument(metavar="happened|absent|unknown", help="What you know about it.")],
+    why: Why,
+    result: Annotated[
+        str | None, typer.Option("--result", help="The result of the call, as JSON or plain text; only with happened.")
+    ] = None,
+    by: By = None,
+    yes: YesOption = False,
+    app: App = None,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: Json = False,
+) -> int:
+    """Decide whether a call happened; its run then continues accordingly."""
+    decision, asks = _decision(answer, result), must_ask(yes, "resolving a doubt")
+    with open_runtime(app, url=url, tenant=tenant) as rt:
+        call, person = rt.call(find_call(rt, call_id)), who(by, rt)
+        if asks:
+            say_call(call)
+            if result is not None and isinstance(decision, Happened):
+                say(f"   its result is then {visible_value(decision.result)}")
+            say(f"   then: {getattr(rt.preview(call.id), answer)}")
+            if not confirm(f"{visible(person)} says that it {ANSWERS[answer]}. Sure?"):
+                return FAILED
+        with progress(f"run {visible(call.run_id)} continues"):
+            report = rt.resolve(call.id, decision, by=person, why=why)
+    return put_decided(report, as_json)
+
+
+@verbs.command()
+def reconcile(
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="The name of the tool.")],
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Probe at most this many calls.")] = 10_000,
+    app: App = None,
+    url: Url = None,
+    tenant: Tenant = None,
+    as_json: Json = False,
+) -> int:
+    """Compare the ledger with the outside world for one tool, and show what only one of them has. Changes nothing."""
+    with (
+        open_runtime(app, url=url, tenant=tenant, needed="comparing the ledger with the world") as rt,
+        progress(f"asking the outside world about {visible(tool)}"),
+    ):
+        found = rt.reconcile(tool, limit=limit)
+    if as_json:
+        put_json(found.to_dict())
+    else:
+        put_plain(str(found))
+    if not found.agrees:
+        return NEEDS_A_PERSON
+    return IN_DOUBT if found.doubts else DONE
+
+
+def _decision(answer: str, result: str | None) -> Happened[Any] | Absent | Unknown:
+    if answer not in ANSWERS:
+        raise UsageError(f"{visible(answer)} is not an answer", hint=f"use one of {', '.join(ANSWERS)}")
+    if result is not None and answer != "happened":
+        raise UsageError(f"--result is the result of a call that happened, and cannot be used with {answer}")
+    match answer:
+        case "happened":
+            return Happened() if result is None else Happened(json_or_text(result))
+        case "absent":
+            return Absent()
+        case _:
+            return Unknown("a person said so")
+
+
+def _row(doubt: Doubt) -> tuple[str, ...]:
+    names = (visible(doubt.id), visible(doubt.run_id), visible(doubt.tool))
+    return (*names, f"{age(doubt.sent_at)} ago", args_short(doubt.sent))
