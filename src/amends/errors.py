@@ -72,312 +72,11 @@ from unicodedata import normalize
 
 from amends.visible import printable, visible
 
-# ---- Words that errors are made of: values, lists and the ordering law as a person or a model reads them
-
-
 _log = logging.getLogger("amends")
 T = TypeVar("T")
 
-SHOWN_CHARS_MAX: Final = 200
-"""No value is shown to a model longer than this."""
 
-
-ERROR_CHARS_MAX: Final = 100_000
-"""No more of an error's own text is ever looked at."""
-NO_WORDS: Final = "(its message could not be read)"
-CUT: Final = " [... the rest is not kept]"
-"""Ends a text that was cut for the ledger: nobody takes a part for the whole."""
-
-
-def clean(text: object) -> str:
-    """Return a text that every ledger, log and terminal can take: no lone surrogate, no NUL."""
-    if not issubclass(type(text), str):
-        return _read(text)
-    exact = str.__str__(text)  # a subclass may do anything with its own text
-    if exact.isascii() and "\0" not in exact:
-        return exact
-    return exact.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
-
-
-def words_of(error: BaseException) -> str:
-    """Return what an exception says, whatever its class does when it is asked: never raises, and has a limit."""
-    return _read(error)
-
-
-def _read(value: object) -> str:
-    try:
-        text = str.__getitem__(str(value), slice(0, ERROR_CHARS_MAX))
-    except (KeyboardInterrupt, SystemExit, GeneratorExit):
-        raise
-    except BaseException:
-        return NO_WORDS
-    return clean(text)
-
-
-def cut(text: str, chars_max: int) -> str:
-    """Return the text, or as much of it as fits with a mark that there was more."""
-    return text if len(text) <= chars_max else text[: chars_max - len(CUT)] + CUT
-
-
-def class_name(cls: type) -> str:
-    """Return ``module.Class``, past any metaclass that says something else or raises."""
-    try:
-        module = type.__dict__["__module__"].__get__(cls)
-    except Exception:
-        module = ""
-    name = type.__dict__["__qualname__"].__get__(cls)
-    return clean(f"{module}.{name}") if module and isinstance(module, str) else clean(name)
-
-
-def type_name(error: BaseException) -> str:
-    """Return the short name of an exception's class, past its metaclass."""
-    return clean(type.__dict__["__name__"].__get__(type(error)))
-
-
-def described(error: BaseException) -> str:
-    """Return the class and the words of an exception in one line."""
-    return f"{type_name(error)}: {words_of(error)}"
-
-
-def note_on(error: BaseException, note: str) -> None:
-    """Add a note to an exception; one that takes none (a frozen dataclass, a strange ``__notes__``) goes without."""
-    try:
-        error.add_note(note)
-    except Exception:
-        _log.info("%s", note)
-
-
-def log_error(log: logging.Logger, level: int, words: str, error: BaseException) -> None:
-    """Log an exception with its traceback, or with less where it cannot be shown."""
-    try:
-        log.log(level, "%s", words, exc_info=error)
-    except Exception:
-        log.log(level, "%s (%s)", words, described(error))
-
-
-def is_a(error: object, *kinds: type[T]) -> TypeGuard[T]:
-    """Return whether this is an instance of one of these classes by its real class, whatever it says of itself."""
-    return issubclass(type(error), kinds)
-
-
-def shown(value: object) -> str:
-    """A value as a model sees it: JSON where possible, cut at a limit."""
-    try:
-        text = (
-            value
-            if isinstance(value, str)
-            else json.dumps(value, ensure_ascii=False, default=_named, separators=(",", ":"))
-        )
-    except (TypeError, ValueError):
-        text = _read(value)
-    return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
-
-
-def _named(value: object) -> str:
-    """An object with the name of its class: what pydantic writes for a model has none."""
-    try:
-        return repr(value) if hasattr(type(value), "model_fields") else _read(value)
-    except Exception:  # a user's repr()
-        return NO_WORDS
-
-
-def plain(value: object) -> Any:
-    """A fact as plain JSON data."""
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    if isinstance(value, Mapping):
-        return plain_mapping(value, plain)
-    if isinstance(value, Iterable):
-        return [plain(v) for v in value]
-    to_dict = getattr(value, "to_dict", None)
-    return to_dict() if callable(to_dict) else str(value)
-
-
-def plain_mapping(value: Mapping[Any, Any], plain: Callable[[Any], Any]) -> dict[str, Any]:
-    """A mapping as a JSON object; where a key is no text, as ``{"$map": [[key, value], ..]}``: 1 and "1" stay apart."""
-    if all(isinstance(key, str) for key in value):
-        return {str(key): plain(one) for key, one in value.items()}
-    return {"$map": [[plain(key), plain(one)] for key, one in value.items()]}
-
-
-def listed(names: Sequence[str]) -> str:
-    """One name, or several with "and"."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-class OrderViolation(Protocol):
-    """The facts of a refusal by the ordering law."""
-
-    tool: str
-    law: str
-    pivot: str | None
-    missing: tuple[str, ...]
-    unsettled: tuple[str, ...]
-    allowed: tuple[str, ...]
-
-
-def out_of_order(no: OrderViolation) -> str:
-    """Why the ordering law refuses a call, and what to call instead."""
-    match no.law:
-        case "pivot_early" if no.missing:
-            first = no.missing[0]
-            return (
-                f"{no.tool} cannot be undone, so it comes last, and {listed(no.missing)} "
-                f"{'has' if len(no.missing) == 1 else 'have'} not been done. "
-                f"Call {first if len(no.missing) == 1 else 'them'} first, then {no.tool} again with the same arguments."
-            )
-        case "pivot_early":
-            return (
-                f"{no.tool} cannot be undone, so it comes last, and {listed(no.unsettled)} "
-                f"{'has' if len(no.unsettled) == 1 else 'have'} no result yet. "
-                f"Wait for {'it' if len(no.unsettled) == 1 else 'them'}, then call {no.tool} again with the same arguments."
-            )
-        case "pivot_twice":
-            return (
-                f"this task has already made its one irreversible call ({no.pivot}). "
-                "Do not call it again; if a second one is needed, tell the user that it is a new task."
-            )
-        case "pivot_in_flight":
-            return (
-                f"{no.pivot} cannot be undone and has no result yet, so only reads may start. "
-                f"Wait for it, then call {no.tool} again with the same arguments."
-            )
-        case _:
-            return (
-                f"{no.pivot} has happened and cannot be undone, so nothing that might have to be undone may start. "
-                f"You may still call: {', '.join(no.allowed) or 'nothing'}."
-            )
-
-
-def what_to_call(no: OrderViolation) -> str:
-    """What a program does about a call that the ordering law refused."""
-    match no.law:
-        case "pivot_early" if no.missing:
-            return f"call {listed(no.missing)} first, then {no.tool} again"
-        case "pivot_early":
-            return f"wait until {listed(no.unsettled)} is settled (rt.report shows why it is not), then call {no.tool} again"
-        case "pivot_in_flight":
-            return (
-                f"wait until {no.pivot or 'the pivot'} is settled, then call {no.tool} again; reads may start meanwhile"
-            )
-        case _:
-            return f"do {no.tool} in a run of its own, or in a child: with run.child(): ..."
-
-
-NAME_CHARS_MAX: Final = 64
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
-
-
-def name_for_models(name: str) -> str:
-    """A tool's name as the APIs of models take it: letters, digits, ``_`` and ``-``, and not too many."""
-    return _UNSAFE.sub("_", name)[:NAME_CHARS_MAX]
-
-
-# ---- budgets ------------------------------------------------------------------------------
-
-MONEY: Final = frozenset({"usd", "eur", "gbp", "chf", "jpy", "cny", "inr", "cad", "aud", "sek", "nok", "dkk", "pln"})
-_WHOSE: Final = {
-    "run": "for this task",
-    "agent": "for this agent",
-    "tenant": "for this customer",
-    "tool": "for this tool",
-    "ledger": "for everybody together",
-}
-_WHEN: Final = {"hour": " this hour", "day": " today", "month": " this month"}
-
-
-class OverBudget(Protocol):
-    """The facts of a refusal by a budget."""
-
-    tool: str
-    budget: Any
-    asked: Decimal
-    left: Decimal
-
-
-def amount_words(amount: Decimal, unit: str) -> str:
-    """An amount as a person or a model reads it: money has two places at least."""
-    whole, _, rest = f"{amount:f}".partition(".")
-    rest = rest.rstrip("0")
-    if unit.lower() in MONEY:
-        rest = rest.ljust(2, "0")
-    return f"{whole}.{rest}" if rest else whole
-
-
-def limit_words(limits: Iterable[tuple[Decimal, str, str, str | None]]) -> str:
-    """What a person is asked about a call that budgets hold; of each its cap, unit, ``per`` and ``every``."""
-    said = []
-    for cap, unit, per, every in limits:
-        of = "one call" if per == "call" else _WHOSE[per].removeprefix("for ") + _WHEN.get(every or "", "")
-        said.append(f"{amount_words(cap, unit)} {unit} for {of}")
-    return f"it would pass the limit of {' and of '.join(said)}"
-
-
-def over_budget(no: OverBudget) -> str:
-    """Why a budget refuses a call: what it needs, what is left of what, for whom."""
-    budget = no.budget
-    asked, left, cap = (amount_words(one, budget.unit) for one in (no.asked, no.left, Decimal(str(budget.cap))))
-    if budget.per == "call":
-        return f"{no.tool} needs {asked} {budget.unit} and one call may cost {cap}"
-    whose = _WHOSE[budget.per] + _WHEN.get(budget.every or "", "")
-    if budget.unit == "calls":
-        of = "" if budget.tool == "*" else f" of {budget.tool}"
-        return f"{no.tool} may not be called: {left} of {cap} calls{of} {'is' if left == '1' else 'are'} left {whose}"
-    return f"{no.tool} needs {asked} {budget.unit} and {left} of {cap} is left {whose}"
-
-
-def close_to(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
-    """The known name that was probably meant, if any."""
-    from difflib import get_close_matches  # only who has mistyped needs it
-
-    names = list(known)
-    same = [one for one in names if folded(one) == folded(name)]  # but for case, Unicode form or separators
-    return same[:1] or get_close_matches(name, names, n=1, cutoff=cutoff)
-
-
-_SEPARATORS: Final = re.compile(r"[\s._:/\-\u2010-\u2015]+")
-SLIP_CHARS_MIN: Final = 4
-"""Shorter names differ by a letter because they are different names."""
-TWO_SLIPS_CHARS_MIN: Final = 12
-NAME_COMPARED_MAX: Final = 128
-
-
-def folded(name: str) -> str:
-    """A name without what people get wrong about names: case, Unicode form, separators."""
-    return _SEPARATORS.sub("", normalize("NFKC", normalize("NFKC", name).casefold()))
-
-
-def is_slip(name: str, known: str) -> bool:
-    """Return whether a name is most likely a known one, mistyped: the same when folded, or a letter or two away.
-
-    Names that differ in a number only (``tool1``, ``tool2``) are different names.
-    """
-    a, b = folded(name), folded(known)
-    if a == b:
-        return True
-    if min(len(a), len(b)) < SLIP_CHARS_MIN or max(len(a), len(b)) > NAME_COMPARED_MAX:
-        return False
-    if re.sub(r"\d+", "", a) == re.sub(r"\d+", "", b):
-        return False
-    return _edits(a, b) <= (2 if min(len(a), len(b)) >= TWO_SLIPS_CHARS_MIN else 1)
-
-
-def _edits(a: str, b: str) -> int:
-    """How many letters must be added, removed, changed or swapped with their neighbour."""
-    before: list[int] = []
-    last = list(range(len(b) + 1))
-    for i, left in enumerate(a, 1):
-        row = [i]
-        for j, right in enumerate(b, 1):
-            cost = min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (left != right))
-            if i > 1 and j > 1 and left == b[j - 2] and a[i - 2] == right:
-                cost = min(cost, before[j - 2] + 1)
-            row.append(cost)
-        before, last = last, row
-    return last[-1]
-
-
-# ---- The branches of the tree of errors; its leaves, and the tree itself, are in ``errors``
+# ---- The root and its six branches
 
 
 class Error(Exception):
@@ -428,6 +127,21 @@ class ToolError(Error):
     default_hint = "look at the call with rt.report(run_id): it has the tool's own error"
 
 
+class RolledBack(Error):
+    """The run was taken back on request."""
+
+    default_hint = "look at error.report; open a new run to try again"
+
+    def __init__(self, message: str, *, report: Any, run_id: str) -> None:
+        super().__init__(message, run_id=run_id)
+        self.report = report
+
+    def for_model(self) -> str:
+        undone = sum(call.state == "compensated" for call in self.report.calls)
+        what = f"{undone} of {undone} calls undone"
+        return f"Everything was taken back: {what}. Tell the user; start again only if asked."
+
+
 class Waiting(Error):
     """Not an error, not yet; never rolls back."""
 
@@ -445,300 +159,7 @@ class LedgerError(Error):
         return "Not run: the record cannot be written now. Stop and tell the user."
 
 
-# ---- Errors about people's decisions. Import them from ``errors``
-
-
-class RuleRefused(Refused):
-    """A rule of the runtime says no."""
-
-    default_hint = "change the rule, or ask whoever wrote it"
-
-    def __init__(self, tool: str, *, why: str, run_id: str | None = None) -> None:
-        super().__init__(
-            f"a rule refuses {visible(tool)}: {visible(why or 'no reason given', prose=True)}", run_id=run_id
-        )
-        self.tool, self.why = tool, why
-
-    def for_model(self) -> str:
-        said = f": {shown(self.why)}" if self.why else ""
-        return f"Not run: a rule forbids {self.tool} with these arguments{said}. Do not look for another way; tell the user."
-
-
-class Rejected(Refused):
-    """A person said no."""
-
-    def __init__(
-        self, tool: str, *, by: str, reason: str, approval: Any = None, call: Any = None, run_id: str | None = None
-    ) -> None:
-        hint = f"ask for something else, or settle it with {visible(by)}; the same request is answered with the same no"
-        message = f"{visible(by)} rejected {visible(tool)}: {visible(reason, prose=True)}"
-        super().__init__(message, run_id=run_id, hint=hint)
-        self.tool, self.by, self.reason = tool, by, reason
-        self.approval, self.call = approval, call
-
-    def for_model(self) -> str:
-        return f"A person rejected {self.tool}: {self.reason}. Do not ask again with these arguments."
-
-
-WHY_VOID: Final[dict[str, str]] = {
-    "changed": "what was asked for has changed since",
-    "used": "it was used for its one call already",
-    "expired": "it ran out before it was used",
-    "other_run": "it is for a call of another run",
-    "other_tenant": "it is another tenant's",
-    "self": "whoever asked for it, or edited it, cannot say yes to it",
-    "role": "whoever decides has none of the roles that it needs",
-    "revived": "the ledger it stands in was put back to an earlier state",
-}
-"""Why an approval counts for nothing; the keys are stable."""
-
-
-class ApprovalVoid(Refused):
-    """An approval that counts for nothing: nothing was started by it. ``deciding``: it is told to who decides."""
-
-    def __init__(
-        self,
-        tool: str,
-        *,
-        why: str,
-        approval: Any = None,
-        call: Any = None,
-        diff: Mapping[str, tuple[Any, Any]] | None = None,
-        expired_at: datetime | None = None,
-        deciding: bool = False,
-        run_id: str | None = None,
-    ) -> None:
-        asked = (
-            not deciding and getattr(approval, "state", "") == "pending" and why in ("changed", "expired", "revived")
-        )
-        hint = "a new one was asked for" if asked else "ask for a new one, or look at it with rt.approval(id)"
-        words = WHY_VOID[why]
-        if deciding and why == "changed":
-            words = "the digest is not that of what is asked for"
-            hint = "look at it again with rt.approval(id), and decide about the digest that it shows"
-            if getattr(approval, "state", "") == "cancelled":
-                words = "the request was withdrawn or replaced, or its run has ended or gone back"
-                hint = "rt.approvals() lists what waits, rt.report(run_id) says how the run ended"
-        super().__init__(f"the approval of {visible(tool)} is void: {words}", hint=hint, run_id=run_id)
-        self.tool, self.why, self.approval, self.call = tool, why, approval, call
-        self.diff, self.expired_at, self.asked, self.deciding = dict(diff or {}), expired_at, asked, deciding
-
-    def for_model(self) -> str:
-        if self.why == "changed" and self.diff:
-            was = ", ".join(f"{name}={shown(one)}" for name, (one, _) in self.diff.items())
-            now = ", ".join(f"{name}={shown(one)}" for name, (_, one) in self.diff.items())
-            what = f"the approval was for {was}, you asked for {now}"
-        elif self.why == "expired" and self.expired_at is not None:
-            what = f"the approval ran out at {self.expired_at:%Y-%m-%d %H:%M} UTC"
-        else:
-            what = f"the approval of {self.tool} does not count ({WHY_VOID[self.why]})"
-        new = "for the new arguments " if self.why == "changed" and self.diff else ""
-        then = f"Approval {new}was requested; do not call it again." if self.asked else "Stop and tell the user."
-        return f"Not run: {what}. {then}"
-
-
-class Held(Waiting):
-    """The call waits for a decision; the run cannot commit over it."""
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        call: Any,
-        reason: str,
-        twin: Any = None,
-        approval: Any = None,
-        may_repeat: bool = False,
-        run_id: str | None = None,
-    ) -> None:
-        verb = "rt.decide(call.id, ...)" if approval is None else f"rt.approve({approval.id!r}, digest=..., by=...)"
-        super().__init__(message, run_id=run_id, hint=f"decide with {verb}, then open the run again")
-        self.call, self.reason, self.twin, self.approval = call, reason, twin, approval
-        self.may_repeat = may_repeat
-
-    def for_model(self) -> str:
-        tool = getattr(self.call, "tool", "the call")
-        if self.reason == "duplicate" and self.twin is not None:
-            is_lost = self.twin.result is None and bool(getattr(self.twin, "loss", None))
-            use = "it was done, and its result is not kept" if is_lost else f"use its result: {shown(self.twin.result)}"
-            other = 'call again with "again_because"' if self.may_repeat else "go on with other work: a person decides"
-            return (
-                f"Not run: this looks like the {tool} from before the restart, {shown(dict(self.twin.args))}. "
-                f"If it is the same, {use}. "
-                f"If it is another one, {other}."
-            )
-        if self.reason == "budget" and self.approval is not None:
-            return f"Not run yet: {self.approval.rule}; a person was asked. Go on with other work, or stop."
-        needs = "decision" if self.approval is None else f"approval ({self.approval.id})"
-        return (
-            f"Not run yet: {tool} needs a person's {needs}. "
-            "Do not call it again or look for another way; go on with other work, or stop."
-        )
-
-
-def only_waits(error: BaseException) -> bool:
-    """Whether a run that it comes out of waits: for what a ``Waiting`` says, or for a person who was asked anew."""
-    return is_a(error, Waiting) or (is_a(error, ApprovalVoid) and error.asked)
-
-
-class LedgerBehind(LedgerError):
-    """The ledger is older than what was done with it: it was restored, and starts nothing until a person looked."""
-
-    default_hint = "compare it with the world, then rt.reconcile_restore(by=..., why=...)"
-
-    def __init__(self, message: str, *, known: int, found: int, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.known, self.found = known, found
-
-
-# ---- Errors about bundles: records of runs, taken out of one ledger and loaded into another. Import them
-
-
-class BadBundle(UsageError):
-    """It is no bundle, or one that this amends cannot read; nothing was loaded."""
-
-    default_hint = "export it again, with amends audit export"
-
-    def __init__(self, problem: str, *, hint: str | None = None) -> None:
-        super().__init__(f"this is no bundle that can be read: {problem}", hint=hint)
-        self.problem = problem
-
-
-class RunTaken(UsageError):
-    """A bundle has a run whose id is another run's here; nothing was loaded."""
-
-    default_hint = "load it into a ledger of its own"
-
-    def __init__(self, message: str, *, run_id: str) -> None:
-        super().__init__(message, run_id=run_id)
-
-
-class RunIsRecord(UsageError):
-    """The run was loaded from another ledger: it can be read and replayed, and nothing else."""
-
-    default_hint = "go on with it in the ledger that it came from"
-
-    def __init__(self, run_id: str, *, origin: str) -> None:
-        super().__init__(
-            f"run {run_id} was loaded from the ledger {origin}: it is a record, and nothing of it was changed",
-            run_id=run_id,
-        )
-        self.origin = origin
-
-
-# ---- Errors about forks. Import them from ``errors``
-
-
-class CannotFork(Refused):
-    """A run that cannot be forked where that was asked for; nothing was made."""
-
-    default_hint = "choose another call to fork at: rt.report(run_id) lists them"
-
-    def __init__(
-        self, message: str, *, calls: Sequence[Any] = (), why: str, run_id: str | None = None, hint: str | None = None
-    ) -> None:
-        super().__init__(message, run_id=run_id, hint=hint)
-        self.calls = list(calls)
-        self.why = why
-
-
-# ---- Errors about telling people, and about the links by which they decide. Import them from ``errors``
-
-
-class LinkVoid(Refused):
-    """A link decides nothing: it is forged, it ran out, or it was made for somebody else (``why``)."""
-
-    default_hint = "decide it with rt.approve or rt.reject, or have a new link made"
-
-    def __init__(self, message: str, *, why: str) -> None:
-        super().__init__(message)
-        self.why = why
-
-
-class NotDelivered(ToolError):
-    """A notice could not be sent; ``passing``: asking again soon may help."""
-
-    default_hint = "it is sent again from the ledger; look at who receives it"
-
-    def __init__(self, message: str, *, status: int = 0, passing: bool = True) -> None:
-        super().__init__(message)
-        self.status, self.passing = status, passing
-
-
-# ---- The errors of replays; ``errors`` has them with all others
-
-
-class Diverged(UsageError):
-    """A replay asked for something else than the record has there; nothing was started."""
-
-    default_hint = "make the code ask as it did then, or record a new run; rt.fork goes on live from before it"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        how: str,
-        tool: str,
-        call: Any = None,
-        given: Mapping[str, Any] | None = None,
-        diff: Mapping[str, tuple[Any, Any]] | None = None,
-        run_id: str | None = None,
-        hint: str | None = None,
-    ) -> None:
-        super().__init__(message, run_id=run_id, hint=hint)
-        self.how, self.tool, self.call = how, tool, call
-        self.given, self.diff = dict(given or {}), dict(diff or {})
-
-
-class ReplayDenied(UsageError):
-    """Code inside a replay reached around its run: for the network, another process, or the ledger. It was refused."""
-
-    default_hint = "do it in the body of a tool, which no replay starts, and use what the tool gives back"
-
-    def __init__(self, message: str, *, what: str, run_id: str | None = None) -> None:
-        super().__init__(message, run_id=run_id)
-        self.what = what
-
-
-# ---- The errors of budgets and costs; ``errors`` has them with all others
-
-
-class BadCost(UsageError):
-    """What ``cost=`` says of this call is no cost, or its function raised; the call was not started."""
-
-    default_hint = "let cost= give a number, a Cost, or a table of units and numbers for every call"
-
-    def __init__(self, tool: str, *, why: str, run_id: str | None = None) -> None:
-        super().__init__(f"{tool} was not started: its cost= says nothing that can be reserved ({why})", run_id=run_id)
-        self.tool, self.why = tool, why
-
-
-class BudgetExceeded(Refused):
-    """The call would have passed a budget; nothing was started and nothing spent."""
-
-    def __init__(
-        self,
-        tool: str,
-        *,
-        budget: Any,
-        spent: Decimal,
-        reserved: Decimal,
-        asked: Decimal,
-        left: Decimal,
-        period: str | None = None,
-        run_id: str | None = None,
-    ) -> None:
-        self.tool, self.budget, self.period = tool, budget, period
-        self.spent, self.reserved, self.asked, self.left = spent, reserved, asked, left
-        super().__init__(over_budget(self), run_id=run_id, hint="rt.budgets() shows what is spent and reserved of each")
-
-    def for_model(self) -> str:
-        return (
-            f"Not run: {self}. {'Stop' if self.budget.unit == 'calls' else 'Ask for less, or stop'} and tell the user."
-        )
-
-
-# ---- UsageError ---------------------------------------------------------------------------
+# ---- UsageError: the program is wrong, and nothing was started
 
 
 class BadDeclaration(UsageError):
@@ -860,13 +281,87 @@ class CannotJoin(_OfTool):
     default_hint = "call the tool without connection=, or give the runtime the database that the connection belongs to"
 
 
+class BadCost(UsageError):
+    """What ``cost=`` says of this call is no cost, or its function raised; the call was not started."""
+
+    default_hint = "let cost= give a number, a Cost, or a table of units and numbers for every call"
+
+    def __init__(self, tool: str, *, why: str, run_id: str | None = None) -> None:
+        super().__init__(f"{tool} was not started: its cost= says nothing that can be reserved ({why})", run_id=run_id)
+        self.tool, self.why = tool, why
+
+
 class TransactionOpen(UsageError):
     """A call rides in the caller's transaction, which is still open: what was asked for would wait for its caller."""
 
     default_hint = "commit or roll back the transaction first; a call that belongs to it gets connection= as well"
 
 
-# ---- Refused ------------------------------------------------------------------------------
+class BadBundle(UsageError):
+    """It is no bundle, or one that this amends cannot read; nothing was loaded."""
+
+    default_hint = "export it again, with amends audit export"
+
+    def __init__(self, problem: str, *, hint: str | None = None) -> None:
+        super().__init__(f"this is no bundle that can be read: {problem}", hint=hint)
+        self.problem = problem
+
+
+class RunTaken(UsageError):
+    """A bundle has a run whose id is another run's here; nothing was loaded."""
+
+    default_hint = "load it into a ledger of its own"
+
+    def __init__(self, message: str, *, run_id: str) -> None:
+        super().__init__(message, run_id=run_id)
+
+
+class RunIsRecord(UsageError):
+    """The run was loaded from another ledger: it can be read and replayed, and nothing else."""
+
+    default_hint = "go on with it in the ledger that it came from"
+
+    def __init__(self, run_id: str, *, origin: str) -> None:
+        super().__init__(
+            f"run {run_id} was loaded from the ledger {origin}: it is a record, and nothing of it was changed",
+            run_id=run_id,
+        )
+        self.origin = origin
+
+
+class Diverged(UsageError):
+    """A replay asked for something else than the record has there; nothing was started."""
+
+    default_hint = "make the code ask as it did then, or record a new run; rt.fork goes on live from before it"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        how: str,
+        tool: str,
+        call: Any = None,
+        given: Mapping[str, Any] | None = None,
+        diff: Mapping[str, tuple[Any, Any]] | None = None,
+        run_id: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, run_id=run_id, hint=hint)
+        self.how, self.tool, self.call = how, tool, call
+        self.given, self.diff = dict(given or {}), dict(diff or {})
+
+
+class ReplayDenied(UsageError):
+    """Code inside a replay reached around its run: for the network, another process, or the ledger. It was refused."""
+
+    default_hint = "do it in the body of a tool, which no replay starts, and use what the tool gives back"
+
+    def __init__(self, message: str, *, what: str, run_id: str | None = None) -> None:
+        super().__init__(message, run_id=run_id)
+        self.what = what
+
+
+# ---- Refused: amends said no, nothing was started, and a model can act on it
 
 
 class UnknownTool(Refused):
@@ -997,6 +492,120 @@ class Deadlocked(Refused):
         )
 
 
+class BudgetExceeded(Refused):
+    """The call would have passed a budget; nothing was started and nothing spent."""
+
+    def __init__(
+        self,
+        tool: str,
+        *,
+        budget: Any,
+        spent: Decimal,
+        reserved: Decimal,
+        asked: Decimal,
+        left: Decimal,
+        period: str | None = None,
+        run_id: str | None = None,
+    ) -> None:
+        self.tool, self.budget, self.period = tool, budget, period
+        self.spent, self.reserved, self.asked, self.left = spent, reserved, asked, left
+        super().__init__(over_budget(self), run_id=run_id, hint="rt.budgets() shows what is spent and reserved of each")
+
+    def for_model(self) -> str:
+        return (
+            f"Not run: {self}. {'Stop' if self.budget.unit == 'calls' else 'Ask for less, or stop'} and tell the user."
+        )
+
+
+class RuleRefused(Refused):
+    """A rule of the runtime says no."""
+
+    default_hint = "change the rule, or ask whoever wrote it"
+
+    def __init__(self, tool: str, *, why: str, run_id: str | None = None) -> None:
+        super().__init__(
+            f"a rule refuses {visible(tool)}: {visible(why or 'no reason given', prose=True)}", run_id=run_id
+        )
+        self.tool, self.why = tool, why
+
+    def for_model(self) -> str:
+        said = f": {shown(self.why)}" if self.why else ""
+        return f"Not run: a rule forbids {self.tool} with these arguments{said}. Do not look for another way; tell the user."
+
+
+class Rejected(Refused):
+    """A person said no."""
+
+    def __init__(
+        self, tool: str, *, by: str, reason: str, approval: Any = None, call: Any = None, run_id: str | None = None
+    ) -> None:
+        hint = f"ask for something else, or settle it with {visible(by)}; the same request is answered with the same no"
+        message = f"{visible(by)} rejected {visible(tool)}: {visible(reason, prose=True)}"
+        super().__init__(message, run_id=run_id, hint=hint)
+        self.tool, self.by, self.reason = tool, by, reason
+        self.approval, self.call = approval, call
+
+    def for_model(self) -> str:
+        return f"A person rejected {self.tool}: {self.reason}. Do not ask again with these arguments."
+
+
+WHY_VOID: Final[dict[str, str]] = {
+    "changed": "what was asked for has changed since",
+    "used": "it was used for its one call already",
+    "expired": "it ran out before it was used",
+    "other_run": "it is for a call of another run",
+    "other_tenant": "it is another tenant's",
+    "self": "whoever asked for it, or edited it, cannot say yes to it",
+    "role": "whoever decides has none of the roles that it needs",
+    "revived": "the ledger it stands in was put back to an earlier state",
+}
+"""Why an approval counts for nothing; the keys are stable."""
+
+
+class ApprovalVoid(Refused):
+    """An approval that counts for nothing: nothing was started by it. ``deciding``: it is told to who decides."""
+
+    def __init__(
+        self,
+        tool: str,
+        *,
+        why: str,
+        approval: Any = None,
+        call: Any = None,
+        diff: Mapping[str, tuple[Any, Any]] | None = None,
+        expired_at: datetime | None = None,
+        deciding: bool = False,
+        run_id: str | None = None,
+    ) -> None:
+        asked = (
+            not deciding and getattr(approval, "state", "") == "pending" and why in ("changed", "expired", "revived")
+        )
+        hint = "a new one was asked for" if asked else "ask for a new one, or look at it with rt.approval(id)"
+        words = WHY_VOID[why]
+        if deciding and why == "changed":
+            words = "the digest is not that of what is asked for"
+            hint = "look at it again with rt.approval(id), and decide about the digest that it shows"
+            if getattr(approval, "state", "") == "cancelled":
+                words = "the request was withdrawn or replaced, or its run has ended or gone back"
+                hint = "rt.approvals() lists what waits, rt.report(run_id) says how the run ended"
+        super().__init__(f"the approval of {visible(tool)} is void: {words}", hint=hint, run_id=run_id)
+        self.tool, self.why, self.approval, self.call = tool, why, approval, call
+        self.diff, self.expired_at, self.asked, self.deciding = dict(diff or {}), expired_at, asked, deciding
+
+    def for_model(self) -> str:
+        if self.why == "changed" and self.diff:
+            was = ", ".join(f"{name}={shown(one)}" for name, (one, _) in self.diff.items())
+            now = ", ".join(f"{name}={shown(one)}" for name, (_, one) in self.diff.items())
+            what = f"the approval was for {was}, you asked for {now}"
+        elif self.why == "expired" and self.expired_at is not None:
+            what = f"the approval ran out at {self.expired_at:%Y-%m-%d %H:%M} UTC"
+        else:
+            what = f"the approval of {self.tool} does not count ({WHY_VOID[self.why]})"
+        new = "for the new arguments " if self.why == "changed" and self.diff else ""
+        then = f"Approval {new}was requested; do not call it again." if self.asked else "Stop and tell the user."
+        return f"Not run: {what}. {then}"
+
+
 class ResultLost(Refused):
     """It was done, and nobody has what it gave back: that could not be kept, or was never told. It is not done again."""
 
@@ -1041,7 +650,30 @@ class StalePlan(Refused):
         self.plan, self.now = plan, now
 
 
-# ---- ToolError ----------------------------------------------------------------------------
+class CannotFork(Refused):
+    """A run that cannot be forked where that was asked for; nothing was made."""
+
+    default_hint = "choose another call to fork at: rt.report(run_id) lists them"
+
+    def __init__(
+        self, message: str, *, calls: Sequence[Any] = (), why: str, run_id: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, run_id=run_id, hint=hint)
+        self.calls = list(calls)
+        self.why = why
+
+
+class LinkVoid(Refused):
+    """A link decides nothing: it is forged, it ran out, or it was made for somebody else (``why``)."""
+
+    default_hint = "decide it with rt.approve or rt.reject, or have a new link made"
+
+    def __init__(self, message: str, *, why: str) -> None:
+        super().__init__(message)
+        self.why = why
+
+
+# ---- ToolError: a tool failed, or nobody knows whether it did
 
 
 class ToolFailed(ToolError):
@@ -1101,22 +733,56 @@ class RunBlocked(ToolError):
         return "The task cannot go on by itself. A person was told. Stop and tell the user."
 
 
-class RolledBack(Error):
-    """The run was taken back on request."""
+class NotDelivered(ToolError):
+    """A notice could not be sent; ``passing``: asking again soon may help."""
 
-    default_hint = "look at error.report; open a new run to try again"
+    default_hint = "it is sent again from the ledger; look at who receives it"
 
-    def __init__(self, message: str, *, report: Any, run_id: str) -> None:
-        super().__init__(message, run_id=run_id)
-        self.report = report
+    def __init__(self, message: str, *, status: int = 0, passing: bool = True) -> None:
+        super().__init__(message)
+        self.status, self.passing = status, passing
+
+
+# ---- Waiting: not an error, not yet
+
+
+class Held(Waiting):
+    """The call waits for a decision; the run cannot commit over it."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        call: Any,
+        reason: str,
+        twin: Any = None,
+        approval: Any = None,
+        may_repeat: bool = False,
+        run_id: str | None = None,
+    ) -> None:
+        verb = "rt.decide(call.id, ...)" if approval is None else f"rt.approve({approval.id!r}, digest=..., by=...)"
+        super().__init__(message, run_id=run_id, hint=f"decide with {verb}, then open the run again")
+        self.call, self.reason, self.twin, self.approval = call, reason, twin, approval
+        self.may_repeat = may_repeat
 
     def for_model(self) -> str:
-        undone = sum(call.state == "compensated" for call in self.report.calls)
-        what = f"{undone} of {undone} calls undone"
-        return f"Everything was taken back: {what}. Tell the user; start again only if asked."
-
-
-# ---- Waiting ------------------------------------------------------------------------------
+        tool = getattr(self.call, "tool", "the call")
+        if self.reason == "duplicate" and self.twin is not None:
+            is_lost = self.twin.result is None and bool(getattr(self.twin, "loss", None))
+            use = "it was done, and its result is not kept" if is_lost else f"use its result: {shown(self.twin.result)}"
+            other = 'call again with "again_because"' if self.may_repeat else "go on with other work: a person decides"
+            return (
+                f"Not run: this looks like the {tool} from before the restart, {shown(dict(self.twin.args))}. "
+                f"If it is the same, {use}. "
+                f"If it is another one, {other}."
+            )
+        if self.reason == "budget" and self.approval is not None:
+            return f"Not run yet: {self.approval.rule}; a person was asked. Go on with other work, or stop."
+        needs = "decision" if self.approval is None else f"approval ({self.approval.id})"
+        return (
+            f"Not run yet: {tool} needs a person's {needs}. "
+            "Do not call it again or look for another way; go on with other work, or stop."
+        )
 
 
 class Busy(Waiting):
@@ -1130,7 +796,12 @@ class Busy(Waiting):
         return f"The same call is running. Its result is not there yet; ask again in {max(1, round(self.retry_after))} seconds."
 
 
-# ---- LedgerError --------------------------------------------------------------------------
+def only_waits(error: BaseException) -> bool:
+    """Whether a run that it comes out of waits: for what a ``Waiting`` says, or for a person who was asked anew."""
+    return is_a(error, Waiting) or (is_a(error, ApprovalVoid) and error.asked)
+
+
+# ---- LedgerError: the record could not be kept
 
 
 class LedgerUnavailable(LedgerError):
@@ -1167,6 +838,16 @@ class LedgerSealed(LedgerError):
     )
 
 
+class LedgerBehind(LedgerError):
+    """The ledger is older than what was done with it: it was restored, and starts nothing until a person looked."""
+
+    default_hint = "compare it with the world, then rt.reconcile_restore(by=..., why=...)"
+
+    def __init__(self, message: str, *, known: int, found: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.known, self.found = known, found
+
+
 class LeaseLost(LedgerError):
     """This process no longer owns the run; what it did after is kept as evidence."""
 
@@ -1191,3 +872,311 @@ class LedgerTampered(LedgerError):
     def __init__(self, message: str, *, run_id: str | None = None, event: int = 0, how: str = "") -> None:
         super().__init__(message, run_id=run_id)
         self.event, self.how = event, how
+
+
+# ---- Reading exceptions that are not ours
+
+ERROR_CHARS_MAX: Final = 100_000
+"""No more of an error's own text is ever looked at."""
+NO_WORDS: Final = "(its message could not be read)"
+CUT: Final = " [... the rest is not kept]"
+"""Ends a text that was cut for the ledger: nobody takes a part for the whole."""
+
+
+def clean(text: object) -> str:
+    """Return a text that every ledger, log and terminal can take: no lone surrogate, no NUL."""
+    if not issubclass(type(text), str):
+        return _read(text)
+    exact = str.__str__(text)  # a subclass may do anything with its own text
+    if exact.isascii() and "\0" not in exact:
+        return exact
+    return exact.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+
+
+def words_of(error: BaseException) -> str:
+    """Return what an exception says, whatever its class does when it is asked: never raises, and has a limit."""
+    return _read(error)
+
+
+def _read(value: object) -> str:
+    try:
+        text = str.__getitem__(str(value), slice(0, ERROR_CHARS_MAX))
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException:
+        return NO_WORDS
+    return clean(text)
+
+
+def cut(text: str, chars_max: int) -> str:
+    """Return the text, or as much of it as fits with a mark that there was more."""
+    return text if len(text) <= chars_max else text[: chars_max - len(CUT)] + CUT
+
+
+def class_name(cls: type) -> str:
+    """Return ``module.Class``, past any metaclass that says something else or raises."""
+    try:
+        module = type.__dict__["__module__"].__get__(cls)
+    except Exception:
+        module = ""
+    name = type.__dict__["__qualname__"].__get__(cls)
+    return clean(f"{module}.{name}") if module and isinstance(module, str) else clean(name)
+
+
+def type_name(error: BaseException) -> str:
+    """Return the short name of an exception's class, past its metaclass."""
+    return clean(type.__dict__["__name__"].__get__(type(error)))
+
+
+def described(error: BaseException) -> str:
+    """Return the class and the words of an exception in one line."""
+    return f"{type_name(error)}: {words_of(error)}"
+
+
+def note_on(error: BaseException, note: str) -> None:
+    """Add a note to an exception; one that takes none (a frozen dataclass, a strange ``__notes__``) goes without."""
+    try:
+        error.add_note(note)
+    except Exception:
+        _log.info("%s", note)
+
+
+def log_error(log: logging.Logger, level: int, words: str, error: BaseException) -> None:
+    """Log an exception with its traceback, or with less where it cannot be shown."""
+    try:
+        log.log(level, "%s", words, exc_info=error)
+    except Exception:
+        log.log(level, "%s (%s)", words, described(error))
+
+
+def is_a(error: object, *kinds: type[T]) -> TypeGuard[T]:
+    """Return whether this is an instance of one of these classes by its real class, whatever it says of itself."""
+    return issubclass(type(error), kinds)
+
+
+# ---- Values as a person or a model reads them
+
+SHOWN_CHARS_MAX: Final = 200
+"""No value is shown to a model longer than this."""
+
+
+def shown(value: object) -> str:
+    """A value as a model sees it: JSON where possible, cut at a limit."""
+    try:
+        text = (
+            value
+            if isinstance(value, str)
+            else json.dumps(value, ensure_ascii=False, default=_named, separators=(",", ":"))
+        )
+    except (TypeError, ValueError):
+        text = _read(value)
+    return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
+
+
+def _named(value: object) -> str:
+    """An object with the name of its class: what pydantic writes for a model has none."""
+    try:
+        return repr(value) if hasattr(type(value), "model_fields") else _read(value)
+    except Exception:  # a user's repr()
+        return NO_WORDS
+
+
+def plain(value: object) -> Any:
+    """A fact as plain JSON data."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, Mapping):
+        return plain_mapping(value, plain)
+    if isinstance(value, Iterable):
+        return [plain(v) for v in value]
+    to_dict = getattr(value, "to_dict", None)
+    return to_dict() if callable(to_dict) else str(value)
+
+
+def plain_mapping(value: Mapping[Any, Any], plain: Callable[[Any], Any]) -> dict[str, Any]:
+    """A mapping as a JSON object; where a key is no text, as ``{"$map": [[key, value], ..]}``: 1 and "1" stay apart."""
+    if all(isinstance(key, str) for key in value):
+        return {str(key): plain(one) for key, one in value.items()}
+    return {"$map": [[plain(key), plain(one)] for key, one in value.items()]}
+
+
+def listed(names: Sequence[str]) -> str:
+    """One name, or several with "and"."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+NAME_CHARS_MAX: Final = 64
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def name_for_models(name: str) -> str:
+    """A tool's name as the APIs of models take it: letters, digits, ``_`` and ``-``, and not too many."""
+    return _UNSAFE.sub("_", name)[:NAME_CHARS_MAX]
+
+
+# ---- Phrases about the ordering law
+
+
+class OrderViolation(Protocol):
+    """The facts of a refusal by the ordering law."""
+
+    tool: str
+    law: str
+    pivot: str | None
+    missing: tuple[str, ...]
+    unsettled: tuple[str, ...]
+    allowed: tuple[str, ...]
+
+
+def out_of_order(no: OrderViolation) -> str:
+    """Why the ordering law refuses a call, and what to call instead."""
+    match no.law:
+        case "pivot_early" if no.missing:
+            first = no.missing[0]
+            return (
+                f"{no.tool} cannot be undone, so it comes last, and {listed(no.missing)} "
+                f"{'has' if len(no.missing) == 1 else 'have'} not been done. "
+                f"Call {first if len(no.missing) == 1 else 'them'} first, then {no.tool} again with the same arguments."
+            )
+        case "pivot_early":
+            return (
+                f"{no.tool} cannot be undone, so it comes last, and {listed(no.unsettled)} "
+                f"{'has' if len(no.unsettled) == 1 else 'have'} no result yet. "
+                f"Wait for {'it' if len(no.unsettled) == 1 else 'them'}, then call {no.tool} again with the same arguments."
+            )
+        case "pivot_twice":
+            return (
+                f"this task has already made its one irreversible call ({no.pivot}). "
+                "Do not call it again; if a second one is needed, tell the user that it is a new task."
+            )
+        case "pivot_in_flight":
+            return (
+                f"{no.pivot} cannot be undone and has no result yet, so only reads may start. "
+                f"Wait for it, then call {no.tool} again with the same arguments."
+            )
+        case _:
+            return (
+                f"{no.pivot} has happened and cannot be undone, so nothing that might have to be undone may start. "
+                f"You may still call: {', '.join(no.allowed) or 'nothing'}."
+            )
+
+
+def what_to_call(no: OrderViolation) -> str:
+    """What a program does about a call that the ordering law refused."""
+    match no.law:
+        case "pivot_early" if no.missing:
+            return f"call {listed(no.missing)} first, then {no.tool} again"
+        case "pivot_early":
+            return f"wait until {listed(no.unsettled)} is settled (rt.report shows why it is not), then call {no.tool} again"
+        case "pivot_in_flight":
+            return (
+                f"wait until {no.pivot or 'the pivot'} is settled, then call {no.tool} again; reads may start meanwhile"
+            )
+        case _:
+            return f"do {no.tool} in a run of its own, or in a child: with run.child(): ..."
+
+
+# ---- Phrases about budgets
+
+MONEY: Final = frozenset({"usd", "eur", "gbp", "chf", "jpy", "cny", "inr", "cad", "aud", "sek", "nok", "dkk", "pln"})
+_WHOSE: Final = {
+    "run": "for this task",
+    "agent": "for this agent",
+    "tenant": "for this customer",
+    "tool": "for this tool",
+    "ledger": "for everybody together",
+}
+_WHEN: Final = {"hour": " this hour", "day": " today", "month": " this month"}
+
+
+class OverBudget(Protocol):
+    """The facts of a refusal by a budget."""
+
+    tool: str
+    budget: Any
+    asked: Decimal
+    left: Decimal
+
+
+def amount_words(amount: Decimal, unit: str) -> str:
+    """An amount as a person or a model reads it: money has two places at least."""
+    whole, _, rest = f"{amount:f}".partition(".")
+    rest = rest.rstrip("0")
+    if unit.lower() in MONEY:
+        rest = rest.ljust(2, "0")
+    return f"{whole}.{rest}" if rest else whole
+
+
+def limit_words(limits: Iterable[tuple[Decimal, str, str, str | None]]) -> str:
+    """What a person is asked about a call that budgets hold; of each its cap, unit, ``per`` and ``every``."""
+    said = []
+    for cap, unit, per, every in limits:
+        of = "one call" if per == "call" else _WHOSE[per].removeprefix("for ") + _WHEN.get(every or "", "")
+        said.append(f"{amount_words(cap, unit)} {unit} for {of}")
+    return f"it would pass the limit of {' and of '.join(said)}"
+
+
+def over_budget(no: OverBudget) -> str:
+    """Why a budget refuses a call: what it needs, what is left of what, for whom."""
+    budget = no.budget
+    asked, left, cap = (amount_words(one, budget.unit) for one in (no.asked, no.left, Decimal(str(budget.cap))))
+    if budget.per == "call":
+        return f"{no.tool} needs {asked} {budget.unit} and one call may cost {cap}"
+    whose = _WHOSE[budget.per] + _WHEN.get(budget.every or "", "")
+    if budget.unit == "calls":
+        of = "" if budget.tool == "*" else f" of {budget.tool}"
+        return f"{no.tool} may not be called: {left} of {cap} calls{of} {'is' if left == '1' else 'are'} left {whose}"
+    return f"{no.tool} needs {asked} {budget.unit} and {left} of {cap} is left {whose}"
+
+
+# ---- Names that were mistyped
+
+_SEPARATORS: Final = re.compile(r"[\s._:/\-\u2010-\u2015]+")
+SLIP_CHARS_MIN: Final = 4
+"""Shorter names differ by a letter because they are different names."""
+TWO_SLIPS_CHARS_MIN: Final = 12
+NAME_COMPARED_MAX: Final = 128
+
+
+def close_to(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
+    """The known name that was probably meant, if any."""
+    from difflib import get_close_matches  # only who has mistyped needs it
+
+    names = list(known)
+    same = [one for one in names if folded(one) == folded(name)]  # but for case, Unicode form or separators
+    return same[:1] or get_close_matches(name, names, n=1, cutoff=cutoff)
+
+
+def folded(name: str) -> str:
+    """A name without what people get wrong about names: case, Unicode form, separators."""
+    return _SEPARATORS.sub("", normalize("NFKC", normalize("NFKC", name).casefold()))
+
+
+def is_slip(name: str, known: str) -> bool:
+    """Return whether a name is most likely a known one, mistyped: the same when folded, or a letter or two away.
+
+    Names that differ in a number only (``tool1``, ``tool2``) are different names.
+    """
+    a, b = folded(name), folded(known)
+    if a == b:
+        return True
+    if min(len(a), len(b)) < SLIP_CHARS_MIN or max(len(a), len(b)) > NAME_COMPARED_MAX:
+        return False
+    if re.sub(r"\d+", "", a) == re.sub(r"\d+", "", b):
+        return False
+    return _edits(a, b) <= (2 if min(len(a), len(b)) >= TWO_SLIPS_CHARS_MIN else 1)
+
+
+def _edits(a: str, b: str) -> int:
+    """How many letters must be added, removed, changed or swapped with their neighbour."""
+    before: list[int] = []
+    last = list(range(len(b) + 1))
+    for i, left in enumerate(a, 1):
+        row = [i]
+        for j, right in enumerate(b, 1):
+            cost = min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (left != right))
+            if i > 1 and j > 1 and left == b[j - 2] and a[i - 2] == right:
+                cost = min(cost, before[j - 2] + 1)
+            row.append(cost)
+        before, last = last, row
+    return last[-1]
