@@ -1,4 +1,4 @@
-"""Every error amends raises; blame is in the branch.
+"""Every error that amends raises. The branch says who has to act.
 
 Error                            .code .hint .run_id .for_model() .to_dict()
   UsageError                     fix your code; nothing was started
@@ -35,6 +35,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     ResultLost                   .what .why .call
       ResultGone                 .gone_at
     StalePlan                    .plan .now
+    CannotFork                   .calls .why
     LinkVoid                     .why
   ToolError                      a tool failed
     ToolFailed                   .call .type_name .message
@@ -56,7 +57,8 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     TransitionRefused            .frm .to
     LedgerTampered               .event .how
 
-A tool's own exception comes out of a direct call as itself. Data lives in attributes; never match prose.
+A direct call of a tool raises the tool's own exception unchanged. Facts are in attributes; never match the prose.
+The phrases of the messages, and the helpers that read foreign exceptions safely, are at the end of the file.
 """
 
 from __future__ import annotations
@@ -80,13 +82,15 @@ T = TypeVar("T")
 
 
 class Error(Exception):
-    """Base of all errors of amends: facts as attributes, ``hint`` says what to do."""
+    """Base of all errors of amends: attributes hold the facts, ``hint`` says what to do."""
 
     default_hint = "look at the run with rt.report(run_id), and at its record with rt.events(run_id)"
-    """What to do, where whoever raises it knows nothing better; never empty."""
+    """What to do, unless the code that raises the error knows better; never empty."""
+    model_text = "Not run: {0}"
+    """What a model is told; ``{0}`` is the message, ``{0.tool}`` an attribute."""
 
     def __init__(self, message: str, *, hint: str | None = None, run_id: str | None = None) -> None:
-        # Names and reasons in a message come from models and the world; what a person reads of them is one line.
+        # Names and reasons in a message come from models and from the world: show each of them on one line.
         super().__init__(printable(message))
         self.hint = printable(hint or self.default_hint)
         self.run_id = run_id
@@ -97,38 +101,45 @@ class Error(Exception):
         return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
 
     def for_model(self) -> str:
-        """What a model is told: what was not done, why, what to do."""
-        return f"Not run: {self}"
+        """Return what a model is told: what was not done, why, and what to do."""
+        return self.model_text.format(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The error as plain JSON data."""
+        """Return the error as plain JSON data."""
         facts = {name: plain(value) for name, value in vars(self).items() if value is not None}
         return {"code": self.code, "message": str(self), **facts}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not the default, which calls the class with the message alone: most classes need their facts as well.
+        return _restored, (type(self), self.args), dict(vars(self))
+
+
+def _restored(cls: type[Error], args: tuple[Any, ...]) -> Error:
+    """Make an unpickled or copied error, whose attributes are set afterwards."""
+    return cls.__new__(cls, *args)
 
 
 class UsageError(Error):
     """Your code is wrong; nothing was started."""
 
     default_hint = "correct the code that made this call, as the message says; nothing was started"
-
-    def for_model(self) -> str:
-        return f"Not run: the program around you has a fault ({type(self).__name__}). Stop and tell the user."
+    model_text = "Not run: the program around you has a fault ({0.__class__.__name__}). Stop and tell the user."
 
 
 class Refused(Error):
-    """amends said no, nothing was started, and a model can act on it."""
+    """The call was refused, nothing was started, and a model can act on it."""
 
     default_hint = "nothing was started; do what the message says, or something else"
 
 
 class ToolError(Error):
-    """A tool failed."""
+    """A tool failed, or may have failed."""
 
     default_hint = "look at the call with rt.report(run_id): it has the tool's own error"
 
 
 class RolledBack(Error):
-    """The run was taken back on request."""
+    """The run was rolled back on request."""
 
     default_hint = "look at error.report; open a new run to try again"
 
@@ -143,34 +154,31 @@ class RolledBack(Error):
 
 
 class Waiting(Error):
-    """Not an error, not yet; never rolls back."""
+    """Not an error, or not yet; never rolls back."""
 
-    default_hint = "nothing is wrong; ask again later, or open the run again once it was decided"
+    default_hint = "nothing is wrong; ask again later, or open the run again once it is decided"
 
 
 class LedgerError(Error):
     """The record could not be kept."""
 
     default_hint = (
-        "check that the ledger can be reached and written with amends doctor; nothing more is started until it can"
+        "check with amends doctor that the ledger can be reached and written; nothing more is started until it can"
     )
-
-    def for_model(self) -> str:
-        return "Not run: the record cannot be written now. Stop and tell the user."
+    model_text = "Not run: the record cannot be written now. Stop and tell the user."
 
 
 # ---- UsageError: the program is wrong, and nothing was started
 
 
 class BadDeclaration(UsageError):
-    """A tool was declared in a way that makes no sense."""
+    """The declaration of a tool is wrong."""
 
-    default_hint = "correct the declaration of this tool; its place is in the message"
+    default_hint = "correct the declaration of this tool; the message says where it is"
 
     def __init__(self, message: str, *, tool: str, where: str = "", hint: str | None = None) -> None:
         super().__init__(f"{message} ({where})" if where else message, hint=hint)
-        self.tool = tool
-        self.where = where
+        self.tool, self.where = tool, where
 
 
 class _OfTool(UsageError):
@@ -180,30 +188,29 @@ class _OfTool(UsageError):
 
 
 class NoRun(_OfTool):
-    """A tool was called outside a run, on a thread that lost it, or inside a probe or compensation."""
+    """A tool was called outside a run, on a thread without the run, or inside a probe or compensation."""
 
     default_hint = "open one with `with rt.run():`; carry it into a thread with run.submit or run.bind"
 
 
 class WrongColour(_OfTool):
-    """A blocking tool called directly in an async run, or the reverse."""
+    """A blocking tool was called directly in an async run, or the reverse."""
 
     default_hint = "await the tool in an async run, call it plainly in a blocking one, or use run.call, which does both"
 
 
 class NotAwaited(_OfTool):
-    """A guarded call of an async run was made and never awaited: nothing of it was done."""
+    """A guarded call of an async run was never awaited, so nothing was done."""
 
     default_hint = "put `await` before the call, or give it to run.submit"
 
     def __init__(self, message: str, *, tool: str, tools: Sequence[str] = (), run_id: str | None = None) -> None:
         super().__init__(message, tool=tool)
-        self.tools = tuple(tools) or (tool,)
-        self.run_id = run_id
+        self.tools, self.run_id = tuple(tools) or (tool,), run_id
 
 
 class NotStorable(UsageError):
-    """A value that cannot be written down."""
+    """A value cannot be stored."""
 
     default_hint = "pass an id or plain data instead"
 
@@ -213,7 +220,7 @@ class NotStorable(UsageError):
 
 
 class TooLarge(UsageError):
-    """A value larger than the ledger takes."""
+    """A value is larger than the ledger accepts."""
 
     def __init__(self, message: str, *, path: str, size: int, limit: int) -> None:
         super().__init__(message, hint="pass an id or a file name instead of the content")
@@ -221,7 +228,7 @@ class TooLarge(UsageError):
 
 
 class RunEnded(UsageError):
-    """The run is closed: committed, taken back, or being taken back."""
+    """The run is closed: committed, rolled back, or being rolled back."""
 
     default_hint = "open a new run for more work; rt.report(run_id) shows how this one ended"
 
@@ -234,7 +241,7 @@ class RunEnded(UsageError):
 
 
 class RunConflict(UsageError):
-    """This run id was opened before with another input, or for another principal."""
+    """This run id was already opened with another input, or for another principal."""
 
     default_hint = "give this work its own run id, or open it with the recorded input"
 
@@ -246,7 +253,7 @@ class RunConflict(UsageError):
 
 
 class BadConfig(UsageError):
-    """A setting that cannot be used."""
+    """A setting is not usable."""
 
     default_hint = "correct the setting where the message says it comes from; amends doctor shows all of them"
 
@@ -256,9 +263,9 @@ class BadConfig(UsageError):
 
 
 class BadRule(BadConfig):
-    """A rule that cannot be read, or that could never match the tool it names as it is meant."""
+    """A rule cannot be read, or could never match the tool that it names as intended."""
 
-    default_hint = "mend the rule; then amends rules test TOOL ARGS says what each rule makes of a call"
+    default_hint = "correct the rule; then amends rules test TOOL ARGS shows what each rule decides about a call"
 
     def __init__(
         self,
@@ -276,39 +283,39 @@ class BadRule(BadConfig):
 
 
 class CannotJoin(_OfTool):
-    """The record of this call cannot be part of the transaction that ``connection=`` brings."""
+    """The record of this call cannot join the transaction of ``connection=``."""
 
     default_hint = "call the tool without connection=, or give the runtime the database that the connection belongs to"
 
 
 class BadCost(UsageError):
-    """What ``cost=`` says of this call is no cost, or its function raised; the call was not started."""
+    """``cost=`` gave no valid cost for this call, or its function raised; the call was not started."""
 
-    default_hint = "let cost= give a number, a Cost, or a table of units and numbers for every call"
+    default_hint = "let cost= give a number, a Cost, or a mapping of units to numbers for every call"
 
     def __init__(self, tool: str, *, why: str, run_id: str | None = None) -> None:
-        super().__init__(f"{tool} was not started: its cost= says nothing that can be reserved ({why})", run_id=run_id)
+        super().__init__(f"{tool} was not started: its cost= gives nothing that can be reserved ({why})", run_id=run_id)
         self.tool, self.why = tool, why
 
 
 class TransactionOpen(UsageError):
-    """A call rides in the caller's transaction, which is still open: what was asked for would wait for its caller."""
+    """A call joined the caller's transaction, which is still open: this request would wait for its own caller."""
 
-    default_hint = "commit or roll back the transaction first; a call that belongs to it gets connection= as well"
+    default_hint = "commit or roll back the transaction first; a call that belongs to it needs connection= as well"
 
 
 class BadBundle(UsageError):
-    """It is no bundle, or one that this amends cannot read; nothing was loaded."""
+    """The data is not a bundle, or this version of amends cannot read it; nothing was loaded."""
 
     default_hint = "export it again, with amends audit export"
 
     def __init__(self, problem: str, *, hint: str | None = None) -> None:
-        super().__init__(f"this is no bundle that can be read: {problem}", hint=hint)
+        super().__init__(f"this is not a readable bundle: {problem}", hint=hint)
         self.problem = problem
 
 
 class RunTaken(UsageError):
-    """A bundle has a run whose id is another run's here; nothing was loaded."""
+    """A bundle holds a run whose id belongs to another run in this ledger; nothing was loaded."""
 
     default_hint = "load it into a ledger of its own"
 
@@ -317,22 +324,22 @@ class RunTaken(UsageError):
 
 
 class RunIsRecord(UsageError):
-    """The run was loaded from another ledger: it can be read and replayed, and nothing else."""
+    """The run was loaded from another ledger: it can only be read and replayed."""
 
-    default_hint = "go on with it in the ledger that it came from"
+    default_hint = "continue it in the ledger that it came from"
 
     def __init__(self, run_id: str, *, origin: str) -> None:
         super().__init__(
-            f"run {run_id} was loaded from the ledger {origin}: it is a record, and nothing of it was changed",
+            f"run {run_id} was loaded from the ledger {origin}: it is a read-only record, and nothing was changed",
             run_id=run_id,
         )
         self.origin = origin
 
 
 class Diverged(UsageError):
-    """A replay asked for something else than the record has there; nothing was started."""
+    """A replay asked for something other than the record has at this place; nothing was started."""
 
-    default_hint = "make the code ask as it did then, or record a new run; rt.fork goes on live from before it"
+    default_hint = "make the code ask as it did then, or record a new run; rt.fork continues live from before it"
 
     def __init__(
         self,
@@ -352,9 +359,9 @@ class Diverged(UsageError):
 
 
 class ReplayDenied(UsageError):
-    """Code inside a replay reached around its run: for the network, another process, or the ledger. It was refused."""
+    """Code inside a replay tried to bypass its run: to use the network, another process or the ledger."""
 
-    default_hint = "do it in the body of a tool, which no replay starts, and use what the tool gives back"
+    default_hint = "do it in the body of a tool, which no replay starts, and use what the tool returns"
 
     def __init__(self, message: str, *, what: str, run_id: str | None = None) -> None:
         super().__init__(message, run_id=run_id)
@@ -372,10 +379,10 @@ class UnknownTool(Refused):
         hint = f'did you mean "{close[0]}"?' if close else "pass it in Runtime(tools=[...])"
         super().__init__(f'there is no tool "{tool}"', hint=hint)
         self.tool, self.known = tool, tuple(known)
-        self._close = close
 
     def for_model(self) -> str:
-        guess = f' Did you mean "{self._close[0]}"?' if self._close else ""
+        close = close_to(self.tool, self.known)
+        guess = f' Did you mean "{close[0]}"?' if close else ""
         return f'There is no tool "{self.tool}".{guess} There are: {", ".join(self.known) or "none"}.'
 
 
@@ -383,7 +390,7 @@ class BadArguments(Refused):
     """The arguments do not fit the tool's signature."""
 
     def __init__(self, tool: str, *, problems: Sequence[str]) -> None:
-        super().__init__(f"{'; '.join(problems)}", hint="correct the arguments")
+        super().__init__("; ".join(problems), hint="correct the arguments")
         self.tool, self.problems = tool, tuple(problems)
 
     def for_model(self) -> str:
@@ -410,7 +417,7 @@ class OutOfOrder(Refused):
 
 
 class KeyConflict(Refused):
-    """The same identity was asked for with other arguments."""
+    """A call with the same identity was made with other arguments."""
 
     def __init__(
         self,
@@ -442,24 +449,21 @@ class KeyConflict(Refused):
 
 
 class GenerationsSpent(Refused):
-    """The same request failed, or was taken back, too often in this run."""
+    """The same request failed, or was compensated, too often in this run."""
+
+    default_hint = "look at the recorded errors; open a new run once the cause is gone"
+    model_text = "Not run: {0.tool} was tried {0.limit} times and never worked. Stop and tell the user."
 
     def __init__(self, tool: str, *, limit: int, run_id: str | None = None) -> None:
-        super().__init__(
-            f"{tool} was tried {limit} times with these arguments and nothing stands; it is not tried again in this run",
-            hint="look at the recorded errors; open a new run once the cause is gone",
-            run_id=run_id,
-        )
+        what = f"{tool} was tried {limit} times with these arguments, without lasting effect"
+        super().__init__(f"{what}; it is not tried again in this run", run_id=run_id)
         self.tool, self.limit = tool, limit
-
-    def for_model(self) -> str:
-        return f"Not run: {self.tool} was tried {self.limit} times and never worked. Stop and tell the user."
 
 
 class Locked(Refused):
-    """Another run has what the call names in ``locks=``, and did not end in time."""
+    """Another run holds a lock that the call names in ``locks=``, and did not end in time."""
 
-    default_hint = "rt.locks() shows who has it; give the run more time with wait=, or end the run that holds it"
+    default_hint = "rt.locks() shows who holds it; give the run more time with wait=, or end the run that holds it"
 
     def __init__(
         self, tool: str, *, lock: str, holder: str, since: datetime, waited: float, held_s: float, run_id: str | None
@@ -477,23 +481,21 @@ class Locked(Refused):
 
 
 class Deadlocked(Refused):
-    """Runs waited for each other's locks, and this one was chosen to be taken back."""
+    """Runs waited for each other's locks, and this one was chosen to be rolled back."""
 
-    default_hint = "it is taken back; open it again once that is done, and name its locks in one order everywhere"
+    default_hint = "the run is rolled back; open it again after that, and name locks in the same order everywhere"
+    model_text = (
+        "Not run: this task and another one waited for each other, and this one is being taken back. "
+        "Stop; tell the user that it can be started again."
+    )
 
     def __init__(self, tool: str, *, why: str, run_id: str) -> None:
-        super().__init__(f"{tool} was not started: run {run_id} goes back to end a {why}", run_id=run_id)
+        super().__init__(f"{tool} was not started: run {run_id} is rolled back to end a {why}", run_id=run_id)
         self.tool, self.why = tool, why
-
-    def for_model(self) -> str:
-        return (
-            "Not run: this task and another one waited for each other, and this one is being taken back. "
-            "Stop; tell the user that it can be started again."
-        )
 
 
 class BudgetExceeded(Refused):
-    """The call would have passed a budget; nothing was started and nothing spent."""
+    """The call would have exceeded a budget; nothing was started and nothing was spent."""
 
     def __init__(
         self,
@@ -518,14 +520,13 @@ class BudgetExceeded(Refused):
 
 
 class RuleRefused(Refused):
-    """A rule of the runtime says no."""
+    """A rule of the runtime refuses the call."""
 
-    default_hint = "change the rule, or ask whoever wrote it"
+    default_hint = "change the rule, or ask its author"
 
     def __init__(self, tool: str, *, why: str, run_id: str | None = None) -> None:
-        super().__init__(
-            f"a rule refuses {visible(tool)}: {visible(why or 'no reason given', prose=True)}", run_id=run_id
-        )
+        reason = visible(why or "no reason given", prose=True)
+        super().__init__(f"a rule refuses {visible(tool)}: {reason}", run_id=run_id)
         self.tool, self.why = tool, why
 
     def for_model(self) -> str:
@@ -534,36 +535,35 @@ class RuleRefused(Refused):
 
 
 class Rejected(Refused):
-    """A person said no."""
+    """A person rejected the call."""
+
+    model_text = "A person rejected {0.tool}: {0.reason}. Do not ask again with these arguments."
 
     def __init__(
         self, tool: str, *, by: str, reason: str, approval: Any = None, call: Any = None, run_id: str | None = None
     ) -> None:
-        hint = f"ask for something else, or settle it with {visible(by)}; the same request is answered with the same no"
+        hint = f"ask for something else, or talk to {visible(by)}; the same request gets the same answer"
         message = f"{visible(by)} rejected {visible(tool)}: {visible(reason, prose=True)}"
         super().__init__(message, run_id=run_id, hint=hint)
         self.tool, self.by, self.reason = tool, by, reason
         self.approval, self.call = approval, call
 
-    def for_model(self) -> str:
-        return f"A person rejected {self.tool}: {self.reason}. Do not ask again with these arguments."
-
 
 WHY_VOID: Final[dict[str, str]] = {
     "changed": "what was asked for has changed since",
-    "used": "it was used for its one call already",
-    "expired": "it ran out before it was used",
+    "used": "it was already used for its one call",
+    "expired": "it expired before it was used",
     "other_run": "it is for a call of another run",
-    "other_tenant": "it is another tenant's",
-    "self": "whoever asked for it, or edited it, cannot say yes to it",
-    "role": "whoever decides has none of the roles that it needs",
-    "revived": "the ledger it stands in was put back to an earlier state",
+    "other_tenant": "it belongs to another tenant",
+    "self": "the person who asked for it, or edited it, cannot approve it",
+    "role": "the person who decides has none of the required roles",
+    "revived": "its ledger was restored to an earlier state",
 }
-"""Why an approval counts for nothing; the keys are stable."""
+"""Why an approval is void; the keys are stable."""
 
 
 class ApprovalVoid(Refused):
-    """An approval that counts for nothing: nothing was started by it. ``deciding``: it is told to who decides."""
+    """An approval is void, so nothing was started. ``deciding``: the error is for the person who decides."""
 
     def __init__(
         self,
@@ -580,14 +580,14 @@ class ApprovalVoid(Refused):
         asked = (
             not deciding and getattr(approval, "state", "") == "pending" and why in ("changed", "expired", "revived")
         )
-        hint = "a new one was asked for" if asked else "ask for a new one, or look at it with rt.approval(id)"
+        hint = "a new one was requested" if asked else "request a new one, or look at it with rt.approval(id)"
         words = WHY_VOID[why]
         if deciding and why == "changed":
-            words = "the digest is not that of what is asked for"
+            words = "the digest does not match the request"
             hint = "look at it again with rt.approval(id), and decide about the digest that it shows"
             if getattr(approval, "state", "") == "cancelled":
-                words = "the request was withdrawn or replaced, or its run has ended or gone back"
-                hint = "rt.approvals() lists what waits, rt.report(run_id) says how the run ended"
+                words = "the request was withdrawn or replaced, or its run has ended or was rolled back"
+                hint = "rt.approvals() lists what waits, rt.report(run_id) shows how the run ended"
         super().__init__(f"the approval of {visible(tool)} is void: {words}", hint=hint, run_id=run_id)
         self.tool, self.why, self.approval, self.call = tool, why, approval, call
         self.diff, self.expired_at, self.asked, self.deciding = dict(diff or {}), expired_at, asked, deciding
@@ -607,29 +607,26 @@ class ApprovalVoid(Refused):
 
 
 class ResultLost(Refused):
-    """It was done, and nobody has what it gave back: that could not be kept, or was never told. It is not done again."""
+    """The call was done, but its result was not stored or never reported. It is not done again."""
 
     default_hint = (
         "do not do it again; let the tool return an id or plain data that the ledger can keep, "
-        "and look the rest up where it is"
+        "and look up the rest at its source"
     )
+    model_text = "Already done: {0.what}. Its result is not kept. Do not do it again."
 
     def __init__(
         self, what: str, *, why: str, call: Any = None, run_id: str | None = None, message: str | None = None
     ) -> None:
-        super().__init__(message or f"{what} was done, and nobody has its result: {why}", run_id=run_id)
+        super().__init__(message or f"{what} was done, but its result is not available: {why}", run_id=run_id)
         self.what, self.why, self.call = what, why, call
-
-    def for_model(self) -> str:
-        return f"Already done: {self.what}. Its result is not kept. Do not do it again."
 
 
 class ResultGone(ResultLost):
-    """It was done, and gc has removed what it gave back; it is not done again."""
+    """The call was done, and gc has removed its result. It is not done again."""
 
-    default_hint = (
-        "do not do it again; run gc with a longer older_than= to keep results for as long as they are asked for"
-    )
+    default_hint = "do not do it again; run gc with a longer older_than= to keep results for as long as they are needed"
+    model_text = "Already done: {0.what}. Its result is no longer kept. Do not do it again."
 
     def __init__(self, what: str, *, gone_at: datetime, call: Any = None, run_id: str | None = None) -> None:
         when = f"{gone_at:%Y-%m-%d %H:%M} UTC"
@@ -637,21 +634,18 @@ class ResultGone(ResultLost):
         super().__init__(what, why=f"gc removed it on {when}", call=call, run_id=run_id, message=message)
         self.gone_at = gone_at
 
-    def for_model(self) -> str:
-        return f"Already done: {self.what}. Its result is no longer kept. Do not do it again."
-
 
 class StalePlan(Refused):
-    """The run has moved since its rollback was planned: nothing was taken back."""
+    """The run has changed since its rollback was planned; nothing was rolled back."""
 
     def __init__(self, plan: str, *, now: str, run_id: str) -> None:
-        hint = f"look at rt.plan_rollback({run_id!r}) again, and hand in its hash"
-        super().__init__(f"run {run_id} has moved since plan {plan} was made", hint=hint, run_id=run_id)
+        hint = f"look at rt.plan_rollback({run_id!r}) again, and pass its new hash"
+        super().__init__(f"run {run_id} has changed since plan {plan} was made", hint=hint, run_id=run_id)
         self.plan, self.now = plan, now
 
 
 class CannotFork(Refused):
-    """A run that cannot be forked where that was asked for; nothing was made."""
+    """The run cannot be forked at this place; nothing was created."""
 
     default_hint = "choose another call to fork at: rt.report(run_id) lists them"
 
@@ -659,14 +653,13 @@ class CannotFork(Refused):
         self, message: str, *, calls: Sequence[Any] = (), why: str, run_id: str | None = None, hint: str | None = None
     ) -> None:
         super().__init__(message, run_id=run_id, hint=hint)
-        self.calls = list(calls)
-        self.why = why
+        self.calls, self.why = list(calls), why
 
 
 class LinkVoid(Refused):
-    """A link decides nothing: it is forged, it ran out, or it was made for somebody else (``why``)."""
+    """A link is not valid: it is forged, expired, or made for somebody else (``why``)."""
 
-    default_hint = "decide it with rt.approve or rt.reject, or have a new link made"
+    default_hint = "decide with rt.approve or rt.reject, or request a new link"
 
     def __init__(self, message: str, *, why: str) -> None:
         super().__init__(message)
@@ -677,7 +670,7 @@ class LinkVoid(Refused):
 
 
 class ToolFailed(ToolError):
-    """A recorded failure whose original exception is not at hand."""
+    """A recorded failure whose original exception is not available."""
 
     default_hint = "nothing was changed; correct the cause and call it again"
 
@@ -691,7 +684,7 @@ class ToolFailed(ToolError):
 
 
 class InDoubt(ToolError):
-    """The call was sent and its answer was lost: it may have happened."""
+    """The call was sent and its answer was lost: it may have taken effect."""
 
     default_hint = "do not call it again; give the tool a probe, or decide with rt.resolve(call.id, ...)"
 
@@ -709,7 +702,7 @@ class InDoubt(ToolError):
 
 
 class RunBlocked(ToolError):
-    """amends can do nothing more alone; each cause names the verb that removes it."""
+    """The run cannot continue without a person; each cause names the verb that removes it."""
 
     default_hint = "look at rt.report(run_id): each of its causes names the verb that removes it"
 
@@ -734,9 +727,9 @@ class RunBlocked(ToolError):
 
 
 class NotDelivered(ToolError):
-    """A notice could not be sent; ``passing``: asking again soon may help."""
+    """A notice could not be sent; ``passing``: another attempt may succeed."""
 
-    default_hint = "it is sent again from the ledger; look at who receives it"
+    default_hint = "it is sent again from the ledger; check the receiver"
 
     def __init__(self, message: str, *, status: int = 0, passing: bool = True) -> None:
         super().__init__(message)
@@ -747,7 +740,7 @@ class NotDelivered(ToolError):
 
 
 class Held(Waiting):
-    """The call waits for a decision; the run cannot commit over it."""
+    """The call waits for a decision; the run cannot commit before that."""
 
     def __init__(
         self,
@@ -786,7 +779,7 @@ class Held(Waiting):
 
 
 class Busy(Waiting):
-    """Somebody else is at it right now."""
+    """Another process is working on the same call or run."""
 
     def __init__(self, message: str, *, owner: str, retry_after: float, run_id: str | None = None) -> None:
         super().__init__(message, run_id=run_id, hint=f"try again in {retry_after:.0f} s")
@@ -797,7 +790,7 @@ class Busy(Waiting):
 
 
 def only_waits(error: BaseException) -> bool:
-    """Whether a run that it comes out of waits: for what a ``Waiting`` says, or for a person who was asked anew."""
+    """Return whether a run that ends with this error only waits, for a ``Waiting`` or for a new approval."""
     return is_a(error, Waiting) or (is_a(error, ApprovalVoid) and error.asked)
 
 
@@ -813,21 +806,21 @@ class LedgerUnavailable(LedgerError):
 
 
 class LedgerMissing(LedgerError):
-    """There is no ledger there, and none may be created."""
+    """There is no ledger at this url, and none may be created."""
 
-    default_hint = "make it with amends migrate, or correct the url of the ledger"
+    default_hint = "create it with amends migrate, or correct the url of the ledger"
 
 
 class LedgerTooNew(LedgerError):
-    """The ledger was written by a newer amends."""
+    """The ledger was written by a newer version of amends."""
 
-    default_hint = "install the amends that wrote this ledger, or a newer one"
+    default_hint = "install the version of amends that wrote this ledger, or a newer one"
 
 
 class LedgerCorrupt(LedgerError):
-    """The file is no ledger, or it is damaged."""
+    """The file is not a ledger, or it is damaged."""
 
-    default_hint = "restore the ledger from a backup, or correct its url; amends doctor says what is wrong"
+    default_hint = "restore the ledger from a backup, or correct its url; amends doctor shows what is wrong"
 
 
 class LedgerSealed(LedgerError):
@@ -839,9 +832,9 @@ class LedgerSealed(LedgerError):
 
 
 class LedgerBehind(LedgerError):
-    """The ledger is older than what was done with it: it was restored, and starts nothing until a person looked."""
+    """The ledger was restored to an older state; nothing starts until a person has reconciled it."""
 
-    default_hint = "compare it with the world, then rt.reconcile_restore(by=..., why=...)"
+    default_hint = "compare it with the outside world, then call rt.reconcile_restore(by=..., why=...)"
 
     def __init__(self, message: str, *, known: int, found: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -849,13 +842,13 @@ class LedgerBehind(LedgerError):
 
 
 class LeaseLost(LedgerError):
-    """This process no longer owns the run; what it did after is kept as evidence."""
+    """This process no longer owns the run; what it did afterwards is kept as evidence."""
 
-    default_hint = "another process goes on with the run; open it again to see its state"
+    default_hint = "another process continues the run; open it again to see its state"
 
 
 class TransitionRefused(LedgerError):
-    """A move that the table of states does not have: a bug of ours, or a race that was lost."""
+    """The table of states does not allow this move: a bug in amends, or a lost race."""
 
     default_hint = "look at it again with rt.report or rt.call: somebody else was faster"
 
@@ -865,9 +858,9 @@ class TransitionRefused(LedgerError):
 
 
 class LedgerTampered(LedgerError):
-    """The record was changed by somebody: ``.event`` is the first bad event's number in its run's tree."""
+    """The record was changed; ``.event`` is the number of the first bad event in its run tree."""
 
-    default_hint = "amends audit verify shows all of it; restore the ledger from a copy that you trust"
+    default_hint = "amends audit verify shows all problems; restore the ledger from a copy that you trust"
 
     def __init__(self, message: str, *, run_id: str | None = None, event: int = 0, how: str = "") -> None:
         super().__init__(message, run_id=run_id)
@@ -877,14 +870,16 @@ class LedgerTampered(LedgerError):
 # ---- Reading exceptions that are not ours
 
 ERROR_CHARS_MAX: Final = 100_000
-"""No more of an error's own text is ever looked at."""
+"""The longest text of a foreign error that is ever read."""
+
+
 NO_WORDS: Final = "(its message could not be read)"
 CUT: Final = " [... the rest is not kept]"
-"""Ends a text that was cut for the ledger: nobody takes a part for the whole."""
+"""Ends a text that was cut for the ledger, so that nobody takes a part for the whole."""
 
 
 def clean(text: object) -> str:
-    """Return a text that every ledger, log and terminal can take: no lone surrogate, no NUL."""
+    """Return a text that every ledger, log and terminal accepts: no lone surrogate, no NUL."""
     if not issubclass(type(text), str):
         return _read(text)
     exact = str.__str__(text)  # a subclass may do anything with its own text
@@ -894,7 +889,7 @@ def clean(text: object) -> str:
 
 
 def words_of(error: BaseException) -> str:
-    """Return what an exception says, whatever its class does when it is asked: never raises, and has a limit."""
+    """Return the message of an exception, of limited length. Never raises, whatever its class does."""
     return _read(error)
 
 
@@ -909,12 +904,12 @@ def _read(value: object) -> str:
 
 
 def cut(text: str, chars_max: int) -> str:
-    """Return the text, or as much of it as fits with a mark that there was more."""
+    """Return the text, cut to ``chars_max`` with a mark that the rest is missing."""
     return text if len(text) <= chars_max else text[: chars_max - len(CUT)] + CUT
 
 
 def class_name(cls: type) -> str:
-    """Return ``module.Class``, past any metaclass that says something else or raises."""
+    """Return ``module.Class``, even if a metaclass says something else or raises."""
     try:
         module = type.__dict__["__module__"].__get__(cls)
     except Exception:
@@ -924,17 +919,17 @@ def class_name(cls: type) -> str:
 
 
 def type_name(error: BaseException) -> str:
-    """Return the short name of an exception's class, past its metaclass."""
+    """Return the short name of an exception's class, bypassing its metaclass."""
     return clean(type.__dict__["__name__"].__get__(type(error)))
 
 
 def described(error: BaseException) -> str:
-    """Return the class and the words of an exception in one line."""
+    """Return the class and the message of an exception on one line."""
     return f"{type_name(error)}: {words_of(error)}"
 
 
 def note_on(error: BaseException, note: str) -> None:
-    """Add a note to an exception; one that takes none (a frozen dataclass, a strange ``__notes__``) goes without."""
+    """Add a note to an exception; log it if the exception accepts none (a frozen dataclass, a strange ``__notes__``)."""
     try:
         error.add_note(note)
     except Exception:
@@ -942,7 +937,7 @@ def note_on(error: BaseException, note: str) -> None:
 
 
 def log_error(log: logging.Logger, level: int, words: str, error: BaseException) -> None:
-    """Log an exception with its traceback, or with less where it cannot be shown."""
+    """Log an exception with its traceback, or without it if that cannot be shown."""
     try:
         log.log(level, "%s", words, exc_info=error)
     except Exception:
@@ -950,18 +945,18 @@ def log_error(log: logging.Logger, level: int, words: str, error: BaseException)
 
 
 def is_a(error: object, *kinds: type[T]) -> TypeGuard[T]:
-    """Return whether this is an instance of one of these classes by its real class, whatever it says of itself."""
+    """Return whether the real class of this object is one of these; ``__class__`` may lie."""
     return issubclass(type(error), kinds)
 
 
 # ---- Values as a person or a model reads them
 
 SHOWN_CHARS_MAX: Final = 200
-"""No value is shown to a model longer than this."""
+"""The longest text of a value that a model is shown."""
 
 
 def shown(value: object) -> str:
-    """A value as a model sees it: JSON where possible, cut at a limit."""
+    """Return a value as a model sees it: JSON where possible, cut at a limit."""
     try:
         text = (
             value
@@ -974,7 +969,7 @@ def shown(value: object) -> str:
 
 
 def _named(value: object) -> str:
-    """An object with the name of its class: what pydantic writes for a model has none."""
+    """Return an object with the name of its class: ``str()`` of a pydantic model leaves it out."""
     try:
         return repr(value) if hasattr(type(value), "model_fields") else _read(value)
     except Exception:  # a user's repr()
@@ -982,7 +977,7 @@ def _named(value: object) -> str:
 
 
 def plain(value: object) -> Any:
-    """A fact as plain JSON data."""
+    """Return a fact as plain JSON data."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, Mapping):
@@ -994,14 +989,17 @@ def plain(value: object) -> Any:
 
 
 def plain_mapping(value: Mapping[Any, Any], plain: Callable[[Any], Any]) -> dict[str, Any]:
-    """A mapping as a JSON object; where a key is no text, as ``{"$map": [[key, value], ..]}``: 1 and "1" stay apart."""
+    """Return a mapping as a JSON object, or as ``{"$map": [[key, value], ..]}`` if a key is not a text.
+
+    So the keys 1 and "1" stay different.
+    """
     if all(isinstance(key, str) for key in value):
         return {str(key): plain(one) for key, one in value.items()}
     return {"$map": [[plain(key), plain(one)] for key, one in value.items()]}
 
 
 def listed(names: Sequence[str]) -> str:
-    """One name, or several with "and"."""
+    """Join the names with commas and "and"."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
@@ -1010,7 +1008,7 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def name_for_models(name: str) -> str:
-    """A tool's name as the APIs of models take it: letters, digits, ``_`` and ``-``, and not too many."""
+    """Return a tool's name as the APIs of models accept it: at most 64 letters, digits, ``_`` and ``-``."""
     return _UNSAFE.sub("_", name)[:NAME_CHARS_MAX]
 
 
@@ -1018,7 +1016,7 @@ def name_for_models(name: str) -> str:
 
 
 class OrderViolation(Protocol):
-    """The facts of a refusal by the ordering law."""
+    """The facts of a refusal by the ordering law: an ``OutOfOrder``."""
 
     tool: str
     law: str
@@ -1029,7 +1027,7 @@ class OrderViolation(Protocol):
 
 
 def out_of_order(no: OrderViolation) -> str:
-    """Why the ordering law refuses a call, and what to call instead."""
+    """Say why the ordering law refuses a call, and what to call instead."""
     match no.law:
         case "pivot_early" if no.missing:
             first = no.missing[0]
@@ -1062,7 +1060,7 @@ def out_of_order(no: OrderViolation) -> str:
 
 
 def what_to_call(no: OrderViolation) -> str:
-    """What a program does about a call that the ordering law refused."""
+    """Say what a program can do about a call that the ordering law refused."""
     match no.law:
         case "pivot_early" if no.missing:
             return f"call {listed(no.missing)} first, then {no.tool} again"
@@ -1073,7 +1071,7 @@ def what_to_call(no: OrderViolation) -> str:
                 f"wait until {no.pivot or 'the pivot'} is settled, then call {no.tool} again; reads may start meanwhile"
             )
         case _:
-            return f"do {no.tool} in a run of its own, or in a child: with run.child(): ..."
+            return f"call {no.tool} in a run of its own, or in a child: with run.child(): ..."
 
 
 # ---- Phrases about budgets
@@ -1090,7 +1088,7 @@ _WHEN: Final = {"hour": " this hour", "day": " today", "month": " this month"}
 
 
 class OverBudget(Protocol):
-    """The facts of a refusal by a budget."""
+    """The facts of a refusal by a budget: a ``BudgetExceeded``."""
 
     tool: str
     budget: Any
@@ -1099,7 +1097,7 @@ class OverBudget(Protocol):
 
 
 def amount_words(amount: Decimal, unit: str) -> str:
-    """An amount as a person or a model reads it: money has two places at least."""
+    """Return an amount as a person or a model reads it: money has at least two decimal places."""
     whole, _, rest = f"{amount:f}".partition(".")
     rest = rest.rstrip("0")
     if unit.lower() in MONEY:
@@ -1108,7 +1106,7 @@ def amount_words(amount: Decimal, unit: str) -> str:
 
 
 def limit_words(limits: Iterable[tuple[Decimal, str, str, str | None]]) -> str:
-    """What a person is asked about a call that budgets hold; of each its cap, unit, ``per`` and ``every``."""
+    """Say which limits a call would exceed; each limit is a cap, a unit, ``per`` and ``every``."""
     said = []
     for cap, unit, per, every in limits:
         of = "one call" if per == "call" else _WHOSE[per].removeprefix("for ") + _WHEN.get(every or "", "")
@@ -1117,7 +1115,7 @@ def limit_words(limits: Iterable[tuple[Decimal, str, str, str | None]]) -> str:
 
 
 def over_budget(no: OverBudget) -> str:
-    """Why a budget refuses a call: what it needs, what is left of what, for whom."""
+    """Say why a budget refuses a call: what it needs, what is left of the cap, and for whom."""
     budget = no.budget
     asked, left, cap = (amount_words(one, budget.unit) for one in (no.asked, no.left, Decimal(str(budget.cap))))
     if budget.per == "call":
@@ -1133,29 +1131,29 @@ def over_budget(no: OverBudget) -> str:
 
 _SEPARATORS: Final = re.compile(r"[\s._:/\-\u2010-\u2015]+")
 SLIP_CHARS_MIN: Final = 4
-"""Shorter names differ by a letter because they are different names."""
+"""Shorter names that differ by one letter are different names, not typing errors."""
 TWO_SLIPS_CHARS_MIN: Final = 12
 NAME_COMPARED_MAX: Final = 128
 
 
 def close_to(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
-    """The known name that was probably meant, if any."""
-    from difflib import get_close_matches  # only who has mistyped needs it
+    """Return the known name that was probably meant, or nothing."""
+    from difflib import get_close_matches  # imported here: only a mistyped name needs it
 
     names = list(known)
-    same = [one for one in names if folded(one) == folded(name)]  # but for case, Unicode form or separators
+    same = [one for one in names if folded(one) == folded(name)]  # except for case, Unicode form or separators
     return same[:1] or get_close_matches(name, names, n=1, cutoff=cutoff)
 
 
 def folded(name: str) -> str:
-    """A name without what people get wrong about names: case, Unicode form, separators."""
+    """Return a name without what people get wrong about names: case, Unicode form, separators."""
     return _SEPARATORS.sub("", normalize("NFKC", normalize("NFKC", name).casefold()))
 
 
 def is_slip(name: str, known: str) -> bool:
-    """Return whether a name is most likely a known one, mistyped: the same when folded, or a letter or two away.
+    """Return whether a name is most likely a mistyped known one: equal when folded, or one or two letters away.
 
-    Names that differ in a number only (``tool1``, ``tool2``) are different names.
+    Names that differ only in a number (``tool1``, ``tool2``) are different names.
     """
     a, b = folded(name), folded(known)
     if a == b:
@@ -1168,7 +1166,7 @@ def is_slip(name: str, known: str) -> bool:
 
 
 def _edits(a: str, b: str) -> int:
-    """How many letters must be added, removed, changed or swapped with their neighbour."""
+    """Count the letters that must be added, removed, changed or swapped with their neighbour."""
     before: list[int] = []
     last = list(range(len(b) + 1))
     for i, left in enumerate(a, 1):
