@@ -15,19 +15,9 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final, Protocol, TypeAlias
 from unicodedata import normalize
 
-from amends.encoding.canonical import (
-    CLASS,
-    DEPTH_MAX,
-    UNSET,
-    Fields,
-    Shape,
-    Stored,
-    canonical,
-    decode,
-    digest_of,
-    encode,
-    head,
-)
+from amends.encoding.annotations import Shape
+from amends.encoding.canonical import CLASS, DEPTH_MAX, UNSET, Fields, canonical, digest_of, encode, head
+from amends.encoding.payloads import Stored, decode
 from amends.encoding.secret import BOUNDED_CHARS_MAX, MARK, MASK, NOTHING, Hidden, Secret, encoded_spans
 
 COMMITMENT_CHARS: Final = 32

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar, get_type_hints
 
-from amends.encoding.canonical import canonical, decode, encode
+from amends.encoding.canonical import canonical, encode
+from amends.encoding.payloads import decode
 from amends.encoding.secret import MARK, SEALED
 from amends.errors import Diverged, Error, ReplayDenied, UsageError, Waiting, cut, described, is_a, type_name
 from amends.host.host import refuse_nested

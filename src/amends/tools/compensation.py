@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import UnionType
 from typing import Any, Final, TypeAlias, Union, get_args, get_origin
 
-from amends.encoding.canonical import places_below, shape_of
+from amends.encoding.annotations import places_below, shape_of
 from amends.encoding.dataclass import dataclass
 from amends.errors import BadDeclaration
 from amends.model import Absent, Happened, Probed, Retry, Unknown

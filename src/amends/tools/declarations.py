@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import FrameType, FunctionType, ModuleType
 from typing import Annotated, Any, Final, Unpack
 
-from amends.encoding.canonical import ClassNames
+from amends.encoding.annotations import ClassNames
 from amends.encoding.secret import NOTHING, Hidden
 from amends.errors import BadDeclaration, close_to
 from amends.model import Order, Retry

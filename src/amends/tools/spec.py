@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Required, TypeAlias, TypedDict
 
-from amends.encoding.canonical import ANY_ARGS, OPEN, Shape
+from amends.encoding.annotations import ANY_ARGS, OPEN, Shape
 from amends.encoding.dataclass import dataclass, field
 from amends.encoding.secret import Hidden
 from amends.errors import BadArguments, BadDeclaration, name_for_models
