@@ -486,7 +486,7 @@ def test_hostile_methods_are_never_asked() -> None:
 
 
 def test_losses_name_type_and_size() -> None:
-    assert store_result(io.StringIO()) == Stored(None, "result of type StringIO cannot be written down")
+    assert store_result(io.StringIO()) == Stored(None, "result of type StringIO cannot be stored")
     assert store_result("x" * 2_999_998) == Stored(None, "result of 3,000,000 bytes is larger than 1,048,576")
     assert store_result("x" * (RESULT_BYTES_MAX - 2)).loss is None
 

@@ -29,11 +29,11 @@ from amends.encoding.secret import Secret
 
 
 class Tagged(dict[str, Any]):
-    """A value of a class that this process does not know: ``{"$class": [name, data]}``, written down as it was read."""
+    """A value of a class that this process does not know: ``{"$class": [name, data]}``, written as it was read."""
 
     __slots__ = ()
 
-    def __hash__(self) -> int:  # type: ignore[override]  # it may be a key of a dict; nobody changes it
+    def __hash__(self) -> int:  # type: ignore[override]  # it may be a key of a dict, and is never changed
         return hash(repr(self))
 
 
@@ -43,7 +43,7 @@ BUILT_IN: Final = frozenset(
         *(datetime, date, time, timedelta, type(Path()), PurePosixPath, PureWindowsPath, Secret, Tagged),
     }
 )
-"""The types that are written down as themselves."""
+"""The types that are written as themselves."""
 SPELLINGS: Final = (memoryview, MappingProxyType)
 """Other spellings of bytes and dict, which are no classes of a user."""
 BASES: Final = BUILT_IN - {NoneType, bool, Secret, Tagged} | {*SPELLINGS}
@@ -55,12 +55,12 @@ BASES: Final = BUILT_IN - {NoneType, bool, Secret, Tagged} | {*SPELLINGS}
 ANY_FORM: Final = "any"
 ANNOTATION_DEPTH_MAX: Final = 64
 PLACES_MAX: Final = 10_000
-"""Places of one annotation that are looked at: a generic alias may contain itself without end."""
+"""How many places of one annotation are visited: a generic alias may contain itself without end."""
 PARTS_MAX: Final = 1 << 20  # values in one value: fifty lists that each hold the next one twice are 2**50 of them
 
 
 class ClassNames(dict[type, str]):
-    """In ``Annotated``: the names under which these classes are written down, in everything below."""
+    """In ``Annotated``: the names under which these classes are written, here and in everything inside."""
 
 
 class Shape:
@@ -75,7 +75,7 @@ class Shape:
         self.types: set[type] = set()
         self.is_open = False
         self.is_decided = False
-        """Whether pydantic is told how to choose a member (a discriminator)."""
+        """Whether a discriminator tells pydantic how to choose a member."""
         self.newtypes: dict[str, Any] = {}
         self.tables: list[type] = []
         self._items: list[_Hint] = []
@@ -87,7 +87,7 @@ class Shape:
         for hint, scope in self.said_by:
             self._add(hint, scope, 0)
 
-    # ---- its parts ----------------------------------------------------------------------------
+    # ---- The parts of a place
 
     @cached_property
     def item(self) -> Shape:
@@ -104,7 +104,7 @@ class Shape:
         return {}
 
     def at(self, index: int) -> Shape:
-        """One place of a list or tuple."""
+        """Return the shape of one item of a list or tuple."""
         if index >= len(self._places):
             return self.item
         if index not in self._parts:
@@ -112,7 +112,7 @@ class Shape:
         return self._parts[index]
 
     def value(self, key: object) -> Shape:
-        """The value of this key of a dict, or of this field of an object."""
+        """Return the shape of the value of this key of a dict, or of this field of an object."""
         named = self._named.get(key) if isinstance(key, str) else None
         name = key if named is not None else None
         if name not in self._parts:
@@ -122,7 +122,7 @@ class Shape:
 
     @cached_property
     def tagged(self) -> frozenset[type]:
-        """The classes that are written down by name: those that another member could be taken for."""
+        """The classes that are written by name, because another member could be taken for them."""
         members = list(self.classes.values())
         plain = {ANY_FORM} if self.is_open else {form_of(kind) for kind in self.types}
         return frozenset(
@@ -132,11 +132,11 @@ class Shape:
         )
 
     def names(self, member: Member) -> bool:
-        """Whether a value of this class is written down with its name."""
+        """Return whether a value of this class is written with its name."""
         return member.cls in self.tagged or member.cls not in self.classes
 
     def named(self, name: str) -> Member | None:
-        """The member of this name."""
+        """Return the member with this name, or None."""
         found = next((one for one in self.classes.values() if one.name == name), None)
         if found is not None:
             return found
@@ -144,7 +144,7 @@ class Shape:
         return self.below(below.pop()) if len(below) == 1 else None
 
     def below(self, kind: type) -> Member | None:
-        """A class that is not named itself, and inherits from one that is; None: it could not be found again."""
+        """Return a member for a subclass of an allowed class; None if its name would not identify it."""
         base = next((one for cls, one in self.classes.items() if cls in kind.__mro__), None)
         if base is None or any(one.name == kind.__name__ for one in self.classes.values()):
             return None
@@ -153,13 +153,13 @@ class Shape:
         return Member(kind, kind, base.scope, self)
 
     def mistakes(self, value: object) -> bool:
-        """Whether this built-in value would be read back as one of the classes."""
+        """Return whether this built-in value would be read back as one of the classes."""
         if not self.classes or self.is_open or type(value) in self.types:
             return False
         form = form_of(type(value))
         return any(form in one.forms for one in self.classes.values())
 
-    # ---- reading an annotation ------------------------------------------------------------------
+    # ---- Reading an annotation
 
     def _add(self, hint: Any, scope: _Scope, depth: int) -> None:
         origin, args = get_origin(hint), get_args(hint)
@@ -256,7 +256,7 @@ class Shape:
 
 
 class _Anywhere(Shape):
-    """Any place of a value that has no annotation, where these classes are known from elsewhere in the declaration."""
+    """Any place of a value without an annotation; the classes are known from elsewhere in the declaration."""
 
     def __init__(self, members: Iterable[tuple[Shape, Member]]) -> None:
         super().__init__(said="no annotation of the tool names")
@@ -286,12 +286,12 @@ class Member:
     def __init__(self, cls: type, hint: Any, scope: _Scope, place: Shape, *, also: tuple[_Scope, ...] = ()) -> None:
         self.cls, self.hint, self.scope, self.place = cls, hint, scope, place
         self.scopes = (*also, scope)
-        """More than one where a generic class stands there with several arguments."""
+        """More than one if a generic class stands at the place with several arguments."""
         self.name = scope.names.get(cls, cls.__name__)
 
     @cached_property
     def kind(self) -> str:
-        """How its values are taken apart and put together."""
+        """How its values are taken apart and rebuilt."""
         cls: Any = self.cls
         if issubclass(cls, Enum):
             return "enum"
@@ -305,7 +305,7 @@ class Member:
 
     @cached_property
     def forms(self) -> frozenset[str]:
-        """What its values look like when they are written down."""
+        """The forms that its values have in JSON."""
         if self.kind == "enum":
             values = [value._value_ for value in self.cls.__members__.values()]  # type: ignore[attr-defined]
             return frozenset(form_of(type(value)) for value in values) or frozenset({ANY_FORM})
@@ -324,7 +324,7 @@ class Member:
 
     @cached_property
     def inner(self) -> Shape | None:
-        """The places inside its values; None: of an Enum, whose values are its own business."""
+        """The shape inside its values; None for an Enum, whose values have no annotation."""
         cls: Any = self.cls
         if self.kind == "enum":
             return None
@@ -359,7 +359,7 @@ class Member:
 
 
 class _Scope:
-    """What an annotation is read with: names for classes, what its words mean, what its type variables stand for."""
+    """The context of an annotation: names for classes, the meaning of its words, and its type variables."""
 
     __slots__ = ("args", "names", "words")
 
@@ -369,7 +369,7 @@ class _Scope:
         self.names, self.words, self.args = names, words, args
 
     def inside(self, cls: type, args: Mapping[Any, tuple[Any, _Scope]]) -> _Scope:
-        """The scope of what is written in the body of this class."""
+        """Return the scope of the annotations in the body of this class."""
         module = sys.modules.get(cls.__module__)
         words = {**self.words, **(vars(module) if module else {}), cls.__name__: cls}
         return _Scope(self.names, words, args)
@@ -387,7 +387,7 @@ _SHAPES: Final[dict[int, tuple[object, Shape]]] = {}
 
 
 def shape_of(annotation: Any, *, words: Mapping[str, Any] | None = None) -> Shape:
-    """What this annotation says; ``words``: what names in it, and in the classes that it names, may mean."""
+    """Return the shape of an annotation; ``words``: the meaning of names in it and in the classes that it names."""
     if words:
         return Shape([(annotation, _Scope({}, words, {}))])
     known = _SHAPES.get(id(annotation))
@@ -403,7 +403,11 @@ def shape_of(annotation: Any, *, words: Mapping[str, Any] | None = None) -> Shap
 def shape_of_args(
     hints: Mapping[str, Any], rest: Any = None, *, words: Mapping[str, Any], names: Mapping[type, str] | None = None
 ) -> Shape:
-    """The shape of a dict of arguments; ``rest``: the annotation of any other name."""
+    """Return the shape of a dict of arguments.
+
+    ``hints``: annotations by argument. ``rest``: the annotation of any other name. ``words``: the meaning of names in
+    annotations. ``names``: the names under which classes are written.
+    """
     found = Shape()
     scope = _Scope(names or {}, words, {})
     found._named = {name: [(hint, scope)] for name, hint in hints.items()}
@@ -416,18 +420,18 @@ def shape_of_args(
 
 
 ANY_ARGS: Final = shape_of_args({}, Any, words={})
-"""Of a tool that lives elsewhere: nothing is known about its arguments, so they are plain data."""
+"""The arguments of a tool whose body is elsewhere: nothing is known about them, so they are plain data."""
 
 
 def anywhere(shape: Shape) -> Shape:
-    """Any place of a value that is made from values of this shape, by a function that has no annotation."""
+    """Return the shape of a value that a function without annotations makes from values of this shape."""
     return _Anywhere(classes_below(shape))
 
 
 def shape_of_given(value: object) -> Shape:
-    """The shape of arguments that somebody else has checked (a framework): the classes in them are those they have.
+    """Return the shape of arguments that a framework has checked: it allows exactly the classes found in them.
 
-    Every one of them is written down by name, since no annotation is known that would decide it.
+    Every class is written by name, since no annotation is known that would decide it.
     """
     place = Shape([(Any, _NOWHERE)], said="could not be told from another one of that name")
     classes: dict[str, type] = {}
@@ -446,7 +450,7 @@ def shape_of_given(value: object) -> Shape:
 
 
 def classes_below(shape: Shape) -> list[tuple[Shape, Member]]:
-    """Every class that the annotation allows anywhere, with the place where it stands."""
+    """Return every class that the annotation allows anywhere, with its place."""
     found: list[tuple[Shape, Member]] = []
     seen: set[tuple[type, ...]] = set()
     for place in places_below(shape):
@@ -458,7 +462,7 @@ def classes_below(shape: Shape) -> list[tuple[Shape, Member]]:
 
 
 def places_below(shape: Shape) -> Iterator[Shape]:
-    """This place and all those inside it; a class or an alias that contains itself is looked at once."""
+    """Yield this place and all places inside it; a class or an alias that contains itself is visited once."""
     waiting, seen = [shape], set[Any]()
     for _ in range(PLACES_MAX):
         if not waiting:
@@ -485,7 +489,7 @@ def places_below(shape: Shape) -> Iterator[Shape]:
 
 
 def problem_of(shape: Shape) -> str | None:
-    """Why two members of a union in this annotation could not be told apart; None: all can."""
+    """Return why two members of a union in this annotation cannot be told apart; None if all can."""
     for place in places_below(shape):
         names: dict[str, type] = {}
         for cls, member in place.classes.items():
@@ -493,25 +497,25 @@ def problem_of(shape: Shape) -> str | None:
             if other is not cls:
                 return (
                     f"two classes called {member.name} ({other.__module__}.{other.__qualname__} and "
-                    f"{cls.__module__}.{cls.__qualname__}) share one place: the record could not tell them apart; "
-                    'name one of them otherwise with class_names={TheClass: "Name"}'
+                    f"{cls.__module__}.{cls.__qualname__}) share one place, and the record cannot tell them apart; "
+                    'give one of them another name with class_names={TheClass: "Name"}'
                 )
         bases: dict[int, str] = {}
         for name, new in place.newtypes.items():
             if (two := bases.setdefault(id(_supertype(new)), name)) != name:
-                return f"{two} and {name} are NewTypes of one type: no value says which it is; pass a class of your own"
+                return f"{two} and {name} are NewTypes of one type, which no value can tell apart; use a class instead"
         for index, one in enumerate(place.tables):
             for two_table in place.tables[index + 1 :]:
                 if one is not two_table and _is_like(one, two_table):
                     return (
-                        f"the TypedDicts {one.__name__} and {two_table.__name__} have the same keys: no value says which "
-                        "it is; give each a key with another Literal"
+                        f"the TypedDicts {one.__name__} and {two_table.__name__} have the same keys, so no value can "
+                        "tell them apart; give each a key with another Literal"
                     )
     return None
 
 
 def _is_like(one: Any, other: Any) -> bool:
-    """Whether a dict could be either of the two TypedDicts, whatever is in it."""
+    """Return whether no dict can tell the two TypedDicts apart."""
     if one.__required_keys__ != other.__required_keys__ or one.__optional_keys__ != other.__optional_keys__:
         return False
     mine, theirs = (Shape([(table, _NOWHERE)]) for table in (one, other))
@@ -545,11 +549,11 @@ _ADAPTERS: Final[dict[int, tuple[object, Any]]] = {}  # the annotation is kept, 
 
 
 def adapter(annotation: Any) -> Any:
-    """Return pydantic's adapter for an annotation; one for anything where pydantic has no schema for it."""
-    # By identity: some annotations have no hash, and A | B equals B | A, which validates otherwise.
+    """Return pydantic's adapter for an annotation, or one for ``Any`` if pydantic has no schema for it."""
+    # By identity: some annotations have no hash, and A | B equals B | A, which validates differently.
     known = _ADAPTERS.get(id(annotation))
     if known is None:
-        from pydantic import TypeAdapter  # here: it takes longer to import than all of amends
+        from pydantic import TypeAdapter  # imported here: it takes longer to import than all of amends
 
         if len(_ADAPTERS) >= ADAPTERS_MAX:
             _ADAPTERS.clear()
@@ -562,7 +566,7 @@ def adapter(annotation: Any) -> Any:
 
 
 def has_schema(annotation: Any) -> bool:
-    """Whether pydantic can check values of this annotation."""
+    """Return whether pydantic can check values of this annotation."""
     return adapter(annotation) is not _anything()
 
 
@@ -592,7 +596,7 @@ _ALIASES: Final[dict[int, tuple[Any, Any]]] = {}  # one meaning for each, so tha
 
 
 def _alias_of(alias: Any) -> Any:
-    """What an alias stands for; one that is written as a text is read in its own module."""
+    """Return what an alias stands for; one that is written as text is evaluated in its own module."""
     known = _ALIASES.get(id(alias))
     if known is None:
         found = alias.__value__
@@ -611,7 +615,7 @@ def _meaning_of(word: str, scope: _Scope) -> Any:
 
 
 def _variables(kind: Any, hints: list[_Hint], scope: _Scope) -> dict[Any, _Hint]:
-    """What the type variables of a generic class, and of the generic classes that it inherits from, stand for."""
+    """Return what the type variables of a generic class and of its generic bases stand for."""
     found: dict[Any, _Hint] = dict(zip(getattr(kind, "__parameters__", ()), hints, strict=False))
     for base in getattr(kind, "__mro__", ()):
         for one in getattr(base, "__orig_bases__", ()):
@@ -640,7 +644,7 @@ def _overlap(one: AbstractSet[str], other: AbstractSet[str]) -> bool:
 
 
 def form_of(kind: type) -> str:
-    """What a value of this type looks like when it is written down."""
+    """Return the form that a value of this type has in JSON."""
     return _FORMS.get(kind) or (kind.__name__ if kind in BUILT_IN else _form_below(kind))
 
 

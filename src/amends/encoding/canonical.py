@@ -57,23 +57,25 @@ _TICK: Final = timedelta(microseconds=1)
 
 
 def canonical(value: object, *, path: str = "args", shape: Shape | None = None) -> str:
-    """One text for one meaning: equal values give the same text whatever their spelling. Raises ``NotStorable``.
+    """Return one text for one meaning: equal values give the same text whatever their spelling.
 
-    With a shape a class that the shape does not allow is refused; without one every class is written as plain data.
+    With a shape, raise ``NotStorable`` for a class that it does not allow; without one, write every class as plain
+    data. ``path``: how errors name the value.
     """
     return written(value, Walk(path, MEANINGS, shape=shape, strict=shape is not None))
 
 
 def encode(value: object, *, path: str, shape: Shape | None = None) -> str:
-    """The stored text of a value; decode() gives back an equal one of the same built-in types. Raises ``NotStorable``.
+    """Return the stored text of a value, which ``decode`` reads back as an equal value of the same built-in types.
 
-    With a shape a class that the shape does not allow is refused; without one every class is written as plain data.
+    With a shape, raise ``NotStorable`` for a class that it does not allow; without one, write every class as plain
+    data. ``path``: how errors name the value.
     """
     return written(value, Walk(path, PACKS, shape=shape, strict=shape is not None))
 
 
 def diff(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The arguments that do not mean the same, as (recorded, given); a missing one shows as None."""
+    """Return the arguments that differ in meaning, as (recorded, given); a missing one is None."""
     same = {n for n in recorded if n in given and _is_same(recorded[n], given[n])}
     return {n: (recorded.get(n), given.get(n)) for n in [*recorded, *given] if n not in same}
 
@@ -82,7 +84,7 @@ def _is_same(one: object, other: object) -> bool:
     texts = [canonical(value) for value in (one, other)]
     if texts[0] != texts[1]:
         return False
-    # What is hidden has no class any more: only whole values are compared by their classes too.
+    # A redacted value has lost its class, so only whole values are also compared by their classes.
     return '{"$secret":' in texts[0] or _classes_in(one) == _classes_in(other)
 
 
@@ -106,7 +108,7 @@ HEADS_MAX: Final = 1024
 
 
 def digest(*parts: str | bytes | int | None) -> str:
-    """SHA-256 over the parts, each with its type and length: no two different inputs collide."""
+    """Return the SHA-256 over the parts, each with its type and length, so that different inputs never collide."""
     return sha256(b"".join([_part(part) for part in parts])).hexdigest()
 
 
@@ -120,12 +122,12 @@ def _part(part: str | bytes | int | None) -> bytes:
 
 @lru_cache(maxsize=HEADS_MAX)
 def head(*parts: str) -> bytes:
-    """The first parts of many digests, written once."""
+    """Return the first parts of many digests, as ``digest_of`` takes them; cached."""
     return b"".join([_part(part) for part in parts])
 
 
 def digest_of(first: bytes, *rest: str) -> str:
-    """``digest`` over the parts of ``head`` and these."""
+    """Return ``digest`` over the parts of ``head`` and these."""
     data = first
     for part in rest:
         data += f"str{len(part)}:{part}".encode("ascii") if part.isascii() else _part(part)
@@ -139,14 +141,14 @@ def digest_of(first: bytes, *rest: str) -> str:
 # None here and is left to the walk, so that only one place refuses values.
 
 CHARS_MAX: Final = 1 << 16
-"""Longer values are left to the rules, which count their parts."""
+"""Longer values are left to the walk, which counts their parts."""
 LEVELS_MAX: Final = 8
 quoted: Final = encode_basestring
 _WORDS: Final = {None: "null", True: "true", False: "false"}
 
 
 def plain_texts(value: Any, levels: int = LEVELS_MAX) -> tuple[str, str] | None:
-    """What ``encode`` and ``canonical`` write for it; None: ask them."""
+    """Return what ``encode`` and ``canonical`` write for plain data; None for anything else."""
     kind = type(value)
     if kind is str:
         if value.isascii() and len(value) <= CHARS_MAX:
@@ -173,7 +175,7 @@ def _dict_texts(value: dict[Any, Any], levels: int) -> tuple[str, str] | None:
     for name, item in value.items():
         if type(name) is not str or not name.isascii():
             return None
-        if type(item) is str and item.isascii():  # most are: a third of the price of asking
+        if type(item) is str and item.isascii():  # most are; a third of the cost of the recursive call
             text = f"{quoted(name)}:{quoted(item)}"
             stored.append(text)
             meant.append(text)
@@ -190,7 +192,7 @@ def _dict_texts(value: dict[Any, Any], levels: int) -> tuple[str, str] | None:
             return None
     if _is_tag(value):
         return None
-    meant.sort()  # by the names as they are written: each ends with a quote, and none begins like another
+    meant.sort()  # sorts by name: each written name ends with a quote, so none is the beginning of another
     return f"{{{','.join(stored)}}}", f"{{{','.join(meant)}}}"
 
 
@@ -222,7 +224,7 @@ def _float_texts(value: float) -> tuple[str, str] | None:
 
 
 def plain_copy(value: Any, levels: int = LEVELS_MAX) -> tuple[str, Any] | None:
-    """What ``encode`` writes for it, and what ``decode`` would read from that; None: ask them."""
+    """Return what ``encode`` writes for plain data and what ``decode`` would read from it; None for anything else."""
     kind = type(value)
     if kind is str:
         return (quoted(value), value) if _is_text(value) else None
@@ -272,7 +274,7 @@ def _is_tag(value: dict[str, Any]) -> bool:
 
 
 def _is_text(value: str) -> bool:
-    """Whether it is short and has no lone surrogate, which is no character."""
+    """Return whether the text is short and has no lone surrogate, which is not a character."""
     if len(value) > CHARS_MAX:
         return False
     try:
@@ -285,7 +287,7 @@ def _is_text(value: str) -> bool:
 
 
 class Fields(dict[Any, Any]):
-    """The fields of an object of which something is hidden: written down as the object itself would be."""
+    """The fields of an object of which a part is redacted: written as the object itself would be."""
 
     __slots__ = ("kind", "unset")
 
@@ -303,9 +305,9 @@ class Walk:
     parts: int = 0
     retyped: list[tuple[str, type, type]] = field(default_factory=list)  # (place, user's type, type it is written as)
     shape: Shape | None = None
-    """What the annotation says about the place where the walk is; None: nothing is known, and nothing is refused."""
+    """What the annotation says about the current place; None: nothing is known, and nothing is refused."""
     strict: bool = False
-    """Refuse a class that the shape does not allow. A result is never refused: its effect has happened."""
+    """Whether to refuse a class that the shape does not allow. A result is never refused: its effect has happened."""
 
     def spend(self, parts: int) -> None:
         self.parts += parts
@@ -332,23 +334,23 @@ def _crumb(key: object) -> str:
 
 
 def written(value: object, walk: Walk) -> str:
-    """The text of a value. Reading it runs users' code: whatever that raises is a refusal that names the place."""
+    """Return the text of a value. Reading it runs users' code, whose errors become refusals that name the place."""
     try:
         return dump(pack_value(value, walk))
     except NotStorable:
         raise
     except Exception as error:
-        walk.refuse(f"cannot be written down: reading it raised {type(error).__name__}")
+        walk.refuse(f"cannot be stored: reading it raised {type(error).__name__}")
 
 
 def pack_value(value: object, walk: Walk) -> Any:
-    """The value as JSON data with tags."""
+    """Return the value as JSON data with tags."""
     kind, shape = type(value), walk.shape
     pack = walk.packs.get(kind)
     if pack is not None:
         if walk.strict and shape is not None and shape.mistakes(value):
             wanted = " or ".join(member.name for member in shape.classes.values())
-            walk.refuse(f"is a {kind.__name__} where the annotation says {wanted}", cure=f"pass a {wanted}")
+            walk.refuse(f"is a {kind.__name__}, but the annotation says {wanted}", cure=f"pass a {wanted}")
         return pack(value, walk)
     if shape is not None:
         return _pack_member(value, walk, shape)
@@ -358,7 +360,7 @@ def pack_value(value: object, walk: Walk) -> Any:
 
 
 def _pack_member(value: Any, walk: Walk, shape: Shape) -> Any:
-    """A value of a user's class, with the name of the class where the annotation leaves that open."""
+    """Pack a value of a user's class, with the name of the class if the annotation leaves it open."""
     kind = value.kind if isinstance(value, Fields) else type(value)
     member = shape.classes.get(kind)
     if member is None and not walk.strict:
@@ -378,7 +380,7 @@ def _pack_member(value: Any, walk: Walk, shape: Shape) -> Any:
 
 
 def _pack_other(value: Any, walk: Walk, shape: Shape, *, kind: type) -> Any:
-    """A value of a class that the annotation does not name: as the built-in that it names, or not at all."""
+    """Pack a value of a class that the annotation does not name: as a built-in type that it names, or refuse it."""
     plain = dict(value) if isinstance(value, Fields) else reduced(value, walk)
     base = next((base for base in kind.__mro__ if base in shape.types), None)
     if walk.strict and base is None and kind not in SPELLINGS:
@@ -402,7 +404,7 @@ def _example(kind: type, shape: Shape) -> str:
 
 
 def _unset_in(value: Any) -> list[str]:
-    """The fields of a model that nobody set: they have their defaults."""
+    """Return the fields of a model that were not set and have their defaults."""
     kind: Any = type(value)
     if not hasattr(kind, "__pydantic_root_model__"):
         return []
@@ -410,26 +412,26 @@ def _unset_in(value: Any) -> list[str]:
 
 
 def reduced(value: Any, walk: Walk) -> Any:
-    """The plain value that stands for one of a user's type."""
+    """Return the plain value that stands for a value of a user's type."""
     kind = type(value)
-    # Only the class is asked, never the instance: mocks and proxies lie about their ``__class__``.
+    # Only the class is inspected, never the instance: mocks and proxies lie about their ``__class__``.
     if issubclass(kind, Enum):
         return value._value_
     if hasattr(kind, "__pydantic_root_model__"):
-        # Not model_dump(): it runs the user's serializers, and dumps what is inside before we see its type.
+        # Not model_dump(): it runs the user's serializers, and dumps nested values before their types can be seen.
         known = {name: item for name, item in vars(value).items() if name in kind.model_fields}
         return value.root if kind.__pydantic_root_model__ else known | (value.model_extra or {})
     if is_dataclass(kind):
         return {one.name: getattr(value, one.name) for one in fields(kind)}
     if any(base.__module__ == "pydantic.networks" for base in kind.__mro__):
-        return str(value)  # HttpUrl and its kin
+        return str(value)  # HttpUrl and similar types
     base = next((base for base in kind.__mro__ if base in PLAIN), None)
     if base is None:
-        walk.refuse(f"of type {kind.__name__} cannot be written down")
+        walk.refuse(f"of type {kind.__name__} cannot be stored")
     plain = PLAIN[base](value)
-    # A subclass may know more than its base: pandas' Timestamp has nanoseconds.
+    # A subclass may hold more than its base: pandas' Timestamp has nanoseconds.
     if base in LEAVES and plain != value:
-        walk.refuse(f"of type {kind.__name__} cannot be written down as {base.__name__}")
+        walk.refuse(f"of type {kind.__name__} cannot be stored as {base.__name__}")
     return plain
 
 
@@ -459,13 +461,13 @@ def _pack_tagged(value: Tagged, walk: Walk) -> Any:
 
 def _pack_set(value: set[object] | frozenset[object], walk: Walk) -> list[Any]:
     walk.spend(len(value))
-    walk.trail.append(...)  # somewhere in it: a set has no order to count by
+    walk.trail.append(...)  # a set has no order to count by
     shape = walk.shape
     walk.shape = None if shape is None else shape.item
     packed = {dump(item): item for item in [pack_value(item, walk) for item in value]}
     walk.shape = shape
     walk.trail.pop()
-    return [packed[text] for text in sorted(packed)]  # in no order that depends on the hash seed
+    return [packed[text] for text in sorted(packed)]  # the order must not depend on the hash seed
 
 
 def _pack_dict(value: dict[object, object], walk: Walk) -> Any:
@@ -477,11 +479,11 @@ def _pack_dict(value: dict[object, object], walk: Walk) -> Any:
         walk.trail.append(key)
         walk.shape = None if shape is None else shape.key
         name = pack_value(key, walk)
-        # What is read back must be a key again, and another one than the rest: Enum members are stored as values.
+        # Each key must be read back as a key that differs from the others: Enum members are stored as values.
         is_named = type(name) is dict and CLASS in name
         mark = dump(name) if is_canonical or is_named else name if type(name) is str else parse(dump(name))
         if mark in packed:
-            walk.refuse("is a key that is written like another one", cure="keep one of the two")
+            walk.refuse("is a key with the same text as another key", cure="keep one of the two")
         walk.shape = None if shape is None else shape.value(key)
         packed[mark] = (name, pack_value(item, walk))
         walk.trail.pop()
@@ -500,8 +502,8 @@ def _pack_str(value: str, walk: Walk) -> Any:
         value.encode("utf-8")
     except UnicodeEncodeError:
         if is_canonical:
-            walk.refuse("has a lone surrogate, which is no character", cure="decode the bytes before you pass them")
-        # Not as JSON escapes: two of those, side by side, are read back as one character.
+            walk.refuse("has a lone surrogate, which is not a character", cure="decode the bytes before you pass them")
+        # Not as JSON escapes: two adjacent ones are read back as one character.
         return {"$str": value.encode("unicode_escape").decode("ascii")}
     return value
 
@@ -518,27 +520,27 @@ def _pack_leaf(value: object, walk: Walk, *, tag: str, write: Callable[[Any], st
 
 def _mean_number(value: float | Decimal, walk: Walk) -> Any:
     if type(value) is float:
-        # A whole float is the int it equals (2.0**60 is 2**60); any other is its shortest decimal, as it was typed.
+        # An integral float is the int it equals (2.0**60 is 2**60); any other is its shortest decimal, as typed.
         value = int(value) if value.is_integer() else Decimal(repr(value))
     if type(value) is int and abs(value) < PLAIN_INT:
         return value
     if type(value) is int and value.bit_length() > INT_BITS_MAX:
         walk.refuse(f"is an int of more than {INT_BITS_MAX:,} bits", cure="pass it as bytes")
-    number = Decimal(value)  # exact, whatever the context; and Python itself writes no int of more than 4,300 digits
+    number = Decimal(value)  # exact in any context; and Python itself writes no int of more than 4,300 digits
     if not number.is_finite():
-        walk.refuse(f"is {number}, which has no one meaning", cure="pass a finite number or None")
+        walk.refuse(f"is {number}, which has no unique meaning", cure="pass a finite number or None")
     sign, digits, exponent = number.as_tuple()
     text = "".join(map(str, digits)).rstrip("0")
     power = int(exponent) + len(digits) - len(text)
     if not text or (power >= 0 and number.copy_abs() < PLAIN_INT):
         return int(number)
-    return {"$number": f"{'-' * sign}{text}e{power}"}  # never the zeros of 1E+999999 written out
+    return {"$number": f"{'-' * sign}{text}e{power}"}  # so the zeros of 1E+999999 are never written out
 
 
 def _mean_moment(value: datetime | time) -> str:
     if value.utcoffset() is None:
         return value.isoformat()
-    # Counted, not converted: the first and the last hours of the calendar do not exist in UTC.
+    # Subtracted, not converted: the first and the last hours of the calendar do not exist in UTC.
     return str(((value if isinstance(value, datetime) else datetime.combine(_EPOCH, value)) - _EPOCH) // _TICK)
 
 
@@ -572,7 +574,7 @@ PLAIN: Final[dict[type, Callable[[Any], Any]]] = {  # what stands for an instanc
     MappingProxyType: dict,
 }
 CONSTANTS: Final = frozenset({*LEAVES, str, int, float, bool, NoneType} - {bytearray})
-"""Types of values that nobody can change."""
+"""The immutable types."""
 PACKS: Final[dict[type, Callable[[Any, Walk], Any]]] = {
     **dict.fromkeys((bool, type(None)), lambda value, _: value),
     str: _pack_str,

@@ -44,7 +44,7 @@ RESULT_BYTES_MAX: Final = 1 << 20
 
 
 class ShapeMismatch(Exception):
-    """A stored text is not of the shape that the annotation has now: another version of the tool wrote it."""
+    """A stored text does not fit the annotation of today: another version of the tool wrote it."""
 
 
 # ---- Results
@@ -52,24 +52,27 @@ class ShapeMismatch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A result as the ledger has it. ``loss`` says what a replay will not get; without text that is all of it."""
+    """A result as the ledger stores it. ``loss`` says what a replay will not get; without ``text`` that is everything."""
 
     text: str | None
     loss: str | None
 
 
 def store_result(value: object, annotation: object = Any) -> Stored:
-    """What the ledger keeps of a result. Never raises: what cannot be written down is a stated loss."""
+    """Return what the ledger keeps of a result. Never raise: what cannot be written is a stated loss."""
     return faithful(value, annotation)[1]
 
 
 def load_result(stored_text: str | None, annotation: object = Any) -> Any:
-    """The result as every replay sees it; None where it could not be kept."""
+    """Return the result as every replay sees it; None if it could not be stored."""
     return None if stored_text is None else decode(stored_text, annotation)
 
 
 def faithful(value: Any, annotation: object = Any) -> tuple[Any, Stored]:
-    """The value as every replay will see it, and what is stored; the original where nothing could be. Never raises."""
+    """Return the value as every replay will see it, and what is stored. Never raise.
+
+    If nothing can be stored, the value is the original.
+    """
     if type(value) is dict and len(value) == 1 and CLASS in value:
         value = _said_class(value, shape_of(annotation))
     plain = plain_copy(value)
@@ -88,14 +91,14 @@ def faithful(value: Any, annotation: object = Any) -> tuple[Any, Stored]:
 
 
 def decode(text: str, annotation: object = Any) -> Any:
-    """The value of a stored text, as the annotation says; as it is written where the annotation does not fit."""
+    """Read a stored text as the annotation says, or as plain data if the annotation does not fit."""
     return _shaped(read_text(text), text, annotation)
 
 
 def misfits(text: str, annotation: object) -> bool:
-    """Return whether a stored text can no longer be read as the user's own class that the annotation names.
+    """Return whether a stored text can no longer be read as the user's class that the annotation names.
 
-    Plain data under a plain annotation never misfits: what a body gave back is what its readers get.
+    Plain data under a plain annotation always fits: its readers get what the body returned.
     """
     if not _names_own_class(annotation):
         return False
@@ -115,7 +118,7 @@ def _shaped(value: Any, text: str, annotation: object) -> Any:
     is_missing = annotation is Any or annotation is Signature.empty or isinstance(annotation, str)
     if is_missing or (annotation is type(value) and annotation in PACKS):
         return value
-    # Before Python 3.12 pydantic has no schema for a TypedDict of ``typing``: its classes are known all the same.
+    # Before Python 3.12 pydantic has no schema for a TypedDict of ``typing``, but its classes are known.
     is_classed = CLASS_MARK in text or not has_schema(annotation)
     if is_classed or UNSET_MARK in text:
         try:
@@ -124,12 +127,12 @@ def _shaped(value: Any, text: str, annotation: object) -> Any:
             if is_classed:
                 return value
     try:
-        # By field name: that is how models are written. Lax: a strict model would refuse its own plain data.
+        # By field name, because models are written so. Lax, because a strict model would refuse its own plain data.
         shaped = adapter(annotation).validate_python(value, strict=False, by_alias=True, by_name=True)
         # Iterable[X] is validated lazily, into an iterator that can be read once.
         return value if isinstance(shaped, Iterator) else shaped
     except Exception:
-        return read_text(text)  # again: the user's validators had their hands on the first one
+        return read_text(text)  # read again: the user's validators may have changed the first value
 
 
 def _names_own_class(annotation: object) -> bool:
@@ -139,7 +142,7 @@ def _names_own_class(annotation: object) -> bool:
 
 
 def _said_class(value: dict[Any, Any], shape: Shape) -> dict[Any, Any]:
-    """A result that a person told in plain data, with the name of its class."""
+    """Return a result that a person gave as plain data, marked with its class if the name is known."""
     pair = value[CLASS]
     is_pair = isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str)
     return Tagged(value) if is_pair and shape.named(pair[0]) is not None else value
@@ -148,7 +151,7 @@ def _said_class(value: dict[Any, Any], shape: Shape) -> dict[Any, Any]:
 def _loss(
     value: object, seen: object, *, text: str, retyped: list[tuple[str, type, type]], annotation: object
 ) -> str | None:
-    """What a replay does not get of a value that was written down."""
+    """Return what a replay does not get of a stored value; None if it gets everything."""
     if not retyped:
         return None
     seen_text = written(seen, walk := Walk("result", PACKS, shape=shape_of(annotation)))
@@ -173,20 +176,20 @@ def read_text(text: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Arguments as they are written down, and made anew from that as often as they are needed."""
+    """Arguments as they are stored, and a function that makes fresh copies of them."""
 
     args: Mapping[str, Any]
     text: str
     meaning: str
     copy: Callable[[], Mapping[str, Any]] | None
-    """None: nothing in them can be changed, so one copy serves all."""
+    """None if all arguments are immutable, so that one copy serves all."""
 
 
 def write_args(args: Mapping[str, Any], shape: Shape, plain: tuple[str, str] | None = None) -> Written:
-    """Write arguments down. What is returned has nothing in common with the caller's objects.
+    """Return the arguments as they are stored. The result shares no mutable object with the caller.
 
-    ``plain``: what ``plain_texts`` has given for them. Raises ``NotStorable`` for a class that the annotations do not
-    name, and for a value that does not come back as it was.
+    ``plain``: the texts from ``plain_texts``, if it was already called. Raise ``NotStorable`` for a class that the
+    annotations do not name, and for a value that would not be read back unchanged.
     """
     plain = plain or plain_texts(args)
     if plain is not None:
@@ -219,9 +222,9 @@ def _refuse_changed(args: Mapping[str, Any], shape: Shape) -> NoReturn:
     changed = [name for name, value in args.items() if not _comes_back(name, value, shape)]
     path = f"args.{changed[0]}" if changed else "args"
     raise NotStorable(
-        f"{path} does not come back as it was from what is written down",
+        f"{path} would not be read back unchanged from the ledger",
         path=path,
-        hint="use a dataclass or a pydantic model whose fields say all of it, or pass an id or plain data instead",
+        hint="use a dataclass or a pydantic model whose fields hold everything, or pass an id or plain data instead",
     )
 
 
@@ -237,14 +240,14 @@ def _comes_back(name: str, value: object, shape: Shape) -> bool:
 
 
 def revive_each(text: str, shape: Shape, *, exact: bool = True) -> tuple[dict[str, Any], set[str]]:
-    """The arguments of a stored text, and the names of those that are not of the shape: they are plain data."""
+    """Read stored arguments, and return the names of those that do not fit the shape and remain plain data."""
     found: dict[str, Any] = {}
     unlike: set[str] = set()
     try:
         raw = json.loads(text)
         named = dict(raw["$map"]) if len(raw) == 1 and "$map" in raw else raw
     except (ValueError, TypeError, KeyError):
-        named = read_text(text)  # says what is wrong with it
+        named = read_text(text)  # raises an error that says what is wrong
     for name, data in named.items():
         try:
             found[name] = _rebuilt(data, shape.value(name), exact=exact)
@@ -255,7 +258,7 @@ def revive_each(text: str, shape: Shape, *, exact: bool = True) -> tuple[dict[st
 
 
 def classes_of(text: str) -> dict[str, str]:
-    """The classes that a stored text names, by the place where they stand."""
+    """Return the classes that a stored text names, by their place."""
     found: dict[str, str] = {}
     try:
         waiting: list[tuple[str, Any]] = [("", json.loads(text))]
@@ -280,7 +283,7 @@ def classes_of(text: str) -> dict[str, str]:
 
 
 def _place_below(place: str, name: str) -> str:
-    """Return the place of a name in a place; a name that could be read as a path, such as ``a.b``, is quoted."""
+    """Return the path of a name inside a place; a name that looks like a path, such as ``a.b``, is quoted."""
     if not name.isidentifier():
         return f"{place}[{dump(name)}]"
     return f"{place}.{name}" if place else name
@@ -290,10 +293,10 @@ def _place_below(place: str, name: str) -> str:
 
 
 def revive(text: str, shape: Shape, *, exact: bool = True) -> Any:
-    """The value of a stored text, in the classes that it was written down from; raises ``ShapeMismatch``.
+    """Read a stored text in the classes that it was written from; raise ``ShapeMismatch`` if it does not fit.
 
-    No validator runs. ``exact``: refuse built-in types that the annotation does not name, since another version of
-    the tool wrote them; otherwise the text is this process's own.
+    No validator runs. ``exact``: also refuse built-in types that the annotation does not name, since another version
+    of the tool wrote them. Not needed for a text that this process has just written.
     """
     try:
         return _rebuilt(json.loads(text), shape, exact=exact)
@@ -302,7 +305,7 @@ def revive(text: str, shape: Shape, *, exact: bool = True) -> Any:
 
 
 def _rebuilt(data: Any, shape: Shape | None, *, exact: bool) -> Any:
-    """JSON data with tags as the value that it stands for, at a place of this shape; raises ``ShapeMismatch``."""
+    """Return the value of JSON data with tags at a place of this shape; raise ``ShapeMismatch``."""
     if shape is None:
         return parse(dump(data))
     tag = next(iter(data), "") if type(data) is dict and len(data) == 1 else ""
@@ -328,7 +331,7 @@ def _rebuilt(data: Any, shape: Shape | None, *, exact: bool) -> Any:
 
 
 def _built(data: Any, shape: Shape, *, exact: bool) -> Any:
-    """A built-in value, with what is inside it."""
+    """Return a built-in value with everything inside it rebuilt."""
     if type(data) is list:
         return [_rebuilt(item, shape.at(index), exact=exact) for index, item in enumerate(data)]
     if type(data) is not dict:
@@ -374,7 +377,7 @@ _TAG_TYPES: Final[dict[str, type]] = {
 
 
 def _rebuilt_member(member: Member, data: Any, *, exact: bool) -> Any:
-    """A value of this class from what stands for it; raises ``ShapeMismatch``."""
+    """Return a value of this class from the data that stands for it; raise ``ShapeMismatch``."""
     match member.kind:
         case "enum":
             return _rebuilt_enum(member, data)
@@ -385,7 +388,7 @@ def _rebuilt_member(member: Member, data: Any, *, exact: bool) -> Any:
             if items is None or len(items) != len(member.cls._fields):  # type: ignore[attr-defined]
                 raise ShapeMismatch(member.name)
             inner = member.inner
-            assert inner is not None, "a named tuple has places"
+            assert inner is not None, "a named tuple has a shape inside"
             parts = [_rebuilt(item, inner.at(index), exact=exact) for index, item in enumerate(items)]
             return tuple.__new__(member.cls, parts)
         case "other":
@@ -422,7 +425,7 @@ def _rebuilt_enum(member: Member, data: Any) -> Any:
 
 
 def _rebuilt_model(member: Member, values: dict[str, Any], data: Any, *, exact: bool) -> Any:
-    """Put a model together without its validators: they have seen these values once, and may change them again."""
+    """Rebuild a model without its validators: they have already seen these values, and might change them again."""
     cls: Any = member.cls
     names = cls.model_fields
     extra = {name: value for name, value in values.items() if name not in names}
@@ -436,7 +439,7 @@ def _rebuilt_model(member: Member, values: dict[str, Any], data: Any, *, exact: 
     if member.kind == "model":  # a root model has neither
         object.__setattr__(made, "__pydantic_extra__", extra if takes_extra else None)
         object.__setattr__(made, "__pydantic_private__", None)
-    if cls.__pydantic_post_init__:  # private attributes are made here
+    if cls.__pydantic_post_init__:  # it creates private attributes
         made.model_post_init(None)
         if _packed_member(member, made) != data:
             fresh = {"root": _rebuilt(data, member.inner, exact=exact)} if member.kind == "root" else None
@@ -451,12 +454,12 @@ def _rebuilt_dataclass(member: Member, values: dict[str, Any], data: Any, *, exa
     if {one.name for one in named} != values.keys():
         raise ShapeMismatch(member.name)
     if hasattr(cls, "__post_init__") or "__init__" not in vars(cls):
-        # It may set what is no field; what it makes of the fields is not what was written down.
+        # The constructor may set attributes that are no fields, but may also change fields; then the record decides.
         try:
             made = cls(**{one.name: values[one.name] for one in named if one.init})
             if _packed_member(member, made) == data:
                 return made
-        except Exception:  # it takes what is not written down
+        except Exception:  # the constructor needs something that was not written
             made = cls.__new__(cls)
         values = _field_values(member, data, exact=exact)
     else:
@@ -467,7 +470,7 @@ def _rebuilt_dataclass(member: Member, values: dict[str, Any], data: Any, *, exa
 
 
 def _rebuilt_other(member: Member, data: Any, *, exact: bool) -> Any:
-    """A subclass of a built-in type, or a type that only pydantic knows."""
+    """Rebuild a subclass of a built-in type, or a type that only pydantic knows."""
     plain = _built(data, member.place, exact=exact)
     makers: tuple[Callable[[Any], Any], ...] = (
         member.cls,

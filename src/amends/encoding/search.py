@@ -1,6 +1,6 @@
-"""Find values inside encoded text: base64, hex, percent encoding and escapes, also around each other.
+"""Find values inside encoded text: base64, hex, percent encoding and escapes, also nested.
 
-Redaction uses it to mask a value that a body or a model has encoded before it said it.
+Redaction uses it to mask values that a tool or a model has encoded.
 """
 
 from __future__ import annotations
