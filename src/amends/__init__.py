@@ -1,4 +1,4 @@
-"""amends: an agent's tool calls, written down before they run, run at most once, and taken back when the task fails."""
+"""amends: tool calls of AI agents, recorded before they run, run at most once, and compensated when the task fails."""
 
 from __future__ import annotations
 
@@ -213,12 +213,12 @@ _WHERE: Final = {
         "RuleVerdict",
     ),
 }
-"""Where each name is. ``tool`` alone is there at once: its module has its name, and would take its place."""
+"""The module of each public name that is imported lazily."""
 _MODULE_OF: Final = {name: module for module, names in _WHERE.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when it is asked for: `amends --help` needs no engine, and a blocking program nothing async.
+    # Load each name on first use: `amends --help` needs no engine, and a blocking program nothing async.
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'amends' has no attribute {name!r}")
     from importlib import import_module

@@ -1,4 +1,4 @@
-"""Every error amends raises; blame is in the branch.
+"""Every error that amends raises. The branch says who has to act.
 
 Error                            .code .hint .run_id .for_model() .to_dict()
   UsageError                     fix your code; nothing was started
@@ -35,6 +35,7 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     ResultLost                   .what .why .call
       ResultGone                 .gone_at
     StalePlan                    .plan .now
+    CannotFork                   .calls .why
     LinkVoid                     .why
   ToolError                      a tool failed
     ToolFailed                   .call .type_name .message
@@ -56,7 +57,8 @@ Error                            .code .hint .run_id .for_model() .to_dict()
     TransitionRefused            .frm .to
     LedgerTampered               .event .how
 
-A tool's own exception comes out of a direct call as itself. Data lives in attributes; never match prose.
+A direct call of a tool raises the tool's own exception unchanged. Facts are in attributes; never match the prose.
+The phrases of the messages, and the helpers that read foreign exceptions safely, are at the end of the file.
 """
 
 from __future__ import annotations
@@ -72,322 +74,23 @@ from unicodedata import normalize
 
 from amends.visible import printable, visible
 
-# ---- Words that errors are made of: values, lists and the ordering law as a person or a model reads them
-
-
 _log = logging.getLogger("amends")
 T = TypeVar("T")
 
-SHOWN_CHARS_MAX: Final = 200
-"""No value is shown to a model longer than this."""
 
-
-ERROR_CHARS_MAX: Final = 100_000
-"""No more of an error's own text is ever looked at."""
-NO_WORDS: Final = "(its message could not be read)"
-CUT: Final = " [... the rest is not kept]"
-"""Ends a text that was cut for the ledger: nobody takes a part for the whole."""
-
-
-def clean(text: object) -> str:
-    """Return a text that every ledger, log and terminal can take: no lone surrogate, no NUL."""
-    if not issubclass(type(text), str):
-        return _read(text)
-    exact = str.__str__(text)  # a subclass may do anything with its own text
-    if exact.isascii() and "\0" not in exact:
-        return exact
-    return exact.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
-
-
-def words_of(error: BaseException) -> str:
-    """Return what an exception says, whatever its class does when it is asked: never raises, and has a limit."""
-    return _read(error)
-
-
-def _read(value: object) -> str:
-    try:
-        text = str.__getitem__(str(value), slice(0, ERROR_CHARS_MAX))
-    except (KeyboardInterrupt, SystemExit, GeneratorExit):
-        raise
-    except BaseException:
-        return NO_WORDS
-    return clean(text)
-
-
-def cut(text: str, chars_max: int) -> str:
-    """Return the text, or as much of it as fits with a mark that there was more."""
-    return text if len(text) <= chars_max else text[: chars_max - len(CUT)] + CUT
-
-
-def class_name(cls: type) -> str:
-    """Return ``module.Class``, past any metaclass that says something else or raises."""
-    try:
-        module = type.__dict__["__module__"].__get__(cls)
-    except Exception:
-        module = ""
-    name = type.__dict__["__qualname__"].__get__(cls)
-    return clean(f"{module}.{name}") if module and isinstance(module, str) else clean(name)
-
-
-def type_name(error: BaseException) -> str:
-    """Return the short name of an exception's class, past its metaclass."""
-    return clean(type.__dict__["__name__"].__get__(type(error)))
-
-
-def described(error: BaseException) -> str:
-    """Return the class and the words of an exception in one line."""
-    return f"{type_name(error)}: {words_of(error)}"
-
-
-def note_on(error: BaseException, note: str) -> None:
-    """Add a note to an exception; one that takes none (a frozen dataclass, a strange ``__notes__``) goes without."""
-    try:
-        error.add_note(note)
-    except Exception:
-        _log.info("%s", note)
-
-
-def log_error(log: logging.Logger, level: int, words: str, error: BaseException) -> None:
-    """Log an exception with its traceback, or with less where it cannot be shown."""
-    try:
-        log.log(level, "%s", words, exc_info=error)
-    except Exception:
-        log.log(level, "%s (%s)", words, described(error))
-
-
-def is_a(error: object, *kinds: type[T]) -> TypeGuard[T]:
-    """Return whether this is an instance of one of these classes by its real class, whatever it says of itself."""
-    return issubclass(type(error), kinds)
-
-
-def shown(value: object) -> str:
-    """A value as a model sees it: JSON where possible, cut at a limit."""
-    try:
-        text = (
-            value
-            if isinstance(value, str)
-            else json.dumps(value, ensure_ascii=False, default=_named, separators=(",", ":"))
-        )
-    except (TypeError, ValueError):
-        text = _read(value)
-    return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
-
-
-def _named(value: object) -> str:
-    """An object with the name of its class: what pydantic writes for a model has none."""
-    try:
-        return repr(value) if hasattr(type(value), "model_fields") else _read(value)
-    except Exception:  # a user's repr()
-        return NO_WORDS
-
-
-def plain(value: object) -> Any:
-    """A fact as plain JSON data."""
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    if isinstance(value, Mapping):
-        return plain_mapping(value, plain)
-    if isinstance(value, Iterable):
-        return [plain(v) for v in value]
-    to_dict = getattr(value, "to_dict", None)
-    return to_dict() if callable(to_dict) else str(value)
-
-
-def plain_mapping(value: Mapping[Any, Any], plain: Callable[[Any], Any]) -> dict[str, Any]:
-    """A mapping as a JSON object; where a key is no text, as ``{"$map": [[key, value], ..]}``: 1 and "1" stay apart."""
-    if all(isinstance(key, str) for key in value):
-        return {str(key): plain(one) for key, one in value.items()}
-    return {"$map": [[plain(key), plain(one)] for key, one in value.items()]}
-
-
-def listed(names: Sequence[str]) -> str:
-    """One name, or several with "and"."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-class OrderViolation(Protocol):
-    """The facts of a refusal by the ordering law."""
-
-    tool: str
-    law: str
-    pivot: str | None
-    missing: tuple[str, ...]
-    unsettled: tuple[str, ...]
-    allowed: tuple[str, ...]
-
-
-def out_of_order(no: OrderViolation) -> str:
-    """Why the ordering law refuses a call, and what to call instead."""
-    match no.law:
-        case "pivot_early" if no.missing:
-            first = no.missing[0]
-            return (
-                f"{no.tool} cannot be undone, so it comes last, and {listed(no.missing)} "
-                f"{'has' if len(no.missing) == 1 else 'have'} not been done. "
-                f"Call {first if len(no.missing) == 1 else 'them'} first, then {no.tool} again with the same arguments."
-            )
-        case "pivot_early":
-            return (
-                f"{no.tool} cannot be undone, so it comes last, and {listed(no.unsettled)} "
-                f"{'has' if len(no.unsettled) == 1 else 'have'} no result yet. "
-                f"Wait for {'it' if len(no.unsettled) == 1 else 'them'}, then call {no.tool} again with the same arguments."
-            )
-        case "pivot_twice":
-            return (
-                f"this task has already made its one irreversible call ({no.pivot}). "
-                "Do not call it again; if a second one is needed, tell the user that it is a new task."
-            )
-        case "pivot_in_flight":
-            return (
-                f"{no.pivot} cannot be undone and has no result yet, so only reads may start. "
-                f"Wait for it, then call {no.tool} again with the same arguments."
-            )
-        case _:
-            return (
-                f"{no.pivot} has happened and cannot be undone, so nothing that might have to be undone may start. "
-                f"You may still call: {', '.join(no.allowed) or 'nothing'}."
-            )
-
-
-def what_to_call(no: OrderViolation) -> str:
-    """What a program does about a call that the ordering law refused."""
-    match no.law:
-        case "pivot_early" if no.missing:
-            return f"call {listed(no.missing)} first, then {no.tool} again"
-        case "pivot_early":
-            return f"wait until {listed(no.unsettled)} is settled (rt.report shows why it is not), then call {no.tool} again"
-        case "pivot_in_flight":
-            return (
-                f"wait until {no.pivot or 'the pivot'} is settled, then call {no.tool} again; reads may start meanwhile"
-            )
-        case _:
-            return f"do {no.tool} in a run of its own, or in a child: with run.child(): ..."
-
-
-NAME_CHARS_MAX: Final = 64
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
-
-
-def name_for_models(name: str) -> str:
-    """A tool's name as the APIs of models take it: letters, digits, ``_`` and ``-``, and not too many."""
-    return _UNSAFE.sub("_", name)[:NAME_CHARS_MAX]
-
-
-# ---- budgets ------------------------------------------------------------------------------
-
-MONEY: Final = frozenset({"usd", "eur", "gbp", "chf", "jpy", "cny", "inr", "cad", "aud", "sek", "nok", "dkk", "pln"})
-_WHOSE: Final = {
-    "run": "for this task",
-    "agent": "for this agent",
-    "tenant": "for this customer",
-    "tool": "for this tool",
-    "ledger": "for everybody together",
-}
-_WHEN: Final = {"hour": " this hour", "day": " today", "month": " this month"}
-
-
-class OverBudget(Protocol):
-    """The facts of a refusal by a budget."""
-
-    tool: str
-    budget: Any
-    asked: Decimal
-    left: Decimal
-
-
-def amount_words(amount: Decimal, unit: str) -> str:
-    """An amount as a person or a model reads it: money has two places at least."""
-    whole, _, rest = f"{amount:f}".partition(".")
-    rest = rest.rstrip("0")
-    if unit.lower() in MONEY:
-        rest = rest.ljust(2, "0")
-    return f"{whole}.{rest}" if rest else whole
-
-
-def limit_words(limits: Iterable[tuple[Decimal, str, str, str | None]]) -> str:
-    """What a person is asked about a call that budgets hold; of each its cap, unit, ``per`` and ``every``."""
-    said = []
-    for cap, unit, per, every in limits:
-        of = "one call" if per == "call" else _WHOSE[per].removeprefix("for ") + _WHEN.get(every or "", "")
-        said.append(f"{amount_words(cap, unit)} {unit} for {of}")
-    return f"it would pass the limit of {' and of '.join(said)}"
-
-
-def over_budget(no: OverBudget) -> str:
-    """Why a budget refuses a call: what it needs, what is left of what, for whom."""
-    budget = no.budget
-    asked, left, cap = (amount_words(one, budget.unit) for one in (no.asked, no.left, Decimal(str(budget.cap))))
-    if budget.per == "call":
-        return f"{no.tool} needs {asked} {budget.unit} and one call may cost {cap}"
-    whose = _WHOSE[budget.per] + _WHEN.get(budget.every or "", "")
-    if budget.unit == "calls":
-        of = "" if budget.tool == "*" else f" of {budget.tool}"
-        return f"{no.tool} may not be called: {left} of {cap} calls{of} {'is' if left == '1' else 'are'} left {whose}"
-    return f"{no.tool} needs {asked} {budget.unit} and {left} of {cap} is left {whose}"
-
-
-def close_to(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
-    """The known name that was probably meant, if any."""
-    from difflib import get_close_matches  # only who has mistyped needs it
-
-    names = list(known)
-    same = [one for one in names if folded(one) == folded(name)]  # but for case, Unicode form or separators
-    return same[:1] or get_close_matches(name, names, n=1, cutoff=cutoff)
-
-
-_SEPARATORS: Final = re.compile(r"[\s._:/\-\u2010-\u2015]+")
-SLIP_CHARS_MIN: Final = 4
-"""Shorter names differ by a letter because they are different names."""
-TWO_SLIPS_CHARS_MIN: Final = 12
-NAME_COMPARED_MAX: Final = 128
-
-
-def folded(name: str) -> str:
-    """A name without what people get wrong about names: case, Unicode form, separators."""
-    return _SEPARATORS.sub("", normalize("NFKC", normalize("NFKC", name).casefold()))
-
-
-def is_slip(name: str, known: str) -> bool:
-    """Return whether a name is most likely a known one, mistyped: the same when folded, or a letter or two away.
-
-    Names that differ in a number only (``tool1``, ``tool2``) are different names.
-    """
-    a, b = folded(name), folded(known)
-    if a == b:
-        return True
-    if min(len(a), len(b)) < SLIP_CHARS_MIN or max(len(a), len(b)) > NAME_COMPARED_MAX:
-        return False
-    if re.sub(r"\d+", "", a) == re.sub(r"\d+", "", b):
-        return False
-    return _edits(a, b) <= (2 if min(len(a), len(b)) >= TWO_SLIPS_CHARS_MIN else 1)
-
-
-def _edits(a: str, b: str) -> int:
-    """How many letters must be added, removed, changed or swapped with their neighbour."""
-    before: list[int] = []
-    last = list(range(len(b) + 1))
-    for i, left in enumerate(a, 1):
-        row = [i]
-        for j, right in enumerate(b, 1):
-            cost = min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (left != right))
-            if i > 1 and j > 1 and left == b[j - 2] and a[i - 2] == right:
-                cost = min(cost, before[j - 2] + 1)
-            row.append(cost)
-        before, last = last, row
-    return last[-1]
-
-
-# ---- The branches of the tree of errors; its leaves, and the tree itself, are in ``errors``
+# ---- The root and its six branches
 
 
 class Error(Exception):
-    """Base of all errors of amends: facts as attributes, ``hint`` says what to do."""
+    """Base of all errors of amends: attributes hold the facts, ``hint`` says what to do."""
 
     default_hint = "look at the run with rt.report(run_id), and at its record with rt.events(run_id)"
-    """What to do, where whoever raises it knows nothing better; never empty."""
+    """What to do, unless the code that raises the error knows better; never empty."""
+    model_text = "Not run: {0}"
+    """What a model is told; ``{0}`` is the message, ``{0.tool}`` an attribute."""
 
     def __init__(self, message: str, *, hint: str | None = None, run_id: str | None = None) -> None:
-        # Names and reasons in a message come from models and the world; what a person reads of them is one line.
+        # Names and reasons in a message come from models and from the world: show each of them on one line.
         super().__init__(printable(message))
         self.hint = printable(hint or self.default_hint)
         self.run_id = run_id
@@ -398,65 +101,432 @@ class Error(Exception):
         return re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
 
     def for_model(self) -> str:
-        """What a model is told: what was not done, why, what to do."""
-        return f"Not run: {self}"
+        """Return what a model is told: what was not done, why, and what to do."""
+        return self.model_text.format(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The error as plain JSON data."""
+        """Return the error as plain JSON data."""
         facts = {name: plain(value) for name, value in vars(self).items() if value is not None}
         return {"code": self.code, "message": str(self), **facts}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not the default, which calls the class with the message alone: most classes need their facts as well.
+        return _restored, (type(self), self.args), dict(vars(self))
+
+
+def _restored(cls: type[Error], args: tuple[Any, ...]) -> Error:
+    """Make an unpickled or copied error, whose attributes are set afterwards."""
+    return cls.__new__(cls, *args)
 
 
 class UsageError(Error):
     """Your code is wrong; nothing was started."""
 
     default_hint = "correct the code that made this call, as the message says; nothing was started"
-
-    def for_model(self) -> str:
-        return f"Not run: the program around you has a fault ({type(self).__name__}). Stop and tell the user."
+    model_text = "Not run: the program around you has a fault ({0.__class__.__name__}). Stop and tell the user."
 
 
 class Refused(Error):
-    """amends said no, nothing was started, and a model can act on it."""
+    """The call was refused, nothing was started, and a model can act on it."""
 
     default_hint = "nothing was started; do what the message says, or something else"
 
 
 class ToolError(Error):
-    """A tool failed."""
+    """A tool failed, or may have failed."""
 
     default_hint = "look at the call with rt.report(run_id): it has the tool's own error"
 
 
-class Waiting(Error):
-    """Not an error, not yet; never rolls back."""
+class RolledBack(Error):
+    """The run was rolled back on request."""
 
-    default_hint = "nothing is wrong; ask again later, or open the run again once it was decided"
+    default_hint = "look at error.report; open a new run to try again"
+
+    def __init__(self, message: str, *, report: Any, run_id: str) -> None:
+        super().__init__(message, run_id=run_id)
+        self.report = report
+
+    def for_model(self) -> str:
+        undone = sum(call.state == "compensated" for call in self.report.calls)
+        what = f"{undone} of {undone} calls undone"
+        return f"Everything was taken back: {what}. Tell the user; start again only if asked."
+
+
+class Waiting(Error):
+    """Not an error, or not yet; never rolls back."""
+
+    default_hint = "nothing is wrong; ask again later, or open the run again once it is decided"
 
 
 class LedgerError(Error):
     """The record could not be kept."""
 
     default_hint = (
-        "check that the ledger can be reached and written with amends doctor; nothing more is started until it can"
+        "check with amends doctor that the ledger can be reached and written; nothing more is started until it can"
     )
+    model_text = "Not run: the record cannot be written now. Stop and tell the user."
+
+
+# ---- UsageError: the program is wrong, and nothing was started
+
+
+class BadDeclaration(UsageError):
+    """The declaration of a tool is wrong."""
+
+    default_hint = "correct the declaration of this tool; the message says where it is"
+
+    def __init__(self, message: str, *, tool: str, where: str = "", hint: str | None = None) -> None:
+        super().__init__(f"{message} ({where})" if where else message, hint=hint)
+        self.tool, self.where = tool, where
+
+
+class _OfTool(UsageError):
+    def __init__(self, message: str, *, tool: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.tool = tool
+
+
+class NoRun(_OfTool):
+    """A tool was called outside a run, on a thread without the run, or inside a probe or compensation."""
+
+    default_hint = "open one with `with rt.run():`; carry it into a thread with run.submit or run.bind"
+
+
+class WrongColour(_OfTool):
+    """A blocking tool was called directly in an async run, or the reverse."""
+
+    default_hint = "await the tool in an async run, call it plainly in a blocking one, or use run.call, which does both"
+
+
+class NotAwaited(_OfTool):
+    """A guarded call of an async run was never awaited, so nothing was done."""
+
+    default_hint = "put `await` before the call, or give it to run.submit"
+
+    def __init__(self, message: str, *, tool: str, tools: Sequence[str] = (), run_id: str | None = None) -> None:
+        super().__init__(message, tool=tool)
+        self.tools, self.run_id = tuple(tools) or (tool,), run_id
+
+
+class NotStorable(UsageError):
+    """A value cannot be stored."""
+
+    default_hint = "pass an id or plain data instead"
+
+    def __init__(self, message: str, *, path: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
+
+
+class TooLarge(UsageError):
+    """A value is larger than the ledger accepts."""
+
+    def __init__(self, message: str, *, path: str, size: int, limit: int) -> None:
+        super().__init__(message, hint="pass an id or a file name instead of the content")
+        self.path, self.size, self.limit = path, size, limit
+
+
+class RunEnded(UsageError):
+    """The run is closed: committed, rolled back, or being rolled back."""
+
+    default_hint = "open a new run for more work; rt.report(run_id) shows how this one ended"
+
+    def __init__(self, message: str, *, state: str, run_id: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, run_id=run_id, hint=hint)
+        self.state = state
 
     def for_model(self) -> str:
-        return "Not run: the record cannot be written now. Stop and tell the user."
+        return f"This task is closed ({self.state.replace('_', ' ')}): nothing more can run in it. Tell the user."
 
 
-# ---- Errors about people's decisions. Import them from ``errors``
+class RunConflict(UsageError):
+    """This run id was already opened with another input, or for another principal."""
+
+    default_hint = "give this work its own run id, or open it with the recorded input"
+
+    def __init__(
+        self, message: str, *, recorded: object, given: object, run_id: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, run_id=run_id, hint=hint)
+        self.recorded, self.given = recorded, given
+
+
+class BadConfig(UsageError):
+    """A setting is not usable."""
+
+    default_hint = "correct the setting where the message says it comes from; amends doctor shows all of them"
+
+    def __init__(self, message: str, *, setting: str, origin: str = "", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.setting, self.origin = setting, origin
+
+
+class BadRule(BadConfig):
+    """A rule cannot be read, or could never match the tool that it names as intended."""
+
+    default_hint = "correct the rule; then amends rules test TOOL ARGS shows what each rule decides about a call"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rule: int,
+        tool: str = "",
+        argument: str = "",
+        meant: str = "",
+        origin: str = "",
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, setting="rules", origin=origin, hint=hint)
+        self.rule, self.tool, self.argument, self.meant = rule, tool, argument, meant
+
+
+class CannotJoin(_OfTool):
+    """The record of this call cannot join the transaction of ``connection=``."""
+
+    default_hint = "call the tool without connection=, or give the runtime the database that the connection belongs to"
+
+
+class BadCost(UsageError):
+    """``cost=`` gave no valid cost for this call, or its function raised; the call was not started."""
+
+    default_hint = "let cost= give a number, a Cost, or a mapping of units to numbers for every call"
+
+    def __init__(self, tool: str, *, why: str, run_id: str | None = None) -> None:
+        super().__init__(f"{tool} was not started: its cost= gives nothing that can be reserved ({why})", run_id=run_id)
+        self.tool, self.why = tool, why
+
+
+class TransactionOpen(UsageError):
+    """A call joined the caller's transaction, which is still open: this request would wait for its own caller."""
+
+    default_hint = "commit or roll back the transaction first; a call that belongs to it needs connection= as well"
+
+
+class BadBundle(UsageError):
+    """The data is not a bundle, or this version of amends cannot read it; nothing was loaded."""
+
+    default_hint = "export it again, with amends audit export"
+
+    def __init__(self, problem: str, *, hint: str | None = None) -> None:
+        super().__init__(f"this is not a readable bundle: {problem}", hint=hint)
+        self.problem = problem
+
+
+class RunTaken(UsageError):
+    """A bundle holds a run whose id belongs to another run in this ledger; nothing was loaded."""
+
+    default_hint = "load it into a ledger of its own"
+
+    def __init__(self, message: str, *, run_id: str) -> None:
+        super().__init__(message, run_id=run_id)
+
+
+class RunIsRecord(UsageError):
+    """The run was loaded from another ledger: it can only be read and replayed."""
+
+    default_hint = "continue it in the ledger that it came from"
+
+    def __init__(self, run_id: str, *, origin: str) -> None:
+        super().__init__(
+            f"run {run_id} was loaded from the ledger {origin}: it is a read-only record, and nothing was changed",
+            run_id=run_id,
+        )
+        self.origin = origin
+
+
+class Diverged(UsageError):
+    """A replay asked for something other than the record has at this place; nothing was started."""
+
+    default_hint = "make the code ask as it did then, or record a new run; rt.fork continues live from before it"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        how: str,
+        tool: str,
+        call: Any = None,
+        given: Mapping[str, Any] | None = None,
+        diff: Mapping[str, tuple[Any, Any]] | None = None,
+        run_id: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, run_id=run_id, hint=hint)
+        self.how, self.tool, self.call = how, tool, call
+        self.given, self.diff = dict(given or {}), dict(diff or {})
+
+
+class ReplayDenied(UsageError):
+    """Code inside a replay tried to bypass its run: to use the network, another process or the ledger."""
+
+    default_hint = "do it in the body of a tool, which no replay starts, and use what the tool returns"
+
+    def __init__(self, message: str, *, what: str, run_id: str | None = None) -> None:
+        super().__init__(message, run_id=run_id)
+        self.what = what
+
+
+# ---- Refused: amends said no, nothing was started, and a model can act on it
+
+
+class UnknownTool(Refused):
+    """No tool of that name is declared to this runtime."""
+
+    def __init__(self, tool: str, *, known: Sequence[str] = ()) -> None:
+        close = close_to(tool, known)
+        hint = f'did you mean "{close[0]}"?' if close else "pass it in Runtime(tools=[...])"
+        super().__init__(f'there is no tool "{tool}"', hint=hint)
+        self.tool, self.known = tool, tuple(known)
+
+    def for_model(self) -> str:
+        close = close_to(self.tool, self.known)
+        guess = f' Did you mean "{close[0]}"?' if close else ""
+        return f'There is no tool "{self.tool}".{guess} There are: {", ".join(self.known) or "none"}.'
+
+
+class BadArguments(Refused):
+    """The arguments do not fit the tool's signature."""
+
+    def __init__(self, tool: str, *, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems), hint="correct the arguments")
+        self.tool, self.problems = tool, tuple(problems)
+
+    def for_model(self) -> str:
+        return f"Not run: {'; '.join(self.problems)}. Call it again with corrected arguments."
+
+
+class OutOfOrder(Refused):
+    """The call would break the ordering law."""
+
+    def __init__(
+        self,
+        tool: str,
+        *,
+        law: str,
+        missing: Sequence[str] = (),
+        unsettled: Sequence[str] = (),
+        allowed: Sequence[str] = (),
+        pivot: str | None = None,
+        run_id: str | None = None,
+    ) -> None:
+        self.tool, self.law, self.pivot = tool, law, pivot
+        self.missing, self.unsettled, self.allowed = tuple(missing), tuple(unsettled), tuple(allowed)
+        super().__init__(out_of_order(self), run_id=run_id, hint=what_to_call(self))
+
+
+class KeyConflict(Refused):
+    """A call with the same identity was made with other arguments."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        tool: str,
+        call: Any = None,
+        given: Mapping[str, Any] | None = None,
+        diff: Mapping[str, tuple[Any, Any]] | None = None,
+        may_repeat: bool = False,
+        run_id: str | None = None,
+    ) -> None:
+        hint = 'repeat on purpose with tool.with_options(again="why"), or use the recorded result'
+        super().__init__(message, run_id=run_id, hint=hint)
+        self.tool, self.call = tool, call
+        self.given, self.diff = dict(given or {}), dict(diff or {})
+        self.may_repeat = may_repeat
+
+    def for_model(self) -> str:
+        was = ", ".join(f"{k}={shown(a)}" for k, (a, _) in self.diff.items())
+        now = ", ".join(f"{k}={shown(b)}" for k, (_, b) in self.diff.items())
+        result = getattr(self.call, "result", None)
+        use = f" Use that result: {shown(result)}." if result is not None else ""
+        second = 'call again with "again_because"' if self.may_repeat else "stop and tell the user"
+        return (
+            f"Not run: {self.tool} was already done with {was or 'other arguments'}; you asked for {now or 'these'}.{use} "
+            f"Only if a second one is meant, {second}."
+        )
+
+
+class GenerationsSpent(Refused):
+    """The same request failed, or was compensated, too often in this run."""
+
+    default_hint = "look at the recorded errors; open a new run once the cause is gone"
+    model_text = "Not run: {0.tool} was tried {0.limit} times and never worked. Stop and tell the user."
+
+    def __init__(self, tool: str, *, limit: int, run_id: str | None = None) -> None:
+        what = f"{tool} was tried {limit} times with these arguments, without lasting effect"
+        super().__init__(f"{what}; it is not tried again in this run", run_id=run_id)
+        self.tool, self.limit = tool, limit
+
+
+class Locked(Refused):
+    """Another run holds a lock that the call names in ``locks=``, and did not end in time."""
+
+    default_hint = "rt.locks() shows who holds it; give the run more time with wait=, or end the run that holds it"
+
+    def __init__(
+        self, tool: str, *, lock: str, holder: str, since: datetime, waited: float, held_s: float, run_id: str | None
+    ) -> None:
+        whose = f"run {holder} has held for {held_s:.0f} s" if holder else "another run has just taken"
+        super().__init__(f"{tool} needs {lock!r}, which {whose}; waited {waited:.1f} s", run_id=run_id)
+        self.tool, self.lock, self.holder = tool, lock, holder
+        self.since, self.held_s, self.waited = since, held_s, waited
+
+    def for_model(self) -> str:
+        return (
+            f"Not run: another task is working on {shown(self.lock)}. "
+            f"Go on with other work and call {self.tool} again later with the same arguments, or tell the user."
+        )
+
+
+class Deadlocked(Refused):
+    """Runs waited for each other's locks, and this one was chosen to be rolled back."""
+
+    default_hint = "the run is rolled back; open it again after that, and name locks in the same order everywhere"
+    model_text = (
+        "Not run: this task and another one waited for each other, and this one is being taken back. "
+        "Stop; tell the user that it can be started again."
+    )
+
+    def __init__(self, tool: str, *, why: str, run_id: str) -> None:
+        super().__init__(f"{tool} was not started: run {run_id} is rolled back to end a {why}", run_id=run_id)
+        self.tool, self.why = tool, why
+
+
+class BudgetExceeded(Refused):
+    """The call would have exceeded a budget; nothing was started and nothing was spent."""
+
+    def __init__(
+        self,
+        tool: str,
+        *,
+        budget: Any,
+        spent: Decimal,
+        reserved: Decimal,
+        asked: Decimal,
+        left: Decimal,
+        period: str | None = None,
+        run_id: str | None = None,
+    ) -> None:
+        self.tool, self.budget, self.period = tool, budget, period
+        self.spent, self.reserved, self.asked, self.left = spent, reserved, asked, left
+        super().__init__(over_budget(self), run_id=run_id, hint="rt.budgets() shows what is spent and reserved of each")
+
+    def for_model(self) -> str:
+        return (
+            f"Not run: {self}. {'Stop' if self.budget.unit == 'calls' else 'Ask for less, or stop'} and tell the user."
+        )
 
 
 class RuleRefused(Refused):
-    """A rule of the runtime says no."""
+    """A rule of the runtime refuses the call."""
 
-    default_hint = "change the rule, or ask whoever wrote it"
+    default_hint = "change the rule, or ask its author"
 
     def __init__(self, tool: str, *, why: str, run_id: str | None = None) -> None:
-        super().__init__(
-            f"a rule refuses {visible(tool)}: {visible(why or 'no reason given', prose=True)}", run_id=run_id
-        )
+        reason = visible(why or "no reason given", prose=True)
+        super().__init__(f"a rule refuses {visible(tool)}: {reason}", run_id=run_id)
         self.tool, self.why = tool, why
 
     def for_model(self) -> str:
@@ -465,36 +535,35 @@ class RuleRefused(Refused):
 
 
 class Rejected(Refused):
-    """A person said no."""
+    """A person rejected the call."""
+
+    model_text = "A person rejected {0.tool}: {0.reason}. Do not ask again with these arguments."
 
     def __init__(
         self, tool: str, *, by: str, reason: str, approval: Any = None, call: Any = None, run_id: str | None = None
     ) -> None:
-        hint = f"ask for something else, or settle it with {visible(by)}; the same request is answered with the same no"
+        hint = f"ask for something else, or talk to {visible(by)}; the same request gets the same answer"
         message = f"{visible(by)} rejected {visible(tool)}: {visible(reason, prose=True)}"
         super().__init__(message, run_id=run_id, hint=hint)
         self.tool, self.by, self.reason = tool, by, reason
         self.approval, self.call = approval, call
 
-    def for_model(self) -> str:
-        return f"A person rejected {self.tool}: {self.reason}. Do not ask again with these arguments."
-
 
 WHY_VOID: Final[dict[str, str]] = {
     "changed": "what was asked for has changed since",
-    "used": "it was used for its one call already",
-    "expired": "it ran out before it was used",
+    "used": "it was already used for its one call",
+    "expired": "it expired before it was used",
     "other_run": "it is for a call of another run",
-    "other_tenant": "it is another tenant's",
-    "self": "whoever asked for it, or edited it, cannot say yes to it",
-    "role": "whoever decides has none of the roles that it needs",
-    "revived": "the ledger it stands in was put back to an earlier state",
+    "other_tenant": "it belongs to another tenant",
+    "self": "the person who asked for it, or edited it, cannot approve it",
+    "role": "the person who decides has none of the required roles",
+    "revived": "its ledger was restored to an earlier state",
 }
-"""Why an approval counts for nothing; the keys are stable."""
+"""Why an approval is void; the keys are stable."""
 
 
 class ApprovalVoid(Refused):
-    """An approval that counts for nothing: nothing was started by it. ``deciding``: it is told to who decides."""
+    """An approval is void, so nothing was started. ``deciding``: the error is for the person who decides."""
 
     def __init__(
         self,
@@ -511,14 +580,14 @@ class ApprovalVoid(Refused):
         asked = (
             not deciding and getattr(approval, "state", "") == "pending" and why in ("changed", "expired", "revived")
         )
-        hint = "a new one was asked for" if asked else "ask for a new one, or look at it with rt.approval(id)"
+        hint = "a new one was requested" if asked else "request a new one, or look at it with rt.approval(id)"
         words = WHY_VOID[why]
         if deciding and why == "changed":
-            words = "the digest is not that of what is asked for"
+            words = "the digest does not match the request"
             hint = "look at it again with rt.approval(id), and decide about the digest that it shows"
             if getattr(approval, "state", "") == "cancelled":
-                words = "the request was withdrawn or replaced, or its run has ended or gone back"
-                hint = "rt.approvals() lists what waits, rt.report(run_id) says how the run ended"
+                words = "the request was withdrawn or replaced, or its run has ended or was rolled back"
+                hint = "rt.approvals() lists what waits, rt.report(run_id) shows how the run ended"
         super().__init__(f"the approval of {visible(tool)} is void: {words}", hint=hint, run_id=run_id)
         self.tool, self.why, self.approval, self.call = tool, why, approval, call
         self.diff, self.expired_at, self.asked, self.deciding = dict(diff or {}), expired_at, asked, deciding
@@ -537,8 +606,141 @@ class ApprovalVoid(Refused):
         return f"Not run: {what}. {then}"
 
 
+class ResultLost(Refused):
+    """The call was done, but its result was not stored or never reported. It is not done again."""
+
+    default_hint = (
+        "do not do it again; let the tool return an id or plain data that the ledger can keep, "
+        "and look up the rest at its source"
+    )
+    model_text = "Already done: {0.what}. Its result is not kept. Do not do it again."
+
+    def __init__(
+        self, what: str, *, why: str, call: Any = None, run_id: str | None = None, message: str | None = None
+    ) -> None:
+        super().__init__(message or f"{what} was done, but its result is not available: {why}", run_id=run_id)
+        self.what, self.why, self.call = what, why, call
+
+
+class ResultGone(ResultLost):
+    """The call was done, and gc has removed its result. It is not done again."""
+
+    default_hint = "do not do it again; run gc with a longer older_than= to keep results for as long as they are needed"
+    model_text = "Already done: {0.what}. Its result is no longer kept. Do not do it again."
+
+    def __init__(self, what: str, *, gone_at: datetime, call: Any = None, run_id: str | None = None) -> None:
+        when = f"{gone_at:%Y-%m-%d %H:%M} UTC"
+        message = f"{what} was done; gc removed its result on {when}"
+        super().__init__(what, why=f"gc removed it on {when}", call=call, run_id=run_id, message=message)
+        self.gone_at = gone_at
+
+
+class StalePlan(Refused):
+    """The run has changed since its rollback was planned; nothing was rolled back."""
+
+    def __init__(self, plan: str, *, now: str, run_id: str) -> None:
+        hint = f"look at rt.plan_rollback({run_id!r}) again, and pass its new hash"
+        super().__init__(f"run {run_id} has changed since plan {plan} was made", hint=hint, run_id=run_id)
+        self.plan, self.now = plan, now
+
+
+class CannotFork(Refused):
+    """The run cannot be forked at this place; nothing was created."""
+
+    default_hint = "choose another call to fork at: rt.report(run_id) lists them"
+
+    def __init__(
+        self, message: str, *, calls: Sequence[Any] = (), why: str, run_id: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, run_id=run_id, hint=hint)
+        self.calls, self.why = list(calls), why
+
+
+class LinkVoid(Refused):
+    """A link is not valid: it is forged, expired, or made for somebody else (``why``)."""
+
+    default_hint = "decide with rt.approve or rt.reject, or request a new link"
+
+    def __init__(self, message: str, *, why: str) -> None:
+        super().__init__(message)
+        self.why = why
+
+
+# ---- ToolError: a tool failed, or nobody knows whether it did
+
+
+class ToolFailed(ToolError):
+    """A recorded failure whose original exception is not available."""
+
+    default_hint = "nothing was changed; correct the cause and call it again"
+
+    def __init__(self, message: str, *, call: Any, type_name: str, run_id: str | None = None) -> None:
+        super().__init__(f"{type_name}: {message}" if type_name else message, run_id=run_id)
+        self.call, self.type_name, self.message = call, type_name, message
+
+    def for_model(self) -> str:
+        tool = getattr(self.call, "tool", "the tool")
+        return f"{tool} failed and changed nothing: {shown(self.message)}. You may correct the arguments and call it again."
+
+
+class InDoubt(ToolError):
+    """The call was sent and its answer was lost: it may have taken effect."""
+
+    default_hint = "do not call it again; give the tool a probe, or decide with rt.resolve(call.id, ...)"
+
+    def __init__(
+        self, message: str, *, call: Any, why: str, run_id: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, run_id=run_id, hint=hint)
+        self.call, self.why = call, why
+
+    def for_model(self) -> str:
+        tool = getattr(self.call, "tool", "the call")
+        return (
+            f"{tool} was sent but the answer was lost: it may have happened. Do not call it again; it is being checked."
+        )
+
+
+class RunBlocked(ToolError):
+    """The run cannot continue without a person; each cause names the verb that removes it."""
+
+    default_hint = "look at rt.report(run_id): each of its causes names the verb that removes it"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        run_id: str,
+        residue: Sequence[Any] = (),
+        doubts: Sequence[Any] = (),
+        causes: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, run_id=run_id, hint="; ".join(causes))
+        self.residue, self.doubts, self.causes = tuple(residue), tuple(doubts), tuple(causes)
+
+    def for_model(self) -> str:
+        left = [getattr(r.call, "tool", "?") for r in self.residue]
+        if left:
+            stands = f"{listed(left)} {'stands' if len(left) == 1 else 'stand'}"
+            return f"The task could not be taken back completely; {stands}. A person was told. Stop and tell the user."
+        return "The task cannot go on by itself. A person was told. Stop and tell the user."
+
+
+class NotDelivered(ToolError):
+    """A notice could not be sent; ``passing``: another attempt may succeed."""
+
+    default_hint = "it is sent again from the ledger; check the receiver"
+
+    def __init__(self, message: str, *, status: int = 0, passing: bool = True) -> None:
+        super().__init__(message)
+        self.status, self.passing = status, passing
+
+
+# ---- Waiting: not an error, not yet
+
+
 class Held(Waiting):
-    """The call waits for a decision; the run cannot commit over it."""
+    """The call waits for a decision; the run cannot commit before that."""
 
     def __init__(
         self,
@@ -576,551 +778,8 @@ class Held(Waiting):
         )
 
 
-def only_waits(error: BaseException) -> bool:
-    """Whether a run that it comes out of waits: for what a ``Waiting`` says, or for a person who was asked anew."""
-    return is_a(error, Waiting) or (is_a(error, ApprovalVoid) and error.asked)
-
-
-class LedgerBehind(LedgerError):
-    """The ledger is older than what was done with it: it was restored, and starts nothing until a person looked."""
-
-    default_hint = "compare it with the world, then rt.reconcile_restore(by=..., why=...)"
-
-    def __init__(self, message: str, *, known: int, found: int, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.known, self.found = known, found
-
-
-# ---- Errors about bundles: records of runs, taken out of one ledger and loaded into another. Import them
-
-
-class BadBundle(UsageError):
-    """It is no bundle, or one that this amends cannot read; nothing was loaded."""
-
-    default_hint = "export it again, with amends audit export"
-
-    def __init__(self, problem: str, *, hint: str | None = None) -> None:
-        super().__init__(f"this is no bundle that can be read: {problem}", hint=hint)
-        self.problem = problem
-
-
-class RunTaken(UsageError):
-    """A bundle has a run whose id is another run's here; nothing was loaded."""
-
-    default_hint = "load it into a ledger of its own"
-
-    def __init__(self, message: str, *, run_id: str) -> None:
-        super().__init__(message, run_id=run_id)
-
-
-class RunIsRecord(UsageError):
-    """The run was loaded from another ledger: it can be read and replayed, and nothing else."""
-
-    default_hint = "go on with it in the ledger that it came from"
-
-    def __init__(self, run_id: str, *, origin: str) -> None:
-        super().__init__(
-            f"run {run_id} was loaded from the ledger {origin}: it is a record, and nothing of it was changed",
-            run_id=run_id,
-        )
-        self.origin = origin
-
-
-# ---- Errors about forks. Import them from ``errors``
-
-
-class CannotFork(Refused):
-    """A run that cannot be forked where that was asked for; nothing was made."""
-
-    default_hint = "choose another call to fork at: rt.report(run_id) lists them"
-
-    def __init__(
-        self, message: str, *, calls: Sequence[Any] = (), why: str, run_id: str | None = None, hint: str | None = None
-    ) -> None:
-        super().__init__(message, run_id=run_id, hint=hint)
-        self.calls = list(calls)
-        self.why = why
-
-
-# ---- Errors about telling people, and about the links by which they decide. Import them from ``errors``
-
-
-class LinkVoid(Refused):
-    """A link decides nothing: it is forged, it ran out, or it was made for somebody else (``why``)."""
-
-    default_hint = "decide it with rt.approve or rt.reject, or have a new link made"
-
-    def __init__(self, message: str, *, why: str) -> None:
-        super().__init__(message)
-        self.why = why
-
-
-class NotDelivered(ToolError):
-    """A notice could not be sent; ``passing``: asking again soon may help."""
-
-    default_hint = "it is sent again from the ledger; look at who receives it"
-
-    def __init__(self, message: str, *, status: int = 0, passing: bool = True) -> None:
-        super().__init__(message)
-        self.status, self.passing = status, passing
-
-
-# ---- The errors of replays; ``errors`` has them with all others
-
-
-class Diverged(UsageError):
-    """A replay asked for something else than the record has there; nothing was started."""
-
-    default_hint = "make the code ask as it did then, or record a new run; rt.fork goes on live from before it"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        how: str,
-        tool: str,
-        call: Any = None,
-        given: Mapping[str, Any] | None = None,
-        diff: Mapping[str, tuple[Any, Any]] | None = None,
-        run_id: str | None = None,
-        hint: str | None = None,
-    ) -> None:
-        super().__init__(message, run_id=run_id, hint=hint)
-        self.how, self.tool, self.call = how, tool, call
-        self.given, self.diff = dict(given or {}), dict(diff or {})
-
-
-class ReplayDenied(UsageError):
-    """Code inside a replay reached around its run: for the network, another process, or the ledger. It was refused."""
-
-    default_hint = "do it in the body of a tool, which no replay starts, and use what the tool gives back"
-
-    def __init__(self, message: str, *, what: str, run_id: str | None = None) -> None:
-        super().__init__(message, run_id=run_id)
-        self.what = what
-
-
-# ---- The errors of budgets and costs; ``errors`` has them with all others
-
-
-class BadCost(UsageError):
-    """What ``cost=`` says of this call is no cost, or its function raised; the call was not started."""
-
-    default_hint = "let cost= give a number, a Cost, or a table of units and numbers for every call"
-
-    def __init__(self, tool: str, *, why: str, run_id: str | None = None) -> None:
-        super().__init__(f"{tool} was not started: its cost= says nothing that can be reserved ({why})", run_id=run_id)
-        self.tool, self.why = tool, why
-
-
-class BudgetExceeded(Refused):
-    """The call would have passed a budget; nothing was started and nothing spent."""
-
-    def __init__(
-        self,
-        tool: str,
-        *,
-        budget: Any,
-        spent: Decimal,
-        reserved: Decimal,
-        asked: Decimal,
-        left: Decimal,
-        period: str | None = None,
-        run_id: str | None = None,
-    ) -> None:
-        self.tool, self.budget, self.period = tool, budget, period
-        self.spent, self.reserved, self.asked, self.left = spent, reserved, asked, left
-        super().__init__(over_budget(self), run_id=run_id, hint="rt.budgets() shows what is spent and reserved of each")
-
-    def for_model(self) -> str:
-        return (
-            f"Not run: {self}. {'Stop' if self.budget.unit == 'calls' else 'Ask for less, or stop'} and tell the user."
-        )
-
-
-# ---- UsageError ---------------------------------------------------------------------------
-
-
-class BadDeclaration(UsageError):
-    """A tool was declared in a way that makes no sense."""
-
-    default_hint = "correct the declaration of this tool; its place is in the message"
-
-    def __init__(self, message: str, *, tool: str, where: str = "", hint: str | None = None) -> None:
-        super().__init__(f"{message} ({where})" if where else message, hint=hint)
-        self.tool = tool
-        self.where = where
-
-
-class _OfTool(UsageError):
-    def __init__(self, message: str, *, tool: str | None = None, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.tool = tool
-
-
-class NoRun(_OfTool):
-    """A tool was called outside a run, on a thread that lost it, or inside a probe or compensation."""
-
-    default_hint = "open one with `with rt.run():`; carry it into a thread with run.submit or run.bind"
-
-
-class WrongColour(_OfTool):
-    """A blocking tool called directly in an async run, or the reverse."""
-
-    default_hint = "await the tool in an async run, call it plainly in a blocking one, or use run.call, which does both"
-
-
-class NotAwaited(_OfTool):
-    """A guarded call of an async run was made and never awaited: nothing of it was done."""
-
-    default_hint = "put `await` before the call, or give it to run.submit"
-
-    def __init__(self, message: str, *, tool: str, tools: Sequence[str] = (), run_id: str | None = None) -> None:
-        super().__init__(message, tool=tool)
-        self.tools = tuple(tools) or (tool,)
-        self.run_id = run_id
-
-
-class NotStorable(UsageError):
-    """A value that cannot be written down."""
-
-    default_hint = "pass an id or plain data instead"
-
-    def __init__(self, message: str, *, path: str, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.path = path
-
-
-class TooLarge(UsageError):
-    """A value larger than the ledger takes."""
-
-    def __init__(self, message: str, *, path: str, size: int, limit: int) -> None:
-        super().__init__(message, hint="pass an id or a file name instead of the content")
-        self.path, self.size, self.limit = path, size, limit
-
-
-class RunEnded(UsageError):
-    """The run is closed: committed, taken back, or being taken back."""
-
-    default_hint = "open a new run for more work; rt.report(run_id) shows how this one ended"
-
-    def __init__(self, message: str, *, state: str, run_id: str | None = None, hint: str | None = None) -> None:
-        super().__init__(message, run_id=run_id, hint=hint)
-        self.state = state
-
-    def for_model(self) -> str:
-        return f"This task is closed ({self.state.replace('_', ' ')}): nothing more can run in it. Tell the user."
-
-
-class RunConflict(UsageError):
-    """This run id was opened before with another input, or for another principal."""
-
-    default_hint = "give this work its own run id, or open it with the recorded input"
-
-    def __init__(
-        self, message: str, *, recorded: object, given: object, run_id: str | None = None, hint: str | None = None
-    ) -> None:
-        super().__init__(message, run_id=run_id, hint=hint)
-        self.recorded, self.given = recorded, given
-
-
-class BadConfig(UsageError):
-    """A setting that cannot be used."""
-
-    default_hint = "correct the setting where the message says it comes from; amends doctor shows all of them"
-
-    def __init__(self, message: str, *, setting: str, origin: str = "", hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.setting, self.origin = setting, origin
-
-
-class BadRule(BadConfig):
-    """A rule that cannot be read, or that could never match the tool it names as it is meant."""
-
-    default_hint = "mend the rule; then amends rules test TOOL ARGS says what each rule makes of a call"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        rule: int,
-        tool: str = "",
-        argument: str = "",
-        meant: str = "",
-        origin: str = "",
-        hint: str | None = None,
-    ) -> None:
-        super().__init__(message, setting="rules", origin=origin, hint=hint)
-        self.rule, self.tool, self.argument, self.meant = rule, tool, argument, meant
-
-
-class CannotJoin(_OfTool):
-    """The record of this call cannot be part of the transaction that ``connection=`` brings."""
-
-    default_hint = "call the tool without connection=, or give the runtime the database that the connection belongs to"
-
-
-class TransactionOpen(UsageError):
-    """A call rides in the caller's transaction, which is still open: what was asked for would wait for its caller."""
-
-    default_hint = "commit or roll back the transaction first; a call that belongs to it gets connection= as well"
-
-
-# ---- Refused ------------------------------------------------------------------------------
-
-
-class UnknownTool(Refused):
-    """No tool of that name is declared to this runtime."""
-
-    def __init__(self, tool: str, *, known: Sequence[str] = ()) -> None:
-        close = close_to(tool, known)
-        hint = f'did you mean "{close[0]}"?' if close else "pass it in Runtime(tools=[...])"
-        super().__init__(f'there is no tool "{tool}"', hint=hint)
-        self.tool, self.known = tool, tuple(known)
-        self._close = close
-
-    def for_model(self) -> str:
-        guess = f' Did you mean "{self._close[0]}"?' if self._close else ""
-        return f'There is no tool "{self.tool}".{guess} There are: {", ".join(self.known) or "none"}.'
-
-
-class BadArguments(Refused):
-    """The arguments do not fit the tool's signature."""
-
-    def __init__(self, tool: str, *, problems: Sequence[str]) -> None:
-        super().__init__(f"{'; '.join(problems)}", hint="correct the arguments")
-        self.tool, self.problems = tool, tuple(problems)
-
-    def for_model(self) -> str:
-        return f"Not run: {'; '.join(self.problems)}. Call it again with corrected arguments."
-
-
-class OutOfOrder(Refused):
-    """The call would break the ordering law."""
-
-    def __init__(
-        self,
-        tool: str,
-        *,
-        law: str,
-        missing: Sequence[str] = (),
-        unsettled: Sequence[str] = (),
-        allowed: Sequence[str] = (),
-        pivot: str | None = None,
-        run_id: str | None = None,
-    ) -> None:
-        self.tool, self.law, self.pivot = tool, law, pivot
-        self.missing, self.unsettled, self.allowed = tuple(missing), tuple(unsettled), tuple(allowed)
-        super().__init__(out_of_order(self), run_id=run_id, hint=what_to_call(self))
-
-
-class KeyConflict(Refused):
-    """The same identity was asked for with other arguments."""
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        tool: str,
-        call: Any = None,
-        given: Mapping[str, Any] | None = None,
-        diff: Mapping[str, tuple[Any, Any]] | None = None,
-        may_repeat: bool = False,
-        run_id: str | None = None,
-    ) -> None:
-        hint = 'repeat on purpose with tool.with_options(again="why"), or use the recorded result'
-        super().__init__(message, run_id=run_id, hint=hint)
-        self.tool, self.call = tool, call
-        self.given, self.diff = dict(given or {}), dict(diff or {})
-        self.may_repeat = may_repeat
-
-    def for_model(self) -> str:
-        was = ", ".join(f"{k}={shown(a)}" for k, (a, _) in self.diff.items())
-        now = ", ".join(f"{k}={shown(b)}" for k, (_, b) in self.diff.items())
-        result = getattr(self.call, "result", None)
-        use = f" Use that result: {shown(result)}." if result is not None else ""
-        second = 'call again with "again_because"' if self.may_repeat else "stop and tell the user"
-        return (
-            f"Not run: {self.tool} was already done with {was or 'other arguments'}; you asked for {now or 'these'}.{use} "
-            f"Only if a second one is meant, {second}."
-        )
-
-
-class GenerationsSpent(Refused):
-    """The same request failed, or was taken back, too often in this run."""
-
-    def __init__(self, tool: str, *, limit: int, run_id: str | None = None) -> None:
-        super().__init__(
-            f"{tool} was tried {limit} times with these arguments and nothing stands; it is not tried again in this run",
-            hint="look at the recorded errors; open a new run once the cause is gone",
-            run_id=run_id,
-        )
-        self.tool, self.limit = tool, limit
-
-    def for_model(self) -> str:
-        return f"Not run: {self.tool} was tried {self.limit} times and never worked. Stop and tell the user."
-
-
-class Locked(Refused):
-    """Another run has what the call names in ``locks=``, and did not end in time."""
-
-    default_hint = "rt.locks() shows who has it; give the run more time with wait=, or end the run that holds it"
-
-    def __init__(
-        self, tool: str, *, lock: str, holder: str, since: datetime, waited: float, held_s: float, run_id: str | None
-    ) -> None:
-        whose = f"run {holder} has held for {held_s:.0f} s" if holder else "another run has just taken"
-        super().__init__(f"{tool} needs {lock!r}, which {whose}; waited {waited:.1f} s", run_id=run_id)
-        self.tool, self.lock, self.holder = tool, lock, holder
-        self.since, self.held_s, self.waited = since, held_s, waited
-
-    def for_model(self) -> str:
-        return (
-            f"Not run: another task is working on {shown(self.lock)}. "
-            f"Go on with other work and call {self.tool} again later with the same arguments, or tell the user."
-        )
-
-
-class Deadlocked(Refused):
-    """Runs waited for each other's locks, and this one was chosen to be taken back."""
-
-    default_hint = "it is taken back; open it again once that is done, and name its locks in one order everywhere"
-
-    def __init__(self, tool: str, *, why: str, run_id: str) -> None:
-        super().__init__(f"{tool} was not started: run {run_id} goes back to end a {why}", run_id=run_id)
-        self.tool, self.why = tool, why
-
-    def for_model(self) -> str:
-        return (
-            "Not run: this task and another one waited for each other, and this one is being taken back. "
-            "Stop; tell the user that it can be started again."
-        )
-
-
-class ResultLost(Refused):
-    """It was done, and nobody has what it gave back: that could not be kept, or was never told. It is not done again."""
-
-    default_hint = (
-        "do not do it again; let the tool return an id or plain data that the ledger can keep, "
-        "and look the rest up where it is"
-    )
-
-    def __init__(
-        self, what: str, *, why: str, call: Any = None, run_id: str | None = None, message: str | None = None
-    ) -> None:
-        super().__init__(message or f"{what} was done, and nobody has its result: {why}", run_id=run_id)
-        self.what, self.why, self.call = what, why, call
-
-    def for_model(self) -> str:
-        return f"Already done: {self.what}. Its result is not kept. Do not do it again."
-
-
-class ResultGone(ResultLost):
-    """It was done, and gc has removed what it gave back; it is not done again."""
-
-    default_hint = (
-        "do not do it again; run gc with a longer older_than= to keep results for as long as they are asked for"
-    )
-
-    def __init__(self, what: str, *, gone_at: datetime, call: Any = None, run_id: str | None = None) -> None:
-        when = f"{gone_at:%Y-%m-%d %H:%M} UTC"
-        message = f"{what} was done; gc removed its result on {when}"
-        super().__init__(what, why=f"gc removed it on {when}", call=call, run_id=run_id, message=message)
-        self.gone_at = gone_at
-
-    def for_model(self) -> str:
-        return f"Already done: {self.what}. Its result is no longer kept. Do not do it again."
-
-
-class StalePlan(Refused):
-    """The run has moved since its rollback was planned: nothing was taken back."""
-
-    def __init__(self, plan: str, *, now: str, run_id: str) -> None:
-        hint = f"look at rt.plan_rollback({run_id!r}) again, and hand in its hash"
-        super().__init__(f"run {run_id} has moved since plan {plan} was made", hint=hint, run_id=run_id)
-        self.plan, self.now = plan, now
-
-
-# ---- ToolError ----------------------------------------------------------------------------
-
-
-class ToolFailed(ToolError):
-    """A recorded failure whose original exception is not at hand."""
-
-    default_hint = "nothing was changed; correct the cause and call it again"
-
-    def __init__(self, message: str, *, call: Any, type_name: str, run_id: str | None = None) -> None:
-        super().__init__(f"{type_name}: {message}" if type_name else message, run_id=run_id)
-        self.call, self.type_name, self.message = call, type_name, message
-
-    def for_model(self) -> str:
-        tool = getattr(self.call, "tool", "the tool")
-        return f"{tool} failed and changed nothing: {shown(self.message)}. You may correct the arguments and call it again."
-
-
-class InDoubt(ToolError):
-    """The call was sent and its answer was lost: it may have happened."""
-
-    default_hint = "do not call it again; give the tool a probe, or decide with rt.resolve(call.id, ...)"
-
-    def __init__(
-        self, message: str, *, call: Any, why: str, run_id: str | None = None, hint: str | None = None
-    ) -> None:
-        super().__init__(message, run_id=run_id, hint=hint)
-        self.call, self.why = call, why
-
-    def for_model(self) -> str:
-        tool = getattr(self.call, "tool", "the call")
-        return (
-            f"{tool} was sent but the answer was lost: it may have happened. Do not call it again; it is being checked."
-        )
-
-
-class RunBlocked(ToolError):
-    """amends can do nothing more alone; each cause names the verb that removes it."""
-
-    default_hint = "look at rt.report(run_id): each of its causes names the verb that removes it"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        run_id: str,
-        residue: Sequence[Any] = (),
-        doubts: Sequence[Any] = (),
-        causes: Sequence[str] = (),
-    ) -> None:
-        super().__init__(message, run_id=run_id, hint="; ".join(causes))
-        self.residue, self.doubts, self.causes = tuple(residue), tuple(doubts), tuple(causes)
-
-    def for_model(self) -> str:
-        left = [getattr(r.call, "tool", "?") for r in self.residue]
-        if left:
-            stands = f"{listed(left)} {'stands' if len(left) == 1 else 'stand'}"
-            return f"The task could not be taken back completely; {stands}. A person was told. Stop and tell the user."
-        return "The task cannot go on by itself. A person was told. Stop and tell the user."
-
-
-class RolledBack(Error):
-    """The run was taken back on request."""
-
-    default_hint = "look at error.report; open a new run to try again"
-
-    def __init__(self, message: str, *, report: Any, run_id: str) -> None:
-        super().__init__(message, run_id=run_id)
-        self.report = report
-
-    def for_model(self) -> str:
-        undone = sum(call.state == "compensated" for call in self.report.calls)
-        what = f"{undone} of {undone} calls undone"
-        return f"Everything was taken back: {what}. Tell the user; start again only if asked."
-
-
-# ---- Waiting ------------------------------------------------------------------------------
-
-
 class Busy(Waiting):
-    """Somebody else is at it right now."""
+    """Another process is working on the same call or run."""
 
     def __init__(self, message: str, *, owner: str, retry_after: float, run_id: str | None = None) -> None:
         super().__init__(message, run_id=run_id, hint=f"try again in {retry_after:.0f} s")
@@ -1130,7 +789,12 @@ class Busy(Waiting):
         return f"The same call is running. Its result is not there yet; ask again in {max(1, round(self.retry_after))} seconds."
 
 
-# ---- LedgerError --------------------------------------------------------------------------
+def only_waits(error: BaseException) -> bool:
+    """Return whether a run that ends with this error only waits, for a ``Waiting`` or for a new approval."""
+    return is_a(error, Waiting) or (is_a(error, ApprovalVoid) and error.asked)
+
+
+# ---- LedgerError: the record could not be kept
 
 
 class LedgerUnavailable(LedgerError):
@@ -1142,21 +806,21 @@ class LedgerUnavailable(LedgerError):
 
 
 class LedgerMissing(LedgerError):
-    """There is no ledger there, and none may be created."""
+    """There is no ledger at this url, and none may be created."""
 
-    default_hint = "make it with amends migrate, or correct the url of the ledger"
+    default_hint = "create it with amends migrate, or correct the url of the ledger"
 
 
 class LedgerTooNew(LedgerError):
-    """The ledger was written by a newer amends."""
+    """The ledger was written by a newer version of amends."""
 
-    default_hint = "install the amends that wrote this ledger, or a newer one"
+    default_hint = "install the version of amends that wrote this ledger, or a newer one"
 
 
 class LedgerCorrupt(LedgerError):
-    """The file is no ledger, or it is damaged."""
+    """The file is not a ledger, or it is damaged."""
 
-    default_hint = "restore the ledger from a backup, or correct its url; amends doctor says what is wrong"
+    default_hint = "restore the ledger from a backup, or correct its url; amends doctor shows what is wrong"
 
 
 class LedgerSealed(LedgerError):
@@ -1167,14 +831,24 @@ class LedgerSealed(LedgerError):
     )
 
 
-class LeaseLost(LedgerError):
-    """This process no longer owns the run; what it did after is kept as evidence."""
+class LedgerBehind(LedgerError):
+    """The ledger was restored to an older state; nothing starts until a person has reconciled it."""
 
-    default_hint = "another process goes on with the run; open it again to see its state"
+    default_hint = "compare it with the outside world, then call rt.reconcile_restore(by=..., why=...)"
+
+    def __init__(self, message: str, *, known: int, found: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.known, self.found = known, found
+
+
+class LeaseLost(LedgerError):
+    """This process no longer owns the run; what it did afterwards is kept as evidence."""
+
+    default_hint = "another process continues the run; open it again to see its state"
 
 
 class TransitionRefused(LedgerError):
-    """A move that the table of states does not have: a bug of ours, or a race that was lost."""
+    """The table of states does not allow this move: a bug in amends, or a lost race."""
 
     default_hint = "look at it again with rt.report or rt.call: somebody else was faster"
 
@@ -1184,10 +858,323 @@ class TransitionRefused(LedgerError):
 
 
 class LedgerTampered(LedgerError):
-    """The record was changed by somebody: ``.event`` is the first bad event's number in its run's tree."""
+    """The record was changed; ``.event`` is the number of the first bad event in its run tree."""
 
-    default_hint = "amends audit verify shows all of it; restore the ledger from a copy that you trust"
+    default_hint = "amends audit verify shows all problems; restore the ledger from a copy that you trust"
 
     def __init__(self, message: str, *, run_id: str | None = None, event: int = 0, how: str = "") -> None:
         super().__init__(message, run_id=run_id)
         self.event, self.how = event, how
+
+
+# ---- Reading exceptions that are not ours
+
+ERROR_CHARS_MAX: Final = 100_000
+"""The longest text of a foreign error that is ever read."""
+
+
+NO_WORDS: Final = "(its message could not be read)"
+CUT: Final = " [... the rest is not kept]"
+"""Ends a text that was cut for the ledger, so that nobody takes a part for the whole."""
+
+
+def clean(text: object) -> str:
+    """Return a text that every ledger, log and terminal accepts: no lone surrogate, no NUL."""
+    if not issubclass(type(text), str):
+        return _read(text)
+    exact = str.__str__(text)  # a subclass may do anything with its own text
+    if exact.isascii() and "\0" not in exact:
+        return exact
+    return exact.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+
+
+def words_of(error: BaseException) -> str:
+    """Return the message of an exception, of limited length. Never raises, whatever its class does."""
+    return _read(error)
+
+
+def _read(value: object) -> str:
+    try:
+        text = str.__getitem__(str(value), slice(0, ERROR_CHARS_MAX))
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException:
+        return NO_WORDS
+    return clean(text)
+
+
+def cut(text: str, chars_max: int) -> str:
+    """Return the text, cut to ``chars_max`` with a mark that the rest is missing."""
+    return text if len(text) <= chars_max else text[: chars_max - len(CUT)] + CUT
+
+
+def class_name(cls: type) -> str:
+    """Return ``module.Class``, even if a metaclass says something else or raises."""
+    try:
+        module = type.__dict__["__module__"].__get__(cls)
+    except Exception:
+        module = ""
+    name = type.__dict__["__qualname__"].__get__(cls)
+    return clean(f"{module}.{name}") if module and isinstance(module, str) else clean(name)
+
+
+def type_name(error: BaseException) -> str:
+    """Return the short name of an exception's class, bypassing its metaclass."""
+    return clean(type.__dict__["__name__"].__get__(type(error)))
+
+
+def described(error: BaseException) -> str:
+    """Return the class and the message of an exception on one line."""
+    return f"{type_name(error)}: {words_of(error)}"
+
+
+def note_on(error: BaseException, note: str) -> None:
+    """Add a note to an exception; log it if the exception accepts none (a frozen dataclass, a strange ``__notes__``)."""
+    try:
+        error.add_note(note)
+    except Exception:
+        _log.info("%s", note)
+
+
+def log_error(log: logging.Logger, level: int, words: str, error: BaseException) -> None:
+    """Log an exception with its traceback, or without it if that cannot be shown."""
+    try:
+        log.log(level, "%s", words, exc_info=error)
+    except Exception:
+        log.log(level, "%s (%s)", words, described(error))
+
+
+def is_a(error: object, *kinds: type[T]) -> TypeGuard[T]:
+    """Return whether the real class of this object is one of these; ``__class__`` may lie."""
+    return issubclass(type(error), kinds)
+
+
+# ---- Values as a person or a model reads them
+
+SHOWN_CHARS_MAX: Final = 200
+"""The longest text of a value that a model is shown."""
+
+
+def shown(value: object) -> str:
+    """Return a value as a model sees it: JSON where possible, cut at a limit."""
+    try:
+        text = (
+            value
+            if isinstance(value, str)
+            else json.dumps(value, ensure_ascii=False, default=_named, separators=(",", ":"))
+        )
+    except (TypeError, ValueError):
+        text = _read(value)
+    return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
+
+
+def _named(value: object) -> str:
+    """Return an object with the name of its class: ``str()`` of a pydantic model leaves it out."""
+    try:
+        return repr(value) if hasattr(type(value), "model_fields") else _read(value)
+    except Exception:  # a user's repr()
+        return NO_WORDS
+
+
+def plain(value: object) -> Any:
+    """Return a fact as plain JSON data."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, Mapping):
+        return plain_mapping(value, plain)
+    if isinstance(value, Iterable):
+        return [plain(v) for v in value]
+    to_dict = getattr(value, "to_dict", None)
+    return to_dict() if callable(to_dict) else str(value)
+
+
+def plain_mapping(value: Mapping[Any, Any], plain: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return a mapping as a JSON object, or as ``{"$map": [[key, value], ..]}`` if a key is not a text.
+
+    So the keys 1 and "1" stay different.
+    """
+    if all(isinstance(key, str) for key in value):
+        return {str(key): plain(one) for key, one in value.items()}
+    return {"$map": [[plain(key), plain(one)] for key, one in value.items()]}
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join the names with commas and "and"."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+NAME_CHARS_MAX: Final = 64
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def name_for_models(name: str) -> str:
+    """Return a tool's name as the APIs of models accept it: at most 64 letters, digits, ``_`` and ``-``."""
+    return _UNSAFE.sub("_", name)[:NAME_CHARS_MAX]
+
+
+# ---- Phrases about the ordering law
+
+
+class OrderViolation(Protocol):
+    """The facts of a refusal by the ordering law: an ``OutOfOrder``."""
+
+    tool: str
+    law: str
+    pivot: str | None
+    missing: tuple[str, ...]
+    unsettled: tuple[str, ...]
+    allowed: tuple[str, ...]
+
+
+def out_of_order(no: OrderViolation) -> str:
+    """Say why the ordering law refuses a call, and what to call instead."""
+    match no.law:
+        case "pivot_early" if no.missing:
+            first = no.missing[0]
+            return (
+                f"{no.tool} cannot be undone, so it comes last, and {listed(no.missing)} "
+                f"{'has' if len(no.missing) == 1 else 'have'} not been done. "
+                f"Call {first if len(no.missing) == 1 else 'them'} first, then {no.tool} again with the same arguments."
+            )
+        case "pivot_early":
+            return (
+                f"{no.tool} cannot be undone, so it comes last, and {listed(no.unsettled)} "
+                f"{'has' if len(no.unsettled) == 1 else 'have'} no result yet. "
+                f"Wait for {'it' if len(no.unsettled) == 1 else 'them'}, then call {no.tool} again with the same arguments."
+            )
+        case "pivot_twice":
+            return (
+                f"this task has already made its one irreversible call ({no.pivot}). "
+                "Do not call it again; if a second one is needed, tell the user that it is a new task."
+            )
+        case "pivot_in_flight":
+            return (
+                f"{no.pivot} cannot be undone and has no result yet, so only reads may start. "
+                f"Wait for it, then call {no.tool} again with the same arguments."
+            )
+        case _:
+            return (
+                f"{no.pivot} has happened and cannot be undone, so nothing that might have to be undone may start. "
+                f"You may still call: {', '.join(no.allowed) or 'nothing'}."
+            )
+
+
+def what_to_call(no: OrderViolation) -> str:
+    """Say what a program can do about a call that the ordering law refused."""
+    match no.law:
+        case "pivot_early" if no.missing:
+            return f"call {listed(no.missing)} first, then {no.tool} again"
+        case "pivot_early":
+            return f"wait until {listed(no.unsettled)} is settled (rt.report shows why it is not), then call {no.tool} again"
+        case "pivot_in_flight":
+            return (
+                f"wait until {no.pivot or 'the pivot'} is settled, then call {no.tool} again; reads may start meanwhile"
+            )
+        case _:
+            return f"call {no.tool} in a run of its own, or in a child: with run.child(): ..."
+
+
+# ---- Phrases about budgets
+
+MONEY: Final = frozenset({"usd", "eur", "gbp", "chf", "jpy", "cny", "inr", "cad", "aud", "sek", "nok", "dkk", "pln"})
+_WHOSE: Final = {
+    "run": "for this task",
+    "agent": "for this agent",
+    "tenant": "for this customer",
+    "tool": "for this tool",
+    "ledger": "for everybody together",
+}
+_WHEN: Final = {"hour": " this hour", "day": " today", "month": " this month"}
+
+
+class OverBudget(Protocol):
+    """The facts of a refusal by a budget: a ``BudgetExceeded``."""
+
+    tool: str
+    budget: Any
+    asked: Decimal
+    left: Decimal
+
+
+def amount_words(amount: Decimal, unit: str) -> str:
+    """Return an amount as a person or a model reads it: money has at least two decimal places."""
+    whole, _, rest = f"{amount:f}".partition(".")
+    rest = rest.rstrip("0")
+    if unit.lower() in MONEY:
+        rest = rest.ljust(2, "0")
+    return f"{whole}.{rest}" if rest else whole
+
+
+def limit_words(limits: Iterable[tuple[Decimal, str, str, str | None]]) -> str:
+    """Say which limits a call would exceed; each limit is a cap, a unit, ``per`` and ``every``."""
+    said = []
+    for cap, unit, per, every in limits:
+        of = "one call" if per == "call" else _WHOSE[per].removeprefix("for ") + _WHEN.get(every or "", "")
+        said.append(f"{amount_words(cap, unit)} {unit} for {of}")
+    return f"it would pass the limit of {' and of '.join(said)}"
+
+
+def over_budget(no: OverBudget) -> str:
+    """Say why a budget refuses a call: what it needs, what is left of the cap, and for whom."""
+    budget = no.budget
+    asked, left, cap = (amount_words(one, budget.unit) for one in (no.asked, no.left, Decimal(str(budget.cap))))
+    if budget.per == "call":
+        return f"{no.tool} needs {asked} {budget.unit} and one call may cost {cap}"
+    whose = _WHOSE[budget.per] + _WHEN.get(budget.every or "", "")
+    if budget.unit == "calls":
+        of = "" if budget.tool == "*" else f" of {budget.tool}"
+        return f"{no.tool} may not be called: {left} of {cap} calls{of} {'is' if left == '1' else 'are'} left {whose}"
+    return f"{no.tool} needs {asked} {budget.unit} and {left} of {cap} is left {whose}"
+
+
+# ---- Names that were mistyped
+
+_SEPARATORS: Final = re.compile(r"[\s._:/\-\u2010-\u2015]+")
+SLIP_CHARS_MIN: Final = 4
+"""Shorter names that differ by one letter are different names, not typing errors."""
+TWO_SLIPS_CHARS_MIN: Final = 12
+NAME_COMPARED_MAX: Final = 128
+
+
+def close_to(name: str, known: Iterable[str], cutoff: float = 0.6) -> list[str]:
+    """Return the known name that was probably meant, or nothing."""
+    from difflib import get_close_matches  # imported here: only a mistyped name needs it
+
+    names = list(known)
+    same = [one for one in names if folded(one) == folded(name)]  # except for case, Unicode form or separators
+    return same[:1] or get_close_matches(name, names, n=1, cutoff=cutoff)
+
+
+def folded(name: str) -> str:
+    """Return a name without what people get wrong about names: case, Unicode form, separators."""
+    return _SEPARATORS.sub("", normalize("NFKC", normalize("NFKC", name).casefold()))
+
+
+def is_slip(name: str, known: str) -> bool:
+    """Return whether a name is most likely a mistyped known one: equal when folded, or one or two letters away.
+
+    Names that differ only in a number (``tool1``, ``tool2``) are different names.
+    """
+    a, b = folded(name), folded(known)
+    if a == b:
+        return True
+    if min(len(a), len(b)) < SLIP_CHARS_MIN or max(len(a), len(b)) > NAME_COMPARED_MAX:
+        return False
+    if re.sub(r"\d+", "", a) == re.sub(r"\d+", "", b):
+        return False
+    return _edits(a, b) <= (2 if min(len(a), len(b)) >= TWO_SLIPS_CHARS_MIN else 1)
+
+
+def _edits(a: str, b: str) -> int:
+    """Count the letters that must be added, removed, changed or swapped with their neighbour."""
+    before: list[int] = []
+    last = list(range(len(b) + 1))
+    for i, left in enumerate(a, 1):
+        row = [i]
+        for j, right in enumerate(b, 1):
+            cost = min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (left != right))
+            if i > 1 and j > 1 and left == b[j - 2] and a[i - 2] == right:
+                cost = min(cost, before[j - 2] + 1)
+            row.append(cost)
+        before, last = last, row
+    return last[-1]

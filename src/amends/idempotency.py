@@ -1,9 +1,9 @@
-"""The ``Idempotency-Key`` header: whose key goes into it, and what an answer to it says about the effect.
+"""The ``Idempotency-Key`` header: which key it carries, and what a response to it says about the effect.
 
-After draft-ietf-httpapi-idempotency-key-header: 400, the key is missing and nothing was done; 409, a request with this
-key is still at work; 422, this key came with another payload before, which Stripe and Square say with a 400. Servers
-use the same statuses for other things too, so an answer counts as one of these when it speaks of idempotency, or, with
-409 and 422, says nothing at all.
+By draft-ietf-httpapi-idempotency-key-header: 400, the key is missing and nothing was done; 409, a request with this
+key is still in progress; 422, this key was used with another payload before (Stripe and Square answer 400). Servers use
+these statuses for other things too, so a response counts only if it mentions idempotency or, with 409 and 422, has no
+text at all.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from amends.model import Call, NoEffect
 
 HEADER: Final = "Idempotency-Key"
 STATUSES: Final = frozenset({400, 409, 422})
-"""Only of these the body of an answer is looked at."""
+"""Only for these statuses the body of a response is read."""
 WAIT_S: Final = 10.0
-"""How long a request that is still at work elsewhere is asked for again."""
+"""How long a request that is still in progress at the destination is sent again."""
 PAUSE_S_MIN, PAUSE_S_MAX = 0.1, 2.0
 TEXT_CHARS_MAX: Final = 65_536
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _SPEAKS_OF_IT: Final = re.compile(r"idempoten", re.IGNORECASE)
 _CAME_BEFORE: Final = re.compile(r"reus|differ|another|\bsame\b|already|match|conflict", re.IGNORECASE)
-"""Words about an earlier request: a 400 with one of them does not say that nothing was done."""
+"""Words about an earlier request: a 400 with one of them does not mean that nothing was done."""
 
 Meaning = Literal["", "missing", "running", "reused"]
 
 
 class StillRunning(TimeoutError):
-    """The destination was still at work on an earlier request with this key: a doubt."""
+    """The destination was still working on an earlier request with this key, so the call is in doubt."""
 
 
 class KeyReused(Exception):
-    """The destination has seen this key with another payload, and what it did then may stand: a doubt."""
+    """The destination has seen this key with another payload, whose effect may stand, so the call is in doubt."""
 
 
 class Sending:
@@ -48,10 +48,10 @@ class Sending:
         self._pause_s = PAUSE_S_MIN
 
     def read(self, status: int, text: str, *, retry_after: str | None = None, again: bool = True) -> float | None:
-        """None: the answer is the caller's. A number: send it again after so many seconds.
+        """Return None if the response is for the caller, or the seconds after which to send the request again.
 
-        Raises ``NoEffect``, ``StillRunning`` or ``KeyReused`` where the answer says that. ``again``: whether the
-        request can be sent a second time.
+        Raise ``NoEffect``, ``StillRunning`` or ``KeyReused`` if the response says so. ``retry_after``: the header of
+        that name. ``again``: whether the request can be sent a second time.
         """
         match meaning(status, text):
             case "missing":
@@ -69,12 +69,12 @@ class Sending:
         pause = self._pause_s if not (retry_after or "").isdigit() else float(retry_after or 0)
         self._pause_s = min(self._pause_s * 2, PAUSE_S_MAX)
         if not again or time.monotonic() + pause > self._until:
-            raise StillRunning(f"{self.call.tool}: the destination is still at work on the first request with this key")
+            raise StillRunning(f"{self.call.tool}: the destination is still working on the first request with this key")
         return pause
 
 
 def sending(method: str, *, wait_s: float = WAIT_S) -> Sending | None:
-    """The request that is about to be sent, if it belongs to a call: a body or a compensation, and no mere reading."""
+    """Return the request that is about to be sent, or None for a read or a request outside a body or compensation."""
     if method.upper() in _SAFE:
         return None
     try:
@@ -85,7 +85,7 @@ def sending(method: str, *, wait_s: float = WAIT_S) -> Sending | None:
 
 
 def meaning(status: int, text: str) -> Meaning:
-    """What an answer to a request with a key says about it; empty: it is about something else."""
+    """Return what a response says about the idempotency key; empty if it is about something else."""
     if status not in STATUSES:
         return ""
     says_so = _SPEAKS_OF_IT.search(text[:TEXT_CHARS_MAX]) is not None

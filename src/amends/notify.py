@@ -1,7 +1,8 @@
-"""Telling people that an approval is needed: a signed webhook, and the message as Slack takes it.
+"""Notify people that an approval is needed: a signed webhook, and a message for Slack.
 
-``on_approval_needed=Webhook("https://…", secret=…)`` on a runtime. What is sent twice, after a crash, has the same
-``webhook-id``: the approval's. Signed as https://www.standardwebhooks.com says, so that receivers need no code of ours.
+Pass ``on_approval_needed=Webhook("https://…", secret=…)`` to a runtime. A notice that is sent twice, after a crash, has
+the same ``webhook-id``: the id of the approval. Signatures follow https://www.standardwebhooks.com, so that receivers
+do not need amends.
 """
 
 from __future__ import annotations
@@ -27,33 +28,33 @@ from amends.model import Approval
 from amends.visible import ascii_json, printable, visible, visible_args, visible_value
 
 TOLERANCE_S: Final = 300.0
-"""How old, or how far ahead, the timestamp of a webhook may be: what was overheard is worth nothing later."""
+"""How old, or how far ahead, the timestamp of a webhook may be, so that an intercepted one cannot be replayed later."""
 PAUSE_S: Final = 0.25
 PAUSE_S_MAX: Final = 5.0
 ATTEMPTS_MAX: Final = 10
 PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Answers after which it is worth asking again soon. Any other is told at once: the outbox tries again much later."""
+"""Statuses after which another attempt soon is useful. After any other, only the outbox tries again, much later."""
 
 SLACK_HEADER_CHARS_MAX: Final = 150
 SLACK_FIELD_CHARS_MAX: Final = 1_900
 SLACK_TEXT_CHARS_MAX: Final = 2_900
 """Slack refuses a message with a field of more than 2,000 characters, or a text of more than 3,000."""
 HEADER_CHARS_MAX: Final = 4_096
-"""A header of a webhook that is longer is not ours."""
+"""A webhook header that is longer was not made here."""
 SIGNATURES_MAX: Final = 32
 DIGITS_MAX: Final = 12
-"""Of a timestamp in seconds: enough for 30,000 years."""
+"""The digits of a timestamp in seconds: enough for 30,000 years."""
 
 
-# ---- what is said -------------------------------------------------------------------------
+# ---- The content of a notice
 
 
 def payload(approval: Approval) -> dict[str, Any]:
-    """The approval as JSON data: what a webhook sends unless it is told otherwise.
+    """Return the approval as JSON data: the default body of a webhook.
 
-    ``args`` are exact, in the form in which the ledger keeps them: what JSON has no word for is an object with one key
-    that starts with ``$``, such as ``{"$decimal": "4.20"}`` or, for keys that are no texts, ``{"$map": [[1, "a"]]}``.
-    Two different arguments are never the same here. ``card`` is for people: lines in which nothing can deceive.
+    ``args`` are exact, in the form in which the ledger keeps them: what JSON has no type for is an object with one key
+    that starts with ``$``, such as ``{"$decimal": "4.20"}`` or, for keys that are not texts, ``{"$map": [[1, "a"]]}``.
+    Two different arguments never look the same. ``card`` is for people: lines in which nothing can deceive.
     """
     call = approval.call
     return {
@@ -84,7 +85,7 @@ def payload(approval: Approval) -> dict[str, Any]:
 
 
 def card(approval: Approval) -> list[str]:
-    """The approval as lines for people: all of it, each part of it visible, and every line begun by a word of ours."""
+    """Return the approval as lines for people: complete, every character visible, each line with a fixed first word."""
     args = [f"argument {line}" for line in _argument_lines(approval)]
     facts = [f"{name.lower()}: {text}" for name, text in _facts(approval).items()]
     return [_title(approval), *facts, *args, f"approval: {visible(approval.id)}", f"digest: {visible(approval.digest)}"]
@@ -114,14 +115,14 @@ def _argument_lines(approval: Approval) -> list[str]:
 
 
 def exact(value: Any) -> Any:
-    """A value as JSON data in the form of the ledger: two different values are never the same.
+    """Return a value as JSON data in the form of the ledger, in which two different values never look the same.
 
-    What is hidden stays so. Raises nothing, which would keep people from knowing that they are asked: what cannot be
-    written down is ``{"$shown": text}``.
+    Redacted values stay redacted. Never raise, since that would suppress the notice: a value that cannot be stored is
+    ``{"$shown": text}``.
     """
     try:
         return _masked(json.loads(encode(value, path="args")))
-    except NotStorable:  # made by hand: what is in a ledger can be written down
+    except NotStorable:  # an approval made by hand: what comes from a ledger can be stored
         return {"$shown": visible_value(value)}
 
 
@@ -136,11 +137,11 @@ def _masked(found: Any) -> Any:
 
 
 def slack_payload(approval: Approval) -> dict[str, Any]:
-    """The approval as a message for Slack: ``Webhook(url_of_the_channel, body=slack_payload)``.
+    """Return the approval as a message for Slack: ``Webhook(url_of_the_channel, body=slack_payload)``.
 
-    With links the buttons open them; without, they carry "id digest" as their value, for an app of yours that listens.
-    A request that does not fit into one message, or that this process has no key to read, says so and has no buttons:
-    nobody decides over part of it.
+    With links, the buttons open them; without, the buttons carry "id digest" as their value, for your own Slack app.
+    A request that does not fit into one message, or that this process has no key to read, says so and has no buttons,
+    so that nobody decides about a part of it.
     """
     call = approval.call
     title, facts = _title(approval), _facts(approval)
@@ -172,17 +173,17 @@ def slack_payload(approval: Approval) -> dict[str, Any]:
 
 
 def _mrkdwn(text: str) -> dict[str, Any]:
-    """``verbatim``: Slack makes no links of addresses and names in it."""
+    """Return a text block; ``verbatim`` keeps Slack from turning addresses and names into links."""
     return {"type": "mrkdwn", "text": text, "verbatim": True}
 
 
 def _coded(text: str) -> str:
-    """As code, in which Slack knows no bold, no links, no names and no emoji."""
+    """Return the text as code, in which Slack has no bold, links, mentions or emoji."""
     return f"`{_code(text)}`"
 
 
 def _code(text: str) -> str:
-    """For the inside of code: a backtick would end it."""
+    """Escape the text for the inside of code, which a backtick would end."""
     return _escaped(text.replace("`", "\\x60"))
 
 
@@ -191,7 +192,7 @@ def _fenced(text: str) -> str:
 
 
 def _inert(text: str) -> str:
-    """For places that have no code: signs that Slack gives a meaning to are spelled out."""
+    """Escape the characters that Slack interprets, for places that allow no code."""
     return "".join(f"\\x{ord(one):02x}" if one in "<>&*~`" else one for one in text)
 
 
@@ -200,7 +201,7 @@ def _short(text: str) -> str:
 
 
 def _fitting(text: str, limit: int) -> int:
-    """How many characters of it are no longer than this once they are escaped."""
+    """Return how many characters of the text fit into the limit once they are escaped."""
     if len(_code(text)) <= limit:
         return len(text)
     lengths = accumulate(len(_code(one)) for one in text)
@@ -221,7 +222,7 @@ def _button(approval: Approval, verb: str) -> dict[str, Any]:
 
 
 def _escaped(text: str) -> str:
-    """What Slack would take for a mention or a link is shown as it was written."""
+    """Escape what Slack would take for a mention or a link."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -229,21 +230,21 @@ def _time(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M} {at:%Z}".strip()
 
 
-# ---- signing ------------------------------------------------------------------------------
+# ---- Signatures
 
 
 def signature(message_id: str, at: float, body: bytes, secret: str) -> str:
-    """The header that proves who sent these bytes, and when."""
+    """Return the header that proves who sent these bytes, and when."""
     return _mark(_signed(message_id, int(at)) + body, _key(secret))
 
 
 def is_genuine(
     headers: Mapping[str, str], body: bytes, *, secret: str | Sequence[str], now: float | None = None
 ) -> bool:
-    """Whether a webhook was sent by somebody who has one of these secrets, just now: for whoever receives it.
+    """Return whether a received webhook was sent just now by somebody who has one of these secrets.
 
-    Whatever the headers and the body are, it answers and raises nothing; only a secret that is none is ``BadConfig``.
-    Names of headers may have capitals; a name that comes twice with different values counts as forged.
+    Never raise for any headers or body, only ``BadConfig`` for an invalid secret. Names of headers are not case
+    sensitive; a name that occurs twice with different values counts as forged.
     """
     keys = _keys(secret)
     given, data = _headers(headers), _bytes(body)
@@ -253,17 +254,17 @@ def is_genuine(
     moment = time.time() if now is None else now
     if not (at.isascii() and at.isdigit() and len(at) <= DIGITS_MAX and str(int(at)) == at):
         return False
-    if not abs(moment - int(at)) <= TOLERANCE_S:  # so written that NaN is refused
+    if not abs(moment - int(at)) <= TOLERANCE_S:  # written so that NaN is refused
         return False
     said = _signed(message_id, int(at)) + data
     wanted = [_mark(said, key).encode() for key in keys]
     known = [mark.encode("utf-8", "surrogatepass") for mark in marks.split()[:SIGNATURES_MAX]]
-    # A list, so that each is compared: how long it takes does not tell which one fits.
+    # A list, so that all are compared: the time must not reveal which one matches.
     return any([hmac.compare_digest(one, mark) for mark in known for one in wanted])  # noqa: C419
 
 
 def _headers(headers: Any) -> dict[str, str] | None:
-    """The headers of ours by their names in small letters; None where they cannot be ours."""
+    """Return the webhook headers by their lower-case names; None if they are malformed."""
     found: dict[str, str] = {}
     try:
         pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
@@ -274,7 +275,7 @@ def _headers(headers: Any) -> dict[str, str] | None:
             text = _header(value)
             if text is None or len(text) > HEADER_CHARS_MAX or found.setdefault(known.lower(), text) != text:
                 return None
-    except Exception:  # whatever it is, it is no mapping of headers
+    except Exception:  # not a mapping of headers
         return None
     return found
 
@@ -288,7 +289,7 @@ def _header(text: object) -> str | None:
 def _bytes(body: object) -> bytes | None:
     try:
         return body.encode() if isinstance(body, str) else bytes(body) if isinstance(body, _BODIES) else None
-    except (ValueError, BufferError):  # a lone surrogate is no character; a view may be gone
+    except (ValueError, BufferError):  # a lone surrogate, or a released memoryview
         return None
 
 
@@ -304,15 +305,17 @@ def _mark(said: bytes, key: bytes) -> str:
 
 
 def _keys(secrets: object) -> list[bytes]:
-    """The bytes of each secret of a receiver. Without any, nothing is genuine."""
+    """Return the bytes of each secret of a receiver. Without any, nothing is genuine."""
     several = list(secrets) if isinstance(secrets, Iterable) and not isinstance(secrets, str) else [secrets]
     return [_key(one) for one in several]
 
 
 def _key(secret: object) -> bytes:
-    """The bytes of a secret: base64 where it says so, as generated ones do, else as it is written."""
+    """Return the bytes of a secret: decoded base64 after the prefix ``whsec_``, otherwise the text as UTF-8."""
     if not isinstance(secret, str) or not secret.removeprefix("whsec_"):
-        raise BadConfig("the secret of the webhook is no text, or empty: anybody could sign with it", setting="secret")
+        raise BadConfig(
+            "the secret of the webhook is empty or not a text: anybody could sign with it", setting="secret"
+        )
     if not secret.startswith("whsec_"):
         try:
             return secret.encode()
@@ -321,23 +324,24 @@ def _key(secret: object) -> bytes:
     try:
         return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
     except ValueError as error:
-        raise BadConfig("the secret of the webhook begins with whsec_ and is no base64", setting="secret") from error
+        raise BadConfig("the secret of the webhook begins with whsec_ but is not base64", setting="secret") from error
 
 
-# ---- sending ------------------------------------------------------------------------------
+# ---- Delivery
 
 
 class _Stays(HTTPRedirectHandler):
-    """A POST that is sent elsewhere would arrive there without its body."""
+    """Follows no redirects: a redirected POST would arrive without its body."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 class Webhook:
-    """Sends each approval that is needed to a URL; a hook for ``on_approval_needed`` of either runtime.
+    """Sends each needed approval to a URL; a hook for ``on_approval_needed`` of either runtime.
 
-    ``attempts`` sends within one call, for what passes in seconds; what fails then is tried again from the outbox.
+    ``secret``: signs the webhook. ``body``: what is sent, as JSON data. ``attempts``: sends within one call, for
+    failures that pass in seconds; after that the outbox tries again.
     """
 
     def __init__(
@@ -354,7 +358,7 @@ class Webhook:
         if parts.scheme not in ("https", "http") or not parts.hostname:
             raise UsageError("a webhook goes to an https:// or http:// URL with a host")
         if not 1 <= attempts <= ATTEMPTS_MAX or not timeout > 0:
-            raise UsageError(f"a webhook is sent 1 to {ATTEMPTS_MAX} times, with a timeout of more than nothing")
+            raise UsageError(f"a webhook is sent 1 to {ATTEMPTS_MAX} times, with a timeout of more than zero")
         self._url, self._secret, self._body = url, secret, body
         self._headers = dict(headers or {})
         self._timeout, self._attempts = timeout, attempts
@@ -364,11 +368,11 @@ class Webhook:
             _key(secret)
 
     def __repr__(self) -> str:
-        return f"Webhook(to {self.host})"  # not the URL: for many a service it is the password
+        return f"Webhook(to {self.host})"  # not the URL, which is the password of many services
 
     def __call__(self, approval: Approval) -> None:
-        """Send it; returns once the other side has said that it has it, raises ``NotDelivered`` otherwise."""
-        # In ASCII: whoever logs it as it is sees nothing that a terminal obeys.
+        """Send the notice and return once the receiver has confirmed it; raise ``NotDelivered`` otherwise."""
+        # In ASCII, so that a receiver may log it without escape sequences reaching a terminal.
         body = ascii_json(json.dumps(self._body(approval), ensure_ascii=True, default=str)).encode()
         for attempt in range(1, self._attempts + 1):
             failed = self._sent(approval.id, body)
@@ -392,7 +396,7 @@ class Webhook:
             with no:
                 return self._failed(f"answered {no.code}", message_id, status=no.code, passing=no.code in PASSING)
         except (OSError, HTTPException) as error:
-            # The words of the error may hold the URL; its type says enough.
+            # The message of the error may hold the URL; its type is enough.
             reason = getattr(error, "reason", error)
             return self._failed(f"did not answer ({type(reason).__name__})", message_id, passing=True)
 

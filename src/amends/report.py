@@ -1,4 +1,7 @@
-"""A run as a person reads it: a table in a terminal, HTML in a notebook, JSON for programs."""
+"""What people read about runs: reports, plans, doubts, reconciliations, audits, replays and comparisons.
+
+Each prints as lines for a terminal and has ``to_dict`` for programs. The values they hold are in ``model``.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ NOTE_CHARS_MAX: Final = 76
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run did: calls, attempts, times, errors, compensations, and what is left standing."""
+    """What a run did: calls, attempts, times, errors, compensations, and residue.
+
+    Prints as a table in a terminal and as HTML in a notebook.
+    """
 
     run: RunInfo
     calls: tuple[Call, ...]
@@ -46,29 +52,29 @@ class Report:
     children: tuple[Report, ...] = ()
     ledger: str = ""
     skipped: tuple[str, ...] = field(default=())
-    """Tools that this process would have needed to go on with the run."""
+    """Tools that this process lacks and would need to continue the run."""
     locks: tuple[Lock, ...] = ()
-    """What the run has to itself until it has ended."""
+    """The locks that the run holds until it has ended."""
     forks: tuple[str, ...] = ()
-    """The forks, open or committed, that stand on what it did."""
+    """The open or committed forks that depend on its effects."""
 
     @property
     def run_id(self) -> str:
-        """The run's id, as its caller chose it."""
+        """The id of the run, as its caller chose it."""
         return self.run.id
 
     @property
     def state(self) -> RunState:
-        """The run's state when this was read."""
+        """The state of the run when this was read."""
         return self.run.state
 
     @property
     def output(self) -> Any:
-        """What the run gave back, if it said so."""
+        """The output of the run, if it was set."""
         return self.run.output
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data: the same facts as the table, and all of them."""
+        """Return all facts as plain JSON data."""
         return {
             "run": plain(asdict(self.run)),
             "calls": [plain(asdict(call)) for call in self.calls],
@@ -82,14 +88,14 @@ class Report:
         }
 
     def to_json(self) -> str:
-        """The same as text."""
+        """Return ``to_dict`` as JSON text."""
         return json.dumps(self.to_dict(), ensure_ascii=False, indent=2)
 
     def __str__(self) -> str:
         return "\n".join([*_head(self), *_table(self), *_foot(self)])
 
     def _repr_html_(self) -> str:
-        import html  # here: its table of entities is for notebooks only
+        import html  # imported here: only notebooks need its table of entities
 
         rows = "".join(
             "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>" for cells in _rows(self)
@@ -103,7 +109,7 @@ class Report:
 
 
 def plain(value: Any) -> Any:
-    """Any value as JSON data; what JSON does not have, as text."""
+    """Return any value as JSON data, with ``str()`` of what JSON has no type for."""
     if isinstance(value, dict):
         return plain_mapping(value, plain)
     if isinstance(value, list | tuple | set | frozenset):
@@ -121,7 +127,7 @@ def _head(report: Report) -> Iterator[str]:
     ledger = f"   ledger {visible(report.ledger, prose=True)}" if report.ledger else ""
     yield f"run {visible(run.id)}{generation}{ledger}"
     if run.origin is not None:
-        yield f"   (loaded from ledger {visible(run.origin)}: a record, that nothing here works with)"
+        yield f"   (loaded from ledger {visible(run.origin)}: a read-only record)"
     if run.forked_from is not None:
         count = sum(call.shared is not None for one in _all(report) for call in one.calls)
         origin = f"{visible(run.forked_from)} at {visible(run.forked_at or '')}"
@@ -182,10 +188,10 @@ def _note(call: Call) -> str:
     elif call.state in ("held", "residue", "refused") and call.why:
         parts.append(visible(call.why, prose=True))
     elif call.state == "held" and call.reason in ("approval", "budget"):
-        parts.append("waits for a person's yes")
+        parts.append("waits for approval")
     if call.violation:
-        parts.append(f"against the law: {visible(call.violation, prose=True)}")
-    text = "; ".join(parts)  # in one line; "…" is escaped in what comes from outside, so it always says that it is cut
+        parts.append(f"against the ordering law: {visible(call.violation, prose=True)}")
+    text = "; ".join(parts)  # "…" is escaped in foreign text, so at the end it always means that the line was cut
     return text if len(text) <= NOTE_CHARS_MAX else text[: NOTE_CHARS_MAX - 1] + "…"
 
 
@@ -201,14 +207,14 @@ def _foot(report: Report) -> Iterator[str]:
     for lock in report.locks:
         yield f"   · holds {visible(lock.name)} for {_took(lock.held_s)} ({visible(lock.tool)})"
     for fork in report.forks:
-        yield f"   · fork {visible(fork)} stands on it"
+        yield f"   · fork {visible(fork)} depends on it"
     for cause in report.run.causes:
         yield f"   → {visible(cause, prose=True)}"
     if report.skipped:
         yield f"   → not taken over here: this process does not have {', '.join(map(visible, report.skipped))}"
 
 
-# ---- What a person is shown before a word is said: a rollback as it would go, and what each answer to a d
+# ---- Rollback plans
 
 
 Doing: TypeAlias = Literal["compensate", "probe", "guard", "start", "ask"]
@@ -216,22 +222,22 @@ Doing: TypeAlias = Literal["compensate", "probe", "guard", "start", "ask"]
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One thing that amends would do next with a call.
+    """One step that amends would take next with a call.
 
-    ``compensate``: take it back. ``probe``: ask the world about it first. ``guard``: see whether somebody changed it
-    since. ``start``: run its body (again). ``ask``: nothing alone, a person is asked.
+    ``compensate``: compensate it. ``probe``: ask the world about it first. ``guard``: check whether somebody changed it
+    since. ``start``: run its body (again). ``ask``: ask a person.
     """
 
     what: Doing
     call: Call
     by: str
-    """The name of the function that would run; empty where a person is asked."""
+    """The name of the function that would run; empty if a person is asked."""
     args: Mapping[str, Any] = field(default_factory=dict)
-    """What it would be given, besides the call itself."""
+    """The arguments that it would get, besides the call itself."""
     note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
+        """Return plain JSON data."""
         return {
             "what": self.what,
             "call": self.call.id,
@@ -250,27 +256,27 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class RollbackPlan:
-    """What a rollback would do, in order. Valid for as long as ``hash`` is: until the run moves."""
+    """What a rollback would do, in order. Valid until the run changes, which changes ``hash``."""
 
     run_id: str
     hash: str
-    """Hand it to ``rt.rollback(run, plan=...)``: refused with ``StalePlan`` once the ledger has moved."""
+    """Pass it to ``rt.rollback(run, plan=...)``, which raises ``StalePlan`` if the run has changed since."""
     compensations: tuple[Planned, ...] = ()
     """In the order in which they start."""
     cannot: tuple[Residue, ...] = ()
     """What would be left standing, and why."""
     doubts: tuple[Planned, ...] = ()
-    """What must be found out first, and how; nothing is taken back while that needs no person."""
+    """Doubts that must be settled first, and how; while a probe can settle them, nothing is compensated."""
     dropped: tuple[Call, ...] = ()
-    """Accepted or held, and then never started."""
+    """Accepted or held calls that would never be started."""
     running: tuple[Call, ...] = ()
-    """In flight at its owner: each lands first, and is taken back if it had an effect."""
+    """Calls in flight: each must end first, and is compensated if it had an effect."""
     refused: str | None = None
     """Why the run cannot be rolled back at all; None: it can."""
     state: RunState = "open"
-    """The run's state when this was planned."""
+    """The state of the run when this was planned."""
     forks: tuple[str, ...] = ()
-    """The forks, open or committed, that would lose what they stand on."""
+    """The open or committed forks that would lose effects on which they depend."""
 
     @property
     def complete(self) -> bool:
@@ -278,7 +284,7 @@ class RollbackPlan:
         return self.refused is None and not (self.cannot or self.doubts or self.running)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data: the same facts as the text, and all of them."""
+        """Return all facts as plain JSON data."""
         return {
             "run": self.run_id,
             "hash": self.hash,
@@ -294,7 +300,7 @@ class RollbackPlan:
         }
 
     def to_json(self) -> str:
-        """The same as text."""
+        """Return ``to_dict`` as JSON text."""
         return json.dumps(self.to_dict(), ensure_ascii=False, indent=2)
 
     def __str__(self) -> str:
@@ -307,7 +313,7 @@ def _plan_lines(plan: RollbackPlan) -> Iterator[str]:
         yield f"   = refused: {visible(plan.refused, prose=True)}"
         return
     for call in plan.running:
-        yield f"   ▸ in flight: {visible(call.tool)} ({visible(call.id)}) lands first"
+        yield f"   ▸ in flight: {visible(call.tool)} ({visible(call.id)}) must end first"
     for one in plan.doubts:
         yield f"   ? {one}"
     for number, one in enumerate(plan.compensations, 1):
@@ -317,32 +323,32 @@ def _plan_lines(plan: RollbackPlan) -> Iterator[str]:
     for left in plan.cannot:
         yield f"   ! left standing: {visible(left.call.tool)} ({visible(left.call.id)}): {visible(left.why, prose=True)}"
     for fork in plan.forks:
-        yield f"   ! fork {visible(fork)} stands on what would be taken back"
+        yield f"   ! fork {visible(fork)} depends on what would be rolled back"
     if plan.complete:
         yield "   = nothing would be left standing"
 
 
-# ---- beforehand ---------------------------------------------------------------------------
+# ---- Previews of answers to a doubt
 
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """What one answer to a doubt would make of its call and its run, if everything that follows goes well."""
+    """What would follow from one answer to a doubt, if everything after it succeeds."""
 
     call_state: CallState
-    """Of the call that the answer is about, when amends has done what it does next."""
+    """The state of the call in doubt after the steps in ``does``."""
     run_state: RunState
     does: tuple[Planned, ...] = ()
-    """In order; another doubt's probe is taken to say nothing, every body and compensation to succeed."""
+    """In order; assumes that probes of other doubts say nothing, and that every body and compensation succeeds."""
     who: Literal["here", "owner", "worker", "agent"] = "here"
-    """Who goes on: this process at once, the run's owner, a worker that has the tools, or its agent."""
+    """Who continues: this process at once, the owner of the run, a worker that has the tools, or its agent."""
     causes: tuple[str, ...] = ()
-    """What would still keep the run from its end."""
+    """What would still block the end of the run."""
     refused: str | None = None
-    """Why the answer would not be taken; None: it would."""
+    """Why the answer would not be accepted; None: it would."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
+        """Return plain JSON data."""
         return {
             "call_state": self.call_state,
             "run_state": self.run_state,
@@ -356,7 +362,7 @@ class Next:
         if self.refused is not None:
             return f"not possible: {visible(self.refused, prose=True)}"
         does = "; then ".join(str(one) for one in self.does) or "starts nothing"
-        who = {"owner": "its owner goes on: ", "worker": "a worker goes on: ", "agent": "its agent goes on: "}
+        who = {"owner": "its owner continues: ", "worker": "a worker continues: ", "agent": "its agent continues: "}
         return f"{who.get(self.who, '')}{does}; the call is {self.call_state}, the run {self.run_state}"
 
 
@@ -370,7 +376,7 @@ class Preview:
     unknown: Next
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
+        """Return plain JSON data."""
         answers = {"happened": self.happened, "absent": self.absent, "unknown": self.unknown}
         return {"call": self.call.id, "tool": self.call.tool, **{k: one.to_dict() for k, one in answers.items()}}
 
@@ -382,41 +388,41 @@ class Preview:
         )
 
 
-# ---- A doubt as a person needs it: what was sent, when it was lost, how to ask, and what was learned sinc
+# ---- Doubts
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One thing that was learned of a doubt, and when."""
+    """One piece of evidence about a doubt, and its time."""
 
     at: datetime
     by: str
-    """``probe``: amends asked; ``person``: somebody asked; ``late`` or ``fenced``: a body returned after all."""
+    """``probe``: amends asked; ``person``: somebody asked; ``late`` or ``fenced``: the body returned after all."""
     attempt: int
-    """The attempt, of the call or of its compensation, that it is about."""
+    """The attempt of the call or of its compensation that it is about."""
     answer: str
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Doubt(Call):
-    """A call of which nobody here can say what became of it, or of its compensation."""
+    """A call that is in doubt, or whose compensation is."""
 
     about: Literal["call", "compensation"] = "call"
-    """``key`` and ``attempt`` are those of what is in doubt."""
+    """What is in doubt; ``key`` and ``attempt`` are those of the call or the compensation accordingly."""
     sent: Mapping[str, Any] = field(default_factory=dict)
-    """What the body, or the compensation, was given."""
+    """The arguments of the body, or of the compensation."""
     sent_at: datetime | None = None
     lost_at: datetime | None = None
-    """When its answer was given up, or its owner was found dead."""
+    """When waiting for the answer ended, or its owner was found dead."""
     probe: str | None = None
-    """The function that ``rt.probe`` asks; None: there is none here, and a person must look."""
+    """The function that ``rt.probe`` calls; None: there is none here, and a person must look."""
     next_probe_at: datetime | None = None
     evidence: tuple[Evidence, ...] = ()
     """What was learned since it was sent, oldest first."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
+        """Return plain JSON data."""
         learned = [
             {"at": one.at, "by": one.by, "attempt": one.attempt, "answer": one.answer, "why": one.why}
             for one in self.evidence
@@ -443,21 +449,21 @@ class Doubt(Call):
         return found
 
 
-# ---- What the ledger and the world disagree about, tool by tool
+# ---- Reconciliation with the world
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One thing that the ledger and the world do not agree about."""
+    """One disagreement between the ledger and the world."""
 
     call: Call | None
-    """The call that it is about; None: the ledger has none for it."""
+    """The call that it is about; None: the ledger has none."""
     effect: Any
-    """As the listing gave it; None where a probe was asked."""
+    """The effect as the listing gave it; None if a probe was asked."""
     why: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
+        """Return plain JSON data."""
         call = self.call
         about = {} if call is None else {"call": call.id, "run": call.run_id, "state": call.state}
         return {**about, "effect": plain(self.effect), "why": self.why}
@@ -474,29 +480,29 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """The ledger beside the world, for one tool. Nothing was changed by looking."""
+    """The ledger compared with the world for one tool. The comparison changes nothing."""
 
     tool: str
     compared: int
-    """Calls of the ledger that were looked at."""
+    """How many calls of the ledger were compared."""
     listed: int | None
-    """Effects that ``list_effects`` gave; None: the tool has no listing."""
+    """How many effects ``list_effects`` returned; None: the tool has no listing."""
     asked: int
-    """How often a probe was asked."""
+    """How often a probe was called."""
     missing: tuple[Mismatch, ...] = ()
-    """The ledger says that it stands; the world does not have it."""
+    """Effects that stand according to the ledger, but not in the world."""
     unrecorded: tuple[Mismatch, ...] = ()
-    """The world has it; the ledger does not know it, or says that it does not stand."""
+    """Effects in the world that the ledger does not have, or has as not standing."""
     doubts: tuple[Mismatch, ...] = ()
-    """Calls in doubt, with what the world says of them now: ``rt.resolve`` settles them."""
+    """Calls in doubt, with what the world says about them now: ``rt.resolve`` settles them."""
     unclear: tuple[Mismatch, ...] = ()
-    """Asked, and not answered one way or the other: in flight, too early, or the probe does not know."""
+    """Calls without a clear answer: in flight, too early, or the probe does not know."""
     unasked: int = 0
-    """Calls that ``limit`` left out."""
+    """How many calls were left out because of ``limit``."""
 
     @property
     def orphans(self) -> tuple[Mismatch, ...]:
-        """Both sides: what only the ledger has, then what only the world has."""
+        """What only the ledger has, then what only the world has."""
         return self.missing + self.unrecorded
 
     @property
@@ -505,7 +511,7 @@ class Reconciliation:
         return not self.orphans
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
+        """Return plain JSON data."""
         parts = {
             "missing": self.missing,
             "unrecorded": self.unrecorded,
@@ -517,7 +523,7 @@ class Reconciliation:
         return {**head, "asked": self.asked, "unasked": self.unasked, **told}
 
     def to_json(self) -> str:
-        """The same as text."""
+        """Return ``to_dict`` as JSON text."""
         return json.dumps(self.to_dict(), ensure_ascii=False, indent=2)
 
     def __str__(self) -> str:
@@ -540,11 +546,11 @@ def _reconciliation_lines(found: Reconciliation) -> Iterator[str]:
         yield "   = the ledger and the world agree"
 
 
-# ---- What a look at the whole record found: that nothing was changed, or where and how it was
+# ---- Verification of the record
 
 
 PROBLEMS_MAX: Final = 100
-"""So many are told, the first in the record; who changed a thousand events changed this one too."""
+"""How many problems are reported, the first in the record first."""
 Tampering: TypeAlias = Literal[
     "edited",
     "deleted",
@@ -563,20 +569,20 @@ Tampering: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is not as it was written."""
+    """One place where the record was changed after it was written."""
 
     run_id: str
     root: str
-    """The uid of the tree's first run."""
+    """The uid of the root run of the tree."""
     n: int
-    """The number of the bad event in its tree, of the row's last event, or of the one that is missing; 0: of none."""
+    """The number in its tree of the bad event, the row's last event, or the missing event; 0: none."""
     seq: int
     """Its place in the ledger; 0: none."""
     how: Tampering
     text: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
+        """Return plain JSON data."""
         return {"run": self.run_id, "event": self.n, "seq": self.seq, "how": self.how, "text": self.text}
 
     def __str__(self) -> str:
@@ -586,27 +592,27 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The record as it was found. Nothing was changed by looking."""
+    """The result of verifying the record."""
 
     runs: int
     events: int
     checkpoints: int = 0
     unanchored: int = 0
-    """Events that are younger than the newest checkpoint: what was changed and hashed anew there does not show."""
+    """Events after the newest checkpoint: a change there that was rehashed cannot be detected."""
     unproved: int = 0
-    """Payloads that are encrypted with a key which is not here: nobody here can tell whether they were changed."""
+    """Payloads encrypted with a key that is missing here: a change of them cannot be detected here."""
     anchored: int = 0
-    """The checkpoint that is known outside and that the ledger was held against; 0: there was no anchor."""
+    """The checkpoint known outside with which the ledger was compared; 0: there was no anchor."""
     problems: tuple[Problem, ...] = ()
-    """The first in the record first, and no more than a hundred."""
+    """At most a hundred, the first in the record first."""
 
     @property
     def ok(self) -> bool:
-        """Whether everything is as it was written."""
+        """Whether nothing was changed."""
         return not self.problems
 
     def raise_if_broken(self) -> Verified:
-        """Itself; raises ``LedgerTampered`` with the first bad event where something was changed."""
+        """Return this result, or raise ``LedgerTampered`` with the first bad event if something was changed."""
         if self.problems:
             first = self.problems[0]
             raise LedgerTampered(
@@ -615,7 +621,7 @@ class Verified:
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
+        """Return plain JSON data."""
         counts = {"runs": self.runs, "events": self.events, "checkpoints": self.checkpoints}
         told = [one.to_dict() for one in self.problems]
         left = {"unanchored": self.unanchored, "unproved": self.unproved, "anchored": self.anchored}
@@ -623,38 +629,41 @@ class Verified:
 
     def __str__(self) -> str:
         if self.ok:
-            return f"{self.events:,} events of {self.runs:,} runs are as they were written"
+            return f"{self.events:,} events of {self.runs:,} runs are unchanged"
         return "\n".join(map(str, self.problems))
 
 
-# ---- What became of replaying one recorded run against the code of today
+# ---- Replays
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One run, replayed. ``how``: same; or what a ``Diverged`` says; output, denied, raised, unreadable."""
+    """The result of replaying one recorded run against the code of today.
+
+    ``how``: same; or the ``how`` of a ``Diverged``; output, denied, raised, unreadable.
+    """
 
     run_id: str
     source: str
     """Where its record came from: the ledger, or the name of a file."""
     how: str
     calls: int = 0
-    """How many of its calls were asked for."""
+    """How many of its calls the code asked for."""
     of: int = 0
-    """How many were to be."""
+    """How many calls the record has."""
     why: str = ""
     hint: str = ""
     call_id: str | None = None
-    """The recorded call beside which something else was asked for."""
+    """The recorded call in whose place the code asked for something else."""
     diff: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
 
     @property
     def same(self) -> bool:
-        """Whether the code does what it did then."""
+        """Whether the code did the same as the record."""
         return self.how == "same"
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON data."""
+        """Return plain JSON data."""
         return {
             "run_id": self.run_id,
             "source": self.source,
@@ -669,11 +678,11 @@ class Replayed:
         }
 
 
-# ---- Two runs side by side: which call is the first that differs, and in what
+# ---- Comparison of two runs
 
 
 DIFFERENCES_MAX: Final = 50
-"""Differences of one call that are named; the rest are more of the same."""
+"""How many differences of one call are listed."""
 LINE_CHARS_MAX: Final = 100
 ABSENT: Final = "(absent)"
 Alignment: TypeAlias = Literal["same", "shared", "changed", "left", "right"]
@@ -682,7 +691,7 @@ _MARKS: Final[Mapping[str, str]] = {"same": "=", "shared": "=", "changed": "≠"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One place of an argument, a result or an output where two runs do not say the same."""
+    """One place of an argument, a result or an output in which two runs differ."""
 
     path: str
     left: Any
@@ -694,10 +703,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A call of the left run beside the one of the right run that answers to it."""
+    """A call of the left run and the corresponding call of the right run."""
 
     how: Alignment
-    """``shared``: one call for both, of which a fork only has the record; ``left``, ``right``: only there."""
+    """``shared``: one call of which a fork only has the record; ``left``, ``right``: the call is only there."""
     left: Call | None = None
     right: Call | None = None
     args: tuple[Difference, ...] = ()
@@ -707,18 +716,18 @@ class Pair:
 
     @property
     def alike(self) -> bool:
-        """Whether the same was asked for, and the same came of it."""
+        """Whether both asked for the same and got the same result."""
         return self.how in ("same", "shared")
 
     @property
     def tool(self) -> str:
         """The tool of both, or of the one that is there."""
         call = self.left or self.right
-        assert call is not None, "a pair has a call at least"
+        assert call is not None, "a pair has at least one call"
         return call.tool
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
+        """Return plain JSON data."""
         return {
             "how": self.how,
             "tool": self.tool,
@@ -741,32 +750,32 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs, call by call, in the order in which they were asked for."""
+    """Two runs compared call by call, in the order of the calls."""
 
     left: RunInfo
     right: RunInfo
     pairs: tuple[Pair, ...]
     output: tuple[Difference, ...] = ()
     costs: Mapping[str, tuple[Decimal, Decimal]] = field(default_factory=dict)
-    """What each run cost itself, by unit; what a fork shares cost only the original."""
+    """What each run itself cost, by unit; calls that a fork shares count for the original only."""
 
     @property
     def first(self) -> Pair | None:
-        """The first call that differs; None: they did the same."""
+        """The first call that differs, or None."""
         return next((pair for pair in self.pairs if not pair.alike), None)
 
     @property
     def alike(self) -> bool:
-        """Whether both asked for the same calls, got the same answers and gave the same output."""
+        """Whether both made the same calls, got the same results and have the same output."""
         return self.first is None and not self.output
 
     @property
     def shared(self) -> tuple[Pair, ...]:
-        """The calls that the runs have in common because one of them is a fork."""
+        """The calls that the runs share because one of them is a fork."""
         return tuple(pair for pair in self.pairs if pair.how == "shared")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data: the same facts as the text, and all of them."""
+        """Return all facts as plain JSON data."""
         first = self.first
         return {
             "left": {"run": self.left.id, "state": self.left.state},
@@ -779,7 +788,7 @@ class Comparison:
         }
 
     def to_json(self) -> str:
-        """The same as text."""
+        """Return ``to_dict`` as JSON text."""
         return json.dumps(self.to_dict(), ensure_ascii=False, indent=2)
 
     def __str__(self) -> str:
@@ -804,7 +813,7 @@ class Comparison:
 
 
 def differences(left: Any, right: Any, path: str = "") -> tuple[Difference, ...]:
-    """Every place where two values do not mean the same, down to what cannot be taken apart."""
+    """Return every place in which two values differ in meaning, down to single leaves."""
     found: list[Difference] = []
     for one in _differences(left, right, path):
         found.append(one)

@@ -1,7 +1,9 @@
-"""The keys that checkpoints are signed with, and those that a signature is held against.
+"""Keys that sign checkpoints and verify their signatures.
 
-Ed25519 (the extra ``crypto``): whoever has the public half can check and nobody but the ledger's own processes can
-sign. HMAC (the standard library): whoever can check can sign as well.
+With Ed25519 (extra ``crypto``) anyone who has the public key can verify, and only the ledger's own processes can sign.
+With HMAC (standard library) everyone who can verify can also sign. Ed25519 uses the package ``cryptography``; without
+it, signatures can still be verified, slowly, by the code of the standalone verifier. That code never signs: it is not
+constant-time, and would leak the private key.
 """
 
 from __future__ import annotations
@@ -34,19 +36,19 @@ Kind = Literal["ed25519", "hmac"]
 
 @dataclass(frozen=True, slots=True)
 class AuditKey:
-    """One key, by the name under which a checkpoint says who signed it. A public one only checks."""
+    """A key and the name under which checkpoints record it. A public key can only verify."""
 
     name: str
     signs: Callable[[bytes], bytes] | None
     checks: Callable[[bytes, bytes], bool]
 
     def sign(self, hash: str) -> str:
-        """The signature of a checkpoint with this hash."""
-        assert self.signs is not None, "only a key with its secret half signs"
+        """Sign a checkpoint with this hash."""
+        assert self.signs is not None, "only a secret key signs"
         return b64encode(self.signs(to_sign(hash))).decode("ascii")
 
     def has_signed(self, hash: str, signature: str) -> bool:
-        """Whether this is its signature of a checkpoint with that hash."""
+        """Return whether this key made this signature of a checkpoint with that hash."""
         try:
             raw = _raw(signature)
         except ValueError:
@@ -56,28 +58,28 @@ class AuditKey:
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key that was just made: what is kept secret, and what may be told."""
+    """A new key: the secret half, and the public name."""
 
     secret: str
     public: str
 
 
 def check_key(text: str) -> None:
-    """Raise ``BadConfig`` when this can be no key; looks at no file."""
+    """Raise ``BadConfig`` if this cannot be a key; read no file."""
     if text.startswith(f"{PUBLIC}:"):
-        raise _bad("audit_key is a public key, which signs nothing", hint="give the secret one; verify takes the other")
+        raise _bad("audit_key is a public key, which signs nothing", hint="give the secret key; verify takes this one")
     if _kind(text):
         _parsed(text)
 
 
 def load_key(text: str) -> AuditKey:
-    """The key that this is, or that the file of this name holds."""
+    """Return the key in this text, or in the file of this name."""
     said = text.strip()
     return _parsed(said if _kind(said) else _from_file(Path(said)))
 
 
 def new_key(kind: Kind) -> NewKey:
-    """A key that nobody has seen."""
+    """Make a new random key."""
     if kind == HMAC:
         secret = f"{HMAC}:{secrets.token_urlsafe(KEY_BYTES)}"
     else:
@@ -86,12 +88,15 @@ def new_key(kind: Kind) -> NewKey:
 
 
 def embedded_key(name: str) -> AuditKey | None:
-    """The key by which a checkpoint itself can be checked: what it proves is only that nobody changed it unknowingly."""
+    """Return the public key that a checkpoint names, or None.
+
+    It proves only that the checkpoint was not changed by accident: a forger would name a key of their own.
+    """
     if not name.startswith(f"{PUBLIC}:"):
         return None
     try:
         return _parsed(name)
-    except BadConfig:  # no key, or nothing here that could check it
+    except BadConfig:  # not a key
         return None
 
 
@@ -109,13 +114,13 @@ def _parsed(text: str) -> AuditKey:
     except ValueError:
         raw = b""
     if len(raw) != KEY_BYTES:
-        raise _bad(f"a key that begins with {kind}: goes on with {KEY_BYTES} bytes as base64", hint=MAKE)
+        raise _bad(f"after {kind}: a key has {KEY_BYTES} bytes as base64", hint=MAKE)
     return _public(raw) if kind == PUBLIC else _ed25519(raw)
 
 
 def _hmac(text: str) -> AuditKey:
     if len(text) < HMAC_CHARS_MIN:
-        raise _bad(f"a key that begins with hmac: goes on with at least {HMAC_CHARS_MIN} characters", hint=MAKE)
+        raise _bad(f"after hmac: a key has at least {HMAC_CHARS_MIN} characters", hint=MAKE)
     key = text.encode("utf-8", "surrogatepass")
 
     def sign(words: bytes) -> bytes:
@@ -134,7 +139,7 @@ def _ed25519(raw: bytes) -> AuditKey:
 def _public(raw: bytes) -> AuditKey:
     try:
         public = _library().Ed25519PublicKey.from_public_bytes(raw)
-    except BadConfig:  # to check is slower without it, and needs no secret that time could tell
+    except BadConfig:  # verification without the package is slower, but safe: it uses no secret
         public = None
 
     def checks(words: bytes, signature: bytes) -> bool:
@@ -142,7 +147,7 @@ def _public(raw: bytes) -> AuditKey:
             return is_signed(raw, words, signature)
         try:
             public.verify(signature, words)
-        except Exception:  # of the library, which says no more than that
+        except Exception:  # InvalidSignature, of a package that may be missing
             return False
         return True
 
@@ -168,15 +173,15 @@ def _from_file(path: Path) -> str:
             lines = [line.strip() for line in file.read(FILE_BYTES_MAX).splitlines()]
     except (OSError, ValueError) as error:
         raise _bad(
-            f"audit_key is neither a key nor a file that can be read: {error}",
+            f"audit_key is neither a key nor a readable file: {error}",
             hint=f"a key begins with {ED25519}: or {HMAC}:; {MAKE}",
         ) from error
     said = [line for line in lines if line and not line.startswith("#")]
     if len(said) != 1 or not _kind(said[0]):
-        raise _bad(f"{path} does not hold one key", hint=MAKE)
+        raise _bad(f"{path} does not hold exactly one key", hint=MAKE)
     is_secret = not said[0].startswith(f"{PUBLIC}:")
     if is_secret and os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise _bad(f"{path} may be read by others than its owner", hint=f"chmod 600 {path}")
+        raise _bad(f"{path} can be read by other users", hint=f"chmod 600 {path}")
     return said[0]
 
 

@@ -1,9 +1,9 @@
 """Every state and every move, in two tables. Nothing else in amends may decide a move.
 
-The SQL guards (``store/``), the diagrams in ``docs/explanation/states.md`` and the checkers of the
-simulator are made from these tables. A move that a table does not have raises ``TransitionRefused``.
+The SQL guards (``stores/``), the diagrams in ``docs/explanation/states.md`` and the checkers of the simulator are
+generated from these tables. A move that is not in a table raises ``TransitionRefused``.
 
-A *staged* call is no state of its own: it is ``held`` with the reason ``order``.
+A *staged* call has no state of its own: it is ``held`` with the reason ``order``.
 """
 
 from __future__ import annotations
@@ -65,38 +65,38 @@ CALL_STATES: Final[tuple[CallState, ...]] = get_args(CallState)
 RUN_STATES: Final[tuple[RunState, ...]] = get_args(RunState)
 RUN_FINAL: Final[frozenset[str]] = frozenset({"committed", "rolled_back", "abandoned"})
 UNSETTLED: Final[frozenset[str]] = frozenset({"held", "ready", "started", "backing_off", "in_doubt"})
-"""What a pivot and a commit wait for; staged calls (``held`` for ``order``) excepted."""
+"""States that a pivot and a commit wait for, except for staged calls (``held`` for ``order``)."""
 FREES_KEY: Final[frozenset[str]] = frozenset({"failed", "compensated", "refused", "dropped"})
 LIVE: Final[frozenset[str]] = frozenset({"started", "compensating"})
-"""A flow in a living process stands behind it; a takeover turns it into doubt."""
+"""States in which a live process is working on the call; a takeover turns them into doubt."""
 STANDING: Final[frozenset[str]] = frozenset(
     {"succeeded", "in_doubt", "compensation_failed", "compensation_in_doubt", "compensating"}
 )
-"""An effect that is, or may be, in the world."""
+"""States whose effect is, or may be, in the world."""
 
 
 def call_sources(to: CallState) -> tuple[str, ...]:
-    """The states from which a call may move to ``to``: the guard of that move in SQL."""
+    """Return the states from which a call may move to ``to``: the guard of that move in SQL."""
     return tuple(state for state, targets in CALL_MOVES.items() if to in targets)
 
 
 def run_sources(to: RunState) -> tuple[str, ...]:
-    """The states from which a run may move to ``to``."""
+    """Return the states from which a run may move to ``to``."""
     return tuple(state for state, targets in RUN_MOVES.items() if to in targets)
 
 
 def call_may(frm: str, to: str) -> bool:
-    """Whether the table of calls has this move."""
+    """Return whether the table of calls allows this move."""
     return to in CALL_MOVES[frm]
 
 
 def run_may(frm: str, to: str) -> bool:
-    """Whether the table of runs has this move."""
+    """Return whether the table of runs allows this move."""
     return to in RUN_MOVES[frm]
 
 
 def diagram(moves: dict[str, tuple[CallState, ...]] | dict[str, tuple[RunState, ...]]) -> str:
-    """The table as a Mermaid state diagram, for the docs."""
+    """Return the table as a Mermaid state diagram, for the docs."""
     lines = ["stateDiagram-v2"]
     for frm, targets in moves.items():
         source = "[*]" if frm == NEW else frm

@@ -1,7 +1,7 @@
-"""Spans and metrics of what a runtime does, through OpenTelemetry (extra ``otel``).
+"""OpenTelemetry spans and metrics of a runtime (extra ``otel``).
 
-Told from what the ledger answered, so a span never says more than the record does. Said are ids, keys, tools, kinds
-and states; never arguments, results, messages of errors, or anything else that a tool was given.
+They are made from the answers of the ledger, so a span never says more than the record. They hold ids, keys, tools,
+kinds and states; never arguments, results, error messages, or anything else that a tool was given.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ log = visible_log("amends")
 T = TypeVar("T")
 
 OPEN_MAX: Final = 10_000
-"""Spans that may be open at once; at one more the oldest ends: whoever forgets a run must not cost memory for ever."""
+"""How many spans may be open at once. At the limit the oldest is ended, so that a forgotten run does not leak memory."""
 WAITS: Final = frozenset({"wait", "locked", "again", "retry", "doubt"})
-"""Verdicts after which the same request is made again, or its call started again: no answer yet."""
+"""Verdicts that are not an answer yet: the same request is made again, or its call is started again."""
 WRONG: Final = frozenset({"refused", "rejected", "conflict", "spent", "ended", "void", "failed"})
-"""Verdicts that nothing was done for."""
+"""Verdicts for which nothing was done."""
 NOT_OVER: Final = frozenset({"started", "backing_off", "in_doubt"})
-"""States in which a call's span stays open: another attempt, or an answer of its probe, belongs to it."""
+"""States in which the span of a call stays open: another attempt, or an answer of its probe, belongs to it."""
 
 
 class Traceable(Protocol):
@@ -59,10 +59,10 @@ def traced(
     tracer_provider: trace.TracerProvider | None = None,
     meter_provider: metrics.MeterProvider | None = None,
 ) -> R:
-    """The same runtime, whose runs, calls, attempts and compensations are spans from now on."""
+    """Trace the runs, calls, attempts and compensations of this runtime from now on, and return it."""
     live = rt._host.live
     if live.around is not None:
-        raise UsageError("this runtime is traced already")
+        raise UsageError("this runtime is already traced")
     spans = Spans(trace.get_tracer("amends", tracer_provider=tracer_provider), _meters(meter_provider))
     live.around, live.entered = spans.around, spans.entered
     rt._driver.through(lambda store: WatchedStore(store, spans))
@@ -70,14 +70,14 @@ def traced(
 
 
 class Meters:
-    """What is counted; by tool, kind and state only, since a metric of every call's key would be a ledger."""
+    """The metrics, by tool, kind and state only: a metric with the key of every call would be a ledger."""
 
     def __init__(self, meter: metrics.Meter) -> None:
-        self.runs = meter.create_counter("amends.runs", "{run}", "Runs that were left, by state")
-        self.calls = meter.create_counter("amends.calls", "{call}", "Calls that were answered, by tool, kind, state")
-        self.attempts = meter.create_histogram("amends.attempt.duration", "s", "How long attempts of calls took")
+        self.runs = meter.create_counter("amends.runs", "{run}", "Closed or released runs, by state")
+        self.calls = meter.create_counter("amends.calls", "{call}", "Answered calls, by tool, kind and state")
+        self.attempts = meter.create_histogram("amends.attempt.duration", "s", "Duration of attempts of calls")
         self.compensations = meter.create_histogram(
-            "amends.compensation.duration", "s", "How long attempts of compensations took"
+            "amends.compensation.duration", "s", "Duration of attempts of compensations"
         )
 
 
@@ -86,18 +86,18 @@ def _meters(provider: metrics.MeterProvider | None) -> Meters:
 
 
 class WatchedStore:
-    """A store of which every answer is heard."""
+    """A store that reports every answer to the spans."""
 
     def __init__(self, store: Store, spans: Spans) -> None:
         self.url = store.url
         self._store, self._spans = store, spans
 
     def open(self, *, create: bool) -> bool:
-        """See ``Store``."""
+        """Do what ``Store`` says."""
         return self._store.open(create=create)
 
     def perform(self, op: StoreOp[T]) -> T:
-        """See ``Store``."""
+        """Do what ``Store`` says."""
         since, why = time.time_ns(), _error_of(op)
         try:
             answer = self._store.perform(op)
@@ -108,7 +108,7 @@ class WatchedStore:
         return answer
 
     async def perform_async(self, op: StoreOp[T]) -> T:
-        """See ``Store``."""
+        """Do what ``Store`` says."""
         since, why = time.time_ns(), _error_of(op)
         try:
             answer = await self._store.perform_async(op)
@@ -119,12 +119,12 @@ class WatchedStore:
         return answer
 
     def close(self) -> None:
-        """See ``Store``."""
+        """Do what ``Store`` says."""
         self._store.close()
 
 
 class Spans:
-    """What is open now, by run and by call."""
+    """The open spans, by run and by call."""
 
     def __init__(self, tracer: trace.Tracer, meters: Meters) -> None:
         self._tracer, self._meters = tracer, meters
@@ -140,7 +140,7 @@ class Spans:
         }  # fmt: skip
 
     def heard(self, op: Any, answer: Any, since: int, why: str) -> None:
-        """The ledger has answered. What goes wrong here must not cost the answer."""
+        """Record an answer of the ledger. An error here must not lose the answer."""
         hears = self._hears.get(type(op))
         try:
             if hears is not None:
@@ -149,15 +149,15 @@ class Spans:
             log.exception("a span of %s was lost", type(op).__name__)
 
     def lost(self, op: Any) -> None:
-        """The run of this operation has another owner by now: what is left of it is told there."""
+        """End the spans of a run that another process has taken over and now reports."""
         run = self._open.get(("run", getattr(op, "root", "") or getattr(op, "run", "")))
         if run is not None:
             self._end_run(run.of, "lost", wrong=True)
 
-    # ---- user code ------------------------------------------------------------------------
+    # ---- Users' code
 
     def around(self, op: Invoke) -> Invoke:
-        """The same body, inside its span."""
+        """Return the operation with its body inside a span."""
         if op.phase == "notice":
             return op
         call = op.call
@@ -170,12 +170,12 @@ class Spans:
 
     @contextmanager
     def entered(self, uid: str) -> Iterator[None]:
-        """The run's span is the current one inside its block."""
+        """Make the span of a run the current one inside its block."""
         found = self._open.get(("run", uid))
         with nullcontext() if found is None else _current(found.span):
             yield
 
-    # ---- runs -----------------------------------------------------------------------------
+    # ---- Runs
 
     def _opened(
         self, op: operations.OpenRun | operations.OpenChild, answer: operations.Opened, since: int, _why: str
@@ -212,7 +212,7 @@ class Spans:
             self._end(run, state, wrong=wrong)
             self._meters.runs.add(1, {"amends.state": state})
 
-    # ---- calls ----------------------------------------------------------------------------
+    # ---- Calls
 
     def _admitted(self, op: operations.AdmitCall, answer: operations.Admission, since: int, _why: str) -> None:
         row = answer.call
@@ -233,14 +233,14 @@ class Spans:
             self._begin_call(answer, since)
 
     def _begin_call(self, row: CallRow, since: int) -> None:
-        """The call's span, unless an earlier attempt opened it, and that of its attempt inside it."""
+        """Open the span of the call, unless an earlier attempt did, and inside it the span of the attempt."""
         call = self._open.get(("call", row.id))
         if call is None:
             span = self._span(f"call {row.tool}", _facts(row), since=since, within=self._open.get(("run", row.run)))
             call = _Open(span, row.run, row.id, since, _counted(row))
             self._add(("call", row.id), call)
         facts = _facts(row) | {"amends.attempt": row.attempt}
-        begun = time.time_ns()  # its body starts once the admission is durable, not before
+        begun = time.time_ns()  # the body starts once the admission is durable, not before
         span = self._tracer.start_span(
             f"attempt {row.tool}",
             trace.set_span_in_context(call.span),
@@ -290,13 +290,13 @@ class Spans:
             self._end(one, state, wrong=state != "compensated", why=why)
             self._meters.compensations.record(one.lasted, one.counted | {"amends.state": state})
 
-    # ---- spans ----------------------------------------------------------------------------
+    # ---- Spans
 
     def _span(
         self, name: str, facts: Mapping[str, Any], *, since: int, within: _Open | None, kind: SpanKind = SpanKind.INTERNAL,
         links: list[Link] | None = None,
     ) -> Span:  # fmt: skip
-        """Inside what is current here; in a thread that does not know the run's trace, inside the run."""
+        """Start a span inside the current one, or inside the run in a thread without the run's trace."""
         context = None
         if within is not None:
             here, above = trace.get_current_span().get_span_context(), within.span.get_span_context()
@@ -329,7 +329,7 @@ class Spans:
 
 
 class _Open:
-    """A span that has not ended, the run that it is of, and what its metrics are counted by."""
+    """An open span, its run, and the attributes of its metrics."""
 
     __slots__ = ("_since", "about", "calls", "counted", "of", "span", "state")
 
@@ -338,7 +338,7 @@ class _Open:
         self.counted = dict(counted)
         self.state = ""
         self.calls: dict[str, SpanContext] = {}
-        """Of a run: its calls that have ended, for the compensations that come after them."""
+        """For a run: its ended calls, to which the spans of compensations link."""
 
     @property
     def lasted(self) -> float:
@@ -348,8 +348,8 @@ class _Open:
 
 @contextmanager
 def _current(span: Span, *, ends: bool = False) -> Iterator[None]:
-    # Not trace.use_span: it puts its token back, which only the context that made it may do. And what was raised may
-    # say anything in its message: neither it nor its traceback is told.
+    # Not trace.use_span: it resets its token, which only the context that made it may do. It would also record the
+    # exception, whose message and traceback may hold anything.
     before = otel_context.get_current()
     mine = trace.set_span_in_context(span, before)
     otel_context.attach(mine)
@@ -363,7 +363,7 @@ def _current(span: Span, *, ends: bool = False) -> Iterator[None]:
 
 
 def _within(fn: Callable[..., Any], begin: Callable[[], Span], *, ends: bool) -> Callable[..., Any]:
-    """The same function with a span around it; what it gives back to be awaited is awaited inside, too."""
+    """Return the function with a span around it; an awaitable result is awaited inside the span as well."""
 
     @wraps(fn)
     def inside(**kwargs: Any) -> Any:
@@ -401,7 +401,7 @@ def _counted(row: CallRow) -> dict[str, str]:
 
 
 def _error_of(op: Any) -> str:
-    """The name of the error that an attempt ended with; its message is not told."""
+    """Return the class name of the error that ended an attempt; its message is left out."""
     if not isinstance(op, operations.SettleCall | operations.SettleCompensation) or not op.error:
         return ""
     try:

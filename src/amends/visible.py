@@ -1,20 +1,20 @@
-"""Show text of a ledger to people: on one line, whole, and without anything that could deceive the reader.
+"""Show text from a ledger to people: on one line, complete, and without anything that could deceive the reader.
 
-Arguments, names, reasons and errors come from models and from the world. Shown as they are, they could move the
-cursor, turn the direction of writing, add a line that looks like one of ours, or spell a known name with letters of
-another alphabet. Everything that shows such text to a person (command line, notices, logs, reports, errors) uses the
-functions of this module:
+Arguments, names, reasons and errors come from models and from the world. Unescaped, they could move the cursor, change
+the direction of writing, add a line that looks like output of amends, or spell a known name with letters of another
+alphabet. Everything that shows such text to a person (command line, notices, logs, reports, errors) uses the functions
+of this module:
 
-- ``visible(text)``: a name inside a sentence. Bare if it is one plain word, else in double quotes with escapes.
-- ``visible(text, prose=True)``: a text that ends its line. Plain words with single spaces between them stay bare.
+- ``visible(text)``: a name inside a sentence. Bare if it is one plain word, otherwise in double quotes with escapes.
+- ``visible(text, prose=True)``: a text at the end of its line. Plain words with single spaces between them stay bare.
 - ``visible_value(value)``: an argument or a result. Texts are always quoted, so ``"100"`` and ``100`` differ.
-  ``visible_args(args, classes)``: all arguments of a call, a line for each; ``is_unreadable(args)``: whether they are
+  ``visible_args(args, classes)``: all arguments of a call, one per line; ``is_unreadable(args)``: whether they are
   encrypted and there is no key to show them.
 - ``visible_log(name)``: a logger of amends, whose messages and tracebacks go through ``printable``.
-- ``printable(text)``: a whole sentence that was already put together; escapes only what acts on the display.
+- ``printable(text)``: a finished sentence; escapes only what acts on the display.
 
-The first three are injective: two different texts never look the same. A bare text holds no backslash and begins with
-no quote, and in a quoted one every backslash and quote is escaped.
+The first three are injective: two different texts never look the same. A bare text has no backslash and does not begin
+with a quote; in a quoted text every backslash and quote is escaped.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from amends.encoding.secret import is_unreadable as is_unreadable
 DEPTH_MAX: Final = 200
 """A value that is nested deeper than the ledger allows is not shown at all."""
 MARKS_MAX: Final = 2
-"""So many marks may stand on one letter; piles of them cover the lines above and below."""
+"""How many combining marks one letter may have; more of them would cover the lines above and below."""
 UNREADABLE_WORDS: Final = "(they are encrypted, and this process has no key to show them)"
-"""Stands in place of arguments that cannot be read here."""
+"""Shown instead of arguments that cannot be decrypted here."""
 INT_DIGITS_MAX: Final = 4_000
-"""Python refuses to write longer ints in decimal; these are shown in hexadecimal."""
+"""Longer ints are shown in hexadecimal: Python refuses to write them in decimal."""
 
 SCRIPTS: Final = frozenset(
     {
@@ -50,10 +50,10 @@ SCRIPTS: Final = frozenset(
         *("KHMER", "MYANMAR", "ETHIOPIC", "HANGUL", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "CJK"),
     }
 )
-"""Alphabets whose letters are shown as they are. Letters of the others are escaped: few can tell them apart."""
+"""Scripts whose letters are shown unescaped. Few readers can tell the letters of the others apart."""
 _EAST_ASIAN: Final = frozenset({"HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "CJK", "HANGUL"})
 _SYMBOLS: Final = frozenset("¡¢£¥§©«®°±»¿×÷€₩₪₫₱₴₹₺₽、。「」『』")
-"""Signs outside ASCII that look like no other sign."""
+"""Symbols outside ASCII that look like no other symbol."""
 _STROKES: Final = frozenset("丨丶丿亅一〇ノーニロエカタトハヘ")
 """East Asian letters that look like punctuation, digits or each other; escaped in a word with Latin letters."""
 _LIKE_LATIN: Final = frozenset("асеорхуѕіјһԁԛԝӏквАВЕЅІЈКМНОРСТУХЗҮӀԌԚԜοανρικυχγτΑΒΕΖΗΙΚΜΝΟΡΤΥΧϳօսոհցյՕՍԼ")
@@ -66,46 +66,46 @@ _LATIN: Final = frozenset(
     )
     for number in range(low, high + 1)
 )
-"""The Latin letters of living languages outside ASCII; many of the phonetic ones look like ASCII."""
+"""The Latin letters of living languages outside ASCII; many phonetic letters look like ASCII."""
 _WHOLE: Final = frozenset("\u0e33\u0eb3")
-"""Common vowels of Thai and Lao that Unicode takes apart; their parts, alone, are among those below."""
+"""Common vowels of Thai and Lao that NFKC decomposes; their parts alone are in ``_BLANK``."""
 _BLANK: Final = frozenset("\u0e4d\u0ecd\u2800\u3164\uffa0\u115f\u1160\u17b4\u17b5\u034f\U00016fe4\U0001d159")
-"""Letters, marks and signs that leave no ink, or look like part of another character."""
+"""Letters, marks and symbols that are invisible, or look like part of another character."""
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\", '"': '\\"'}
 _WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-/:@+#~%]*")
 _PROSE: Final = re.compile(r"[!#-\[\]-~]+(?: [!-\[\]-~]+)*")  # ASCII without backslash, single spaces, no quote first
 _LIKE_VALUE: Final = re.compile(r"[-+.\d\[{(]|(?:true|false|null|nan|inf)$|\w+\(|0x")
-"""The beginnings of numbers and of other values than texts."""
+"""Texts that look like numbers or other values."""
 _RUNS: Final = re.compile(r"[\w\u0300-\u036f]+")
 
 
 def visible(text: str, *, prose: bool = False) -> str:
-    """Return the text on one line, in a form that no other text has and that shows every character of it.
+    """Return the text on one line, in a form that shows every character and that no other text has.
 
-    ``prose``: the text ends its line, so that plain words with single spaces between them need no quotes.
+    ``prose``: the text is at the end of its line, so plain words with single spaces between them need no quotes.
     """
     if (_PROSE if prose else _WORD).fullmatch(text):
         return text
     escaped = _escaped(text)
-    # A bare text has no escapes at all: what is escaped is always inside quotes, and so is known to be.
+    # A bare text has no escapes: escapes occur only inside quotes, so that they can be recognized.
     is_bare = escaped == text and not text.isascii() and _is_left_to_right(text) and _is_unquoted(text, prose)
     return text if is_bare else _in_quotes(escaped)
 
 
 def quoted(text: str) -> str:
-    """Return the text in double quotes, with escapes for what is invisible, deceives, or would end the quotes."""
+    """Return the text in double quotes, with escapes for what is invisible, deceptive, or would end the quotes."""
     return _in_quotes(_escaped(text))
 
 
 def _in_quotes(escaped: str) -> str:
-    # A Latin letter after the quotes: what follows on the line is not drawn to the wrong side of right-to-left letters.
+    # A Latin letter after the quotes keeps the rest of the line on the correct side of right-to-left letters.
     return f'"{escaped}"' if _is_left_to_right(escaped) else f'"{escaped}"(rtl)'
 
 
 def visible_value(value: object, *, bare: bool = False) -> str:
-    """Return an argument or a result whole, on one line: texts quoted, other types than those of JSON named.
+    """Return a complete argument or result on one line: texts are quoted, types that JSON lacks are named.
 
-    ``bare``: a text of plain words needs no quotes, unless it reads like a value of another type.
+    ``bare``: a text of plain words needs no quotes, unless it looks like a value of another type.
     """
     if bare and type(value) is str and not _LIKE_VALUE.match(value):
         return visible(value, prose=True)
@@ -113,9 +113,9 @@ def visible_value(value: object, *, bare: bool = False) -> str:
 
 
 def visible_args(args: Mapping[Any, Any], classes: Mapping[str, str] | None = None) -> list[str]:
-    """Return arguments whole, each as ``name = value`` on one line.
+    """Return the complete arguments, each as ``name = value`` on one line.
 
-    ``classes``: of values whose annotation leaves their class open, by their places; a line for each.
+    ``classes``: the classes of values whose annotation leaves them open, by place; one more line for each.
     """
     if is_unreadable(args):
         return [UNREADABLE_WORDS]
@@ -125,10 +125,10 @@ def visible_args(args: Mapping[Any, Any], classes: Mapping[str, str] | None = No
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Return the text with escapes for what acts on the display; done twice it changes nothing more.
+    """Return the text with escapes for what acts on the display; applying it twice changes nothing more.
 
-    For a sentence whose parts are visible already, as a last line of defence: it neither quotes nor doubles
-    backslashes, and keeps signs such as ✓. ``lines``: newlines stay.
+    For a sentence whose parts are already visible, as a last line of defence: it neither quotes nor doubles
+    backslashes, and keeps symbols such as ✓. ``lines``: newlines are kept.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -140,19 +140,18 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 
 def ascii_json(text: str) -> str:
-    """Return JSON text that is safe at a terminal: ``ensure_ascii`` leaves DEL as it is."""
+    """Return JSON text that is safe in a terminal: ``ensure_ascii`` does not escape DEL."""
     return text.replace("\x7f", "\\u007f")
 
 
 FOLD_MARK: Final = "     ┊ "
-"""Begins each further row of a line; text of the ledger never shows such a character."""
+"""Begins each further row of a folded line; visible text never contains this character."""
 
 
 def folded(text: str, width: int, *, mark: str = FOLD_MARK) -> Iterator[str]:
     """Yield the line in parts that fit the width; each after the first begins with ``mark``.
 
-    A terminal that wraps a line begins the next row with whatever comes: text of the ledger could stand there and look
-    like a line of ours.
+    If the terminal wrapped the line itself, text from the ledger could begin a row and look like output of amends.
     """
     room = max(width, len(mark) + 8)
     part, used = "", 0
@@ -165,11 +164,11 @@ def folded(text: str, width: int, *, mark: str = FOLD_MARK) -> Iterator[str]:
     yield part
 
 
-# ---- logs ---------------------------------------------------------------------------------
+# ---- Logs
 
 
 class _Visible(logging.Filter):
-    """Makes what is logged safe to read: one line for each message, and tracebacks that are set off from the lines."""
+    """Makes log records safe to read: one line per message, and indented tracebacks."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
@@ -180,7 +179,7 @@ class _Visible(logging.Filter):
 
 
 def visible_log(name: str) -> logging.Logger:
-    """Return the logger of this name; whatever is handed to it as an argument cannot act on a terminal or end a line."""
+    """Return the logger of this name, whose arguments cannot act on a terminal or end a line."""
     log = logging.getLogger(name)
     if not any(isinstance(one, _Visible) for one in log.filters):
         log.addFilter(_Visible())
@@ -188,13 +187,13 @@ def visible_log(name: str) -> logging.Logger:
 
 
 class Story(str):
-    """Several lines of a log, none of which can be taken for a line of its own."""
+    """Several lines for a log, indented so that none looks like a log line of its own."""
 
     __slots__ = ()
 
 
 def story(text: str) -> Story:
-    """Return a text of several lines, such as a traceback, with each of them set off."""
+    """Return a text of several lines, such as a traceback, with each line indented."""
     return Story("\n".join(f"  {line}" for line in printable(text.rstrip("\n"), lines=True).split("\n")))
 
 
@@ -202,7 +201,7 @@ def _logged(arg: object) -> object:
     return arg if isinstance(arg, int | float | Story) else printable(_said(arg))
 
 
-# ---- values -------------------------------------------------------------------------------
+# ---- Values
 
 
 def _value(value: Any, depth: int) -> Iterator[str]:
@@ -230,7 +229,7 @@ def _value(value: Any, depth: int) -> Iterator[str]:
 
 
 def _typed(value: Any, kind: type, depth: int) -> Iterator[str]:
-    """A value of another class: its name, and what it holds."""
+    """Yield the parts of a value of another class: its name, and what it holds."""
     name = visible(kind.__name__)
     if kind is Secret:
         yield "encrypted(•••)" if value is UNREADABLE else f"redacted({value})"
@@ -277,7 +276,7 @@ def _items(begin: str, items: Iterable[Any], end: str, depth: int) -> Iterator[s
 
 
 def _sorted(begin: str, items: Iterable[Any], end: str, depth: int) -> Iterator[str]:
-    """A set has no order: it is shown in that of its texts, the same in every process."""
+    """Yield a set in the order of its texts, which is the same in every process."""
     yield begin
     yield ",".join(sorted("".join(_value(item, depth + 1)) for item in items))
     yield end
@@ -301,17 +300,17 @@ def _fields(name: str, pairs: Iterable[tuple[str, Any]], depth: int) -> Iterator
     yield ")"
 
 
-# ---- characters ---------------------------------------------------------------------------
+# ---- Characters
 
 
 def _escaped(text: str) -> str:
-    """The text with every backslash, quote, and invisible or deceiving character escaped."""
+    """Escape every backslash, quote, and invisible or deceptive character."""
     hidden = frozenset[int]() if text.isascii() else _deceiving(text)
     out: list[str] = []
     last = len(text) - 1
     for place, one in enumerate(text):
         if one == " ":
-            # A space at an end cannot be seen; after another one it pushes the rest out of sight.
+            # A space at the beginning or end is invisible; many in a row push the rest out of sight.
             is_seen = 0 < place < last and text[place - 1] != " "
             out.append(one if is_seen else "\\x20")
         elif one in _SHORT:
@@ -324,7 +323,7 @@ def _escaped(text: str) -> str:
 
 
 def _escape(one: str) -> str:
-    """One character by its number, as Python writes it; lone surrogates too."""
+    """Return one character as a Python escape, lone surrogates too."""
     number = ord(one)
     if one in "\n\r\t":
         return _SHORT[one]
@@ -332,7 +331,7 @@ def _escape(one: str) -> str:
 
 
 def _deceiving(text: str) -> frozenset[int]:
-    """The places of the characters outside ASCII that must be escaped."""
+    """Return the positions of the characters outside ASCII that must be escaped."""
     found = {place for place, one in enumerate(text) if one > "~" and not _is_known(one)}
     found |= _piled(text, found)
     around = _alphabets(text)
@@ -347,20 +346,20 @@ def _deceiving(text: str) -> frozenset[int]:
 
 @lru_cache(maxsize=4096)
 def _is_known(one: str) -> bool:
-    """Whether this character may be shown as it is: a letter or mark of a living script, or a sign we know."""
+    """Return whether this character may be shown: a letter or mark of a living script, or a known symbol."""
     if one in _SYMBOLS:
         return True
     number, category = ord(one), unicodedata.category(one)
     if category not in ("Lu", "Ll", "Lt", "Lo", "Lm", "Mn", "Mc") or one in _BLANK:
         return False
-    # A character that another one stands for looks like it: full width, ligatures, bold letters, the Kelvin sign.
+    # Compatibility characters look like others: full width, ligatures, bold letters, the Kelvin sign.
     if one not in _WHOLE and unicodedata.normalize("NFKC", one) != one:
         return False
     script = _script(one)
     if script not in SCRIPTS or (number > 0xFFFF and script != "CJK"):
         return False
     if script == "HANGUL" and not 0xAC00 <= number <= 0xD7A3:
-        return False  # parts of syllables, which join into one that has a character of its own
+        return False  # parts of syllables, which combine into characters that exist on their own
     return script != "LATIN" or number in _LATIN
 
 
@@ -370,7 +369,7 @@ def _script(one: str) -> str:
 
 
 def _piled(text: str, hidden: set[int]) -> set[int]:
-    """The marks that stand on no letter of their script, in a pile, or where one character says the same."""
+    """Return the marks that have no base letter of their script, are too many, or have a precomposed character."""
     found: set[int] = set()
     base = ""
     cluster = ""
@@ -387,13 +386,13 @@ def _piled(text: str, hidden: set[int]) -> set[int]:
 
 
 def _alphabets(text: str) -> frozenset[str]:
-    """LATIN where the text has such a letter, and the scripts of its letters that do not look Latin."""
+    """Return the scripts of the letters in the text, without those letters that only look Latin."""
     letters = {one for one in text if unicodedata.category(one)[0] == "L"}
     return frozenset("LATIN" if one.isascii() else _script(one) for one in letters if one not in _LIKE_LATIN)
 
 
 def _is_mixed(word: str, around: frozenset[str]) -> bool:
-    """Whether a word has letters of several alphabets, or is one of another alphabet that looks Latin."""
+    """Return whether a word mixes alphabets, or is written in another alphabet but looks Latin."""
     if word.isascii():
         return False
     letters = [one for one in word if unicodedata.category(one)[0] == "L"]
@@ -405,7 +404,7 @@ def _is_mixed(word: str, around: frozenset[str]) -> bool:
         return True
     if not letters or not all(one in _LIKE_LATIN for one in letters):
         return False
-    # "а" is a word of Russian, and "сосо" looks like one of English: the rest of the text says which is meant.
+    # "а" is a Russian word, and "сосо" looks English: the rest of the text tells which is meant.
     return "LATIN" in around or not scripts & around
 
 
@@ -418,14 +417,14 @@ def _is_left_to_right(text: str) -> bool:
 
 
 def _is_one_way(text: str) -> bool:
-    """Whether right-to-left letters stand alone: beside digits or other letters they change the order of what is read."""
+    """Return whether the text has one direction: right-to-left letters reorder digits and other letters beside them."""
     if _is_left_to_right(text):
         return True
     return not any(one.isalnum() and not _is_right_to_left(one) for one in text)
 
 
 def _is_unquoted(text: str, prose: bool) -> bool:
-    """Whether a text without escapes can do without quotes."""
+    """Return whether a text without escapes needs no quotes."""
     if prose:
         return not text.startswith('"')
     return all(one.isalnum() or one in "_.-/:@+#~%" or unicodedata.category(one)[0] == "M" for one in text)
@@ -433,7 +432,7 @@ def _is_unquoted(text: str, prose: bool) -> bool:
 
 @lru_cache(maxsize=4096)
 def _acts_alone(one: str) -> bool:
-    """Whether a character outside ASCII is invisible, blank, unassigned, or acts on others."""
+    """Return whether a character outside ASCII is invisible, blank, unassigned, or acts on others."""
     category = unicodedata.category(one)
     return category[0] == "C" or category[0] == "Z" or category == "Me" or one in _BLANK or _is_selector(one)
 
@@ -443,7 +442,7 @@ def _acts(one: str, before: str) -> bool:
         return False
     if one < " " or one == "\x7f" or _acts_alone(one):
         return True
-    # A mark on a mark is a pile; one mark on a letter is writing.
+    # One combining mark on a letter is normal writing; a mark on a mark is not.
     return unicodedata.category(one) == "Mn" and (not before or unicodedata.category(before)[0] in "MZC")
 
 

@@ -58,7 +58,7 @@ def test_a_key_may_stand_in_a_file_that_only_its_owner_reads(tmp_path: Path) -> 
     made = new_key("ed25519")
     file.write_text(f"# words\n\n{made.secret}\n", encoding="ascii")
     file.chmod(stat.S_IRUSR | stat.S_IRGRP)
-    with pytest.raises(BadConfig, match="may be read by others") as error:
+    with pytest.raises(BadConfig, match="can be read by other users") as error:
         load_key(str(file))
     assert f"chmod 600 {file}" in str(error.value.hint)
     file.chmod(0o600)
@@ -74,8 +74,8 @@ def test_a_key_may_stand_in_a_file_that_only_its_owner_reads(tmp_path: Path) -> 
         ("ed25519:abc", "32 bytes as base64"),
         ("ed25519-pub:", "32 bytes as base64"),
         ("hmac:short", "at least 32 characters"),
-        ("no such file", "neither a key nor a file"),
-        ("x\0y", "neither a key nor a file"),
+        ("no such file", "neither a key nor a readable file"),
+        ("x\0y", "neither a key nor a readable file"),
     ],
 )
 def test_what_is_no_key_is_said_with_what_to_do(text: str, words: str) -> None:
@@ -91,7 +91,7 @@ def test_a_file_with_two_keys_or_none_is_no_key(tmp_path: Path) -> None:
     for text in ("", "# only words\n", f"{SECRET}\n{SECRET}\n", "\n".join(["line"] * 3)):
         file.write_text(text, encoding="ascii")
         file.chmod(0o600)
-        with pytest.raises(BadConfig, match="does not hold one key"):
+        with pytest.raises(BadConfig, match="does not hold exactly one key"):
             load_key(str(file))
 
 

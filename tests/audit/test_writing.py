@@ -286,7 +286,7 @@ def test_another_key_signs_at_once_and_vouches_for_all_before(tmp_path: Path) ->
 
 def test_a_key_file_is_read_when_the_ledger_is_opened(tmp_path: Path) -> None:
     rt = Runtime(url(tmp_path), tools=[note], audit_key=str(tmp_path / "audit.key"))
-    with pytest.raises(BadConfig, match="neither a key nor a file"):
+    with pytest.raises(BadConfig, match="neither a key nor a readable file"):
         done(rt, "r")
     (tmp_path / "audit.key").write_text(new_key("ed25519").secret, encoding="ascii")
     (tmp_path / "audit.key").chmod(0o600)

@@ -99,7 +99,7 @@ def test_what_makes_no_sense_is_said_with_what_to_do(shop: Path) -> None:
     assert_refused(here("audit", "verify", "--anchor", "nowhere", *URL, cwd=shop), "there is no file", ".anchor file")
     (shop / "kept.json").write_text("[]", encoding="ascii")
     assert_refused(here("audit", "verify", "--anchor", "kept.json", *URL, cwd=shop), "holds no checkpoint")
-    assert_refused(here("audit", "verify", "--key", "nonsense", *URL, cwd=shop), "neither a key nor a file")
+    assert_refused(here("audit", "verify", "--key", "nonsense", *URL, cwd=shop), "neither a key nor a readable file")
     assert_refused(here("audit", "verify", "no such run", *URL, cwd=shop), "no such run")
     assert_refused(here("audit", "verify", "--url", "sqlite:///none.db", cwd=shop), "none.db")
 

@@ -19,7 +19,7 @@ def test_a_run_is_forked_at_a_call_without_tools_and_shown_with_what_it_shares(s
     assert made.returncode == 0, made.stderr
     assert f"(a fork of order-1 at {call}: 1 call shared)" in made.stdout
     assert "amends compare order-1 again" in made.stderr
-    assert "fork again stands on it" in run("runs", "show", "order-1", *URL, cwd=shop).stdout
+    assert "fork again depends on it" in run("runs", "show", "order-1", *URL, cwd=shop).stdout
     other = json.loads(run("fork", "order", "--at", call[:-2], *URL, "--json", cwd=shop).stdout)
     assert (other["run"]["forked_from"], other["run"]["forked_at"]) == ("order-1", call)
     assert other["calls"][0]["shared"] == call

@@ -25,7 +25,7 @@ from amends.llm.prices import Prices
 from amends.llm.requests import model_request, outcome
 from amends.stores.sqlite import file
 from amends.testing.checkers import CHECKERS
-from amends.tools.spec import ClassOptions, TwinSaid
+from amends.tools.spec import ClassOptions, DeclaredCompensation
 from tests.cli.command import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -298,7 +298,7 @@ def test_every_setting_is_documented_with_its_variable_and_default() -> None:
 def test_every_option_of_a_tool_is_documented() -> None:
     rows = rows_of("reference/tool-options.md")
     wanted = set(ClassOptions.__annotations__)
-    twin = {f"compensate.{name}" for name in TwinSaid.__dataclass_fields__ if name != "fn"}
+    twin = {f"compensate.{name}" for name in DeclaredCompensation.__dataclass_fields__ if name != "fn"}
     for more in (wanted, twin, {"probe.settle", "guard", "list_effects", "with_options"}):
         assert more <= rows, f"docs/reference/tool-options.md does not have {sorted(more - rows)}"
     retry = set(amends.Retry.__dataclass_fields__)

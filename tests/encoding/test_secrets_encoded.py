@@ -16,7 +16,8 @@ import pytest
 
 from amends import Absent, Runtime, Unknown, tool
 from amends.encoding.redaction import Redactor, spellings
-from amends.encoding.secret import MASK, encoded_spans, hidden_by
+from amends.encoding.search import encoded_spans
+from amends.encoding.secret import MASK, hidden_by
 
 CARD = "sk-live/Grüße+4242 4242"
 KEY = "k" * 32

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from amends.encoding import canonical
+from amends.encoding import canonical, payloads
 from amends.encoding.chain import GENESIS
 from amends.encoding.dataclass import changed
 from amends.engine import approvals as engine_approvals
@@ -78,6 +78,7 @@ MODULES = (
     forks,
     requests,
     canonical,
+    payloads,
     tool_module,
 )
 SCHEDULES_MAX = 4_000
@@ -671,13 +672,13 @@ BUGS: tuple[Bug, ...] = (
         ("record_is_whole",), ("F20",)),
     # ---- L: values ----
     Bug("L11", "the class of a value is missing from the key",
-        lambda: rewritten((canonical, "_pack_member", "if shape.names(member) else packed", "if shape.names(member) and walk.packs is not _MEANINGS else packed")),
+        lambda: rewritten((canonical, "_pack_member", "if shape.names(member) else packed", "if shape.names(member) and walk.packs is not MEANINGS else packed")),
         ("classes_are_told_apart",), ("F50",)),
     Bug("L12", "a union is read back as its first member",
-        lambda: rewritten((canonical, "_revived", "member = shape.named(name)", "member = next(iter(shape.classes.values()), None) if exact else shape.named(name)")),
+        lambda: rewritten((payloads, "_rebuilt", "member = shape.named(name)", "member = next(iter(shape.classes.values()), None) if exact else shape.named(name)")),
         ("body_got_what_was_recorded",), ("F50", "F51")),
     Bug("L13", "the body gets the caller's live objects",
-        lambda: rewritten((canonical, "write_args", "return Written(kept, text, canonical(kept, shape=shape), copy)", "return Written(args, text, canonical(kept, shape=shape), None)")),
+        lambda: rewritten((payloads, "write_args", "return Written(kept, text, canonical(kept, shape=shape), copy)", "return Written(args, text, canonical(kept, shape=shape), None)")),
         ("body_got_what_was_recorded",), ("F52",)),
     Bug("L14", "a retry gets what the first attempt has changed",
         lambda: rewritten((call, "run_attempts", "kwargs=ask.fresh()", "kwargs=ask.args")),

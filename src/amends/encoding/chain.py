@@ -1,8 +1,9 @@
-"""How the events of a run tree hang together: each names its number, its moment, what it says, and the one before it.
+"""The hash chain of the events of a run tree, and the checkpoints over all trees of a ledger.
 
-A tree has one owner and one lock, so its events have one order, and a chain of hashes over that order says that none
-of them was changed, left out, put in or moved. What an event says is hashed where it is made; a database only puts
-texts together and hashes them, so that nothing arbitrary is ever spelled by two programs in two ways.
+A tree has one owner and one lock, so its events have one order. A hash chain over that order proves that no event was
+changed, removed, inserted or moved: each hash covers the number, the time and the body of an event, and the hash
+before it. Python hashes the body of an event; a database only concatenates texts and hashes them, so that two programs
+never spell the same value in two ways.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from amends.encoding.canonical import digest
 from amends.encoding.dataclass import dataclass
 
 GENESIS: Final = "0" * 64
-"""What the first event of a tree has in the place of the one before it."""
+"""The previous hash of the first event of a tree."""
 MICROS: Final = 1e6
 TEXTS_MAX: Final = 1024
-"""Beginnings of events that are kept: runs that a process is at work on, and ways to move."""
+"""How many beginnings of event texts are cached: active runs, and kinds of moves."""
 
 
 def micros(at: float) -> int:
-    """A moment in whole microseconds, halves to the even one: as every database of ours rounds."""
+    """Return a time in whole microseconds, rounded half to even as every database here does."""
     return round(at * MICROS)
 
 
 def moment(at: float) -> float:
-    """The time that an event has: whole microseconds, so that no bit of it can change without its hash."""
+    """Return the time of an event: whole microseconds, so that no bit of it can change without its hash."""
     return round(at * MICROS) / MICROS
 
 
@@ -47,8 +48,8 @@ def body_of(
     epoch: int,
     facts: str,
 ) -> str:
-    """The digest of what an event says. Not of its place in the ledger: a run that is loaded elsewhere gets another."""
-    # One text for all parts, as ``digest`` writes them; what many events of a run have in common is written once.
+    """Return the digest of what an event says, without its place in the ledger, which changes when a run is loaded."""
+    # One text for all parts, as ``digest`` writes them; the parts that many events of a run share are cached.
     whose, moved = _whose(root, run, run_id, tenant), _moved(what, frm, to_state, by_whom, epoch)
     text = f"{whose}str{len(call)}:{call}{moved}str{len(facts)}:{facts}"
     if text.isascii() and "\x00" not in text:
@@ -69,20 +70,20 @@ def _moved(what: str, frm: str, to_state: str, by_whom: str, epoch: int) -> str:
 
 
 def link(prev: str, n: int, at: float, body: str) -> str:
-    """The hash of the event number ``n`` of a tree, after the one whose hash is ``prev``."""
+    """Return the hash of event number ``n`` of a tree; ``prev`` is the hash of the event before it."""
     return sha256(f"{prev}:{n}:{round(at * MICROS)}:{body}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def storable(text: str) -> str:
-    """The text without what not every database can hold: NUL is shown as ␀, half a character as ?.
+    """Return the text without what some databases cannot hold: NUL becomes ␀, a lone surrogate becomes ?.
 
-    Hashed like this, an event has the same hash in every ledger.
+    So an event has the same hash in every ledger.
     """
     return text.replace("\x00", "\N{SYMBOL FOR NULL}").encode("utf-8", "replace").decode("utf-8")
 
 
 def proof(text: str) -> str:
-    """What an event says of a payload that stands in a row: its digest, by which a change of it shows."""
+    """Return the digest by which an event proves a payload that is stored in a row."""
     if "\x00" not in text:
         try:
             return sha256(text.encode("utf-8")).hexdigest()
@@ -92,22 +93,23 @@ def proof(text: str) -> str:
 
 
 def bound(*parts: str | int | float | None) -> str:
-    """What an event says of the columns of a row that never change again: one digest of all of them."""
+    """Return the digest by which an event proves the columns of a row that never change again."""
     text = ascii(parts)
     if "\\" in text:
         text = ascii(tuple(storable(part) if isinstance(part, str) else part for part in parts))
     return sha256(text.encode("ascii")).hexdigest()
 
 
-# ---- A checkpoint: the ledger's own chain over the newest hash of each run tree that changed, and what is
+# ---- Checkpoints
 
-# The chain of one tree says that nothing in the middle was changed; that its end was cut off, that all of it was written
-# anew, or that the whole ledger was put back, only somebody who knows a later hash can say. That is what a checkpoint is
-# for: it names those hashes, the checkpoint before it, and is signed and told to somebody outside.
+# The chain of one tree proves that nothing in the middle was changed. It cannot prove that its end was not cut off, that
+# it was not rewritten as a whole, or that the ledger was not restored to an older state: that takes somebody who knows a
+# later hash. A checkpoint therefore names the newest hash of each changed tree and the checkpoint before it, is signed,
+# and is sent to an anchor outside.
 
 
 HEADS_MAX: Final = 10_000
-"""So many events, and so at most so many trees, are behind one checkpoint; what is more is behind the next one."""
+"""At most so many events, and therefore trees, are covered by one checkpoint; the rest by the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +117,19 @@ class Checkpoint:
     """One link of the ledger's own chain. Whoever keeps ``n`` and ``hash`` elsewhere can prove what the ledger said."""
 
     ledger: str
-    """The ledger that it is of: the name that ``amends db status`` shows."""
+    """The name of its ledger, as ``amends db status`` shows it."""
     n: int
     at: datetime
     heads: int
-    """How many run trees had changed since the one before."""
+    """How many run trees had changed since the checkpoint before."""
     prev: str
     hash: str
     key: str = ""
-    """The key that signed it, as others may know it; empty: it is not signed."""
+    """The public name of the key that signed it; empty: it is not signed."""
     signature: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the checkpoint as plain JSON data."""
         return {
             "ledger": self.ledger,
             "n": self.n,
@@ -153,32 +155,32 @@ class Anchored:
 
 
 def written_heads(heads: Iterable[tuple[str, int, str]]) -> str:
-    """Tree, number and hash of the newest events, as they are stored and hashed."""
+    """Return tree, number and hash of the newest events as the text that is stored and hashed."""
     return json.dumps(list(heads), separators=(",", ":"))
 
 
 def read_heads(text: str) -> list[tuple[str, int, str]]:
-    """The same, read back. Raises ``ValueError`` when that is not what it is."""
+    """Read what ``written_heads`` wrote; raise ``ValueError`` for anything else."""
     try:
         return [(str(root), int(n), str(hash)) for root, n, hash in json.loads(text)]
     except (TypeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"no list of heads: {error}") from error
+        raise ValueError(f"not a list of heads: {error}") from error
 
 
 def checkpoint_hash(
     *, n: int, at: float, ledger: str, high: int, gaps: str, heads: str, prev: str, key: str
 ) -> str:  # fmt: skip
-    """The hash of a checkpoint: over everything that it says but its signature, which is of this."""
+    """Return the hash of a checkpoint, over everything except its signature, which signs this hash."""
     return digest("amends checkpoint", n, micros(at), ledger, high, gaps, heads, prev, key)
 
 
 def to_sign(hash: str) -> bytes:
-    """What is signed of a checkpoint with this hash: nothing else that anybody signs begins so."""
+    """Return the bytes to sign for a checkpoint with this hash; the prefix separates them from any other signature."""
     return f"amends checkpoint {hash}".encode("ascii", "replace")
 
 
 def anchored_from(said: Mapping[str, Any]) -> Anchored:
-    """What an anchor has written down, read back. Raises ``ValueError``, ``LookupError``, ``TypeError`` or their kin."""
+    """Read what an anchor stored; raise ``ValueError``, ``LookupError``, ``TypeError`` or a subclass of them."""
     at = said["at"]
     if int(said["n"]) < 1:
         raise ValueError(f"there is no checkpoint {said['n']}")

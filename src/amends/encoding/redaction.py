@@ -1,7 +1,7 @@
-"""Hiding: commitments in place of values, masks in texts, and what of a hidden value can be had again.
+"""Redaction: commitments in place of values, masks in texts, and the values again where they were kept encrypted.
 
-A commitment is an HMAC over what the value means: equal for equal values, so that keys, conflicts, replays and
-approvals still bind, and of no use to whoever has the ledger and not the key.
+A commitment is an HMAC over the canonical text of a value. It is equal for equal values, so that keys, conflicts,
+replays and approvals still bind, and it is useless to anyone who has the ledger but not the key.
 """
 
 from __future__ import annotations
@@ -15,40 +15,31 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final, Protocol, TypeAlias
 from unicodedata import normalize
 
-from amends.encoding.canonical import (
-    CLASS,
-    DEPTH_MAX,
-    UNSET,
-    Fields,
-    Shape,
-    Stored,
-    canonical,
-    decode,
-    digest_of,
-    encode,
-    head,
-)
-from amends.encoding.secret import BOUNDED_CHARS_MAX, MARK, MASK, NOTHING, Hidden, Secret, encoded_spans
+from amends.encoding.annotations import Shape
+from amends.encoding.canonical import CLASS, DEPTH_MAX, UNSET, Fields, canonical, digest_of, encode, head
+from amends.encoding.payloads import Stored, decode
+from amends.encoding.search import BOUNDED_CHARS_MAX, encoded_spans
+from amends.encoding.secret import MARK, MASK, NOTHING, Hidden, Secret
 
 COMMITMENT_CHARS: Final = 32
 SPELLED_CHARS_MIN: Final = 3
-"""What is shorter is not searched for in texts: it would be found everywhere."""
+"""Shorter spellings are not searched for in texts: they would be found everywhere."""
 LINE_CHARS_MIN: Final = 16
-"""Of a hidden text of many lines (a private key) each line this long is searched for by itself."""
+"""Each line this long of a redacted multi-line text (a private key) is also searched for by itself."""
 LEAVES_MAX: Final = 1_000
-"""Parts of one hidden value that are searched for in texts."""
+"""How many parts of one redacted value are searched for in texts."""
 REDACTED: Final = "a part of it is redacted"
-"""How the stated loss of a result begins in which values were masked for good."""
+"""How the stated loss begins of a result whose values were masked for good."""
 CONTAINERS: Final = ("$tuple", "$set", "$frozenset")
 
 About: TypeAlias = tuple[str, ...]
-"""Whose secret it is: equal values of two tenants, or of two tools, have nothing in common in the ledger."""
+"""Whose secret it is: equal values of two tenants, or of two tools, get different commitments."""
 Known: TypeAlias = Mapping[str, Secret]
-"""The spellings of hidden values that a text must not have, each with what stands for it."""
+"""The spellings of redacted values that must not appear in a text, each with its placeholder."""
 
 
 class _Nothing(dict[str, Secret]):
-    """An empty mapping that may be a record's default: a hash says that nobody changes it."""
+    """An empty mapping that can be the default of a dataclass field, which must be hashable."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
@@ -56,54 +47,55 @@ class _Nothing(dict[str, Secret]):
 NO_SECRETS: Final[Known] = _Nothing()
 
 
-class Sealer(Protocol):
-    """Encrypts texts, each for one place: moved to another one it does not open."""
+class Cipher(Protocol):
+    """Encrypts texts, each bound to one place: a text that is moved to another place cannot be decrypted."""
 
     def seal(self, text: str, about: str) -> str:
-        """The text, encrypted with the newest key."""
+        """Encrypt the text with the newest key."""
         ...
 
     def open(self, text: str, about: str) -> str:
-        """The text again; raises ``LedgerSealed`` without its key."""
+        """Decrypt the text; raise ``LedgerSealed`` without its key."""
         ...
 
 
 class Redactor:
-    """What a runtime hides, and how. Without a key it can hide nothing, and fails when it must."""
+    """Redacts values and texts by the rules of a runtime. Without a key it fails as soon as it must redact."""
 
     __slots__ = ("hidden", "is_wide", "key", "vault")
 
-    def __init__(self, hidden: Hidden = NOTHING, key: bytes = b"", vault: Sealer | None = None) -> None:
+    def __init__(self, hidden: Hidden = NOTHING, key: bytes = b"", vault: Cipher | None = None) -> None:
         self.hidden, self.key, self.vault = hidden, key, vault
         self.is_wide = hidden.is_wide
 
     def commit(self, about: About, meaning: str) -> str:
-        """What stands for a value that means this."""
-        assert self.key, "nothing is hidden before its key is there"
+        """Return the commitment of a value with this canonical text."""
+        assert self.key, "nothing is redacted before the key is loaded"
         text = digest_of(head("secret", *about), meaning)
         return hmac.digest(self.key, text.encode(), "sha256").hex()[:COMMITMENT_CHARS]
 
-    # ---- values -----------------------------------------------------------------------------
+    # ---- Values
 
     def hide(
         self, value: Any, about: About, *, places: tuple[str, ...] = (), path: str, shape: Shape | None = None
     ) -> tuple[Any, Known]:
-        """The value with a ``Secret`` in each hidden place, and the spellings of what was there.
+        """Return the value with a ``Secret`` in each redacted place, and the spellings of what was there.
 
-        ``shape``: which classes may be in it; a commitment holds the class where the annotation leaves that open.
+        ``about``: whose secrets these are. ``places``: redacted places of this tool. ``path``: how errors name the
+        value. ``shape``: the classes it may have; a commitment includes the class if the annotation leaves it open.
         """
-        walk = _Hiding(self, self.hidden.at(places) if places else self.hidden, about, path, shape)
-        return walk.veiled(value, ()), walk.known
+        walk = _ValueWalk(self, self.hidden.at(places) if places else self.hidden, about, path, shape)
+        return walk.redacted(value, ()), walk.known
 
     def secret(self, value: Any, about: About, *, path: str, shape: Shape | None = None) -> Secret:
-        """What stands for this value."""
+        """Return the placeholder of this value."""
         value = _unwrapped(value)
         commitment = self.commit(about, canonical(value, path=path, shape=shape))
         sealed = "" if self.vault is None else self.vault.seal(encode(value, path=path, shape=shape), commitment)
         return Secret(commitment, sealed)
 
     def revealed(self, text: str) -> str:
-        """A stored text with the values again that were kept encrypted, where there is a key to read them."""
+        """Return a stored text with its encrypted values decrypted, if there is a key for them."""
         if MARK not in text or self.vault is None:
             return text
         return with_secrets(text, self._opened)
@@ -115,7 +107,10 @@ class Redactor:
         return json.loads(self.vault.open(sealed, commitment))
 
     def lacking(self, text: str, names: Iterable[str] | None = None) -> tuple[str, ...]:
-        """Which of these arguments of a stored call (None: of all) are hidden, and their values nowhere to be had."""
+        """Return the names of the arguments of a stored call whose values are redacted and not recoverable.
+
+        ``names``: the arguments to look at; None means all.
+        """
         if MARK not in text:
             return ()
         args: dict[str, Any] = json.loads(text)
@@ -126,7 +121,7 @@ class Redactor:
         return isinstance(packed, str) or self.vault is None
 
     def known(self, text: str) -> Known:
-        """How the hidden values of a stored text are spelled, where they were kept and there is a key to read them."""
+        """Return the spellings of the redacted values of a stored text that can be decrypted."""
         found: dict[str, Secret] = {}
         for packed in _secrets(json.loads(text)) if MARK in text and self.vault is not None else ():
             if not self._is_gone(packed):
@@ -134,20 +129,20 @@ class Redactor:
                     found.setdefault(spelled, Secret(packed[0]))
         return found
 
-    # ---- texts ------------------------------------------------------------------------------
+    # ---- Texts
 
     def scrub(self, text: str, known: Known = NO_SECRETS) -> str:
-        """The text with a mask over every hidden value that is spelled in it."""
+        """Return the text with a mask over every redacted value that is spelled in it."""
         return self.hidden.scrub(_masked(text, known, str))
 
     def holds(self, text: str, known: Known) -> bool:
-        """Whether something hidden is spelled in the text."""
+        """Return whether a redacted value is spelled in the text."""
         if any(spelled in text for spelled in known) or self.hidden.matches(text):
             return True
         return bool(known) and bool(encoded_spans(text, known, ()))
 
     def name(self, text: str, known: Known, about: About) -> str:
-        """A name in which each hidden value is a commitment of its own kind: equal for equal values, and readable."""
+        """Return a name in which a readable commitment replaces each redacted value; equal for equal values."""
         for spelled in sorted(known, key=len, reverse=True):
             if spelled in text:
                 text = text.replace(spelled, f"secret-{self.commit(about, spelled)}")
@@ -157,10 +152,10 @@ class Redactor:
             text = f"{text[:start]}secret-{self.commit(about, spelled or text[start:end])}{text[end:]}"
         return text
 
-    # ---- results ------------------------------------------------------------------------------
+    # ---- Results
 
     def kept(self, stored: Stored, known: Known, about: About) -> Stored:
-        """What the ledger keeps of a result: hidden values masked, or encrypted where there is a key for that."""
+        """Return what the ledger keeps of a result: redacted values masked, or encrypted if there is a key."""
         if stored.text is None or not (self.is_wide or self.holds(stored.text, known)):
             return Stored(stored.text, stored.loss and self.scrub(stored.loss, known))
         data = json.loads(stored.text)
@@ -172,42 +167,42 @@ class Redactor:
         return Stored(_dump(masked), "; ".join(word for word in (lost, said) if word) or None)
 
 
-# ---- hiding values ------------------------------------------------------------------------
+# ---- Redaction of values
 
 
-class _Hiding:
-    """One walk through a value."""
+class _ValueWalk:
+    """One walk through a value that replaces redacted parts."""
 
     def __init__(self, redactor: Redactor, hidden: Hidden, about: About, path: str, shape: Shape | None) -> None:
         self._redactor, self._hidden, self._about, self._path, self._shape = redactor, hidden, about, path, shape
         self.known: dict[str, Secret] = {}
 
-    def veiled(self, value: Any, path: tuple[object, ...]) -> Any:
+    def redacted(self, value: Any, path: tuple[object, ...]) -> Any:
         if path and self._hidden.covers(path):
             return self._secret(value, path)
         if isinstance(value, str):
             return self._secret(value, path) if self._hidden.matches(value) else value
         if getattr(type(value), "__pydantic_root_model__", False):
-            root = self.veiled(value.root, path)
+            root = self.redacted(value.root, path)
             return value if root is value.root else root
         if len(path) > DEPTH_MAX:
-            return value  # what is that deep is refused when it is written down
+            return value  # a value this deep is refused when it is written
         named = fields_of(value)
         if named is not None:
-            return self._veiled_fields(value, named, path)
+            return self._redacted_fields(value, named, path)
         if isinstance(value, list | tuple | set | frozenset):
-            items = [self.veiled(item, (*path, index)) for index, item in enumerate(value)]
+            items = [self.redacted(item, (*path, index)) for index, item in enumerate(value)]
             same = all(new is old for new, old in zip(items, value, strict=True))
             kind = next(kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind))
             return value if same else kind(items)
         return value
 
-    def _veiled_fields(self, value: Any, named: Mapping[Any, Any], path: tuple[object, ...]) -> Any:
+    def _redacted_fields(self, value: Any, named: Mapping[Any, Any], path: tuple[object, ...]) -> Any:
         made: dict[Any, Any] = {}
         same = True
         for name, item in named.items():
             key = self._secret(name, path) if isinstance(name, str) and self._hidden.matches(name) else name
-            made[key] = self.veiled(item, (*path, name))
+            made[key] = self.redacted(item, (*path, name))
             same = same and key is name and made[key] is item
         return value if same else made if isinstance(value, Mapping) else Fields(value, made)
 
@@ -220,13 +215,13 @@ class _Hiding:
 
 
 def _unwrapped(value: Any) -> Any:
-    """What pydantic's SecretStr and its kin hold: they refuse to be written down, and hidden they need not."""
+    """Return what a SecretStr of pydantic holds: it refuses to be written, but its commitment is harmless."""
     inner = getattr(type(value), "get_secret_value", None)
     return value if inner is None else inner(value)
 
 
 def fields_of(value: Any) -> Mapping[Any, Any] | None:
-    """The named parts of a value, as they are written down; None: it has none."""
+    """Return the named parts of a value as they are written; None if it has none."""
     kind = type(value)
     if isinstance(value, Mapping):
         return value
@@ -239,7 +234,7 @@ def fields_of(value: Any) -> Mapping[Any, Any] | None:
 
 
 def spellings(value: Any) -> Iterator[str]:
-    """How a hidden value may be spelled in a text, a part of it by itself."""
+    """Yield the ways in which a redacted value, or a part of it, may be spelled in a text."""
     seen: set[str] = set()
     for count, leaf in enumerate(_leaves(value, 0)):
         if count >= LEAVES_MAX:
@@ -254,7 +249,7 @@ def spellings(value: Any) -> Iterator[str]:
 
 
 def _in_url(text: str) -> str:
-    from urllib.parse import quote  # only where something is hidden
+    from urllib.parse import quote  # imported here: only redaction needs it
 
     return quote(text, safe="", errors="replace")
 
@@ -297,11 +292,11 @@ def _masked(text: str, known: Known, mask: Callable[[Secret], str]) -> str:
     return text
 
 
-# ---- stored texts -------------------------------------------------------------------------
+# ---- Redaction of stored texts
 
 
 class _Masking:
-    """One walk through a stored result, as the JSON that it is."""
+    """One walk through the JSON of a stored result that masks or encrypts redacted parts."""
 
     def __init__(self, redactor: Redactor, known: Known, about: About) -> None:
         self._redactor, self._known, self._about = redactor, known, about
@@ -344,7 +339,7 @@ class _Masking:
 
 
 def with_secrets(text: str, change: Callable[[Any], Any]) -> str:
-    """A stored text with something else in each hidden place: what ``change`` makes of what stands there."""
+    """Return a stored text in which ``change`` has replaced each redacted value."""
     return _dump(_replaced(json.loads(text), change))
 
 

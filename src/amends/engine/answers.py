@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from amends.encoding.canonical import CLASS_MARK, decode
+from amends.encoding.canonical import CLASS_MARK
+from amends.encoding.payloads import decode
 from amends.encoding.secret import SEALED, UNREADABLE
 from amends.engine.call import Done
 from amends.engine.rollback import leftovers, obstacles

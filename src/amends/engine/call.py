@@ -9,8 +9,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NoReturn
 
-from amends.encoding.canonical import diff, faithful
+from amends.encoding.canonical import diff
 from amends.encoding.dataclass import dataclass
+from amends.encoding.payloads import faithful
 from amends.encoding.secret import SEALED
 from amends.engine.approvals import (
     PAUSES,

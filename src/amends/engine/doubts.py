@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
 
-from amends.encoding.canonical import faithful
 from amends.encoding.dataclass import dataclass
+from amends.encoding.payloads import faithful
 from amends.encoding.redaction import Known
 from amends.engine.session import (
     Session,

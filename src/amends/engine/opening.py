@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from amends.encoding.canonical import decode
 from amends.encoding.dataclass import dataclass, field
+from amends.encoding.payloads import decode
 from amends.encoding.redaction import NO_SECRETS, Known
 from amends.encoding.secret import SEALED, UNREADABLE
 from amends.engine.checkpoints import check_anchor

@@ -12,29 +12,31 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
+from amends.encoding.annotations import Shape
 from amends.encoding.canonical import (
     ARGS_BYTES_MAX,
     CLASS_MARK,
     CONSTANTS,
-    Shape,
-    Stored,
-    Written,
     canonical,
     check_size,
-    classes_of,
-    decode,
     digest,
     digest_of,
     encode,
-    faithful,
     head,
+    plain_texts,
+)
+from amends.encoding.dataclass import dataclass, field
+from amends.encoding.payloads import (
+    Stored,
+    Written,
+    classes_of,
+    decode,
+    faithful,
     load_result,
     misfits,
-    plain_texts,
     revive_each,
     write_args,
 )
-from amends.encoding.dataclass import dataclass, field
 from amends.encoding.redaction import NO_SECRETS, REDACTED, Known, Redactor
 from amends.encoding.secret import MARK, MASK, SEALED, UNREADABLE, Secret
 from amends.errors import (

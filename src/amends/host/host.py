@@ -28,9 +28,10 @@ from amends.model import Budget, Order, budget_from, check_budgets_for, checked_
 from amends.stores import store_for
 from amends.tools.compensation import is_undoable_here
 from amends.tools.declarations import specs_of
-from amends.tools.rules import Rule, check_agents, check_rules_for
+from amends.tools.rule_checks import check_agents, check_rules_for
+from amends.tools.rules import Rule
 from amends.tools.spec import Declaration, Spec
-from amends.tools.tables import declared_in
+from amends.tools.toml import declared_in
 from amends.tools.tool import open_caller_here
 from amends.visible import visible_log
 

@@ -10,8 +10,10 @@ from decimal import Decimal, InvalidOperation
 from operator import ge, gt, le, lt
 from typing import Any, Final, Generic, Protocol, TypeVar, get_args
 
-from amends.encoding.canonical import CLASS, Tagged, decode
+from amends.encoding.annotations import Tagged
+from amends.encoding.canonical import CLASS
 from amends.encoding.dataclass import dataclass
+from amends.encoding.payloads import decode
 from amends.engine.answers import event_of, held_lock_of, info_of
 from amends.engine.session import call_of
 from amends.errors import UsageError

@@ -11,7 +11,8 @@ from types import GenericAlias
 from typing import Any
 
 from amends.drivers.context import parent_call
-from amends.encoding.canonical import canonical, shape_of_args, shape_of_given
+from amends.encoding.annotations import shape_of_args, shape_of_given
+from amends.encoding.canonical import canonical
 from amends.encoding.secret import NOTHING, Hidden
 from amends.engine import approvals
 from amends.engine.session import Ask, Session, ask_for

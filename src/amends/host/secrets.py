@@ -20,9 +20,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from amends.encoding.canonical import Stored, canonical, decode, digest, encode, shape_of_given
+from amends.encoding.annotations import shape_of_given
+from amends.encoding.canonical import canonical, digest, encode
 from amends.encoding.chain import proof
 from amends.encoding.dataclass import changed, dataclass
+from amends.encoding.payloads import Stored, decode
 from amends.encoding.redaction import NO_SECRETS, Known, Redactor, with_secrets
 from amends.encoding.secret import MARK, MASK, SEALED, UNREADABLE, Hidden, hidden_by
 from amends.engine.session import Session

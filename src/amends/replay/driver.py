@@ -19,8 +19,8 @@ from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 from amends.drivers.context import guards
 from amends.drivers.event_loop import is_on_loop
-from amends.encoding.canonical import decode
 from amends.encoding.dataclass import changed
+from amends.encoding.payloads import decode
 from amends.engine.answers import report_of
 from amends.engine.recorded_values import clock_stopped, recorded_values
 from amends.engine.session import Ask, Session, call_of, error_parts

@@ -9,8 +9,8 @@ from decimal import Decimal
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, Final
 
-from amends.encoding.canonical import decode
 from amends.encoding.dataclass import dataclass
+from amends.encoding.payloads import decode
 from amends.encoding.secret import SEALED, UNREADABLE
 from amends.engine.answers import info_of
 from amends.engine.session import Session, call_of, error_text

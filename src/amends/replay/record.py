@@ -17,8 +17,9 @@ from math import inf
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
-from amends.encoding.canonical import canonical, decode, diff
+from amends.encoding.canonical import canonical, diff
 from amends.encoding.dataclass import dataclass, field
+from amends.encoding.payloads import decode
 from amends.encoding.secret import SEALED
 from amends.engine.session import Ask, Session, call_of, decode_args
 from amends.errors import Diverged, NotStorable

@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar, get_type_hints
 
-from amends.encoding.canonical import canonical, decode, encode
+from amends.encoding.canonical import canonical, encode
+from amends.encoding.payloads import decode
 from amends.encoding.secret import MARK, SEALED
 from amends.errors import Diverged, Error, ReplayDenied, UsageError, Waiting, cut, described, is_a, type_name
 from amends.ledger.rows import RunRow, lost_at

@@ -7,7 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from amends.encoding.canonical import decode, encode
+from amends.encoding.canonical import encode
+from amends.encoding.payloads import decode
 from amends.ledger.changes import RESERVED, read_charge
 from amends.ledger.rows import CallRow, SliceRow
 from amends.ledger.world import Invoke

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal, NoReturn, get_args
 
-from amends.encoding.canonical import classes_below, problem_of, shape_of_args
+from amends.encoding.annotations import classes_below, problem_of, shape_of_args
 from amends.encoding.secret import MASK, Hidden
 from amends.errors import BadDeclaration, close_to
 from amends.model import Kind, Order, Request, Retry, Scope, costs_in

@@ -9,27 +9,27 @@ from dataclasses import replace
 from types import UnionType
 from typing import Any, Final, TypeAlias, Union, get_args, get_origin
 
-from amends.encoding.canonical import places_below, shape_of
+from amends.encoding.annotations import places_below, shape_of
 from amends.encoding.dataclass import dataclass
 from amends.errors import BadDeclaration
 from amends.model import Absent, Happened, Probed, Retry, Unknown
 from amends.tools.checks import bad, check_seconds, checked_retry, has_argument
 from amends.tools.signature import admits_none, hints_of, is_async_function
 from amends.tools.spec import (
+    COMPENSATION_RETRY,
     EVERYTHING,
-    TWIN_RETRY,
     Declaration,
+    DeclaredCompensation,
+    FunctionLike,
     ProbeSpec,
     Spec,
     Twin,
-    TwinLike,
-    TwinSaid,
     declaration_of,
 )
 
 Bodies: TypeAlias = Mapping[str, Callable[..., Any]]
 NO_BODIES: Final[Bodies] = {}
-TWIN_WORDS: Final = ("tool", "args", "idempotent", "absent_ok", "wins", "retry", "timeout", "probe")
+COMPENSATION_WORDS: Final = ("tool", "args", "idempotent", "absent_ok", "wins", "retry", "timeout", "probe")
 PROBE_WORDS: Final = ("tool", "args", "result")
 PROBES: Final = ("probe", "compensation's probe")
 EMPTY: Final[tuple[object, ...]] = (None, False, "", [], {})
@@ -55,20 +55,20 @@ def is_undoable_here(spec: Spec) -> bool:
     return spec.compensate is None or not isinstance(spec.compensate.fn, Elsewhere)
 
 
-def twin_said(name: str, where: str, given: object) -> TwinSaid:
+def declared_compensation(name: str, where: str, given: object) -> DeclaredCompensation:
     """A compensation as it was given: a function, a tool, a name, or a table that says more."""
     if not isinstance(given, Mapping):
-        return TwinSaid(given)  # type: ignore[arg-type]  # checked when a runtime is built
-    _check_table(name, where, "compensation", given, TWIN_WORDS)
+        return DeclaredCompensation(given)  # type: ignore[arg-type]  # checked when a runtime is built
+    _check_table(name, where, "compensation", given, COMPENSATION_WORDS)
     said = {word: value for word, value in given.items() if word not in ("tool", "args")}
-    return TwinSaid({word: given[word] for word in ("tool", "args") if word in given}, **said)
+    return DeclaredCompensation({word: given[word] for word in ("tool", "args") if word in given}, **said)
 
 
 def with_methods(declared: Declaration, instance: Any) -> Declaration:
     """The same tool, done by this instance: ``execute``, and its other methods where no option was given."""
     names = ("compensate", "probe", "guard", "list_effects")
     own = {name: method for name in names if callable(method := getattr(instance, name, None))}
-    compensate = TwinSaid(own["compensate"]) if "compensate" in own else None
+    compensate = DeclaredCompensation(own["compensate"]) if "compensate" in own else None
     return replace(
         declared,
         cls=type(instance),
@@ -81,7 +81,7 @@ def with_methods(declared: Declaration, instance: Any) -> Declaration:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Resolver:
     """The tools of one runtime, and how it reaches those that live elsewhere."""
 
     tools: Mapping[str, Declaration]
@@ -107,10 +107,10 @@ class Known:
         """Its own, or how this runtime reaches it; None: neither."""
         return self.grounded(declared).fn or self.bodies.get(declared.name)
 
-    def twin(self, declared: Declaration, twin: TwinSaid) -> Twin:
+    def compensation(self, declared: Declaration, twin: DeclaredCompensation) -> Twin:
         """A compensation, resolved and checked."""
-        asked = self.asked(declared, twin.fn, "compensation")
-        probe = self.asked(declared, twin.probe, "compensation's probe") if twin.probe is not None else None
+        asked = self.resolved(declared, twin.fn, "compensation")
+        probe = self.resolved(declared, twin.probe, "compensation's probe") if twin.probe is not None else None
         for word in ("idempotent", "absent_ok", "wins"):
             value: Any = getattr(twin, word)
             if not isinstance(value, bool):
@@ -127,7 +127,9 @@ class Known:
             idempotent=idempotent,
             absent_ok=twin.absent_ok or twin.wins,
             wins=twin.wins,
-            retry=checked_retry(declared, retry, default=TWIN_RETRY, is_repeatable=idempotent or probe is not None),
+            retry=checked_retry(
+                declared, retry, default=COMPENSATION_RETRY, is_repeatable=idempotent or probe is not None
+            ),
             timeout=twin.timeout,
             probe=probe,
             tool=asked.tool,
@@ -136,7 +138,7 @@ class Known:
             result_type=asked.result_type,
         )
 
-    def asked(self, declared: Declaration, twin: TwinLike, role: str, *, settle: float = 0.0) -> ProbeSpec:
+    def resolved(self, declared: Declaration, twin: FunctionLike, role: str, *, settle: float = 0.0) -> ProbeSpec:
         """A twin, probe or guard, with the names it asks for."""
         if isinstance(twin, Mapping) and role in PROBES:
             _check_table(declared.name, declared.where, role, twin, PROBE_WORDS)
@@ -184,7 +186,7 @@ class Known:
             result_type=result_type,
         )
 
-    def _function(self, declared: Declaration, twin: TwinLike, role: str) -> Callable[..., Any]:
+    def _function(self, declared: Declaration, twin: FunctionLike, role: str) -> Callable[..., Any]:
         named = twin.get("tool") if isinstance(twin, Mapping) else twin
         if isinstance(named, str) and ":" in named:
             found: Callable[..., Any] = found_at(
@@ -198,7 +200,7 @@ class Known:
         function: Callable[..., Any] = named
         return function
 
-    def _tool_behind(self, twin: TwinLike) -> Declaration | None:
+    def _tool_behind(self, twin: FunctionLike) -> Declaration | None:
         named = twin.get("tool") if isinstance(twin, Mapping) else twin
         return self.tools.get(named) if isinstance(named, str) else declaration_of(named)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import FrameType, FunctionType, ModuleType
 from typing import Annotated, Any, Final, Unpack
 
-from amends.encoding.canonical import ClassNames
+from amends.encoding.annotations import ClassNames
 from amends.encoding.secret import NOTHING, Hidden
 from amends.errors import BadDeclaration, close_to
 from amends.model import Order, Retry
@@ -32,7 +32,7 @@ from amends.tools.checks import (
     idempotence,
     listed,
 )
-from amends.tools.compensation import NO_BODIES, Bodies, Known, twin_said, with_methods
+from amends.tools.compensation import NO_BODIES, Bodies, Resolver, declared_compensation, with_methods
 from amends.tools.signature import Signature, is_async_function, plain_function
 from amends.tools.spec import Declaration, DeclareOptions, Spec, declaration_of, place
 
@@ -41,7 +41,7 @@ _ONCE: Final = Retry(attempts=1)
 
 def declare(name: str, /, **options: Unpack[DeclareOptions]) -> Declaration:
     """Say what a tool that lives elsewhere is (a framework's, an MCP server's), by its name."""
-    return said(name, _line_of(sys._getframe(1)), options=options)
+    return declaration(name, _line_of(sys._getframe(1)), options=options)
 
 
 def specs_of(
@@ -51,7 +51,7 @@ def specs_of(
 
     ``redact``: patterns of what the runtime hides in every tool. ``bodies``: how tools that live elsewhere are reached.
     """
-    found = Known(_collected(tools), bodies)
+    found = Resolver(_collected(tools), bodies)
     specs = {name: _spec(declared, found, order=order, redact=redact) for name, declared in found.tools.items()}
     for spec in specs.values():
         check_after(spec, specs)
@@ -63,21 +63,21 @@ def specs_of(
 _OPTIONS: Final = frozenset(DeclareOptions.__annotations__)
 
 
-def said(name: str, where: str, *, options: Mapping[str, Any], like: Declaration | None = None) -> Declaration:
+def declaration(name: str, where: str, *, options: Mapping[str, Any], like: Declaration | None = None) -> Declaration:
     """A declaration of these options, over those of ``like``; an option that is None was not given."""
     given = {option: value for option, value in options.items() if value is not None}
     if unknown := sorted(given.keys() - _OPTIONS):
         close = close_to(unknown[0], _OPTIONS, cutoff=0.4)
         raise TypeError(f'tools have no option "{unknown[0]}"' + (f'; did you mean "{close[0]}"?' if close else ""))
     if "compensate" in given:
-        given["compensate"] = twin_said(name, where, given["compensate"])
+        given["compensate"] = declared_compensation(name, where, given["compensate"])
     return replace(like, name=name, where=where, **given) if like else Declaration(name=name, where=where, **given)
 
 
 def _collected(tools: Iterable[object]) -> dict[str, Declaration]:
     found: dict[str, Declaration] = {}
     for thing in tools:
-        for declared in _said_by(thing):
+        for declared in _declarations_in(thing):
             known = found.setdefault(declared.name, declared)
             if known is not declared:
                 problem = f"two tools are called {declared.name}, one here and one at {known.where}"
@@ -85,7 +85,7 @@ def _collected(tools: Iterable[object]) -> dict[str, Declaration]:
     return found
 
 
-def _said_by(thing: object) -> Iterator[Declaration]:
+def _declarations_in(thing: object) -> Iterator[Declaration]:
     if isinstance(thing, ModuleType):
         # Only what can carry a declaration is looked at: a lazy proxy in a module may raise when touched.
         held = [value for value in vars(thing).values() if isinstance(value, FunctionType | type | Declaration)]
@@ -138,7 +138,7 @@ def _made(
     code = getattr(plain, "__code__", None)
     where = place(code.co_filename, code.co_firstlineno) if code else _line_of(frame)
     given = dict(options)
-    made = said(given.pop("name", None) or name, where, options=given, like=like)
+    made = declaration(given.pop("name", None) or name, where, options=given, like=like)
     made.local_names = _local_names(plain, frame)
     return made
 
@@ -182,13 +182,13 @@ def _takes_self(plain: Any) -> bool:
 
 # ---- one spec -----------------------------------------------------------------------------
 
-_AS_SAID: Final = (
+_COPIED: Final = (
     "name", "version", "scope", "on_conflict", "on_failure", "at", "needs_approval", "timeout", "cost", "locks",
     "on_lock", "order", "repeats", "list_effects", "where",
 )  # fmt: skip
 
 
-def _spec(original: Declaration, found: Known, *, order: Order, redact: Hidden) -> Spec:
+def _spec(original: Declaration, found: Resolver, *, order: Order, redact: Hidden) -> Spec:
     declared = found.grounded(original)
     fn = found.body(original)
     check_words(declared)
@@ -200,7 +200,9 @@ def _spec(original: Declaration, found: Known, *, order: Order, redact: Hidden) 
     key = checked_key(declared, signature)
     idempotent, window = idempotence(declared)
     probe = (
-        found.asked(declared, declared.probe, "probe", settle=declared.settle) if declared.probe is not None else None
+        found.resolved(declared, declared.probe, "probe", settle=declared.settle)
+        if declared.probe is not None
+        else None
     )
     is_repeatable = idempotent or probe is not None
     check_repeatable(declared, kind, is_repeatable=is_repeatable)
@@ -217,9 +219,9 @@ def _spec(original: Declaration, found: Known, *, order: Order, redact: Hidden) 
         idempotent=idempotent,
         window=window,
         doubt=doubt,
-        compensate=found.twin(declared, declared.compensate) if declared.compensate else None,
+        compensate=found.compensation(declared, declared.compensate) if declared.compensate else None,
         probe=probe,
-        guard=found.asked(declared, declared.guard, "guard") if declared.guard else None,
+        guard=found.resolved(declared, declared.guard, "guard") if declared.guard else None,
         fn=fn,
         is_async=fn is not None and is_async_function(fn),
         result_type=_result_type(declared, signature),
@@ -227,7 +229,7 @@ def _spec(original: Declaration, found: Known, *, order: Order, redact: Hidden) 
         declaration=original,
         settle_declared=declared.settle,
         signature=signature,
-        **{name: getattr(declared, name) for name in _AS_SAID},
+        **{name: getattr(declared, name) for name in _COPIED},
     )
 
 

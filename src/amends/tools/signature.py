@@ -30,7 +30,8 @@ from typing import (
     get_type_hints,
 )
 
-from amends.encoding.canonical import CLASS, Member, Shape, Tagged, adapter, anywhere, places_below, shape_of_args
+from amends.encoding.annotations import Member, Shape, Tagged, adapter, anywhere, places_below, shape_of_args
+from amends.encoding.canonical import CLASS
 from amends.encoding.secret import MASK, NOTHING, Hidden
 from amends.errors import SHOWN_CHARS_MAX, BadArguments, close_to, shown
 from amends.model import Staged

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Required, TypeAlias, TypedDict
 
-from amends.encoding.canonical import ANY_ARGS, OPEN, Shape
+from amends.encoding.annotations import ANY_ARGS, OPEN, Shape
 from amends.encoding.dataclass import dataclass, field
 from amends.encoding.secret import Hidden
 from amends.errors import BadArguments, BadDeclaration, name_for_models
@@ -25,12 +25,12 @@ CostRule: TypeAlias = Costs | Callable[[Request], Costs]
 LockRule: TypeAlias = Callable[[Request], Iterable[str]]
 OnLock: TypeAlias = Literal["wait", "raise"]
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
-TwinLike: TypeAlias = Callable[..., object] | str | Mapping[str, Any]  # a function, a tool, its name, or a table
+FunctionLike: TypeAlias = Callable[..., object] | str | Mapping[str, Any]  # a function, a tool, its name, or a table
 Style: TypeAlias = Literal["openai", "responses", "anthropic", "mcp"]
 
 EVERYTHING: Final = "**"
 """In ``params``: the twin has a ``**kwargs`` and gets every argument."""
-TWIN_RETRY: Final = Retry(attempts=5, delay=0.5, factor=2.0, max_delay=30.0)
+COMPENSATION_RETRY: Final = Retry(attempts=5, delay=0.5, factor=2.0, max_delay=30.0)
 """A compensation must come through; after these a person is asked."""
 
 
@@ -74,7 +74,7 @@ class ToolOptions(TypedDict, total=False):
     """Arguments never written down nor shown, or paths into them: "card", "customer.iban"."""
     order: Order
     """"advise": this tool's violations of the ordering law are recorded, not refused."""
-    probe: TwinLike
+    probe: FunctionLike
     """Asks the world whether a call took effect."""
     class_names: Mapping[type, str]
     """The names under which classes of arguments and results are written down. Default: ``__name__``."""
@@ -91,7 +91,7 @@ class DeclareOptions(ToolOptions, total=False):
     """Pivots only: tools that must have succeeded in this run before."""
     on_failure: OnFailure
     """"raise" (default), "rollback": dooms the run even if caught, "continue": a plan goes on."""
-    compensate: TwinLike
+    compensate: FunctionLike
     """Takes a call back; asks by name for ``result``, ``call`` or the tool's arguments."""
 
 
@@ -110,7 +110,7 @@ class DirectOptions(ToolOptions, total=False):
     at: Literal["call"]
     after: Sequence[str]
     on_failure: OnFailure
-    compensate: TwinLike
+    compensate: FunctionLike
 
 
 class RetriableOptions(ToolOptions, total=False):
@@ -130,16 +130,16 @@ class CommitOptions(ToolOptions, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class TwinSaid:
+class DeclaredCompensation:
     """A compensation as declared."""
 
-    fn: TwinLike
+    fn: FunctionLike
     idempotent: bool = False
     absent_ok: bool = False
     wins: bool = False
     retry: Retry | int | None = None
     timeout: float | None = None
-    probe: TwinLike | None = None
+    probe: FunctionLike | None = None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -175,8 +175,8 @@ class Declaration:
     redact: Sequence[str] = ()
     order: Order | None = None
     class_names: Mapping[type, str] = field(default_factory=dict[type, str])
-    compensate: TwinSaid | None = None
-    probe: TwinLike | None = None
+    compensate: DeclaredCompensation | None = None
+    probe: FunctionLike | None = None
     guard: Callable[..., object] | None = None
     list_effects: Callable[..., object] | None = None
     _signature: Signature | None = field(default=None, init=False, repr=False)
@@ -241,7 +241,7 @@ class Twin:
     idempotent: bool = False
     absent_ok: bool = False
     wins: bool = False
-    retry: Retry = TWIN_RETRY
+    retry: Retry = COMPENSATION_RETRY
     timeout: float | None = None
     probe: ProbeSpec | None = None
     tool: str | None = None

@@ -7,7 +7,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 from amends.errors import BadConfig, BadDeclaration, close_to
 from amends.tools.compensation import found_at
-from amends.tools.declarations import said
+from amends.tools.declarations import declaration
 from amends.tools.spec import Declaration, DeclareOptions
 
 TOOLS_MAX: Final = 1_000
@@ -41,7 +41,7 @@ def declared_in(table: Table, origin: str) -> Declaration:
         return tuple(value) if isinstance(value, list) else value
 
     options = {word: meant(word, value) for word, value in table.items() if word != "name"}
-    return said(name, origin, options=options)
+    return declaration(name, origin, options=options)
 
 
 def checked_tools(tables: object, origin: str = "argument") -> tuple[Table, ...]:
