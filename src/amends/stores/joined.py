@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeVar
 from amends.ledger.dispatch import intent
 from amends.ledger.flow import Flow, run_flow
 from amends.ledger.operations import StoreOp
-from amends.stores.sql import Desk, Execute, Statements, transaction
+from amends.stores.sql import Execute, Statements, Transaction, as_sql
 
 T = TypeVar("T")
 
@@ -149,7 +149,7 @@ class JoinedLedger:
     async def _once(self, op: StoreOp[T], name: str) -> T:
         await self.mark(name)
         was = await self._manner.enter()
-        answer: T = await transaction(intent(op), Desk(self._manner.statements, self._manner.clock))
+        answer: T = await as_sql(intent(op), Transaction(self._manner.statements, self._manner.clock))
         await self._manner.leave(was, op, answer)
         await self.forget(name)
         return answer

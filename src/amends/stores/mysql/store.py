@@ -28,7 +28,7 @@ from amends.stores.mysql.quick import quick
 from amends.stores.mysql.schema import PACKET_BYTES_MIN, check_ledger, check_server, migrate, read_schema
 from amends.stores.mysql.url import Address, read_address
 from amends.stores.quick import answer_sql, answered, is_plain_question
-from amends.stores.sql import MYSQL, Desk, Execute, Statements, transaction
+from amends.stores.sql import MYSQL, Execute, Statements, Transaction, as_sql
 from amends.stores.sqlite.connection import Ticket, outlasting
 
 T = TypeVar("T")
@@ -234,7 +234,7 @@ class MysqlStore:
         kind = type(op)
         reads = kind in READS
         link.begin(BEGIN if not reads else SNAPSHOT if kind in WIDE else ())
-        answer = run_flow(transaction(intent(op), Desk(READING if reads else WRITING, self._clock)), link.execute)
+        answer = run_flow(as_sql(intent(op), Transaction(READING if reads else WRITING, self._clock)), link.execute)
         link.end("rollback" if reads else "commit")
         return answer
 

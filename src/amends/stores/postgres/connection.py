@@ -189,7 +189,7 @@ class Link:
 
     def execute(self, op: Execute) -> Result:
         """Answer one request of a flow."""
-        if op.lasting and self.lasting.is_due(op):
+        if op.prepare and self.lasting.is_due(op):
             try:
                 return self.raw.wait(self.lasting.said(self.raw.pgconn, op))
             except psycopg.errors.InvalidSqlStatementName:
@@ -244,7 +244,7 @@ class AsyncLink:
 
     async def execute(self, op: Execute) -> Result:
         """Answer one request of a flow."""
-        if op.lasting and self.lasting.is_due(op):
+        if op.prepare and self.lasting.is_due(op):
             try:
                 return await self.raw.wait(self.lasting.said(self.raw.pgconn, op))
             except psycopg.errors.InvalidSqlStatementName:

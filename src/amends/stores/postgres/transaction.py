@@ -19,7 +19,7 @@ from amends.stores.postgres import errors
 from amends.stores.postgres.quick import QUICK
 from amends.stores.postgres.url import Place
 from amends.stores.postgres.wakeup import notify_said, notify_sql, topics_of
-from amends.stores.sql import POSTGRES, Desk, Execute, Statements, transaction
+from amends.stores.sql import POSTGRES, Execute, Statements, Transaction, as_sql
 
 T = TypeVar("T")
 
@@ -143,7 +143,7 @@ async def _once(op: StoreOp[T], preamble: Preamble, clock: Callable[[], float] |
             return done
         stage.committing = stage.quick = False
     await Say(preamble.writing)
-    answer: T = await transaction(intent(op), Desk(WRITING, clock))
+    answer: T = await as_sql(intent(op), Transaction(WRITING, clock))
     topics = topics_of(op, answer)
     ring = notify_said(topics)
     if topics and not ring:
@@ -156,10 +156,10 @@ async def _once(op: StoreOp[T], preamble: Preamble, clock: Callable[[], float] |
 
 async def _read(op: StoreOp[T], preamble: Preamble, clock: Callable[[], float] | None) -> T:
     if isinstance(op, ALONE) and not preamble.needed:
-        alone: T = await transaction(intent(op), Desk(READING, clock))
+        alone: T = await as_sql(intent(op), Transaction(READING, clock))
         return alone
     await Say(preamble.reading)
-    answer: T = await transaction(intent(op), Desk(READING, clock))
+    answer: T = await as_sql(intent(op), Transaction(READING, clock))
     await Say("commit")
     return answer
 
