@@ -19,7 +19,7 @@ from amends.drivers.wakeup import Wakeup
 from amends.errors import LedgerUnavailable, TransitionRefused
 from amends.ledger import operations as ops
 from amends.stores.memory import MemoryStore
-from amends.stores.postgres.pool import LoopPool
+from amends.stores.pool import LoopPool
 from amends.stores.sqlite.store import SqliteStore
 from amends.testing.conformance.ledger import Ledger, audit
 from tests.store.many import Gate, ask_together
@@ -75,7 +75,7 @@ class Line:
     def __init__(self) -> None:
         self.closed = False
 
-    def end(self) -> None:
+    def close(self) -> None:
         self.closed = True
 
 

@@ -30,7 +30,7 @@ VALUES: list[tuple[Any, ...]] = [
 def link(postgres_url: str) -> Iterator[Link]:
     made = connect(read_url(postgres_url), opened=False)
     yield made
-    made.end()
+    made.close()
 
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda values: ascii(values[0]))
@@ -46,7 +46,7 @@ def test_every_use_has_the_same_answer_awaited(postgres_url: str) -> None:
             first = await link.execute(Execute(ECHO, values))
             for _ in range(USES):
                 assert await link.execute(Execute(ECHO, values, prepare=True)) == first
-        link.end()
+        link.close()
 
     asyncio.run(main())
 
@@ -65,10 +65,10 @@ def test_what_was_deallocated_is_prepared_anew(link: Link, how: str) -> None:
     for turn in range(USES * 3):
         assert link.execute(Execute("select %s::bigint", (turn,), prepare=True))[0] == [(turn,)]
         if turn % USES == 0:
-            link.say("begin")
-            link.say(how)
+            link.command("begin")
+            link.command(how)
             if how != "rollback":
-                link.say("commit")
+                link.command("commit")
 
 
 def test_a_lost_connection_is_the_same_error(link: Link) -> None:

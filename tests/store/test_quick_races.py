@@ -259,9 +259,9 @@ def held(kind: str, url: str, root: str, clock: Clock) -> Iterator[Callable[[ops
     store = store_of(kind, url, clock)
     link = store._connect()
     statements = __import__(
-        f"amends.stores.{'postgres.transaction' if kind == 'postgres' else 'mysql.store'}", fromlist=["WRITING"]
+        f"amends.stores.{'postgres.transaction' if kind == 'postgres' else 'mysql.transaction'}", fromlist=["WRITING"]
     ).WRITING
-    say = link.say if kind == "postgres" else link.ask
+    say = link.command if kind == "postgres" else link.ask
     say("begin")
     say(f"select 1 from runs where uid = '{root}' for update")
 
@@ -273,7 +273,7 @@ def held(kind: str, url: str, root: str, clock: Clock) -> Iterator[Callable[[ops
     try:
         yield perform
     finally:
-        (link.end if kind == "postgres" else link.close)()
+        link.close()
         store.close()
 
 

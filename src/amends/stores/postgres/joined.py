@@ -37,17 +37,17 @@ LOOK: Final = "select 1 from runs where uid = %s for update skip locked"
 
 def home_of(link: Link, begin: str) -> tuple[str, str]:
     """The schema of the ledger's tables, and the ledger's own name."""
-    link.say(begin)
+    link.command(begin)
     [(schema, ledger)], _, _ = link.execute(Execute(HOME, ()))
-    link.say("rollback")
+    link.command("rollback")
     return schema, ledger
 
 
 def is_locked(link: Link, begin: str, root: str) -> bool:
     """Whether somebody has this run locked."""
-    link.say(begin)
+    link.command(begin)
     found, _, _ = link.execute(Execute(LOOK, (root,)))
-    link.say("rollback")
+    link.command("rollback")
     return not found
 
 
