@@ -24,7 +24,7 @@ from amends.ledger.operations import StoreOp
 from amends.ledger.rows import CheckpointRow
 from amends.ledger.world import ReadAnchor
 from amends.signing import new_key
-from amends.stores.sql import SQLITE, Desk, Statements, transaction
+from amends.stores.sql import SQLITE, Statements, Transaction, as_sql
 from tests.audit.forger import KEYS, OPEN, Forger, Row
 
 TAMPERINGS = 1_000
@@ -127,7 +127,7 @@ class Case:
             if isinstance(op, ReadAnchor):
                 return self.mark
             assert isinstance(op, StoreOp)
-            return run_flow(transaction(intent(op), Desk(STATEMENTS, time.time)), lambda one: _said(forger, one))
+            return run_flow(as_sql(intent(op), Transaction(STATEMENTS, time.time)), lambda one: _said(forger, one))
 
         return run_flow(verify.verify(self.rt._host, View(None, None, None)), perform)
 

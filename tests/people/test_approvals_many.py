@@ -54,9 +54,9 @@ def test_ten_thousand_that_wait_are_paged_and_wake_nobody() -> None:
     run = ledger.run()
     first = held(ledger, run)
     ledger(ops.LetGo(run.uid, "a", 1, None, suspended=True))
-    shelf, pattern = ledger.store.shelf.approvals, request_of(ledger, first)  # type: ignore[attr-defined]
+    approvals, pattern = ledger.store.approvals, request_of(ledger, first)  # type: ignore[attr-defined]
     for number in range(1, PENDING):
-        shelf[f"apr-x{number}"] = replace(pattern, id=f"apr-x{number}", seq=pattern.seq + number)
+        approvals[f"apr-x{number}"] = replace(pattern, id=f"apr-x{number}", seq=pattern.seq + number)
     assert ledger(ops.DueRuns(None, 100)) == [], "nobody polls for what waits for people"
     seen, before = 0, None
     while page := ledger(operations.SearchApprovals(None, ("pending",), before, 500)):

@@ -223,7 +223,7 @@ def _bound_names(tree: ast.Module) -> frozenset[str]:
         ("model", "import pydantic", False),
         ("encoding.canonical", "import pydantic", True),
         ("stores.memory", "from amends.engine.call import guarded", False),
-        ("stores.sqlite.store", "import sqlite3\nfrom amends.stores.sql import Desk", True),
+        ("stores.sqlite.store", "import sqlite3\nfrom amends.stores.sql import Transaction", True),
         ("stores.sqlite.store", "import psycopg", False),
         ("drivers.blocking", "from amends.stores.memory import Memory", False),
         ("runtime", "from amends.cli import main", False),

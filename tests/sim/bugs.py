@@ -353,7 +353,7 @@ def yes_too_late() -> Iterator[None]:
         return approval
 
     def _use_late(store: MemoryStore, uid: str, id: str, at: float, by: str, epoch: int) -> None:
-        row = store.shelf.approvals[id]
+        row = store.approvals[id]
         if row.state == "approved":
             _flow_in(store, original(store.runs[uid], row, at=at, by=by, epoch=epoch))
 

@@ -182,7 +182,7 @@ class _Stage:
         ]
         wakes += [at - sim.clock.mono for at, _ in self.world.later]
         if self.host.notices.hook is not None:  # without one the outbox is nobody's, and waits for ever
-            wakes += [row.tell_at - now for row in sim.store.shelf.approvals.values() if row.tell_at is not None]
+            wakes += [row.tell_at - now for row in sim.store.approvals.values() if row.tell_at is not None]
         if not wakes:
             return False
         behind = max(0.0, newest - sim.clock.wall)  # a clock that was set back must catch up first

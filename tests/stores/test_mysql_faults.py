@@ -297,11 +297,11 @@ def test_a_pool_that_is_used_up(url: str) -> None:
     store = MysqlStore(url, pool_max=1, lock_wait_s=1.0)
     ledger = Ledger(store)
     run = ledger.run()
-    link = store._take()
+    link = store._pool.take()
     with pytest.raises(LedgerUnavailable, match="all 1 connections") as raised:
         ledger.start(run)
     assert "pool_max" in raised.value.hint
-    store._pool.give(link, well=True)
+    store._pool.give(link, keep=True)
     assert ledger.do(run).state == "succeeded"
     store.close()
 

@@ -14,7 +14,7 @@ from amends.ledger.operations import OpenRun
 from amends.states import CALL_STATES, RUN_STATES
 from amends.stores.migrations import migrations
 from amends.stores.mysql.store import RUN_ID_BYTES_MAX, TENANT_BYTES_MAX, MysqlStore
-from amends.stores.sql import _ROWS, MYSQL, OPEN, Desk, Execute, Result, Statements
+from amends.stores.sql import _ROWS, MYSQL, OPEN, Execute, Result, Statements, Transaction
 from tests.servers import databases
 from tests.stores.test_schema import ASKED, TABLES
 
@@ -166,7 +166,7 @@ def asked_of(database: Any, op: Any) -> list[dict[str, Any]]:
         lines.extend(dict(zip(names, row, strict=True)) for row in database.fetchall())
         return [], 0, 0
 
-    run_flow(_ROWS[type(op)](Desk(Statements(MYSQL), float), op), explain)
+    run_flow(_ROWS[type(op)](Transaction(Statements(MYSQL), float), op), explain)
     return [line for line in lines if line["table"] and line["select_type"] != "INSERT"]
 
 

@@ -61,9 +61,9 @@ def test_a_server_that_the_authority_knows_is_used(server: MariadbServer, folder
     url = server.create_database().replace("127.0.0.1", "localhost")
     store = MysqlStore(f"{url}?ssl_ca={folder}/ours-ca.pem")
     assert Ledger(store).do(Ledger(store).run()).state == "succeeded"
-    link = store._take()
+    link = store._pool.take()
     assert link.ask("show session status like 'ssl_cipher'")[0][1]
-    store._pool.give(link, well=True)
+    store._pool.give(link, keep=True)
     store.close()
 
 

@@ -318,7 +318,7 @@ def test_a_commit_whose_answer_is_lost_is_not_known_and_found_out_by_repeating(
 def test_what_the_server_undid_because_of_others_is_begun_again(make: Make, url: str, code: str, colour: str) -> None:
     ledger = Ledger(make(), colour)
     run = ledger.run()
-    fails(url, code, times=transaction.TRIES_MAX - 1)
+    fails(url, code, times=transaction.ATTEMPTS_MAX - 1)
     assert ledger.admit(run).verdict == "start"
     works_again(url)
     assert len(ledger.calls()) == 1
@@ -331,7 +331,7 @@ def test_what_is_undone_every_time_is_told(make: Make, url: str, colour: str) ->
     run = ledger.run()
     fails(url, "40001", times=1000)
     error = unavailable_error(ledger, ledger.admit_op(run))
-    assert f"{transaction.TRIES_MAX} times" in str(error)
+    assert f"{transaction.ATTEMPTS_MAX} times" in str(error)
     works_again(url)
     assert ledger.calls() == []
 
@@ -400,7 +400,7 @@ def test_a_process_that_stops_in_the_middle_does_not_keep_its_run(make: Make, ur
     ledger = Ledger(store)
     run = ledger.run()
     link = store._pool.take()
-    link.say("begin")
+    link.command("begin")
     link.raw.execute("select 1 from runs where uid = %s for update", (run.uid,))
     assert Ledger(make(lock_wait_s=10), made=100).admit(run).verdict == "start"
     store._pool.give(link, keep=True)

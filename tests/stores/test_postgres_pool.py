@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from amends.errors import LedgerUnavailable
-from amends.stores.postgres.pool import LoopPool, Pool
+from amends.stores.pool import LoopPool, Pool
 
 
 class Line:
@@ -19,7 +19,7 @@ class Line:
     def __init__(self) -> None:
         self.closed = False
 
-    def end(self) -> None:
+    def close(self) -> None:
         self.closed = True
 
 

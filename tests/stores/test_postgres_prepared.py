@@ -30,13 +30,13 @@ VALUES: list[tuple[Any, ...]] = [
 def link(postgres_url: str) -> Iterator[Link]:
     made = connect(read_url(postgres_url), opened=False)
     yield made
-    made.end()
+    made.close()
 
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda values: ascii(values[0]))
 def test_every_use_has_the_same_answer(link: Link, values: tuple[Any, ...]) -> None:
     first = link.execute(Execute(ECHO, values))
-    assert [link.execute(Execute(ECHO, values, lasting=True)) for _ in range(USES)] == [first] * USES
+    assert [link.execute(Execute(ECHO, values, prepare=True)) for _ in range(USES)] == [first] * USES
 
 
 def test_every_use_has_the_same_answer_awaited(postgres_url: str) -> None:
@@ -45,8 +45,8 @@ def test_every_use_has_the_same_answer_awaited(postgres_url: str) -> None:
         for values in VALUES:
             first = await link.execute(Execute(ECHO, values))
             for _ in range(USES):
-                assert await link.execute(Execute(ECHO, values, lasting=True)) == first
-        link.end()
+                assert await link.execute(Execute(ECHO, values, prepare=True)) == first
+        link.close()
 
     asyncio.run(main())
 
@@ -54,29 +54,29 @@ def test_every_use_has_the_same_answer_awaited(postgres_url: str) -> None:
 def test_an_error_is_the_same_and_the_connection_goes_on(link: Link) -> None:
     for _ in range(USES):
         with pytest.raises(psycopg.errors.DivisionByZero) as caught:
-            link.execute(Execute("select 1 / %s::bigint", (0,), lasting=True))
+            link.execute(Execute("select 1 / %s::bigint", (0,), prepare=True))
         assert caught.value.sqlstate == "22012"
-        assert link.execute(Execute("select 1 / %s::bigint", (1,), lasting=True))[0] == [(1,)]
+        assert link.execute(Execute("select 1 / %s::bigint", (1,), prepare=True))[0] == [(1,)]
 
 
 @pytest.mark.parametrize("how", ["rollback", "deallocate all"])
 def test_what_was_deallocated_is_prepared_anew(link: Link, how: str) -> None:
     """psycopg does it after every rollback; a pooler or a person may at any time."""
     for turn in range(USES * 3):
-        assert link.execute(Execute("select %s::bigint", (turn,), lasting=True))[0] == [(turn,)]
+        assert link.execute(Execute("select %s::bigint", (turn,), prepare=True))[0] == [(turn,)]
         if turn % USES == 0:
-            link.say("begin")
-            link.say(how)
+            link.command("begin")
+            link.command(how)
             if how != "rollback":
-                link.say("commit")
+                link.command("commit")
 
 
 def test_a_lost_connection_is_the_same_error(link: Link) -> None:
     for _ in range(USES):
-        link.execute(Execute("select %s::text", ("x",), lasting=True))
+        link.execute(Execute("select %s::text", ("x",), prepare=True))
     with pytest.raises(psycopg.OperationalError):
         link.execute(Execute("select pg_terminate_backend(pg_backend_pid())", ()))
-        link.execute(Execute("select %s::text", ("x",), lasting=True))
+        link.execute(Execute("select %s::text", ("x",), prepare=True))
     assert link.closed
 
 

@@ -14,7 +14,7 @@ from amends.states import CALL_STATES, RUN_STATES
 from amends.stores.migrations import migrations
 from amends.stores.postgres.store import PostgresStore
 from amends.stores.postgres.transaction import READING, WRITING
-from amends.stores.sql import _ROWS, OPEN, Desk, Execute, Result
+from amends.stores.sql import _ROWS, OPEN, Execute, Result, Transaction
 from tests.servers.databases import create_database, drop_database
 from tests.servers.fixtures import server_url
 from tests.stores.test_schema import ASKED, TABLES
@@ -113,7 +113,7 @@ def plan_of(connection: psycopg.Connection[Any], op: Any) -> str:
         lines.extend(line for (line,) in found)
         return [], 0, 0
 
-    run_flow(_ROWS[type(op)](Desk(READING, float), op), explain)
+    run_flow(_ROWS[type(op)](Transaction(READING, float), op), explain)
     return "\n".join(lines)
 
 

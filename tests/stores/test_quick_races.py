@@ -13,7 +13,7 @@ from amends.ledger import operations as ops
 from amends.ledger.dispatch import intent
 from amends.ledger.flow import run_flow
 from amends.stores.memory import MemoryStore
-from amends.stores.sql import Desk, transaction
+from amends.stores.sql import Transaction, as_sql
 from amends.testing.conformance.equivalence import answered, ranked, without_places
 from amends.testing.conformance.ledger import LEASE_S, Clock, Ledger, audit
 from tests.servers.databases import execute
@@ -259,21 +259,21 @@ def held(kind: str, url: str, root: str, clock: Clock) -> Iterator[Callable[[ops
     store = store_of(kind, url, clock)
     link = store._connect()
     statements = __import__(
-        f"amends.stores.{'postgres.transaction' if kind == 'postgres' else 'mysql.store'}", fromlist=["WRITING"]
+        f"amends.stores.{'postgres.transaction' if kind == 'postgres' else 'mysql.transaction'}", fromlist=["WRITING"]
     ).WRITING
-    say = link.say if kind == "postgres" else link.ask
+    say = link.command if kind == "postgres" else link.ask
     say("begin")
     say(f"select 1 from runs where uid = '{root}' for update")
 
     def perform(op: ops.StoreOp[Any]) -> Any:
-        answer = run_flow(transaction(intent(op), Desk(statements, clock)), link.execute)
+        answer = run_flow(as_sql(intent(op), Transaction(statements, clock)), link.execute)
         say("commit")
         return answer
 
     try:
         yield perform
     finally:
-        (link.end if kind == "postgres" else link.close)()
+        link.close()
         store.close()
 
 

@@ -25,7 +25,7 @@ from amends.ledger.rows import (
 )
 from amends.states import CALL_STATES, RUN_STATES
 from amends.stores.migrations import migrations
-from amends.stores.sql import _ROWS, OPEN, SQLITE, Desk, Execute, Result, Statements
+from amends.stores.sql import _ROWS, OPEN, SQLITE, Execute, Result, Statements, Transaction
 
 TYPES = {
     "str": ("TEXT", 1), "int": ("INTEGER", 1), "float": ("REAL", 1), "float | None": ("REAL", 0), "str | None": ("TEXT", 0)
@@ -155,7 +155,7 @@ def asked_of(database: sqlite3.Connection, op: Any) -> list[str]:
         lines.extend(detail for *_, detail in found)
         return [], 0, 0
 
-    run_flow(_ROWS[type(op)](Desk(Statements(SQLITE), float), op), explain)
+    run_flow(_ROWS[type(op)](Transaction(Statements(SQLITE), float), op), explain)
     return lines
 
 

@@ -14,7 +14,7 @@ from amends.ledger.flow import Flow, run_flow
 from amends.ledger.rows import CallRow, UpdateCall
 from amends.states import CALL_MOVES, CALL_STATES, call_may
 from amends.stores.migrations import migrations
-from amends.stores.sql import _ROWS, CALLS, SQLITE, Desk, Dialect, Execute, Result, Statements, transaction
+from amends.stores.sql import _ROWS, CALLS, SQLITE, Dialect, Execute, Result, Statements, Transaction, as_sql
 from amends.testing.conformance.ledger import Ledger
 
 OTHER = Dialect(
@@ -79,7 +79,7 @@ class Spoken:
         return asyncio.run(self.perform_async(op))
 
     async def perform_async(self, op: ops.StoreOp[Any]) -> Any:
-        return await self.line.drive(transaction(intent(op), Desk(self.statements, lambda: 5.0)))
+        return await self.line.drive(as_sql(intent(op), Transaction(self.statements, lambda: 5.0)))
 
 
 def test_the_same_flows_serve_another_dialect_and_an_async_connection() -> None:
@@ -126,7 +126,7 @@ def test_the_database_itself_refuses_a_move_that_the_table_does_not_have(frm: st
         cursor = connection.execute(op.sql, op.params)
         return cursor.fetchall(), cursor.rowcount, 0
 
-    update = _ROWS[UpdateCall](Desk(statements, float), UpdateCall(row, {"state": to}))
+    update = _ROWS[UpdateCall](Transaction(statements, float), UpdateCall(row, {"state": to}))
     if call_may(frm, to):
         assert run_flow(update, execute).state == to
     else:
@@ -150,7 +150,7 @@ def test_the_database_refuses_a_change_from_a_state_that_is_no_longer_there() ->
 
     for changes in ({"state": "in_doubt"}, {"why": "x"}):
         with pytest.raises(TransitionRefused):
-            run_flow(_ROWS[UpdateCall](Desk(statements, float), UpdateCall(a_call("started"), changes)), execute)
+            run_flow(_ROWS[UpdateCall](Transaction(statements, float), UpdateCall(a_call("started"), changes)), execute)
     assert connection.execute("select state, why from calls").fetchall() == [("succeeded", "")]
     connection.close()
 

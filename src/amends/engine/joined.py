@@ -1,8 +1,8 @@
-"""One call that rides in the caller's own transaction: admitted, run and settled there, or it never was.
+"""One call inside the caller's own transaction: admitted, run and settled there, or not at all.
 
-It waits for nothing and tries nothing twice, because whatever it waited for would have to wait for the caller. Its
-body is undone with its savepoint when it fails, so there is nothing to probe: an error of the database is a failure.
-What a body did elsewhere no savepoint undoes; an error of that kind is judged as ever.
+It neither waits nor retries: whatever it waited for might itself wait for the caller. A body that fails is undone
+with its savepoint, so there is nothing to probe: an error of the database is a failure. A savepoint does not undo
+what a body did elsewhere; an error of that kind is judged as usual.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from amends.tools.spec import Spec
 
 
 def riding_spec(spec: Spec) -> Spec:
-    """The tool as it rides: one attempt, nothing to ask the world about."""
+    """Return the tool as it runs in a joined transaction: one attempt, and no probe."""
     return replace(spec, probe=None, retry=Retry(attempts=1), retry_declared=True)
 
 
 async def joined_call(session: Session, ask: Ask, *, is_undone: Callable[[Exception], bool]) -> Done:
-    """Do it in this transaction and give its result; raises the tool's own error, or says why not.
+    """Carry out the call in this transaction; raises the tool's own error, or why the call was refused.
 
-    ``is_undone``: whether all that such an error can have left was in the database.
+    ``is_undone`` tells whether an error can have left effects only in the database, where the savepoint undoes them.
     """
-    # Nobody is told of a request that may never have been: the outbox has it once the caller has committed.
+    # No notice of a request that may be rolled back: the outbox has it once the caller has committed.
     session = replace(session, tell=None)
     answer = await admit(session, ask, Wait(0.0, waited=math.inf))
     match answer.verdict:
@@ -62,7 +62,7 @@ async def joined_call(session: Session, ask: Ask, *, is_undone: Callable[[Except
         case "wait":
             raise busy(session, answer, 0.0)
         case "locked":
-            assert answer.lock is not None, "a request that is locked out is told by whom"
+            assert answer.lock is not None, "a request that is locked out names the lock"
             raise locked(session, ask.spec.name, answer.lock, waited=0.0)
         case "void":
             await raise_void(session, ask, answer)
@@ -72,7 +72,10 @@ async def joined_call(session: Session, ask: Ask, *, is_undone: Callable[[Except
 
 
 async def doubt_left(session: Session, flight: Flight) -> None:
-    """The body ended the caller's transaction: if it committed, its call is in the ledger, and nobody settles it."""
+    """Put the call in doubt after its body ended the caller's transaction.
+
+    If the body committed, its call is in the ledger, and nobody else settles it.
+    """
     if flight.call is not None and await ReadCall(flight.call.id) is not None:
         await stop_call(session, flight)
 
@@ -89,7 +92,7 @@ async def _restarted(session: Session, ask: Ask, row: CallRow) -> CallRow:
         raise exceeded(row.tool, started, session.id)
     if not isinstance(started, CallRow):
         raise Busy(
-            f"{row.tool} is {row.state} and cannot be begun again in this transaction now",
+            f"{row.tool} is {row.state} and cannot be started again in this transaction now",
             owner=row.run_id,
             retry_after=max(early, 1.0),
             run_id=session.id,
@@ -108,7 +111,7 @@ async def _attempt(session: Session, ask: Ask, row: CallRow, is_undone: Callable
             is_async=ask.is_async,
             timeout=None,
             call=later,
-            lease=None,  # the admission has locked the tree in this very transaction: it is ours until that ends
+            lease=None,  # the admission has locked the tree in this transaction: nobody can take it over before that ends
             phase="execute",
             run=session.run,
             flight=ask.flight,

@@ -9,8 +9,6 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from amends.drivers.context import calling_run, parent_call
-from amends.encoding.payloads import misfits
-from amends.encoding.redaction import REDACTED
 from amends.engine import opening, recovery
 from amends.engine.answers import answer_done, answer_error, report_of
 from amends.engine.call import Done

@@ -1,7 +1,7 @@
-"""Riding in the caller's own transaction: what a store offers for it, and who rides in which run.
+"""Calls inside the caller's own transaction: what a store offers for them, and which transactions a run has joined.
 
-The ledger's rows and the tool's effect are written through one connection, and become true together when the caller
-commits. Until then the run tree is locked for everybody else.
+The ledger's rows and the tool's effect are written through one connection, and become visible together when the
+caller commits. Until then the run tree is locked for everybody else.
 """
 
 from __future__ import annotations
@@ -21,136 +21,138 @@ T = TypeVar("T")
 
 
 class Joined(Protocol):
-    """The ledger through a connection of the caller's, inside the transaction that is open there.
+    """The ledger through the caller's connection, inside the transaction that is open there.
 
-    Its flows ask for statements only; ``run`` or ``run_async`` answers them, whichever the connection is made for.
-    Nothing here begins, commits or rolls back a transaction.
+    Its flows ask for statements only, which ``execute`` carries out. Nothing here begins, commits or rolls back the
+    caller's transaction.
     """
 
     raw: Any
     """The caller's connection."""
     is_async: bool
     is_open_on: Callable[[Any], bool]
-    """Whether this connection is in a transaction now; from any thread."""
+    """Whether a connection is in a transaction now, asked from any thread; keeps no connection alive."""
     holds: Callable[[str], bool]
-    """Whether somebody keeps this run tree from others now; asked through the ledger's own connection, at once."""
+    """Whether any transaction has this run tree locked now; asked through the ledger's own connection, without waiting."""
 
     def is_own(self, error: BaseException) -> bool:
-        """Whether the database or its driver raised this."""
+        """Return whether the database or its driver raised this."""
         ...
 
-    def board(self, name: str, tool: str) -> Flow[None]:
-        """A savepoint for a call; raises ``CannotJoin`` unless the ledger's rows can be kept through this connection."""
+    def execute(self, op: Any) -> Any:
+        """Carry out one statement of these flows; answers an awaitable where ``is_async``."""
         ...
 
-    def answer(self, op: StoreOp[T]) -> Flow[T]:
-        """Carry out one operation, wholly or not at all; durable when the caller commits."""
+    def begin(self, name: str, tool: str) -> Flow[None]:
+        """Set the savepoint of a call.
+
+        Raises ``CannotJoin`` unless the ledger's rows can be written through this connection.
+        """
         ...
 
-    def mark(self, name: str) -> Flow[None]:
-        """A savepoint."""
+    def perform(self, op: StoreOp[T]) -> Flow[T]:
+        """Carry out one operation, completely or not at all; it is durable when the caller commits."""
         ...
 
-    def back(self, name: str) -> Flow[None]:
-        """Undo everything since the savepoint, and forget it. Raises the driver's error when it is gone."""
+    def savepoint(self, name: str) -> Flow[None]:
+        """Set a savepoint."""
         ...
 
-    def forget(self, name: str) -> Flow[None]:
-        """Keep everything since the savepoint. Raises the driver's error when it is gone."""
+    def roll_back_to(self, name: str) -> Flow[None]:
+        """Undo everything since the savepoint, and remove it. Raises the driver's error when it does not exist."""
         ...
 
-    def run(self, flow: Flow[T]) -> T:
-        """Drive one of these flows, blocking."""
-        ...
-
-    async def run_async(self, flow: Flow[T]) -> T:
-        """Drive one of these flows, awaited."""
+    def release(self, name: str) -> Flow[None]:
+        """Keep everything since the savepoint, and remove it. Raises the driver's error when it does not exist."""
         ...
 
 
 @runtime_checkable
 class Joining(Protocol):
-    """A store whose ledger lies in a database that the caller may have a transaction in."""
+    """A store whose ledger is in a database in which the caller may have a transaction."""
 
     def joined(self, connection: object, *, tool: str) -> Joined:
-        """The ledger through this connection; raises ``CannotJoin`` for one that cannot be used. No IO."""
+        """Return the ledger through this connection; raises ``CannotJoin`` if it cannot be used."""
         ...
 
 
 class Rides:
-    """The transactions that calls of one run tree ride in, as long as they may be open."""
+    """The transactions that calls of one run tree have joined, as long as they may be open."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._rides: list[_Ride] = []
+        self._joined: list[_JoinedTransaction] = []
 
     def add(self, joined: Joined) -> None:
-        """A call of this tree is about to be written there, by this thread or task."""
-        ride = _Ride(joined)
+        """Add the transaction that a call of this thread or task is about to join."""
+        new = _JoinedTransaction(joined)
         with self._lock:
-            known = [one for one in self._rides if one.is_open() and not one.same(ride)]
-            self._rides = [*known, ride]
+            known = [one for one in self._joined if one.is_open() and not one.has_connection_of(new)]
+            self._joined = [*known, new]
 
     def are_open(self) -> bool:
-        """Whether the tree may be locked by a transaction of this process."""
+        """Return whether a transaction of this process may have the tree locked."""
         with self._lock:
-            self._rides = [one for one in self._rides if one.is_open()]
-            return bool(self._rides)
+            self._joined = [one for one in self._joined if one.is_open()]
+            return bool(self._joined)
 
     def hold(self, root: str) -> bool:
-        """Whether a transaction keeps this tree, of whichever thread or task it is. May ask the database."""
-        return self.are_open() and any(one.is_open() and one.holds(root) for one in list(self._rides))
+        """Return whether a transaction of any thread or task has this tree locked. May ask the database."""
+        return self.are_open() and any(one.is_open() and one.holds(root) for one in list(self._joined))
 
     def mine(self, *, but: object = None) -> Callable[[str], bool] | None:
-        """How to ask whether this very thread or task would wait for itself; None when it would not.
+        """Return a function that tells whether this thread or task would wait for itself; None if it cannot.
 
-        ``but``: the connection that is used for what is asked.
+        ``but``: the connection through which the work is done, whose own transaction does not count.
         """
         if not self.are_open():
             return None
-        whom = _whom()
-        for one in self._rides:
-            if one.is_of(whom) and one.connection() is not but:
+        current = _current()
+        for one in self._joined:
+            if one.belongs_to(current) and one.connection() is not but:
                 return one.holds
         return None
 
 
 def still_open(run_id: str) -> TransactionOpen:
-    """What to say to who would wait for himself."""
+    """Return the error for work that would wait for its own caller."""
     return TransactionOpen(
-        f"a call of run {run_id} rides in a transaction that is still open, and keeps the run until it ends; "
+        f"a call of run {run_id} has joined a transaction that is still open, and that locks the run until it ends; "
         "nothing was started",
         run_id=run_id,
     )
 
 
 def waits_for_itself(rides: Rides | None, *, but: object = None) -> Callable[[str], bool] | None:
-    """How to ask whether what this thread or task is about to do would wait for its own open transaction."""
+    """Return a function that tells whether this thread or task would wait for its own open transaction; None: it cannot."""
     return None if rides is None else rides.mine(but=but)
 
 
 def refuse_waiting(rides: Rides | None, root: str, run_id: str, *, but: object = None) -> None:
-    """What waits for the caller's own open transaction waits for ever. ``but``: the connection it is done through."""
+    """Raise ``TransactionOpen`` for work that would wait for the caller's own open transaction, and so for ever.
+
+    ``but``: the connection through which the work is done, whose own transaction does not count.
+    """
     holds = waits_for_itself(rides, but=but)
     if holds is not None and holds(root):
         raise still_open(run_id)
 
 
 LEAVE_POLL_S: Final = 0.05
-"""How often is looked whether another thread or task has ended the transaction that a run is kept by."""
+"""How often to check whether another thread or task has ended the transaction that locks a run."""
 
 
 def note_left_open(error: BaseException, run_id: str) -> None:
-    """The block raised while the caller's transaction was open: its run cannot be taken back here."""
+    """Note on an error of a block that its run could not be rolled back: the caller's transaction was still open."""
     note_on(
         error,
-        f"amends: run {visible(run_id)} could not be left in order: a call of it rides in a transaction that is still open; "
+        f"amends: run {visible(run_id)} could not be closed: a call of it has joined a transaction that is still open; "
         "a worker follows the run's policy when that has ended",
     )
 
 
-class _Ride:
-    """One connection, not kept alive by us where that can be helped: collected, it rolls back."""
+class _JoinedTransaction:
+    """One connection, not kept alive by us where that can be avoided: when it is collected, it rolls back."""
 
     def __init__(self, joined: Joined) -> None:
         raw = joined.raw
@@ -160,26 +162,26 @@ class _Ride:
             self.connection = lambda: raw
         self._is_open = joined.is_open_on
         self.holds = joined.holds
-        self._whom = _whom()
+        self._owner = _current()
 
-    def same(self, other: _Ride) -> bool:
+    def has_connection_of(self, other: _JoinedTransaction) -> bool:
         return self.connection() is other.connection()
 
     def is_open(self) -> bool:
         raw = self.connection()
         return raw is not None and bool(self._is_open(raw))
 
-    def is_of(self, whom: object) -> bool:
-        """Whether it is his, or of somebody who has ended: then it is his who goes on."""
-        mine = self._whom
-        if isinstance(mine, threading.Thread):
-            return mine is whom or not mine.is_alive()
-        return mine is whom or bool(mine.done())
+    def belongs_to(self, current: object) -> bool:
+        """Return whether it belongs to this thread or task, or to one that has ended: then it passes to the next."""
+        owner = self._owner
+        if isinstance(owner, threading.Thread):
+            return owner is current or not owner.is_alive()
+        return owner is current or bool(owner.done())
 
 
-def _whom() -> Any:
-    """This task, or this thread where there is none."""
-    asyncio = sys.modules.get("asyncio")  # who has not imported it has no tasks, and need not pay for it
+def _current() -> Any:
+    """Return this task, or this thread where there is none."""
+    asyncio = sys.modules.get("asyncio")  # a process that has not imported it has no tasks, and need not pay for it
     if asyncio is not None:
         try:
             return asyncio.current_task() or threading.current_thread()

@@ -112,8 +112,8 @@ class Stage(MemoryStore):
         self.locks = {(lock.tenant, lock.name): lock for lock in locks}
         self.slices = {row.name: row for row in around.slices}
         for asked in tree.approvals:
-            self.shelf.approvals[asked.id] = asked
-            self.shelf._of.setdefault(asked.root, []).append(asked.id)
+            self.approvals[asked.id] = asked
+            self._approvals_of.setdefault(asked.root, []).append(asked.id)
         self._newest = max((max(call.seq, call.settled_seq) for call in tree.calls), default=0)
 
     def _row(self, op: Any) -> Any:

@@ -1,7 +1,7 @@
-"""A ledger through the caller's own connection: what is the same for every database and both colours.
+"""The ledger inside the caller's own transaction: what is the same for every database, blocking or async.
 
-Each operation is the flow that it always is (``sql.transaction``), between a savepoint and its release instead of a
-BEGIN and a COMMIT. The quick statements are not used: they are whole transactions.
+Each operation is the same flow over ``Execute`` as always (``sql.as_sql``), between a savepoint and its release
+instead of a BEGIN and a COMMIT. The quick statements are not used: each of them is a whole transaction.
 """
 
 from __future__ import annotations
@@ -11,145 +11,120 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, Final, Protocol, TypeVar
 
-from amends.ledger.dispatch import intent
-from amends.ledger.flow import Flow, run_flow
+from amends.errors import CannotJoin
+from amends.ledger.flow import Flow
 from amends.ledger.operations import StoreOp
-from amends.stores.sql import Desk, Execute, Statements, transaction
+from amends.stores.sql import Execute
 
 T = TypeVar("T")
 
 DUPLICATES_MAX: Final = 5
-"""How often somebody else may have been faster with the same key. Then it is a mistake of ours."""
+"""How often somebody else may have inserted the same key first. After that it is a mistake of ours."""
 
 LOOKS_MAX: Final = 3
 LOOK_S: Final = 0.01
-"""How often, and after what pause, is looked whether a run is locked: others lock it for moments all the time."""
+"""How often, and after what pause, to check whether a run is locked: others lock it for moments all the time."""
 
 _numbers: Final = count(1)
 
 
 def locked_yet(look: Callable[[], bool]) -> Iterator[bool]:
-    """Each look's answer, with pauses between; for ``all``, which ends with the first that finds it free."""
+    """Yield the answer of each look, with pauses between; for ``all``, which stops at the first False."""
     for place in range(LOOKS_MAX):
         if place:
             time.sleep(LOOK_S)
         yield look()
 
 
-class Manner(Protocol):
-    """What differs between the databases."""
+def other_database(tool: str, shown: str) -> CannotJoin:
+    """Return the error for a connection to another database than the ledger's."""
+    return CannotJoin(
+        f"{tool}: the connection is to another database than the ledger at {shown}",
+        tool=tool,
+        hint="the record can only be part of a transaction in the ledger's own database",
+    )
 
-    statements: Statements
-    clock: Callable[[], float] | None
+
+class CallersConnection(Protocol):
+    """The caller's connection to one kind of database: what differs between the databases."""
+
     is_async: bool
     holds: Callable[[str], bool]
-
-    @staticmethod
-    def is_open_on(raw: Any, /) -> bool:
-        """Whether this connection is in a transaction now; from any thread."""
-        ...
+    is_open_on: Callable[[Any], bool]
+    """See ``amends.ledger.joined.Joined``."""
 
     def execute(self, op: Execute) -> Any:
-        """One statement on the caller's connection; an awaitable where that is async."""
+        """Carry out one statement; answers an awaitable where the connection is async."""
         ...
 
     def verify(self, tool: str) -> Flow[None]:
-        """Raise ``CannotJoin`` unless this is the ledger's database, and its rows can be kept as they must."""
+        """Raise ``CannotJoin`` unless this is the ledger's database, in a transaction that can hold its rows."""
         ...
 
-    def enter(self) -> Flow[Any]:
-        """Give the connection the settings that our statements need; what they were."""
-        ...
-
-    def leave(self, was: Any, op: StoreOp[Any], answer: Any) -> Flow[None]:
-        """Give the connection its own settings back; ring whoever waits for this, when it is committed."""
+    def carry_out(self, op: StoreOp[T]) -> Flow[T]:
+        """Run ``sql.as_sql``, with the settings that our statements need; then restore the caller's."""
         ...
 
     def is_own(self, error: BaseException) -> bool:
-        """Whether the database or its driver raised this."""
+        """Return whether the database or its driver raised this."""
         ...
 
     def is_duplicate(self, error: BaseException) -> bool:
-        """Whether a key or run id has been taken since we looked."""
+        """Return whether somebody else has inserted the same key or run id first."""
         ...
 
     def explained(self, error: Exception, op: StoreOp[Any] | None) -> Exception:
-        """The error in the caller's words."""
+        """Return the error in the caller's words."""
         ...
 
 
 class JoinedLedger:
-    """See ``amends.ledger.joined.Joined``."""
+    """The ledger through the caller's connection: see ``amends.ledger.joined.Joined``."""
 
-    def __init__(self, raw: Any, manner: Manner) -> None:
-        self.raw, self._manner = raw, manner
-        self.is_async = manner.is_async
-        self.is_open_on: Callable[[Any], bool] = type(manner).is_open_on  # of the class: it must not keep ours alive
-        self.holds, self.is_own = manner.holds, manner.is_own
+    def __init__(self, raw: Any, connection: CallersConnection) -> None:
+        self.raw, self._connection = raw, connection
+        self.is_async = connection.is_async
+        self.is_open_on, self.holds = connection.is_open_on, connection.holds
+        self.is_own, self.execute = connection.is_own, connection.execute
 
-    async def board(self, name: str, tool: str) -> None:
-        """A savepoint for a call; raises ``CannotJoin`` unless the ledger's rows can be kept through this connection."""
+    async def begin(self, name: str, tool: str) -> None:
+        """Set the savepoint of a call, and check that the ledger's rows can be written through this connection."""
         try:
-            await self.mark(name)
-            await self._manner.verify(tool)
+            await self.savepoint(name)
+            await self._connection.verify(tool)
         except Exception as error:
-            if self._manner.is_own(error):
-                raise self._manner.explained(error, None) from error
+            if self._connection.is_own(error):
+                raise self._connection.explained(error, None) from error
             raise
 
-    async def answer(self, op: StoreOp[T]) -> T:
-        """Carry out one operation, wholly or not at all; durable when the caller commits."""
-        for tried in range(1, DUPLICATES_MAX + 1):
+    async def perform(self, op: StoreOp[T]) -> T:
+        """Carry out one operation, completely or not at all; it is durable when the caller commits."""
+        connection = self._connection
+        for attempt in range(1, DUPLICATES_MAX + 1):
             name = f"amends_op_{next(_numbers)}"
             try:
-                return await self._once(op, name)
+                await self.savepoint(name)
+                answer = await connection.carry_out(op)
+                await self.release(name)
+                return answer
             except Exception as error:
-                if not self._manner.is_own(error):
-                    await self.back(name)
+                if not connection.is_own(error):
+                    await self.roll_back_to(name)
                     raise
-                if not self._manner.is_duplicate(error) or tried == DUPLICATES_MAX:
-                    raise self._manner.explained(error, op) from error
-                await self.back(name)
-        raise AssertionError("the last try returns or raises")
+                if not connection.is_duplicate(error) or attempt == DUPLICATES_MAX:
+                    raise connection.explained(error, op) from error
+                await self.roll_back_to(name)
+        raise AssertionError("the last attempt returns or raises")
 
-    async def mark(self, name: str) -> None:
-        """A savepoint."""
+    async def savepoint(self, name: str) -> None:
+        """Set a savepoint."""
         await Execute(f"savepoint {name}", ())
 
-    async def back(self, name: str) -> None:
-        """Undo everything since the savepoint, and forget it."""
+    async def roll_back_to(self, name: str) -> None:
+        """Undo everything since the savepoint, and remove it."""
         await Execute(f"rollback to savepoint {name}", ())
         await Execute(f"release savepoint {name}", ())
 
-    async def forget(self, name: str) -> None:
-        """Keep everything since the savepoint."""
+    async def release(self, name: str) -> None:
+        """Keep everything since the savepoint, and remove it."""
         await Execute(f"release savepoint {name}", ())
-
-    def run(self, flow: Flow[T]) -> T:
-        """Drive one of these flows, blocking."""
-        return run_flow(flow, self._manner.execute)
-
-    async def run_async(self, flow: Flow[T]) -> T:
-        """Drive one of these flows, awaited."""
-        try:
-            request: Any = flow.send(None)
-            while True:
-                try:
-                    answer = await self._manner.execute(request)
-                except Exception as error:
-                    request = flow.throw(error)
-                else:
-                    request = flow.send(answer)
-        except StopIteration as stop:
-            value: T = stop.value
-            return value
-        finally:
-            flow.close()
-
-    async def _once(self, op: StoreOp[T], name: str) -> T:
-        await self.mark(name)
-        was = await self._manner.enter()
-        answer: T = await transaction(intent(op), Desk(self._manner.statements, self._manner.clock))
-        await self._manner.leave(was, op, answer)
-        await self.forget(name)
-        return answer

@@ -1,4 +1,4 @@
-"""A ledger in dicts: the fastest, the simulator's, and gone with the process."""
+"""A ledger in dicts: the fastest one, used by the simulator, and gone with the process."""
 
 from __future__ import annotations
 
@@ -8,14 +8,23 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from heapq import nsmallest
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from amends.encoding.chain import GENESIS, link, moment
 from amends.encoding.dataclass import changed
-from amends.ledger import operations
 from amends.ledger.dispatch import intent
 from amends.ledger.flow import run_flow
-from amends.ledger.operations import RunsOf, StoreOp
+from amends.ledger.operations import (
+    ApprovalsBetween,
+    CallsBetween,
+    ChainOf,
+    ChainsAbove,
+    DelegationsBetween,
+    FindDelegation,
+    RunsBetween,
+    RunsOf,
+    StoreOp,
+)
 from amends.ledger.rows import (
     TIME,
     AddCheckpoint,
@@ -84,229 +93,11 @@ from amends.ledger.rows import (
     WaitsOf,
 )
 
-# ---- The row operations on approvals in dicts: see ``memory``
-
-
-class Shelf:
-    """Requests and delegations; whatever is changed is put on the undo list of the memory that it belongs to."""
-
-    def __init__(self, undo: list[Callable[[], object]]) -> None:
-        self._undo = undo
-        self.approvals: dict[str, ApprovalRow] = {}
-        self.delegations: dict[str, DelegationRow] = {}
-        self._of: dict[str, list[str]] = {}
-
-    def _find(self, op: FindApproval) -> ApprovalRow | None:
-        return self.approvals.get(op.id)
-
-    def _of_root(self, op: ApprovalsOf) -> list[ApprovalRow]:
-        return [self.approvals[id] for id in self._of.get(op.root, ())]
-
-    def _page(self, op: PageApprovals) -> list[ApprovalRow]:
-        found = [
-            row
-            for row in self.approvals.values()
-            if (op.tenant is None or row.tenant == op.tenant)
-            and (not op.states or row.state in op.states)
-            and (op.before is None or row.seq < op.before)
-        ]
-        return sorted(found, key=lambda row: -row.seq)[: op.limit]
-
-    def _tells(self, op: ListTells) -> list[ApprovalRow]:
-        found = [
-            (row.tell_at, row.seq, row)
-            for row in self.approvals.values()
-            if row.tell_at is not None and row.tell_at <= op.now and (op.tenant is None or row.tenant == op.tenant)
-        ]
-        return [row for _, _, row in sorted(found, key=lambda one: one[:2])][: op.limit]
-
-    def _find_use(self, op: FindUse) -> bool:
-        return any(row.use_key == op.use and row.state == "used" for row in self.approvals.values())
-
-    def _insert(self, op: InsertApproval) -> None:
-        row = op.row
-        assert row.id not in self.approvals, "a request's id is new"
-        self.approvals[row.id] = row
-        mine = self._of.setdefault(row.root, [])
-        mine.append(row.id)
-        self._undo += [lambda: self.approvals.pop(row.id), mine.pop]
-
-    def _update(self, op: UpdateApproval) -> ApprovalRow:
-        old = self.approvals[op.row.id]
-        assert old.state == op.row.state, "a request is changed from the state that was read"
-        new = self.approvals[old.id] = changed(old, op.changes)
-        self._undo.append(lambda: self.approvals.__setitem__(old.id, old))
-        return new
-
-    def _delegate(self, op: AddDelegation) -> bool:
-        if op.row.id in self.delegations:
-            return False
-        self.delegations[op.row.id] = op.row
-        self._undo.append(lambda: self.delegations.pop(op.row.id))
-        return True
-
-    def _delegated(self, op: DelegationsTo) -> list[DelegationRow]:
-        return [row for row in self.delegations.values() if (row.tenant, row.to_whom) == (op.tenant, op.to_whom)]
-
-
-SHELF_ROWS: Final[dict[type[Any], Callable[[Shelf, Any], Any]]] = {
-    FindApproval: Shelf._find,
-    ApprovalsOf: Shelf._of_root,
-    PageApprovals: Shelf._page,
-    ListTells: Shelf._tells,
-    FindUse: Shelf._find_use,
-    InsertApproval: Shelf._insert,
-    UpdateApproval: Shelf._update,
-    AddDelegation: Shelf._delegate,
-    DelegationsTo: Shelf._delegated,
-}
-
-
-# ---- The row operations of an audit on dicts
-
-
-class _Store(Protocol):
-    runs: dict[str, RunRow]
-    calls: dict[str, CallRow]
-    events: list[EventRow]
-    shelf: Shelf
-
-
-def _chain_of(store: _Store, op: operations.ChainOf) -> list[EventRow]:
-    found = (event for event in store.events if event.root == op.root and event.n > op.after)
-    return nsmallest(op.limit, found, key=lambda event: event.n)
-
-
-def _chains_above(store: _Store, op: operations.ChainsAbove) -> list[EventRow]:
-    found = (event for event in store.events if event.root > op.root)
-    return nsmallest(op.limit, found, key=lambda event: (event.root, event.n))
-
-
-def _between(
-    rows: Iterable[Any], op: operations.RunsBetween | operations.CallsBetween | operations.ApprovalsBetween
-) -> Any:
-    found = [row for row in rows if row.root > op.above and (op.upto is None or row.root <= op.upto)]
-    return sorted(found, key=lambda row: row.root)[: op.limit]
-
-
-def _approvals(store: _Store, op: operations.ApprovalsBetween) -> list[ApprovalRow]:
-    found: list[ApprovalRow] = _between(store.shelf.approvals.values(), op)
-    return found
-
-
-AUDIT_ROWS: Final[dict[type[Any], Callable[[Any, Any], Any]]] = {
-    operations.ChainOf: _chain_of,
-    operations.ChainsAbove: _chains_above,
-    operations.RunsBetween: lambda store, op: _between(store.runs.values(), op),
-    operations.CallsBetween: lambda store, op: _between(store.calls.values(), op),
-    operations.ApprovalsBetween: _approvals,
-    operations.DelegationsBetween: lambda store, op: _between(store.shelf.delegations.values(), op),
-    operations.FindDelegation: lambda store, op: store.shelf.delegations.get(op.id),
-}
-
-
-# ---- The row operations on budgets in dicts
-
-
-class _BudgetRows(Protocol):
-    slices: dict[str, SliceRow]
-    _undo: list[Callable[[], object]]
-
-
-def _find_slice(store: _BudgetRows, op: FindSlice) -> SliceRow | None:
-    return store.slices.get(op.name)
-
-
-def _add_slice(store: _BudgetRows, op: AddSlice) -> bool:
-    if op.row.name in store.slices:
-        return False
-    store.slices[op.row.name] = op.row
-    store._undo.append(partial(store.slices.pop, op.row.name))
-    return True
-
-
-def _update_slice(store: _BudgetRows, op: UpdateSlice) -> SliceRow:
-    old = store.slices[op.row.name]
-    assert old == op.row, "a slice is changed from what was read"
-    new = store.slices[old.name] = changed(old, op.changes)
-    store._undo.append(partial(store.slices.__setitem__, old.name, old))
-    return new
-
-
-def _drop_slices(store: _BudgetRows, op: DropSlices) -> int:
-    names = [name for name, row in store.slices.items() if row.root == op.root]
-    for name in names:
-        store._undo.append(partial(store.slices.__setitem__, name, store.slices.pop(name)))
-    return len(names)
-
-
-def _page_slices(store: _BudgetRows, op: PageSlices) -> list[SliceRow]:
-    found = [row for row in store.slices.values() if row.tenant == op.tenant and row.name > op.after]
-    return sorted(found, key=lambda row: row.name)[: op.limit]
-
-
-BUDGET_ROWS: Final[dict[type[Any], Callable[[Any, Any], Any]]] = {
-    FindSlice: _find_slice,
-    AddSlice: _add_slice,
-    UpdateSlice: _update_slice,
-    DropSlices: _drop_slices,
-    PageSlices: _page_slices,
-}
-
-
-# ---- The row operations on checkpoints in dicts
-
-
-class _CheckpointRows(Protocol):
-    events: list[EventRow]
-    checkpoints: list[CheckpointRow]
-    _undo: list[Callable[[], object]]
-
-
-def _newest_checkpoint(store: _CheckpointRows, _op: NewestCheckpoint) -> CheckpointRow | None:
-    return store.checkpoints[-1] if store.checkpoints else None
-
-
-def _page_checkpoints(store: _CheckpointRows, op: PageCheckpoints) -> list[CheckpointRow]:
-    return [row for row in store.checkpoints if row.n > op.after][: op.limit]
-
-
-def _add_checkpoint(store: _CheckpointRows, op: AddCheckpoint) -> bool:
-    if any(row.n == op.row.n for row in store.checkpoints):
-        return False
-    store.checkpoints.append(op.row)
-    store._undo.append(store.checkpoints.pop)
-    return True
-
-
-def _heads(store: _CheckpointRows, op: PageHeads) -> list[Head]:
-    start = bisect.bisect_right(store.events, op.after, key=lambda event: event.seq)
-    found = store.events[start : start + op.limit]
-    return [Head(one.seq, one.root, one.n, one.hash) for one in found if op.upto is None or one.seq <= op.upto]
-
-
-def _hashes(store: _CheckpointRows, op: HashesAt) -> list[tuple[str, int, str]]:
-    wanted = frozenset(op.places)
-    return [(one.root, one.n, one.hash) for one in store.events if (one.root, one.n) in wanted]
-
-
-CHECKPOINT_ROWS: Final[dict[type[Any], Callable[[Any, Any], Any]]] = {
-    NewestCheckpoint: _newest_checkpoint,
-    PageCheckpoints: _page_checkpoints,
-    AddCheckpoint: _add_checkpoint,
-    PageHeads: _heads,
-    HashesAt: _hashes,
-}
-
-
-# ---- A ledger in dicts: the fastest, the simulator's, and gone with the process
-
-
 T = TypeVar("T")
 
 
 class MemoryStore:
-    """Atomic by a lock and an undo list; nothing is ever evicted."""
+    """A ledger in memory: a lock and an undo list make each operation atomic; nothing is ever evicted."""
 
     url = "memory:"
 
@@ -322,22 +113,24 @@ class MemoryStore:
         self.marks: dict[str, MarkRow] = {}
         self.slices: dict[str, SliceRow] = {}
         self.checkpoints: list[CheckpointRow] = []
-        self.shelf = Shelf(self._undo)
+        self.approvals: dict[str, ApprovalRow] = {}
+        self.delegations: dict[str, DelegationRow] = {}
         self._tails: dict[str, tuple[int, str]] = {}
         self._ids: dict[tuple[str, str], list[str]] = {}
         self._trees: dict[str, list[str]] = {}
         self._keys: dict[str, list[str]] = {}
         self._calls_of: dict[str, list[str]] = {}
+        self._approvals_of: dict[str, list[str]] = {}
 
     def open(self, *, create: bool) -> bool:
-        """Always there; new with every process."""
+        """Return whether nothing was recorded yet: a ledger in memory begins with its process."""
         return not self.events
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is nothing to release."""
 
     def perform(self, op: StoreOp[T]) -> T:
-        """Carry out one operation, wholly or not at all."""
+        """Carry out one operation, completely or not at all."""
         with self._lock:
             try:
                 answer: T = run_flow(intent(op), self._row)
@@ -350,14 +143,13 @@ class MemoryStore:
             return answer
 
     async def perform_async(self, op: StoreOp[T]) -> T:
-        """The same: it never blocks for long."""
+        """Do the same; it never blocks for long."""
         return self.perform(op)
 
-    # ---- rows -----------------------------------------------------------------------------
-
     def _row(self, op: Any) -> Any:
-        row = _ROWS.get(type(op))
-        return SHELF_ROWS[type(op)](self.shelf, op) if row is None else row(self, op)
+        return _ROWS[type(op)](self, op)
+
+    # ---- Runs and calls
 
     def _now(self, op: Now) -> float:
         newest = self.events[-1].at if self.events else 0.0
@@ -498,7 +290,86 @@ class MemoryStore:
                     break
         return found
 
-    # ---- locks ----------------------------------------------------------------------------
+    # ---- Approvals and delegations
+
+    def _find_approval(self, op: FindApproval) -> ApprovalRow | None:
+        return self.approvals.get(op.id)
+
+    def _approvals_in(self, op: ApprovalsOf) -> list[ApprovalRow]:
+        return [self.approvals[id] for id in self._approvals_of.get(op.root, ())]
+
+    def _page_approvals(self, op: PageApprovals) -> list[ApprovalRow]:
+        found = [
+            row
+            for row in self.approvals.values()
+            if _of(row, op.tenant)
+            and (not op.states or row.state in op.states)
+            and (op.before is None or row.seq < op.before)
+        ]
+        return sorted(found, key=lambda row: -row.seq)[: op.limit]
+
+    def _list_tells(self, op: ListTells) -> list[ApprovalRow]:
+        found = [
+            (row.tell_at, row.seq, row)
+            for row in self.approvals.values()
+            if row.tell_at is not None and row.tell_at <= op.now and _of(row, op.tenant)
+        ]
+        return [row for _, _, row in sorted(found, key=lambda one: one[:2])][: op.limit]
+
+    def _find_use(self, op: FindUse) -> bool:
+        return any(row.use_key == op.use and row.state == "used" for row in self.approvals.values())
+
+    def _insert_approval(self, op: InsertApproval) -> None:
+        row = op.row
+        assert row.id not in self.approvals, "a request's id is new"
+        self.approvals[row.id] = row
+        self._undo.append(lambda: self.approvals.pop(row.id))
+        self._index(self._approvals_of, row.root, row.id)
+
+    def _update_approval(self, op: UpdateApproval) -> ApprovalRow:
+        old = self.approvals[op.row.id]
+        assert old.state == op.row.state, "a request is changed from the state that was read"
+        new = self.approvals[old.id] = changed(old, op.changes)
+        self._undo.append(lambda: self.approvals.__setitem__(old.id, old))
+        return new
+
+    def _add_delegation(self, op: AddDelegation) -> bool:
+        if op.row.id in self.delegations:
+            return False
+        self.delegations[op.row.id] = op.row
+        self._undo.append(lambda: self.delegations.pop(op.row.id))
+        return True
+
+    def _delegations_to(self, op: DelegationsTo) -> list[DelegationRow]:
+        return [row for row in self.delegations.values() if (row.tenant, row.to_whom) == (op.tenant, op.to_whom)]
+
+    # ---- Budgets
+
+    def _find_slice(self, op: FindSlice) -> SliceRow | None:
+        return self.slices.get(op.name)
+
+    def _add_slice(self, op: AddSlice) -> bool:
+        if op.row.name in self.slices:
+            return False
+        self.slices[op.row.name] = op.row
+        self._undo.append(partial(self.slices.pop, op.row.name))
+        return True
+
+    def _update_slice(self, op: UpdateSlice) -> SliceRow:
+        old = self.slices[op.row.name]
+        assert old == op.row, "a slice is changed from what was read"
+        new = self.slices[old.name] = changed(old, op.changes)
+        self._undo.append(partial(self.slices.__setitem__, old.name, old))
+        return new
+
+    def _drop_slices(self, op: DropSlices) -> int:
+        return self._remove(self.slices, [name for name, row in self.slices.items() if row.root == op.root])
+
+    def _page_slices(self, op: PageSlices) -> list[SliceRow]:
+        found = [row for row in self.slices.values() if row.tenant == op.tenant and row.name > op.after]
+        return sorted(found, key=lambda row: row.name)[: op.limit]
+
+    # ---- Locks and waits
 
     def _find_locks(self, op: FindLocks) -> list[LockRow]:
         return [self.locks[op.tenant, name] for name in sorted(set(op.names)) if (op.tenant, name) in self.locks]
@@ -543,6 +414,11 @@ class MemoryStore:
         gone = [key for key, row in self.waits.items() if row.root == op.root and (not names or row.name in names)]
         self._remove(self.waits, gone)
 
+    # ---- Marks
+
+    def _find_mark(self, op: FindMark) -> MarkRow | None:
+        return self.marks.get(op.name)
+
     def _move_time(self, op: MoveTime) -> None:
         old = self.marks.get(TIME)
         if old is None or old.made_at < op.at:
@@ -557,7 +433,43 @@ class MemoryStore:
         self._undo.append(lambda: self.marks.pop(name))
         return True
 
-    def _remove(self, rows: dict[tuple[str, str], Any], keys: list[tuple[str, str]]) -> int:
+    # ---- Checkpoints
+
+    def _newest_checkpoint(self, op: NewestCheckpoint) -> CheckpointRow | None:
+        return self.checkpoints[-1] if self.checkpoints else None
+
+    def _page_checkpoints(self, op: PageCheckpoints) -> list[CheckpointRow]:
+        return [row for row in self.checkpoints if row.n > op.after][: op.limit]
+
+    def _add_checkpoint(self, op: AddCheckpoint) -> bool:
+        if any(row.n == op.row.n for row in self.checkpoints):
+            return False
+        self.checkpoints.append(op.row)
+        self._undo.append(self.checkpoints.pop)
+        return True
+
+    def _page_heads(self, op: PageHeads) -> list[Head]:
+        start = bisect.bisect_right(self.events, op.after, key=lambda event: event.seq)
+        found = self.events[start : start + op.limit]
+        return [Head(one.seq, one.root, one.n, one.hash) for one in found if op.upto is None or one.seq <= op.upto]
+
+    def _hashes_at(self, op: HashesAt) -> list[tuple[str, int, str]]:
+        wanted = frozenset(op.places)
+        return [(one.root, one.n, one.hash) for one in self.events if (one.root, one.n) in wanted]
+
+    # ---- Audits
+
+    def _chain_of(self, op: ChainOf) -> list[EventRow]:
+        found = (event for event in self.events if event.root == op.root and event.n > op.after)
+        return nsmallest(op.limit, found, key=lambda event: event.n)
+
+    def _chains_above(self, op: ChainsAbove) -> list[EventRow]:
+        found = (event for event in self.events if event.root > op.root)
+        return nsmallest(op.limit, found, key=lambda event: (event.root, event.n))
+
+    # ---- Writing with an undo
+
+    def _remove(self, rows: dict[Any, Any], keys: list[Any]) -> int:
         for key in keys:
             self._undo.append(partial(rows.__setitem__, key, rows.pop(key)))
         return len(keys)
@@ -567,8 +479,13 @@ class MemoryStore:
         self._undo.append(index[key].pop)
 
 
-def _of(row: RunRow | CallRow | EventRow, tenant: str | None) -> bool:
+def _of(row: RunRow | CallRow | EventRow | ApprovalRow, tenant: str | None) -> bool:
     return tenant is None or row.tenant == tenant
+
+
+def _between(rows: Iterable[Any], op: RunsBetween | CallsBetween | ApprovalsBetween | DelegationsBetween) -> Any:
+    found = [row for row in rows if row.root > op.above and (op.upto is None or row.root <= op.upto)]
+    return sorted(found, key=lambda row: row.root)[: op.limit]
 
 
 _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
@@ -594,6 +511,20 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     UpdateCall: MemoryStore._update_call,
     AddEvent: MemoryStore._add_event,
     PageEvents: MemoryStore._page_events,
+    FindApproval: MemoryStore._find_approval,
+    ApprovalsOf: MemoryStore._approvals_in,
+    PageApprovals: MemoryStore._page_approvals,
+    ListTells: MemoryStore._list_tells,
+    FindUse: MemoryStore._find_use,
+    InsertApproval: MemoryStore._insert_approval,
+    UpdateApproval: MemoryStore._update_approval,
+    AddDelegation: MemoryStore._add_delegation,
+    DelegationsTo: MemoryStore._delegations_to,
+    FindSlice: MemoryStore._find_slice,
+    AddSlice: MemoryStore._add_slice,
+    UpdateSlice: MemoryStore._update_slice,
+    DropSlices: MemoryStore._drop_slices,
+    PageSlices: MemoryStore._page_slices,
     FindLocks: MemoryStore._find_locks,
     TakeLock: MemoryStore._take_lock,
     DropLock: MemoryStore._drop_lock,
@@ -604,10 +535,19 @@ _ROWS: Final[dict[type[Any], Callable[[MemoryStore, Any], Any]]] = {
     WaitsOf: MemoryStore._waits_of,
     WaitsFor: MemoryStore._waits_for,
     DropWaits: MemoryStore._drop_waits,
-    FindMark: lambda store, op: store.marks.get(op.name),
+    FindMark: MemoryStore._find_mark,
     AddMark: MemoryStore._add_mark,
     MoveTime: MemoryStore._move_time,
-    **BUDGET_ROWS,
-    **CHECKPOINT_ROWS,
-    **AUDIT_ROWS,
+    NewestCheckpoint: MemoryStore._newest_checkpoint,
+    PageCheckpoints: MemoryStore._page_checkpoints,
+    AddCheckpoint: MemoryStore._add_checkpoint,
+    PageHeads: MemoryStore._page_heads,
+    HashesAt: MemoryStore._hashes_at,
+    ChainOf: MemoryStore._chain_of,
+    ChainsAbove: MemoryStore._chains_above,
+    RunsBetween: lambda store, op: _between(store.runs.values(), op),
+    CallsBetween: lambda store, op: _between(store.calls.values(), op),
+    ApprovalsBetween: lambda store, op: _between(store.approvals.values(), op),
+    DelegationsBetween: lambda store, op: _between(store.delegations.values(), op),
+    FindDelegation: lambda store, op: store.delegations.get(op.id),
 }

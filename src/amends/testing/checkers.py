@@ -85,7 +85,7 @@ def approvals_against_starts(store: MemoryStore, world: World) -> Iterator[str]:
 
 
 def _badly_used(store: MemoryStore, event: EventRow, used: dict[str, EventRow], now: float) -> Iterator[str]:
-    row = store.shelf.approvals[_id(event)]
+    row = store.approvals[_id(event)]
     if row.id in used:
         yield f"approval {row.id} was used up twice"
     if now >= row.expires_at:
@@ -118,7 +118,7 @@ def approvals_recorded(store: MemoryStore, world: World) -> Iterator[str]:
         if event.frm != was or (was not in OPEN and was != "(new)"):
             yield f"event {event.seq} moves approval {_id(event)} from {event.frm} to {event.to_state}; it was {was}"
         states[_id(event)] = event.to_state
-    for row in store.shelf.approvals.values():
+    for row in store.approvals.values():
         if states.get(row.id) != row.state:
             yield f"approval {row.id} is {row.state}, the record says {states.get(row.id)}"
         call = store.calls.get(row.call)
@@ -138,7 +138,7 @@ def people_are_waited_for(store: MemoryStore, world: World) -> Iterator[str]:
         if not by_policy or event.run != event.root:
             continue
         for id, state in states.items():
-            row = store.shelf.approvals[id]
+            row = store.approvals[id]
             if row.root == event.root and state in OPEN and row.expires_at > now:
                 yield f"run {event.run_id} was taken back while {row.tool} waited for a person ({state})"
 
@@ -487,7 +487,7 @@ def people_are_told(store: MemoryStore, world: World) -> Iterator[str]:
     """No request waits for people who were never told of it, whoever died in between; the record does not say so."""
     told = {one.approval for one in world.notices if one.arrived}
     now = max(store._clock(), store.events[-1].at) if store.events else 0.0
-    for row in store.shelf.approvals.values():
+    for row in store.approvals.values():
         if row.id in told or not world.asks:
             continue
         if row.told_at is not None:
@@ -507,7 +507,7 @@ def told_once(store: MemoryStore, world: World) -> Iterator[str]:
     """Each claim tells once at most; where nothing died, stood still or failed, people are told once."""
     fired = Counter(one.approval for one in world.notices)
     failed = {one.approval for one in world.notices if one.failed}
-    for row in store.shelf.approvals.values():
+    for row in store.approvals.values():
         if fired[row.id] > row.tells:
             yield f"{row.id} ({row.tool}) was told of {fired[row.id]} times, and claimed {row.tells} times"
         elif fired[row.id] > 1 and world.is_quiet and row.id not in failed:

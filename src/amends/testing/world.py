@@ -365,7 +365,7 @@ def _not_approved(store: MemoryStore, row: CallRow, op: Invoke, asks: frozenset[
     """What is wrong with the yes to a body that starts: there is none, it is not used up, or to other arguments."""
     if not row.approval and row.tool not in asks:
         return
-    approval = store.shelf.approvals.get(row.approval)
+    approval = store.approvals.get(row.approval)
     if approval is None or approval.state != "used" or approval.call != row.id:
         yield f"the body of {row.tool} {row.id} started, and its yes is {approval and approval.state}"
     given = encode(dict(op.kwargs), path="args")

@@ -1,28 +1,31 @@
-"""The ledger in MariaDB or MySQL through a PyMySQL connection of the caller's."""
+"""The ledger in MariaDB or MySQL through the caller's own PyMySQL connection."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from amends.errors import CannotJoin
+from amends.ledger.dispatch import intent
 from amends.ledger.operations import StoreOp
-from amends.stores.joined import JoinedLedger
+from amends.stores.joined import JoinedLedger, other_database
 from amends.stores.mysql import errors
-from amends.stores.sql import MYSQL, Execute, Result, Statements
+from amends.stores.sql import MYSQL, Execute, Result, Statements, Transaction, as_sql
+
+T = TypeVar("T")
 
 IN_TRANSACTION: Final = 1
-"""The server's own flag, which comes with every answer."""
+"""A flag of the server's status, which comes with every answer."""
 FOUND_ROWS: Final = 2
-"""The client's wish to be told how many rows were met, not how many really changed."""
+"""The client's flag for counting the rows that matched, not those that really changed."""
 NEEDED: Final = "READ-COMMITTED"
-"""The isolation that the ledger's flows are proved with. The servers' own, REPEATABLE READ, looks at an old state."""
+"""The isolation level that the ledger's flows are tested with. The servers' default, REPEATABLE READ, reads an old state."""
 ASKED: Final = ("tx_isolation", "transaction_isolation", "sql_mode")
-"""How the servers call them; not all have all."""
+"""The names of the variables; no server has all of them."""
 LOOK: Final = "select 1 from runs where uid = %s for update skip locked"
 
-# The session's time zone is the caller's: the hour that is there twice must not be asked for.
+# The session's time zone is the caller's: a local time would be ambiguous when summer time ends.
 STATEMENTS: Final = Statements(
     replace(MYSQL, clock="timestampdiff(microsecond, '1970-01-01 00:00:00', utc_timestamp(6)) / 1e6")
 )
@@ -38,7 +41,11 @@ def joined(
     clock: Callable[[], float] | None,
     tool: str,
 ) -> JoinedLedger:
-    """See ``amends.ledger.joined.Joining``. ``ledger``: the ledger's own name."""
+    """Return the ledger through this connection; raises ``CannotJoin`` if it cannot be used.
+
+    ``driver`` is PyMySQL, ``ledger`` returns the ledger's own name, ``holds`` is asked whether a run is locked, and
+    ``shown`` is the ledger's URL without its password.
+    """
     if not isinstance(raw, driver.connections.Connection):
         raise CannotJoin(
             f"{tool}: this ledger is in MariaDB or MySQL, and connection= is a "
@@ -59,14 +66,13 @@ def joined(
             tool=tool,
             hint='connect with charset="utf8mb4"',
         )
-    return JoinedLedger(given, _Manner(given, driver, ledger(), holds, shown=shown, clock=clock))
+    return JoinedLedger(given, _Connection(given, driver, ledger(), holds, shown=shown, clock=clock))
 
 
-class _Manner:
-    """See ``amends.stores.joined.Manner``."""
+class _Connection:
+    """See ``amends.stores.joined.CallersConnection``."""
 
     is_async = False
-    statements = STATEMENTS
 
     def __init__(
         self,
@@ -78,16 +84,17 @@ class _Manner:
         shown: str,
         clock: Callable[[], float] | None,
     ) -> None:
-        self._raw, self._driver, self._ledger, self._shown, self.clock = raw, driver, ledger, shown, clock
-        self._cursor = raw.cursor(driver.cursors.Cursor)  # the caller's own may make other things of rows
+        self._raw, self._driver, self._ledger, self._shown, self._clock = raw, driver, ledger, shown, clock
+        self._cursor = raw.cursor(driver.cursors.Cursor)  # the caller's own may not return tuples
         self.holds = holds
+        self.is_open_on: Callable[[Any], bool] = _is_open
 
     def execute(self, op: Execute) -> Result:
-        """One statement on the caller's connection."""
-        rows, met, made = self._ask(op.sql, op.params)
-        if met == 0 and op.sql.startswith("update ") and not self._raw.client_flag & FOUND_ROWS:
-            met = self._met(op)
-        return rows, met, made
+        """Carry out one statement on the caller's connection."""
+        rows, matched, made = self._ask(op.sql, op.params)
+        if matched == 0 and op.sql.startswith("update ") and not self._raw.client_flag & FOUND_ROWS:
+            matched = self._matched(op)
+        return rows, matched, made
 
     def _ask(self, sql: str, params: Any) -> Result:
         cursor, escape = self._cursor, self._raw.escape
@@ -95,23 +102,19 @@ class _Manner:
         rows = [tuple([one.decode() if isinstance(one, bytes) else one for one in row]) for row in cursor.fetchall()]
         return rows, cursor.rowcount, cursor.lastrowid or 0
 
-    def _met(self, op: Execute) -> int:
-        """How many rows an update met that has changed none: they are still there to be counted."""
+    def _matched(self, op: Execute) -> int:
+        """Count the rows that an update matched and did not change."""
         head, _, condition = op.sql.partition(" where ")
         found, _, _ = self._ask(f"select 1 from {head.split()[1]} where {condition} for update", op.params[-2:])
         return len(found)
 
     async def verify(self, tool: str) -> None:
-        """See ``Manner``."""
+        """Raise ``CannotJoin`` unless this is the ledger's database, with the isolation and mode that it needs."""
         if await self._name() != self._ledger:
-            raise CannotJoin(
-                f"{tool}: the connection is to another database than the ledger at {self._shown}",
-                tool=tool,
-                hint="the record can only be part of a transaction in the ledger's own database",
-            )
+            raise other_database(tool, self._shown)
         names = ", ".join(f"'{name}'" for name in ASKED)
-        said, _, _ = await Execute(f"show variables where variable_name in ({names})", ())
-        values: dict[str, str] = dict(said)
+        found, _, _ = await Execute(f"show variables where variable_name in ({names})", ())
+        values: dict[str, str] = dict(found)
         isolation = values.get("transaction_isolation") or values.get("tx_isolation")
         if isolation != NEEDED:
             raise CannotJoin(
@@ -135,34 +138,27 @@ class _Manner:
             return ""
         return name or ""
 
-    async def enter(self) -> None:
-        """See ``Manner``."""
-
-    async def leave(self, was: Any, op: StoreOp[Any], answer: Any) -> None:
-        """See ``Manner``."""
-
-    @staticmethod
-    def is_open_on(raw: Any, /) -> bool:
-        """Whether this connection is in a transaction now."""
-        return _is_open(raw)
+    async def carry_out(self, op: StoreOp[T]) -> T:
+        """Carry out one operation."""
+        return await as_sql(intent(op), Transaction(STATEMENTS, self._clock))
 
     def is_own(self, error: BaseException) -> bool:
-        """Whether the database or its driver raised this."""
+        """Return whether the database or its driver raised this."""
         return isinstance(error, self._driver.MySQLError)
 
     def is_duplicate(self, error: BaseException) -> bool:
-        """Whether a key or run id has been taken since we looked."""
+        """Return whether somebody else has inserted the same key or run id first."""
         return errors.code_of(error) == errors.DUPLICATE
 
     def explained(self, error: Exception, op: StoreOp[Any] | None) -> Exception:
-        """The error in the caller's words."""
+        """Return the error in the caller's words."""
         if errors.code_of(error) in errors.RULES:
             return AssertionError(f"{type(op).__name__} breaks a rule of the schema: {errors.said_by(error)}")
         return errors.explained(error, self._shown)
 
 
 NOT_HERE: Final = frozenset({errors.NO_TABLE, 1046, 1109, 1142})
-"""No such table, no database chosen, not in the server's own, not for this user: it is not the ledger's database."""
+"""No such table, no database chosen, the server's own schema, or no privilege: it is not the ledger's database."""
 
 
 def _is_open(raw: Any) -> bool:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import random
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,46 +14,28 @@ from typing import Any, Final, TypeVar
 
 from amends.errors import BadConfig, TooLarge
 from amends.ledger import operations
-from amends.ledger.dispatch import READS, intent
 from amends.ledger.flow import run_flow
 from amends.ledger.joined import Joined
 from amends.ledger.operations import StoreOp
 from amends.model import Schema
+from amends.stores.aio import uninterrupted
 from amends.stores.joined import locked_yet
 from amends.stores.mysql import errors, joined
-from amends.stores.mysql.connection import Link, Pool, closed, connect
-from amends.stores.mysql.quick import quick
+from amends.stores.mysql.connection import Link, connect
 from amends.stores.mysql.schema import PACKET_BYTES_MIN, check_ledger, check_server, migrate, read_schema
+from amends.stores.mysql.transaction import BEGIN, Attempts
 from amends.stores.mysql.url import Address, read_address
-from amends.stores.quick import answer_sql, answered, is_plain_question
-from amends.stores.sql import MYSQL, Desk, Execute, Statements, transaction
-from amends.stores.sqlite.connection import Ticket, outlasting
+from amends.stores.pool import Pool, closed
+from amends.stores.retry import Caller, perform
+from amends.stores.sql import Execute
 
 T = TypeVar("T")
 
-ROUNDS_MAX: Final = 50
-"""How often an operation is repeated after deadlocks and the like, if its time is not over before."""
-LOST_MAX: Final = 3
-"""How often it is repeated on another connection because one was lost before COMMIT was sent."""
-DUPLICATES_MAX: Final = 5
-"""How often somebody else may have been faster with the same key. Then it is a mistake of ours."""
 MIGRATION_S: Final = 3600.0
 """How long one statement of a migration may take: a large table may have to be copied."""
 RUN_ID_BYTES_MAX: Final = 2048
 TENANT_BYTES_MAX: Final = 1016
 """Together with a number they are one entry of an index, which has 3072 bytes."""
-
-WRITING: Final = Statements(MYSQL)
-ANSWER: Final = answer_sql(MYSQL)
-READING: Final = Statements(replace(MYSQL, lock="", skip=""))
-"""A look at a snapshot locks nothing and waits for nobody."""
-BEGIN: Final = ("begin",)
-SNAPSHOT: Final = (
-    "set transaction isolation level repeatable read",
-    "start transaction with consistent snapshot, read only",
-)
-WIDE: Final = frozenset({operations.ReadChains, operations.ReadRun, operations.DueRuns})
-"""Reads of more than one statement. A single statement is a snapshot of its own."""
 
 
 def driver() -> Any:
@@ -107,7 +87,7 @@ class MysqlStore:
     def _begin_anew(self) -> None:
         address = self._address
         self._opening = threading.RLock()
-        self._pool: Pool[Link] = Pool(self._connect, most=address.pool_max, wait_s=address.lock_wait_s, where=self.url)
+        self._pool: Pool[Link] = Pool(self._connect, size=address.pool_max, wait_s=address.lock_wait_s, shown=self.url)
         self._threads: ThreadPoolExecutor | None = None
 
     # ---- the protocol of a store ----------------------------------------------------------
@@ -142,19 +122,21 @@ class MysqlStore:
         if not self._ready:
             self.open(create=self._create)
         _check_sizes(op)
-        answer: T = self._patiently(op)
-        return answer
+        caller = Caller(self._pool)
+        try:
+            answer: T = run_flow(perform(Attempts(op, self._driver, self._clock, self._address)), caller.perform)
+            return answer
+        except BaseException:
+            caller.leave()
+            raise
 
     async def perform_async(self, op: StoreOp[T]) -> T:
         """The same from an event loop, by one hop to a thread; a cancellation is raised when the operation is over."""
-        ticket = Ticket(op)
         try:
-            future = asyncio.get_running_loop().run_in_executor(self._executor(), self._serve, ticket)
+            future = asyncio.get_running_loop().run_in_executor(self._executor(), self.perform, op)
         except RuntimeError as error:  # the interpreter is shutting down and takes no new threads
             raise closed(self.url) from error
-        await outlasting(future)
-        answer: T = ticket.outcome()
-        return answer
+        return await uninterrupted(future)
 
     def joined(self, connection: object, *, tool: str) -> Joined:
         """The ledger through this connection of PyMySQL, inside the transaction that is open there."""
@@ -171,103 +153,11 @@ class MysqlStore:
             threads.shutdown(wait=True)
         self._pool.close()
 
-    # ---- one operation --------------------------------------------------------------------
-
-    def _patiently(self, op: StoreOp[Any]) -> Any:
-        """Repeat what certainly did not happen: deadlocks, rows that were locked, connections that had died."""
-        wait_s = self._address.lock_wait_s
-        until = time.monotonic() + wait_s
-        lost = duplicates = 0
-        for round_ in range(ROUNDS_MAX):
-            link = self._take()
-            try:
-                return self._once(op, link)
-            except self._driver.MySQLError as error:
-                code = errors.code_of(error)
-                lost += code in errors.LOST
-                if link.at_once and code in errors.LOST and lost < LOST_MAX:
-                    op.repeated = True  # it may have been committed as soon as it was sent; repeated it finds out
-                elif link.committing and code != errors.DEADLOCK:
-                    raise errors.unknown_end(error, self.url) from error
-                duplicates += code == errors.DUPLICATE
-                late = time.monotonic() >= until or round_ == ROUNDS_MAX - 1
-                if code in errors.AGAIN and late:
-                    raise errors.kept_locked(
-                        self.url,
-                        errors.row_of(link.last),
-                        op=type(op).__name__,
-                        wait_s=wait_s,
-                        deadlock=code == errors.DEADLOCK,
-                    ) from error
-                again = code in errors.AGAIN or (code in errors.LOST and lost < LOST_MAX)
-                if not again and not 0 < duplicates < DUPLICATES_MAX:
-                    raise self._said(error, op) from error
-                if code in errors.LOST:
-                    self._pool.drop()  # the others have lost it too, most likely
-            # Jitter: transactions that met must not meet again.
-            time.sleep(random.uniform(0.0, 0.002 * min(round_ + 1, 25)))
-        raise AssertionError("the last round ends by itself")
-
-    def _once(self, op: StoreOp[Any], link: Link) -> Any:
-        """One attempt on this connection, which is given back: quickly if it is a plain one, else by its flow."""
-        well = False
-        try:
-            answer: Any = None
-            if isinstance(op, operations.AdmitCall) and is_plain_question(op):
-                link.begin(())
-                answer = answered(op, link.execute(Execute(ANSWER, (op.key,)))[0])
-            quickly = quick(op) if answer is None else None
-            if quickly is not None:
-                answer = quickly(op, self._clock, link.ask_at_once)
-            if answer is None:
-                answer = self._general(op, link)
-            well = True
-            return answer
-        except Exception as error:
-            well = self._rolled_back(link, error)
-            raise
-        finally:
-            self._pool.give(link, well=well)
-
-    def _general(self, op: StoreOp[Any], link: Link) -> Any:
-        """The operation's own flow, statement by statement, in one transaction."""
-        kind = type(op)
-        reads = kind in READS
-        link.begin(BEGIN if not reads else SNAPSHOT if kind in WIDE else ())
-        answer = run_flow(transaction(intent(op), Desk(READING if reads else WRITING, self._clock)), link.execute)
-        link.end("rollback" if reads else "commit")
-        return answer
-
-    def _rolled_back(self, link: Link, error: Exception) -> bool:
-        """Leave nothing open, and say whether the connection can be trusted again."""
-        code = errors.code_of(error)
-        if isinstance(error, self._driver.MySQLError) and code not in errors.AGAIN | {errors.DUPLICATE}:
-            return False
-        committing = link.committing
-        try:
-            link.end("rollback")  # after a lock that was waited for too long only the statement was undone
-        except Exception:
-            return False
-        finally:
-            link.committing = committing
-        return True
-
-    def _said(self, error: Exception, op: StoreOp[Any]) -> Exception:
-        if errors.code_of(error) in errors.RULES:
-            return AssertionError(f"{type(op).__name__} breaks a rule of the schema: {errors.said_by(error)}")
-        return errors.explained(error, self.url)
-
     # ---- connections ----------------------------------------------------------------------
-
-    def _take(self) -> Link:
-        try:
-            return self._pool.take()
-        except self._driver.MySQLError as error:
-            raise errors.explained(error, self.url) from error
 
     def _aside(self, use: Callable[[Link], T]) -> T:
         """Use a connection outside of any transaction."""
-        link = self._take()
+        link = self._pool.take()
         well = False
         try:
             answer = use(link)
@@ -276,7 +166,7 @@ class MysqlStore:
         except self._driver.MySQLError as error:
             raise errors.explained(error, self.url) from error
         finally:
-            self._pool.give(link, well=well)
+            self._pool.give(link, keep=well)
 
     def _migrated(self) -> bool:
         """Bring the tables up to date, over a connection that has the time it takes; whether this made the ledger."""
@@ -297,21 +187,18 @@ class MysqlStore:
         def look(link: Link) -> bool:
             link.begin(BEGIN)
             found, _, _ = link.execute(Execute(joined.LOOK, (root,)))
-            link.end("rollback")
+            link.command("rollback")
             return not found
 
         return all(locked_yet(lambda: self._aside(look)))
 
     def _connect(self) -> Link:
-        return connect(self._driver, self._address, packet_max=self._packet_max)
+        try:
+            return connect(self._driver, self._address, packet_max=self._packet_max)
+        except self._driver.MySQLError as error:
+            raise errors.explained(error, self.url) from error
 
     # ---- threads and forks ----------------------------------------------------------------
-
-    def _serve(self, ticket: Ticket) -> None:
-        try:
-            ticket.answer = self.perform(ticket.op)
-        except Exception as error:
-            ticket.error = error
 
     def _executor(self) -> ThreadPoolExecutor:
         with self._opening:

@@ -189,7 +189,7 @@ class Link:
 
     def execute(self, op: Execute) -> Result:
         """Answer one request of a flow."""
-        if op.lasting and self.lasting.is_due(op):
+        if op.prepare and self.lasting.is_due(op):
             try:
                 return self.raw.wait(self.lasting.said(self.raw.pgconn, op))
             except psycopg.errors.InvalidSqlStatementName:
@@ -203,7 +203,7 @@ class Link:
             cursor.execute(query, clean(op.params))  # nothing had been sent
         return (cursor.fetchall() if _has_rows(cursor.pgresult) else []), cursor.rowcount, 0
 
-    def say(self, sql: str) -> str:
+    def command(self, sql: str) -> str:
         """Run statements without parameters; what the server says it did."""
         cursor = self.cursor.execute(cast(Any, sql), prepare=False)
         while cursor.nextset():  # what it did last counts
@@ -221,7 +221,7 @@ class Link:
         for notice in self.raw.notifies(timeout=wait_s):
             yield notice.payload
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Disconnect; an open transaction is undone by the server."""
         self.raw.pgconn.finish()
 
@@ -244,7 +244,7 @@ class AsyncLink:
 
     async def execute(self, op: Execute) -> Result:
         """Answer one request of a flow."""
-        if op.lasting and self.lasting.is_due(op):
+        if op.prepare and self.lasting.is_due(op):
             try:
                 return await self.raw.wait(self.lasting.said(self.raw.pgconn, op))
             except psycopg.errors.InvalidSqlStatementName:
@@ -258,14 +258,14 @@ class AsyncLink:
             await cursor.execute(query, clean(op.params))
         return (await cursor.fetchall() if _has_rows(cursor.pgresult) else []), cursor.rowcount, 0
 
-    async def say(self, sql: str) -> str:
+    async def command(self, sql: str) -> str:
         """Run statements without parameters; what the server says it did."""
         cursor = await self.cursor.execute(cast(Any, sql), prepare=False)
         while cursor.nextset():
             pass
         return self.lasting.heard(cursor.statusmessage or "")
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Disconnect without a word, from any thread: its loop may be closed."""
         self.raw.pgconn.finish()
 
@@ -286,7 +286,7 @@ def connect(place: Place, *, opened: bool) -> Link:
         if place.pooler == "session":
             if not opened:
                 refuse_shared(raw, given, place.shown)
-            link.say(settings_of(place, "set"))
+            link.command(settings_of(place, "set"))
         check_server(raw.info.server_version, raw.info.parameter_status("server_encoding"), place.shown)
         return link
     except BaseException as error:
@@ -306,7 +306,7 @@ async def connect_async(place: Place, *, opened: bool) -> AsyncLink:
         raw.prepared_max = PREPARED_MAX
         link = AsyncLink(raw)
         if place.pooler == "session":
-            await link.say(settings_of(place, "set"))
+            await link.command(settings_of(place, "set"))
         check_server(raw.info.server_version, raw.info.parameter_status("server_encoding"), place.shown)
         return link
     except BaseException as error:

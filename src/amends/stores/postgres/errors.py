@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import psycopg
 
 from amends.errors import BadConfig, Error, LedgerCorrupt, LedgerMissing, LedgerUnavailable
 from amends.ledger.operations import StoreOp
-
-Fate = Literal["own", "again", "undone", "lost", "unknown"]
-"""Of a transaction that met an error. own: the flow's own error. again: undone by the server, because two met.
-undone: by the server, for a reason that lasts. lost: with its connection, before the commit was asked for.
-unknown: the connection was lost between the commit and its answer."""
+from amends.stores.retry import Fate
 
 AGAIN: Final = frozenset({"40001", "40P01", "23505"})
 """Serialization failure, deadlock, and a key or run id that somebody else has taken since we looked."""

@@ -1,26 +1,29 @@
-"""The ledger in PostgreSQL through a ``psycopg`` connection of the caller's, blocking or async."""
+"""The ledger in PostgreSQL through the caller's own ``psycopg`` connection, blocking or async."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from amends.errors import CannotJoin
+from amends.ledger.dispatch import intent
 from amends.ledger.operations import StoreOp
-from amends.stores.joined import JoinedLedger
+from amends.stores.joined import JoinedLedger, other_database
 from amends.stores.postgres.connection import Link
 from amends.stores.postgres.errors import explained, fate_of
 from amends.stores.postgres.transaction import WRITING, clean, quoted
 from amends.stores.postgres.wakeup import notify_sql, topics_of
-from amends.stores.sql import Execute, Result
+from amends.stores.sql import Execute, Result, Transaction, as_sql
+
+T = TypeVar("T")
 
 OPEN: Final = frozenset({TransactionStatus.ACTIVE, TransactionStatus.INTRANS, TransactionStatus.INERROR})
 NEEDED: Final = "read committed"
-"""The isolation that the ledger's flows are proved with: what is looked at under a lock has to be the newest."""
+"""The isolation level that the ledger's flows are tested with: what is read under a lock must be the newest."""
 
 HOME: Final = (
     "select n.nspname, (select max(ledger) from amends_schema) from pg_class c join pg_namespace n "
@@ -36,18 +39,18 @@ LOOK: Final = "select 1 from runs where uid = %s for update skip locked"
 
 
 def home_of(link: Link, begin: str) -> tuple[str, str]:
-    """The schema of the ledger's tables, and the ledger's own name."""
-    link.say(begin)
+    """Return the schema of the ledger's tables, and the ledger's own name."""
+    link.command(begin)
     [(schema, ledger)], _, _ = link.execute(Execute(HOME, ()))
-    link.say("rollback")
+    link.command("rollback")
     return schema, ledger
 
 
 def is_locked(link: Link, begin: str, root: str) -> bool:
-    """Whether somebody has this run locked."""
-    link.say(begin)
+    """Return whether another transaction has locked this run."""
+    link.command(begin)
     found, _, _ = link.execute(Execute(LOOK, (root,)))
-    link.say("rollback")
+    link.command("rollback")
     return not found
 
 
@@ -61,7 +64,11 @@ def joined(
     clock: Callable[[], float] | None,
     tool: str,
 ) -> JoinedLedger:
-    """See ``amends.ledger.joined.Joining``. ``home``: see ``home_of``."""
+    """Return the ledger through this connection; raises ``CannotJoin`` if it cannot be used.
+
+    ``home`` returns what ``home_of`` does, ``holds`` is asked whether a run is locked, ``shown`` is the ledger's URL
+    without its password, and ``wait_s`` is how long a statement may wait for a lock.
+    """
     if not isinstance(raw, psycopg.Connection | psycopg.AsyncConnection):
         raise CannotJoin(
             f"{tool}: this ledger is in PostgreSQL, and connection= is a "
@@ -82,15 +89,13 @@ def joined(
         raise CannotJoin(
             f"{tool}: the connection's transaction has failed, or it is busy or in pipeline mode",
             tool=tool,
-            hint="roll back to where it was well; leave the pipeline",
+            hint="roll back to a savepoint before the error; leave the pipeline",
         )
-    return JoinedLedger(raw, _Manner(raw, home(), holds, shown=shown, wait_s=wait_s, clock=clock))
+    return JoinedLedger(raw, _Connection(raw, home(), holds, shown=shown, wait_s=wait_s, clock=clock))
 
 
-class _Manner:
-    """See ``amends.stores.joined.Manner``."""
-
-    statements = WRITING
+class _Connection:
+    """See ``amends.stores.joined.CallersConnection``."""
 
     def __init__(
         self,
@@ -102,18 +107,19 @@ class _Manner:
         wait_s: float,
         clock: Callable[[], float] | None,
     ) -> None:
-        self._raw, self._shown, self.clock = raw, shown, clock
+        self._raw, self._shown, self._clock = raw, shown, clock
         self._schema, self._ledger = home
         self._wait_ms = str(max(1, round(wait_s * 1000)))
         self.is_async = isinstance(raw, psycopg.AsyncConnection)
         self.holds = holds
+        self.is_open_on: Callable[[Any], bool] = _is_open
 
     def execute(self, op: Execute) -> Any:
-        """One statement on the caller's connection; an awaitable where that is async."""
+        """Carry out one statement; answers an awaitable where the connection is async."""
         return self._awaited(op) if isinstance(self._raw, psycopg.AsyncConnection) else self._blocking(self._raw, op)
 
     def _blocking(self, raw: psycopg.Connection[Any], op: Execute) -> Result:
-        # Made by hand: the caller's own may name its parameters differently, and make other things of rows.
+        # Not raw.cursor(): the caller's own class may name parameters differently, and may not return tuples.
         cursor = psycopg.Cursor(raw, row_factory=tuple_row)
         query = cast(Any, op.sql)
         try:
@@ -137,17 +143,13 @@ class _Manner:
         return (await cursor.fetchall() if cursor.description else []), cursor.rowcount, 0
 
     async def verify(self, tool: str) -> None:
-        """See ``Manner``."""
+        """Raise ``CannotJoin`` unless this is the ledger's database, with the isolation that it needs."""
         [(isolation, is_there)], _, _ = await Execute(OURS, (self._schema,))
         ledger = ""
         if is_there:
             [(ledger,)], _, _ = await Execute(f"select max(ledger) from {quoted(self._schema)}.amends_schema", ())
         if ledger != self._ledger:
-            raise CannotJoin(
-                f"{tool}: the connection is to another database than the ledger at {self._shown}",
-                tool=tool,
-                hint="the record can only be part of a transaction in the ledger's own database",
-            )
+            raise other_database(tool, self._shown)
         if isolation != NEEDED:
             raise CannotJoin(
                 f"{tool}: the transaction is {isolation}; the ledger's rows need {NEEDED}",
@@ -155,34 +157,27 @@ class _Manner:
                 hint="connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED, before it begins",
             )
 
-    async def enter(self) -> tuple[str, str]:
-        """Our tables are where the caller's search_path does not lead; and we do not wait for ever."""
-        [was], _, _ = await Execute(SETTINGS, ())
+    async def carry_out(self, op: StoreOp[T]) -> T:
+        """Carry out one operation with our search_path and lock_timeout, restore the caller's, and notify who waits for it."""
+        [caller], _, _ = await Execute(SETTINGS, ())
         await Execute(SET, (quoted(self._schema), self._wait_ms))
-        return was[0], was[1]
-
-    async def leave(self, was: tuple[str, str], op: StoreOp[Any], answer: Any) -> None:
-        """See ``Manner``."""
+        answer: T = await as_sql(intent(op), Transaction(WRITING, self._clock))
         topics = topics_of(op, answer)
         if topics:
             await Execute(notify_sql(len(topics)), topics)
-        await Execute(SET, was)
-
-    @staticmethod
-    def is_open_on(raw: Any, /) -> bool:
-        """Whether this connection is in a transaction now."""
-        return _is_open(raw)
+        await Execute(SET, caller)
+        return answer
 
     def is_own(self, error: BaseException) -> bool:
-        """Whether the database or its driver raised this."""
+        """Return whether the database or its driver raised this."""
         return isinstance(error, psycopg.Error)
 
     def is_duplicate(self, error: BaseException) -> bool:
-        """Whether a key or run id has been taken since we looked."""
+        """Return whether somebody else has inserted the same key or run id first."""
         return isinstance(error, psycopg.errors.UniqueViolation)
 
     def explained(self, error: Exception, op: StoreOp[Any] | None) -> Exception:
-        """The error in the caller's words."""
+        """Return the error in the caller's words."""
         fate = fate_of(error, committing=False)
         return explained(error, self._shown, op=op, fate=fate)
 

@@ -169,7 +169,7 @@ async def admit(op: AdmitCall, clock: Clock) -> Admission | None:
             op.root, op.owner, op.epoch, op.run_id, op.tenant, _now(clock), values[6], op.call_id, op.owner, op.epoch,
             facts, admission_body(op, facts), *values,
         ),
-        lasting=True,
+        prepare=True,
     )  # fmt: skip
     if not told:
         return None
@@ -189,7 +189,7 @@ async def settle(op: SettleCall, clock: Clock) -> Settled | None:
             op.seen.root, op.owner, op.epoch, _now(clock), *settlement_values(op), op.retry_s, places(op), op.call_id,
             op.seen.run, op.attempt, op.to, op.owner, op.epoch, facts, body_after(op, "started", op.to, facts),
         ),
-        lasting=True,
+        prepare=True,
     )  # fmt: skip
     return settled(op, *told[0]) if told else None
 
@@ -205,7 +205,7 @@ async def begin(op: BeginCompensation, clock: Clock) -> CallRow | None:
             op.seen.root, op.owner, op.epoch, _now(clock), op.attempt, op.call_id, op.seen.run, *free_values(op),
             op.owner, op.epoch, facts, body_after(op, "succeeded", "compensating", facts),
         ),
-        lasting=True,
+        prepare=True,
     )  # fmt: skip
     return begun(op, told[0][1]) if told else None
 
@@ -222,7 +222,7 @@ async def end(op: SettleCompensation, clock: Clock) -> Settled | None:
             op.seen.run, *going_values(op), op.to, op.owner, op.epoch, facts,
             body_after(op, "compensating", op.to, facts),
         ),
-        lasting=True,
+        prepare=True,
     )  # fmt: skip
     return undone(op, told[0][1]) if told else None
 

@@ -30,9 +30,9 @@ DIALECT: Final = "postgresql"
 def read_schema(link: Link, place: Place) -> Schema:
     """What the ledger has and what this amends would have; makes and changes nothing."""
     try:
-        link.say(Preamble(place).reading)
+        link.command(Preamble(place).reading)
         found = _schema(link)
-        link.say("commit")
+        link.command("commit")
         return found
     except psycopg.Error as error:
         raise explained(error, place.shown, op=None, fate=fate_of(error, committing=False)) from error
@@ -78,14 +78,14 @@ def _schema(link: Link) -> Schema:
 
 def _migrate(link: Link, place: Place, *, clock: Callable[[], float] | None) -> bool:
     """One transaction for all that is missing, under a lock that only those who migrate take."""
-    link.say(Preamble(place).writing)
+    link.command(Preamble(place).writing)
     try:
-        link.say(f"set local lock_timeout = '{MIGRATE_WAIT_S}s'; select pg_advisory_xact_lock({LOCK})")
+        link.command(f"set local lock_timeout = '{MIGRATE_WAIT_S}s'; select pg_advisory_xact_lock({LOCK})")
         if (
             place.schema
             and not link.execute(Execute("select 1 from pg_namespace where nspname = %s", (place.schema,)))[0]
         ):
-            link.say(f"create schema {quoted(place.schema)}")
+            link.command(f"create schema {quoted(place.schema)}")
         schema = _schema(link)  # somebody may have been faster
         found, ledger = schema.version, schema.ledger or secrets.token_hex(8)
         for migration in migrations(DIALECT)[found:]:
@@ -94,16 +94,16 @@ def _migrate(link: Link, place: Place, *, clock: Callable[[], float] | None) -> 
                     "migrating the ledger at %s to version %d (%s)", place.shown, migration.version, migration.name
                 )
             for statement in migration.statements:
-                link.say(statement)
+                link.command(statement)
             at = "extract(epoch from clock_timestamp())" if clock is None else repr(clock())
             link.execute(
                 Execute(
                     f"insert into amends_schema values (%s, %s, {at}, %s)", (migration.version, migration.needs, ledger)
                 )
             )
-        link.say("commit")
+        link.command("commit")
     except BaseException:
         if not link.closed:
-            link.say("rollback")
+            link.command("rollback")
         raise
     return found == 0

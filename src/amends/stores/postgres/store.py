@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +20,6 @@ from amends.ledger.joined import Joined
 from amends.ledger.operations import OpenChild, OpenRun, StoreOp
 from amends.model import Schema
 from amends.stores.postgres.url import read_url
-from amends.stores.sql import Execute
 
 try:
     import psycopg  # (before our own modules that need it: here its absence has a name)
@@ -32,14 +30,16 @@ except ImportError as missing:
         hint="pip install 'amends[postgres]'",
     ) from missing
 
+from amends.stores.aio import run_flow_async, uninterrupted
 from amends.stores.joined import locked_yet
+from amends.stores.pool import LoopPool, Pool
 from amends.stores.postgres import connection, joined
 from amends.stores.postgres.connection import AsyncLink, Link
 from amends.stores.postgres.errors import explained, fate_of
-from amends.stores.postgres.pool import LoopPool, Pool
 from amends.stores.postgres.schema import establish, read_schema
-from amends.stores.postgres.transaction import Give, Pause, Preamble, Say, Take, answered
+from amends.stores.postgres.transaction import Attempts, Preamble
 from amends.stores.postgres.wakeup import Ring, Watch
+from amends.stores.retry import AsyncCaller, Caller, perform
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ class PostgresStore:
             try:
                 made = establish(link, self._place, create=create, clock=self._clock)
             except BaseException:
-                link.end()
+                link.close()
                 raise
             self._pool.adopt(link)
             self._opened = True
@@ -115,7 +115,7 @@ class PostgresStore:
         try:
             return read_schema(link, self._place)
         finally:
-            link.end()
+            link.close()
 
     def migrate(self) -> Schema:
         """Bring the ledger up to date, making it if there is none."""
@@ -137,7 +137,7 @@ class PostgresStore:
         if not self._opened:
             await asyncio.get_running_loop().run_in_executor(None, self._ready, op)
         self._ready(op)
-        return await _outlasting(asyncio.ensure_future(self._performed(op)))
+        return await uninterrupted(self._performed(op))
 
     def joined(self, connection: object, *, tool: str) -> Joined:
         """The ledger through this psycopg connection, inside the transaction that is open there."""
@@ -177,7 +177,7 @@ class PostgresStore:
     # ---- one operation --------------------------------------------------------------------
 
     def _flow(self, op: StoreOp[T]) -> Flow[T]:
-        return answered(op, self._preamble, self._clock, shown=self.url)
+        return perform(Attempts(op, self._preamble, self._clock, shown=self.url))
 
     def _ready(self, op: StoreOp[Any]) -> None:
         self._check_open()
@@ -188,24 +188,11 @@ class PostgresStore:
 
     async def _performed(self, op: StoreOp[T]) -> T:
         caller = AsyncCaller(self._loop_pool())
-        flow = self._flow(op)
         try:
-            request = flow.send(None)
-            while True:
-                try:
-                    answer = await caller.perform(request)
-                except Exception as error:
-                    request = flow.throw(error)
-                else:
-                    request = flow.send(answer)
-        except StopIteration as stop:
-            value: T = stop.value
-            return value
+            return await run_flow_async(self._flow(op), caller.perform)
         except BaseException:
             caller.leave()
             raise
-        finally:
-            flow.close()
 
     def _aside(self, use: Callable[[Link], T]) -> T:
         """Use a connection of the pool for something else than an operation."""
@@ -263,91 +250,6 @@ class PostgresStore:
         """Start with nothing of the parent's. Its sockets are left alone: closing one would end the parent's session."""
         _LEFT_ALONE.append((self._pool, self._loops, self._watching))
         self._begin_anew()
-
-
-class Caller:
-    """Answers the requests of one operation's flow, blocking."""
-
-    __slots__ = ("_link", "_pool")
-
-    def __init__(self, pool: Pool[Link]) -> None:
-        self._pool = pool
-        self._link: Link | None = None
-
-    def perform(self, request: Any) -> Any:
-        """Carry out one request."""
-        link = self._link
-        match request:
-            case Execute() if link is not None:
-                return link.execute(request)
-            case Say(sql) if link is not None:
-                return link.say(sql)
-            case Take():
-                self._link = self._pool.take()
-                return None
-            case Give(keep, others) if link is not None:
-                self._link = None
-                self._pool.give(link, keep=keep)
-                return self._pool.drop_idle() if others else None
-            case Pause(seconds):
-                return time.sleep(seconds)
-        raise AssertionError(f"a flow of the store asked for {request!r}")
-
-    def leave(self) -> None:
-        """The operation was interrupted: what its connection had begun is undone."""
-        link, self._link = self._link, None
-        if link is not None:
-            self._pool.give(link, keep=False)
-
-
-class AsyncCaller:
-    """The same on an event loop."""
-
-    __slots__ = ("_link", "_pool")
-
-    def __init__(self, pool: LoopPool[AsyncLink]) -> None:
-        self._pool = pool
-        self._link: AsyncLink | None = None
-
-    async def perform(self, request: Any) -> Any:
-        """Carry out one request."""
-        link = self._link
-        match request:
-            case Execute() if link is not None:
-                return await link.execute(request)
-            case Say(sql) if link is not None:
-                return await link.say(sql)
-            case Take():
-                self._link = await self._pool.take()
-                return None
-            case Give(keep, others) if link is not None:
-                self._link = None
-                self._pool.give(link, keep=keep)
-                return self._pool.drop_idle() if others else None
-            case Pause(seconds):
-                return await asyncio.sleep(seconds)
-        raise AssertionError(f"a flow of the store asked for {request!r}")
-
-    def leave(self) -> None:
-        """See ``Caller.leave``."""
-        link, self._link = self._link, None
-        if link is not None:
-            self._pool.give(link, keep=False)
-
-
-async def _outlasting(writing: asyncio.Future[T]) -> T:
-    """Its outcome, however often the waiting task is cancelled; then the cancellation is raised."""
-    cancelled: asyncio.CancelledError | None = None
-    while not writing.done():
-        try:
-            await asyncio.wait({writing})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is None:
-        return writing.result()
-    if not writing.cancelled():
-        writing.exception()  # looked at: nobody else will
-    raise cancelled
 
 
 def _check_identity(op: OpenRun | OpenChild) -> None:

@@ -61,7 +61,7 @@ def notify_sql(count: int) -> str:
     return f"select {', '.join([f'pg_notify({CHANNEL}, %s)'] * count)}"
 
 
-def notify_said(topics: Sequence[str]) -> str:
+def notify_command(topics: Sequence[str]) -> str:
     """The same in words, to be said together with the commit; empty: none, or a topic that would have to be quoted."""
     if not topics or not all(_is_word(topic) for topic in topics):
         return ""
@@ -84,7 +84,7 @@ class Listening(Protocol):
         """The topics of the notices that come in this time."""
         ...
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Disconnect."""
         ...
 
@@ -124,7 +124,7 @@ class Watch:
                     pause = PAUSE_S
                     self._listen(connection)
                 finally:
-                    connection.end()
+                    connection.close()
             except Exception as error:
                 log.info("no notices from the ledger for now, waiters look for themselves: %s", error)
             self._over.wait(random.uniform(pause / 2, pause))

@@ -1,4 +1,4 @@
-"""The ledger's file through a ``sqlite3.Connection`` of the caller's."""
+"""The ledger's file through the caller's own ``sqlite3.Connection``."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from amends.errors import CannotJoin, LedgerUnavailable
+from amends.ledger.dispatch import intent
 from amends.ledger.operations import StoreOp
 from amends.stores.joined import JoinedLedger, locked_yet
-from amends.stores.sql import Execute, Result, Statements
+from amends.stores.sql import Execute, Result, Statements, Transaction, as_sql
 from amends.stores.sqlite.connection import Link
 from amends.stores.sqlite.file import connect, explained, is_busy
+
+T = TypeVar("T")
 
 BEGIN: Final = 'begin it first: connection.execute("begin immediate")'
 
 
 def joined(raw: object, path: Path, statements: Statements, clock: Callable[[], float], *, tool: str) -> JoinedLedger:
-    """See ``amends.ledger.joined.Joining``."""
+    """Return the ledger through this connection; raises ``CannotJoin`` if it cannot be used. No IO."""
     if not isinstance(raw, sqlite3.Connection):
         raise CannotJoin(
             f"{tool}: this ledger is a SQLite file, and connection= is a {type(raw).__module__}.{type(raw).__qualname__}",
@@ -36,30 +39,30 @@ def joined(raw: object, path: Path, statements: Statements, clock: Callable[[], 
         ) from error
     if not is_open:
         raise CannotJoin(f"{tool}: the connection is in no transaction", tool=tool, hint=BEGIN)
-    cursor.row_factory = None  # ours are rows by place, whatever the caller's are
-    return JoinedLedger(raw, _Manner(Link(raw, cursor), path, statements, clock))
+    cursor.row_factory = None  # our rows are plain tuples, whatever the caller's are
+    return JoinedLedger(raw, _Connection(Link(raw, cursor), path, statements, clock))
 
 
-class _Manner:
-    """See ``amends.stores.joined.Manner``."""
+class _Connection:
+    """See ``amends.stores.joined.CallersConnection``."""
 
     is_async = False
 
     def __init__(self, link: Link, path: Path, statements: Statements, clock: Callable[[], float]) -> None:
         self._link, self._path = link, path
-        self.statements = statements
-        self.clock: Callable[[], float] | None = clock
+        self._statements, self._clock = statements, clock
         self.holds = _holder(path)
+        self.is_open_on: Callable[[Any], bool] = _is_open
 
     def execute(self, op: Execute) -> Result:
-        """One statement on the caller's connection."""
+        """Carry out one statement on the caller's connection."""
         rows, met, made = self._link.execute(op)
         if self._link.raw.text_factory is not str:
             rows = [tuple(one.decode() if isinstance(one, bytes) else one for one in row) for row in rows]
         return rows, met, made
 
     async def verify(self, tool: str) -> None:
-        """See ``Manner``."""
+        """Raise ``CannotJoin`` unless the connection is to the ledger's file; take the write lock."""
         listed, _, _ = await Execute("pragma database_list", ())
         file = next((file for _, name, file in listed if name == "main"), "")
         if not file or not _is_same(file, self._path):
@@ -68,35 +71,28 @@ class _Manner:
                 tool=tool,
                 hint="the record can only be part of a transaction in the ledger's own file",
             )
-        # Changes nothing and takes the write lock: a transaction that has only read so far would look first and
-        # find that it cannot write after.
+        # Changes nothing and takes the write lock: a transaction that has only read so far might find later that it
+        # cannot write.
         await Execute("update amends_schema set needs = needs where 0", ())
 
-    async def enter(self) -> None:
-        """See ``Manner``."""
-
-    async def leave(self, was: Any, op: StoreOp[Any], answer: Any) -> None:
-        """See ``Manner``."""
-
-    @staticmethod
-    def is_open_on(raw: Any, /) -> bool:
-        """Whether this connection is in a transaction now."""
-        return _is_open(raw)
+    async def carry_out(self, op: StoreOp[T]) -> T:
+        """Carry out one operation."""
+        return await as_sql(intent(op), Transaction(self._statements, self._clock))
 
     def is_own(self, error: BaseException) -> bool:
-        """Whether the database or its driver raised this."""
+        """Return whether the database or its driver raised this."""
         return isinstance(error, sqlite3.Error)
 
     def is_duplicate(self, error: BaseException) -> bool:
-        """Never: nobody else writes meanwhile."""
+        """Return False: nobody else writes meanwhile."""
         return False
 
     def explained(self, error: Exception, op: StoreOp[Any] | None) -> Exception:
-        """The error in the caller's words."""
+        """Return the error in the caller's words."""
         if isinstance(error, sqlite3.OperationalError) and is_busy(error):
             return LedgerUnavailable(
-                f"the ledger at {self._path} is being written by somebody else; nothing of this was written",
-                hint="roll back and begin again; with BEGIN IMMEDIATE the wait is before anything is done",
+                f"the ledger at {self._path} is locked by another writer; nothing of this was written",
+                hint="roll back and begin again; with BEGIN IMMEDIATE the wait comes before anything is done",
             )
         if isinstance(error, sqlite3.IntegrityError):
             return AssertionError(f"{type(op).__name__} breaks a rule of the schema: {error}")
@@ -129,7 +125,7 @@ def _is_locked(other: sqlite3.Connection) -> bool:
 
 def _holder(path: Path) -> Callable[[str], bool]:
     def holds(_root: str) -> bool:
-        """The write lock is one for the whole file."""
+        """Return whether the file is locked: the write lock is one for the whole file."""
         with contextlib.closing(connect(path, create=False, synchronous="FULL", wait_s=0.0)) as other:
             return all(locked_yet(lambda: _is_locked(other)))
 

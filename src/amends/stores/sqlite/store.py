@@ -21,7 +21,7 @@ from amends.ledger.joined import Joined
 from amends.ledger.operations import AdmitCall, ReadChains, ReadCheckpoints, StoreOp
 from amends.model import Schema
 from amends.stores.quick import answer_sql, answered, is_plain_question
-from amends.stores.sql import SQLITE, Desk, Statements, transaction
+from amends.stores.sql import SQLITE, Statements, Transaction, as_sql
 from amends.stores.sqlite import joined
 from amends.stores.sqlite.connection import GroupCommit, Link, Readers, Ticket
 from amends.stores.sqlite.file import (
@@ -192,7 +192,7 @@ class SqliteStore:
             quick = QUICK.get(type(op))
             ticket.answer = None if quick is None else quick(link.cursor, op, self._clock)
             if ticket.answer is None:
-                ticket.answer = run_flow(transaction(intent(op), Desk(STATEMENTS, self._clock)), link.execute)
+                ticket.answer = run_flow(as_sql(intent(op), Transaction(STATEMENTS, self._clock)), link.execute)
             return True
         except sqlite3.Error as error:
             if is_total(error):

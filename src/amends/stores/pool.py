@@ -24,7 +24,7 @@ class Closable(Protocol):
         """Whether it is of no use any more."""
         ...
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Disconnect; an open transaction is undone by the server."""
         ...
 
@@ -102,7 +102,7 @@ class Pool(Generic[C]):
         if keep and not connection.closed and not self._closed:
             self._pass_on(connection)
         else:
-            connection.end()
+            connection.close()
             self._pass_on(None)
 
     def _pass_on(self, connection: C | None) -> None:
@@ -117,7 +117,7 @@ class Pool(Generic[C]):
             else:
                 self._count -= 1
                 if connection is not None:
-                    connection.end()
+                    connection.close()
 
     def adopt(self, connection: C) -> None:
         """Keep a connection that was made elsewhere."""
@@ -131,7 +131,7 @@ class Pool(Generic[C]):
             idle, self._idle = self._idle, []
             self._count -= len(idle)
         for connection in idle:
-            connection.end()
+            connection.close()
 
     def close(self) -> None:
         """Refuse whoever comes or waits, and end what is idle; what is in use is ended when it is given back."""
@@ -210,7 +210,7 @@ class LoopPool(Generic[C]):
         if keep and not connection.closed and not self._closed:
             self._pass_on(connection)
         else:
-            connection.end()
+            connection.close()
             self._all.discard(connection)
             self._pass_on(None)
 
@@ -232,10 +232,10 @@ class LoopPool(Generic[C]):
         self._closed = True
         with contextlib.suppress(IndexError):
             while True:
-                self._idle.pop().end()
+                self._idle.pop().close()
         if loop_is_closed:
             for connection in list(self._all):
-                connection.end()
+                connection.close()
             self._all.clear()
 
 
