@@ -1,4 +1,7 @@
-"""One guarded call: admitted, started at most once, settled, answered."""
+"""Run one guarded call: admit it, start it at most once, settle it, answer the caller.
+
+``ledger/admission.py`` and ``ledger/settlement.py`` are the other side: the transactions that these flows await.
+"""
 
 from __future__ import annotations
 
@@ -85,16 +88,19 @@ from amends.ledger.world import Ended, Invoke, Later, Luck, ReadClocks, Sleep
 from amends.model import LOST, NoEffect, Retry
 from amends.tools.spec import Spec
 
-# ---- Waiting for what another run has locked: how long, and what is said when it was not freed in time
+# ---- Waiting for locks
 
 
 def lock_wait_s(ask: Ask, wait: Wait) -> float:
-    """How long this request may wait for another run."""
+    """Return how long this request may wait for a lock that another run holds."""
     return 0.0 if ask.spec.on_lock == "raise" else wait.limit_s
 
 
 def wanted_by(ask: Ask, wait: Wait) -> Wanted:
-    """The names that the request needs. A pivot may need those of its outbox too, which only the ledger knows."""
+    """Return the lock names that the request needs.
+
+    A pivot may also need those of its outbox, which only the ledger knows.
+    """
     if not ask.locks and ask.spec.kind != "pivot":
         return NOTHING
     return Wanted(ask.locks, waits=wait.waited < lock_wait_s(ask, wait), waited=bool(wait.root))
@@ -108,7 +114,10 @@ async def start_waiting(
     *,
     wait: Wait | None = None,
 ) -> CallRow | Contention | Overrun | Unapproved | None:
-    """Start the next attempt of a recorded call, as soon as its locks are free; the last word if they never were."""
+    """Start the next attempt of a recorded call as soon as its locks are free.
+
+    Return the last answer if they never were.
+    """
     wait = wait or Wait(session.wait_s)
     while True:
         started = await StartCall(
@@ -121,7 +130,7 @@ async def start_waiting(
 
 
 def locked(session: Session, tool: str, lock: Contention, *, waited: float, hint: str | None = None) -> Locked:
-    """The typed error for a lock that was not freed in time."""
+    """Return the error for a lock that was not freed in time."""
     since = moment(lock.since)
     assert since is not None, "a lock was taken at some time"
     error = Locked(
@@ -138,21 +147,21 @@ def locked(session: Session, tool: str, lock: Contention, *, waited: float, hint
 
 
 def deadlocked(session: Session, tool: str, why: str) -> Deadlocked:
-    """The typed error for a run that was chosen to go back."""
+    """Return the error for a run that was chosen to roll back by a deadlock."""
     return Deadlocked(tool, why=why, run_id=session.id)
 
 
-# ---- Answers that are errors: what a verdict of the ledger means to who asked
+# ---- Errors for the verdicts of the ledger
 
 
 def row_of(answer: Admission) -> CallRow:
-    """The call that an answer is about."""
+    """Return the call that an answer is about."""
     assert answer.call is not None, f"a verdict {answer.verdict!r} names its call"
     return answer.call
 
 
 def in_doubt(session: Session, row: CallRow) -> InDoubt:
-    """The typed error for a call that may have happened."""
+    """Return the error for a call that may have had its effect."""
     words = f"{row.tool} was sent and its answer was lost ({row.why or row.state}); it may have happened"
     if row.why == NESTED:
         words = (
@@ -171,14 +180,14 @@ def in_doubt(session: Session, row: CallRow) -> InDoubt:
 
 
 def failure(spec: Spec | None, row: CallRow) -> ToolFailed:
-    """A recorded failure: only its words are left of the original exception."""
+    """Return the error for a recorded failure: only the text of the original exception is left."""
     name, message = error_parts(row.error)
     words = "it failed" if row.lost_at is None else "it failed; gc has removed what it said"
     return ToolFailed(message or row.why or words, call=call_of(row, spec), type_name=name, run_id=row.run_id)
 
 
 def busy(session: Session, answer: Admission, waited: float) -> Busy:
-    """The typed error for a call that somebody else is at."""
+    """Return the error for a call that somebody else is running."""
     row = row_of(answer)
     whose = f" in run {answer.run.id}, which may still take it back" if answer.twin is not None and answer.run else ""
     return Busy(
@@ -190,12 +199,12 @@ def busy(session: Session, answer: Admission, waited: float) -> Busy:
 
 
 def ended(session: Session, state: str) -> RunEnded:
-    """The typed error for a run that takes nothing more."""
+    """Return the error for a run that takes no more calls."""
     return RunEnded(f"run {session.id} is {state}: it takes no new call", state=state, run_id=session.id)
 
 
 def refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
-    """Raise what a verdict that starts nothing means."""
+    """Raise the error for a verdict that starts nothing."""
     spec = ask.spec
     match answer.verdict:
         case "refused" if answer.over is not None:
@@ -232,7 +241,7 @@ def refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
 
 
 def conflict(session: Session, ask: Ask, row: CallRow) -> KeyConflict:
-    """The typed error for a known identity with other arguments."""
+    """Return the error for a known identity with other arguments."""
     changed, shown = {}, "gc has removed them since"
     given = ask.args if ask.shown is None else ask.shown
     if row.args.startswith(SEALED):
@@ -251,7 +260,7 @@ def conflict(session: Session, ask: Ask, row: CallRow) -> KeyConflict:
     )
 
 
-# ---- One guarded call: admitted, started at most once, settled, answered
+# ---- A request, from admission to answer
 
 
 NO_TERMS: Final[TermsOf] = {}
@@ -270,7 +279,10 @@ class Done:
 
 
 async def guarded_call(session: Session, ask: Ask) -> Done:
-    """Do it once in this run and give its result; raises the tool's own error, or says why not."""
+    """Run the call once in this run and return its result.
+
+    Raises the tool's own error, or the error that says why the call was not run.
+    """
     answered = await _from_memory(session, ask)
     if answered is not None:
         _touch(body_around(session, ask), ask, answered)
@@ -318,7 +330,7 @@ async def _answered(session: Session, ask: Ask, wait: Wait, people: Patience) ->
             case "held" if await people.decided(answer):
                 continue
             case "void" if people.body is not None and await people.decided(answer):
-                continue  # who was asked before is asked anew, and the body waits for that
+                continue  # approval is asked for anew, and the body waits for it
             case "void":
                 _remember_held(session, ask, answer)
                 await raise_void(session, ask, answer)
@@ -328,20 +340,23 @@ async def _answered(session: Session, ask: Ask, wait: Wait, people: Patience) ->
 
 
 def _remember_held(session: Session, ask: Ask, answer: Admission, *, by_hand: bool = False) -> None:
-    """What somebody is asked about is looked at again when the run is left.
+    """Remember a held call, to check it again when the run is closed.
 
-    A body that came with the request is known to nobody else: the run must be left so that its caller can come back.
+    If the body came with the request, nobody else has it: the run must be released so that its caller can return.
     """
     held = answer.call if answer.approval is not None or answer.verdict == "held" else None
     if held is None:
         return
-    session.asks.add(held.id)  # let go by a person it may be staged: then the rules look at it again
+    session.asks.add(held.id)  # released by a person it may be staged: then the rules are checked again
     if by_hand or ask.undeclared or ask.spec.fn is None:
         session.strangers[held.id] = held
 
 
 async def guarded_admission(session: Session, ask: Ask) -> Done:
-    """Start a call by hand: its row is ``started`` when the caller is to do it, else it was answered."""
+    """Start a call whose body the caller runs.
+
+    The row is ``started`` if the caller must run it, else it was answered.
+    """
     wait, people = await _patience(session, ask)
     done: Done | None = None
     try:
@@ -385,7 +400,7 @@ async def _begun(session: Session, ask: Ask, wait: Wait, people: Patience) -> Do
             case "held" if await people.decided(answer):
                 continue
             case "void" if people.body is not None and await people.decided(answer):
-                continue  # who was asked before is asked anew, and the body waits for that
+                continue  # approval is asked for anew, and the body waits for it
             case "void":
                 _remember_held(session, ask, answer, by_hand=True)
                 await raise_void(session, ask, answer)
@@ -394,21 +409,22 @@ async def _begun(session: Session, ask: Ask, wait: Wait, people: Patience) -> Do
                 refuse(session, ask, answer)
 
 
-# ---- inside a body ------------------------------------------------------------------------
+# ---- Calls inside a body
 
 ALMOST: Final = 0.95
-"""How much of its body's time a call inside it may wait: what is left is for the body to end in."""
+"""The part of the body's remaining time that a call inside it may wait: the rest is for the body to end."""
 
 
 def body_around(session: Session, ask: Ask) -> Later | None:
-    """The body that makes this request, while it runs in this process."""
+    """Return the body that makes this request, while it runs in this process."""
     return session.bodies.get(ask.parent) if ask.parent else None
 
 
 async def _patience(session: Session, ask: Ask) -> tuple[Wait, Patience]:
-    """How long this request may wait: for other runs and twins, and for people.
+    """Return how long this request may wait for other runs and equal calls, and for people.
 
-    Inside a body it is as long as the body has, or as somebody has said: nothing can be given back while it runs.
+    Inside a body the limit is the body's remaining time, or what the user has set: the run cannot be released while a
+    body runs.
     """
     body = body_around(session, ask)
     if body is None:
@@ -422,7 +438,7 @@ async def _patience(session: Session, ask: Ask) -> tuple[Wait, Patience]:
 
 
 def _refuse_itself(session: Session, ask: Ask, row: CallRow) -> None:
-    """Raise where a body asks for the very call that it is the body of: that would wait for itself."""
+    """Raise ``UsageError`` if a body asks for its own call: it would wait for itself."""
     around = ask.parent
     while around:
         if around == row.id:
@@ -436,7 +452,7 @@ def _refuse_itself(session: Session, ask: Ask, row: CallRow) -> None:
 
 
 def _passes_out(error: Exception, people: Patience) -> None:
-    """What a call inside a body raises goes to that body, which may let it out as its own."""
+    """Record in the enclosing body what a call inside it raised: the body may raise it as its own."""
     if people.body is None:
         return
     people.body.passed.append(error)
@@ -445,7 +461,10 @@ def _passes_out(error: Exception, people: Patience) -> None:
 
 
 def _touch(body: Later | None, ask: Ask, done: Done | None) -> None:
-    """Remember that a call inside this body had its effect, or may have: a no that comes after is no "nothing"."""
+    """Record that a call inside this body had its effect, or may have.
+
+    A later refusal no longer means that nothing happened.
+    """
     if body is None or ask.spec.kind == "read":
         return
     if ask.flight.call is not None or (done is not None and done.row.state == "succeeded"):
@@ -453,7 +472,7 @@ def _touch(body: Later | None, ask: Ask, done: Done | None) -> None:
 
 
 async def _from_memory(session: Session, ask: Ask) -> Done | None:
-    """What this process knows without the ledger: in a replay everything, or it raises."""
+    """Answer without the ledger if this process can; in a replay it answers everything, or raises."""
     if session.recall.record is not None:
         done: Done = await session.recall.record(session, ask)
         return done
@@ -462,16 +481,16 @@ async def _from_memory(session: Session, ask: Ask) -> Done | None:
 
 
 async def _recalled(session: Session, ask: Ask) -> CallRow | None:
-    """The call that this process itself saw succeed, while the tree is certainly its own (see ``recall``)."""
+    """Return the success cached by this process while its lease is valid (see ``Recall``)."""
     row = None if ask.again else session.recall.of(ask.key, ask.ident)
     if row is None:
         return None
     clocks = await ReadClocks()
-    return row if session.lease.is_ours(clocks.mono) else None  # else the ledger says whose it is
+    return row if session.lease.is_ours(clocks.mono) else None  # otherwise the ledger says who owns it
 
 
 async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False) -> Admission:
-    """Ask the ledger what is to become of this request."""
+    """Ask the ledger for a verdict on this request."""
     spec, asked = ask.spec, session.asked
     expected = session.resumed or ask.key in asked
     asked.add(ask.key)
@@ -506,20 +525,20 @@ def _replayed(session: Session, spec: Spec, row: CallRow) -> Done:
 
 
 def recorded_done(session: Session, spec: Spec, row: CallRow) -> Done:
-    """Return the answer that the record holds; raise ``ResultLost`` where it has none, also in the same process.
+    """Return the recorded answer; raise ``ResultLost`` if there is none, even in the process that ran the call.
 
-    A repeat must not depend on which process answers it: what a replay cannot be given is not given here either.
+    A repeat must not depend on which process answers it: what a replay cannot return is not returned here either.
     """
     return Done(row, recorded_result(session, spec, row), replayed=True, staged=spec.is_staging)
 
 
-# ---- attempts -----------------------------------------------------------------------------
+# ---- Attempts
 
 
 async def run_attempts(session: Session, ask: Ask, row: CallRow, *, told: bool = True) -> Done:
-    """Run a started call to its end: retries, doubts and probes included.
+    """Run a started call to its end, with retries, doubts and probes.
 
-    ``told``: somebody waits for its result; False: only for its end, and a result that nobody has is no error.
+    ``needs_result``: the caller waits for the result; otherwise only for the end, and a lost result is no error.
     """
     bring(session, ask, row)
     while True:
@@ -555,20 +574,20 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow, *, told: bool =
         if stays_in_doubt(row):
             raise in_doubt(session, row) from cause_of(session, ended.error, ask.known)
         if row.state == "started":
-            return await guarded_call(session, ask)  # a twin has begun it again: its outcome answers us
+            return await guarded_call(session, ask)  # an equal call has started it again: its outcome answers us
         if row.state != "backing_off":
             raise ended.error or failure(ask.spec, row)
         if ask.spec.kind == "retriable":
             ask.flight.call = None
-            return Done(row, staged=True)  # forward work goes on in the drain, or in a worker
+            return Done(row, staged=True)  # forward work continues in the drain, or in a worker
         restarted = await _restart(session, ask, row)
         if restarted is None:
-            return await guarded_call(session, ask)  # a twin was faster: its outcome answers us
+            return await guarded_call(session, ask)  # an equal call was faster: its outcome answers us
         row = restarted
 
 
 async def body_of(session: Session, ask: Ask, row: CallRow) -> Later:
-    """The call as its body may ask for it, with the time that the body has."""
+    """Return the call as its body may ask for it, with the time that the body has."""
     later = later_of(row, ask)
     around = body_around(session, ask)
     later.until = None if around is None else around.until
@@ -579,7 +598,10 @@ async def body_of(session: Session, ask: Ask, row: CallRow) -> Later:
 
 
 async def _anchored(session: Session, ask: Ask, row: CallRow) -> None:
-    """What was used up is known outside the ledger; where that cannot be written the call was certainly never sent."""
+    """Write the used approval to the anchor outside the ledger.
+
+    If that fails, settle the call as certainly never sent.
+    """
     try:
         await anchor_use(session, row)
     except LedgerError as broken:
@@ -588,7 +610,7 @@ async def _anchored(session: Session, ask: Ask, row: CallRow) -> None:
 
 
 async def resume_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
-    """Go on with a call that was found backing off, or that a person has let go."""
+    """Continue with a call that was found backing off, or that a person released."""
     approved = await as_approved(session, ask, row)
     restarted = await _restart(session, ask, row)
     if restarted is None:
@@ -597,11 +619,12 @@ async def resume_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
 
 
 async def as_approved(session: Session, ask: Ask, row: CallRow) -> Ask:
-    """The request in the words that somebody said yes to, where it is worded anew in what means nothing to the key."""
+    """Return the request with the arguments that were approved, if they differ only in what does not enter the key."""
     if not row.approval or row.digest == ask.digest:
         return ask
     if lacking(session, row):
-        raise held_for(session, row, await request_of_call(row))  # only in its own words does it bring what it hides
+        # Only the approved request itself brings the hidden values.
+        raise held_for(session, row, await request_of_call(row))
     copy = partial(body_args, session, ask.spec, row)
     return replace(
         ask, args=copy(), text=row.args, recorded_digest=row.digest, shown=None, known=known_of(session, row), copy=copy
@@ -640,9 +663,11 @@ async def conclude(
     body: Later | None = None,
     is_undone: Callable[[Exception], bool] | None = None,
 ) -> tuple[Any, CallRow]:
-    """Settle what the body did, and said that it spent. Told to the caller only after it is durable.
+    """Settle the outcome of the body and its reported cost; the caller is answered only when that is durable.
 
-    The value is ``LOST`` where the call succeeded although this attempt of its body gave nothing back.
+    ``reported``: the cost reported by hand, if there is no ``body``. ``is_undone``: says of an error that the caller's
+    own transaction was rolled back. The returned value is ``LOST`` if the call succeeded although this attempt returned
+    nothing.
     """
     clocks = await ReadClocks()
     said = said if body is None else body.spent
@@ -666,7 +691,8 @@ async def conclude(
             ask.spec, ended.error, around=ended.around, nested=body is not None and body.touched, is_undone=is_undone
         )
         if found.verdict == "certain" and body is not None and any(ended.error is one for one in body.passed):
-            found = Judgement("ordinary")  # of a call inside: certain of itself, not of this one
+            # It came from a call inside: it is certain about that call, not about this one.
+            found = Judgement("ordinary")
         settle.to, settle.why = _outcome_of(ask.spec, ended.error, found)
         if settle.why == "timeout":
             settle.why = _late_because(body)
@@ -698,7 +724,10 @@ async def conclude(
 
 
 def _perhaps_spent(ask: Ask, said: dict[str, int] | None) -> dict[str, int]:
-    """What a read cost that was sent and never answered: nobody knows, so all of it."""
+    """Return the cost of a read that was sent and never answered.
+
+    Nobody knows it, so it is all of the declared cost.
+    """
     return {unit: amount for unit, amount, _ in ask.costs.costs} | (said or {})
 
 
@@ -713,10 +742,10 @@ def _outcome_of(spec: Spec, error: Exception, found: Judgement) -> tuple[str, st
         case "doubt":
             return "in_doubt", found.why
         case _:
-            # Where there is a probe every error is probed; without one it is the tool's word.
+            # With a probe every error is probed; without one the error is the tool's word that nothing happened.
             if spec.probe is None or spec.kind == "read":
                 return "failed", ""
-            # Kept, since whoever hears the probe may be another process, which never saw the error.
+            # Record which: another process, which never saw the error, may receive the probe's answer.
             return "in_doubt", "error" if _may_retry(spec, error) else "final error"
 
 
@@ -732,7 +761,7 @@ def _tries_again(spec: Spec, row: CallRow, error: Exception) -> bool:
 
 
 _PERMANENT: Final = (TypeError, AttributeError, NameError, NotImplementedError)
-"""Errors of code rather than of the world: trying again for hours would hide them."""
+"""Errors of the code rather than of the world: retrying for hours would hide them."""
 
 
 async def _pause(spec: Spec, row: CallRow) -> float:
@@ -741,8 +770,8 @@ async def _pause(spec: Spec, row: CallRow) -> float:
 
 
 async def _wait_for_lock(session: Session, ask: Ask, answer: Admission, wait: Wait) -> None:
-    """Let time pass until the run that has the lock may have ended; raises when that was long enough."""
+    """Wait until the run that holds the lock may have ended; raise ``Locked`` when the limit is reached."""
     assert answer.lock is not None, "a request that is locked out is told by whom"
     if wait.waited >= lock_wait_s(ask, wait):
         raise locked(session, ask.spec.name, answer.lock, waited=wait.waited)
-    await wait.again(answer.lock.root or session.root)  # False: the next request is the last, and says so
+    await wait.again(answer.lock.root or session.root)  # False: the next request is the last one

@@ -1,4 +1,7 @@
-"""Admitting a request: the key, then the law, then the row. One transaction."""
+"""Decide whether a call may start: by its key, by the ordering rules, by approvals, locks and budgets.
+
+One transaction.
+"""
 
 from __future__ import annotations
 
@@ -43,20 +46,21 @@ from amends.ledger.rows import (
 )
 from amends.states import FREES_KEY, RUN_FINAL, UNSETTLED
 
-# ---- The law: whether a request may start now, and the row that says that it did. Part of one transaction
+# ---- The ordering rules, and the call that is written
 
 
 def is_record(root: RunRow) -> bool:
-    """Whether the run is over for its callers: closed, or decided and given to whoever goes forward with it."""
+    """Return whether the run is over for its callers: closed, or decided to commit and left to whoever finishes it."""
     return root.closed_at is not None or (root.goal == "commit" and not root.owner)
 
 
 async def takes_nothing(
     op: AdmitCall, run: RunRow, root: RunRow, now: float, *, recorded: bool = False
 ) -> Admission | None:
-    """Whether the run takes nothing new; a deadline that has passed is found here.
+    """Return the answer if the run takes nothing new; None if it does. A missed deadline is noticed here.
 
-    ``recorded``: it is not new, and a commit waits for it: its caller may bring what nobody else can start it with.
+    ``recorded``: the call is not new and a commit waits for it: its caller may bring what nobody else can start it
+    with.
     """
     late = root.deadline_at is not None and now > root.deadline_at
     if late and root.phase == "open" and not root.pivot and root.goal != "rollback":
@@ -82,7 +86,10 @@ async def takes_nothing(
 async def admit_by_law(
     op: AdmitCall, run: RunRow, root: RunRow, now: float, generation: int, *, follows: str = ""
 ) -> Admission:
-    """Start it, stage it, hold it for a person, or refuse it. ``follows``: the request for other arguments that ended."""
+    """Start the call, stage it, hold it for a person, or refuse it by the ordering rules.
+
+    ``follows``: the request for other arguments that this one replaces.
+    """
     broken = await broken_law(op, run, now)
     if broken is not None and not op.advise:
         return await refused_by_law(op, run, root, now, broken)
@@ -102,7 +109,7 @@ async def admit_by_law(
 
 
 async def refused_by_law(op: AdmitCall, run: RunRow, root: RunRow, now: float, broken: Admission) -> Admission:
-    """Record that the ordering law refuses this request."""
+    """Record that the ordering rules refuse this request."""
     await note(
         run, "refused", at=now, by=op.tool, epoch=root.epoch, law=broken.law, tool=op.tool, missing=broken.missing,
         unsettled=broken.unsettled, pivot=broken.pivot, **asked_for(op),
@@ -111,7 +118,7 @@ async def refused_by_law(op: AdmitCall, run: RunRow, root: RunRow, now: float, b
 
 
 def asked_for(op: AdmitCall) -> dict[str, str]:
-    """What a refusal was an answer to, for a replay: a refusal has no row."""
+    """Return the identity of a refused request, for a replay: a refusal has no row."""
     return {"ident": op.ident, "again": op.again, "parent": op.parent}
 
 
@@ -126,7 +133,7 @@ async def _start(op: AdmitCall, run: RunRow, root: RunRow, now: float, facts: di
     if isinstance(paid, Admission):
         return paid
     if locked is not None:
-        # Past the pivot it is forward work, whoever has the lock: accepted, and started when that is free.
+        # After the pivot it is forward work, whoever holds the lock: accept it, and start it when the lock is free.
         facts = {"generation": facts["generation"], "reason": "lock", **paid}
         return Admission("staged", await write_call(op, run, root, now, state="held", **facts), run=run)
     if pivots:
@@ -138,7 +145,7 @@ async def _start(op: AdmitCall, run: RunRow, root: RunRow, now: float, facts: di
 
 
 async def refused_by_rule(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission:
-    """A rule says no: an event and an answer, no call; it takes no key."""
+    """Record the refusal by a rule: an event and an answer, but no call, so that it takes no key."""
     why = "" if op.need is None else op.need.why
     await note(
         run, "refused", at=now, by=op.tool, epoch=root.epoch, law="rule", tool=op.tool, rule=why, **asked_for(op)
@@ -159,7 +166,7 @@ async def _asked(
 async def hold_for_budget(
     op: AdmitCall, run: RunRow, root: RunRow, now: float, over: Overrun, facts: dict[str, Any]
 ) -> Admission:
-    """A call that would pass a cap waits for a person, who may let it."""
+    """Hold a call that would exceed a budget for a person, who may allow it."""
     need = need_for(over, op.costs.ask, None)
     kept = replace(op, key=f"{op.key}:{op.call_id}") if op.kind == "read" else op
     call = await write_call(kept, run, root, now, state="held", reason="budget", need=need, **facts)
@@ -167,7 +174,7 @@ async def hold_for_budget(
 
 
 async def hold_read(op: AdmitCall, run: RunRow, root: RunRow, need: Need, now: float) -> Admission:
-    """A read that a person must allow: reads take no key, so that its own id keeps it apart."""
+    """Hold a read that a person must allow: reads take no key, so its own id keeps it apart."""
     call = await write_call(
         replace(op, key=f"{op.key}:{op.call_id}"), run, root, now, state="held", reason="approval", need=need,
         generation=1,
@@ -176,7 +183,10 @@ async def hold_read(op: AdmitCall, run: RunRow, root: RunRow, need: Need, now: f
 
 
 async def locked_out(op: AdmitCall, run: RunRow, root: RunRow, now: float, *, pivots: bool = False) -> Admission | None:
-    """Take what the call names, and with a pivot what its outbox will need; the answer when somebody has it."""
+    """Take the locks that the call names, and with a pivot those of its outbox.
+
+    Return the answer if another run has one.
+    """
     wanted = op.locks
     if pivots and root.locked:
         wanted = replace(wanted, names=merged(wanted.names, await outbox_names(run)))
@@ -190,7 +200,7 @@ async def locked_out(op: AdmitCall, run: RunRow, root: RunRow, now: float, *, pi
 
 
 async def broken_law(op: AdmitCall, run: RunRow, now: float) -> Admission | None:
-    """What of the ordering law the request would break."""
+    """Return the refusal if the request would break the ordering rules; None if it would not."""
     pivoted = run.phase == "pivoted"
     if run.pivot and not pivoted:
         return Admission("refused", run=run, law="pivot_in_flight", pivot=await _tool_of(run.pivot))
@@ -201,17 +211,17 @@ async def broken_law(op: AdmitCall, run: RunRow, now: float) -> Admission | None
     if pivoted or run.staged_pivot:
         return Admission("refused", run=run, law="pivot_twice", pivot=await _tool_of(run.pivot or run.staged_pivot))
     if op.at_commit:
-        return None  # what is missing or unsettled is looked at when the run commits
+        return None  # what is missing or unsettled is checked when the run commits
     return await early(run, op.key, op.after, op.outbox, now)
 
 
 async def early(run: RunRow, key: str, after: Sequence[str], outbox: TermsOf, now: float) -> Admission | None:
-    """Why the pivot of this key comes too early; None: it does not."""
+    """Return why the pivot with this key comes too early; None: it does not."""
     calls, open_children = await within(run)
     missing = not_done(after, calls)
     if missing:
         return Admission("refused", run=run, law="pivot_early", missing=missing)
-    others = [call for call in calls if call.key != key]  # a held pivot that a person let go is not its own obstacle
+    others = [call for call in calls if call.key != key]  # a held pivot that a person released does not block itself
     unsettled = [call.tool for call in others if call.state in UNSETTLED and not call.is_staged]
     unsettled += [call.tool for call in await unready(run, others, outbox, now)]
     unsettled += [child.id for child in open_children]
@@ -221,13 +231,13 @@ async def early(run: RunRow, key: str, after: Sequence[str], outbox: TermsOf, no
 
 
 def not_done(after: Sequence[str], calls: Iterable[CallRow]) -> tuple[str, ...]:
-    """Which of these tools have not succeeded."""
+    """Return those of these tools that have not succeeded."""
     done = {call.tool for call in calls if call.state == "succeeded"}
     return tuple(tool for tool in after if tool not in done)
 
 
 async def within(run: RunRow) -> tuple[list[CallRow], list[RunRow]]:
-    """The calls of a run and of its descendants, and those descendants that are not closed."""
+    """Return the calls of a run and of its descendants, and those descendants that are not closed."""
     tree = await ListTree(run.root)
     inside = {run.uid}
     for row in tree:  # parents come first
@@ -246,7 +256,7 @@ async def _tool_of(call_id: str) -> str:
 async def write_call(
     op: AdmitCall, run: RunRow, root: RunRow, now: float, *, state: str, need: Need | None = None, **facts: Any
 ) -> CallRow:
-    """Write the request down, started or held, with its event."""
+    """Write the call, started or held, with its event."""
     if need is not None:
         facts["approval"] = need.id
     if op.accepts:
@@ -302,23 +312,23 @@ def _row_of(op: AdmitCall, run: RunRow, root: RunRow, now: float, **facts: Any) 
 
 
 async def promote(run: RunRow, call: CallRow, *, at: float, by: str, epoch: int) -> CallRow:
-    """A held call's turn has come."""
+    """Make a held call ready to start."""
     if call.state == "held":
         call = await move_call(run, call, "ready", at=at, by=by, epoch=epoch)
     return call
 
 
-# ---- Admitting a request: the key, then the law, then the row. One transaction
+# ---- Admission
 
 
 GENERATIONS_MAX: Final = 100
-"""How often one key may fail or be taken back in one scope before amends says stop."""
+"""How often one key may fail or be compensated in one scope before amends refuses it."""
 
 
 async def admit_call(op: AdmitCall) -> Admission:
-    """See ``AdmitCall``."""
+    """Decide about one request (``AdmitCall``): the key first, then the ordering rules, then write the row."""
     root = await find_run(op.root)
-    if not is_record(root):  # a record starts nothing for anybody and answers everybody
+    if not is_record(root):  # a closed run starts nothing for anybody and answers everybody
         held(root, op.owner, op.epoch)
     run = root if op.run == op.root else await find_run(op.run)
     now = await Now()
@@ -348,7 +358,7 @@ async def admit_call(op: AdmitCall) -> Admission:
     if known is None and root.epoch > 1 and not root.history and not op.declared and not op.again:
         twin = await _suspected_twin(op, root)
         if twin is not None and op.need is not None and op.need.decision == "refuse":
-            return await refused_by_rule(op, run, root, now)  # nobody is asked about what may not be
+            return await refused_by_rule(op, run, root, now)  # nobody is asked about what a rule forbids
         if twin is not None:
             call = await write_call(op, run, root, now, state="held", generation=1, reason="duplicate", twin=twin.id)
             return Admission("held", call, twin, run)
@@ -390,12 +400,15 @@ async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> A
         return await hold_for_budget(op, run, root, now, paid, {"generation": 1})
     if isinstance(paid, Admission):
         return paid
-    op = replace(op, key=f"{op.key}:{op.call_id}")  # the request itself may be repeated: it stays as it is
+    op = replace(op, key=f"{op.key}:{op.call_id}")  # the operation itself may be repeated: it must not change
     return Admission("start", await write_call(op, run, root, now, state="started", generation=1, **paid))
 
 
 async def _read_again(recorded: list[CallRow], root: RunRow) -> Admission | None:
-    """In a child that had committed the nth read gets the nth answer, as what it did with them does; then the last."""
+    """Answer a read in a committed child from the record: the nth read gets the nth answer, later reads the last one.
+
+    The child's other calls are answered in the same way.
+    """
     if not recorded:
         return None
     call = next((call for call in recorded if call.asked_epoch < root.epoch), recorded[-1])
@@ -405,19 +418,25 @@ async def _read_again(recorded: list[CallRow], root: RunRow) -> Admission | None
 
 
 async def _shared_read(op: AdmitCall, root: RunRow) -> CallRow | None:
-    """In a fork the nth read of what it shares gets the nth answer, until something is asked for that it does not."""
+    """Return the shared answer to a read in a fork.
+
+    The nth read gets the nth, until the fork makes a call of its own.
+    """
     if root.history:
         return None
     calls = await ListCalls(root.uid)
     if any(call.asked_epoch == root.epoch and not call.shared for call in calls):
-        return None  # what is read now may have been changed by that
+        return None  # that call may have changed what is read now
     mine = (call for call in calls if call.shared and call.key.startswith(f"{op.key}:"))
     first = next((call for call in mine if call.asked_epoch < root.epoch), None)
     return None if first is None else await UpdateCall(first, {"asked_epoch": root.epoch})
 
 
 async def _of_fork(op: AdmitCall, root: RunRow) -> AdmitCall:
-    """The request by the key that a fork has it under: a call of the whole ledger is shared under one of its own."""
+    """Return the request under the key that the fork has for it.
+
+    A shared call of scope ``ledger`` has a key of its own.
+    """
     if not root.forked_from or op.scope != "ledger":
         return op
     mine = await FindKey(forked_key(op.key, root.uid))
@@ -425,11 +444,11 @@ async def _of_fork(op: AdmitCall, root: RunRow) -> AdmitCall:
     return replace(op, key=mine.key) if mine is not None and answers else op
 
 
-# ---- a key that is known ------------------------------------------------------------------
+# ---- Requests with a known key
 
 
 async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission | None:
-    """The answer from the record, or None when the key is free for a next generation."""
+    """Return the answer from the record, or None if the key is free for the next generation."""
     if known.alias:
         twin = await FindCall(known.alias)
         assert twin is not None, "an alias names a call of this ledger"
@@ -453,7 +472,7 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
             "retriable",
             "backing_off",
         ):
-            return Admission("staged", known, run=run)  # whoever goes forward with the run starts it when it is due
+            return Admission("staged", known, run=run)  # whoever finishes the run starts it when it is due
         case "in_doubt" | "compensation_in_doubt" | "compensation_failed" | "residue":
             return Admission("doubt", known, run=run)
         case "backing_off":
@@ -470,9 +489,9 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
 
 
 async def _no_further(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow) -> Admission | None:
-    """Why there is no next generation; None: there may be.
+    """Return why there is no next generation; None: there may be one.
 
-    A person's no to exactly this stays a no, whatever other arguments were asked for since.
+    If a person refused exactly these arguments, that stays so, whatever other arguments were requested since.
     """
     same = [call for call in await ListGenerations(op.key) if call.root == root.uid and call.ident == op.ident]
     if same and same[-1].state == "refused":
@@ -481,21 +500,21 @@ async def _no_further(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow)
 
 
 async def _next_unasked(op: AdmitCall, root: RunRow) -> CallRow:
-    """In a resumed run the nth request gets the nth recorded generation first."""
+    """Return the next recorded generation: in a resumed run the nth request gets the nth recorded generation first."""
     generations = await ListGenerations(op.key)
     chosen = next((call for call in generations if _answers(call, op, root)), generations[-1])
     return await UpdateCall(chosen, {"asked_epoch": root.epoch})
 
 
 def _answers(call: CallRow, op: AdmitCall, root: RunRow) -> bool:
-    """Whether this generation is an answer to the request. One that freed the key answers only its own words."""
+    """Return whether this generation answers the request; one that freed the key only answers equal arguments."""
     if call.root != root.uid or call.asked_epoch >= root.epoch or call.state in ("dropped", "compensated"):
         return False
     return call.state not in FREES_KEY or call.ident == op.ident
 
 
 async def _answer_other_run(op: AdmitCall, run: RunRow, known: CallRow, now: float) -> Admission | None:
-    """``scope="ledger"``: another run's call answers only once that run can no longer take it back."""
+    """Answer a call of scope ``ledger`` from another run, but only once that run can no longer roll it back."""
     if known.state in FREES_KEY:
         return None
     if known.ident != op.ident:
@@ -525,21 +544,21 @@ async def _answer_held(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow,
     broken = None if op.advise else await broken_law(op, run, now)
     if broken is not None:
         return await refused_by_law(op, run, root, now, broken)
-    return Admission("retry", known, twin, run)  # a person said: run it; that changes no law
+    return Admission("retry", known, twin, run)  # a person decided to run it; the ordering rules still hold
 
 
-# ---- a call that a person is asked about --------------------------------------------------
+# ---- Calls with an approval request
 
 
 async def _answer_requested(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
-    """It is held, or may start: exactly as it was asked for and no other way."""
+    """Answer that the call is held, or may start: with exactly the arguments of the request and no others."""
     approval = await FindApproval(known.approval)
     assert approval is not None, "a call names a request of this ledger"
     waiting = Admission("staged" if known.is_staged else "held", known, run=run, approval=approval)
     if op.repeated and op.need is not None and op.need.id == known.approval:
         return replace(waiting, verdict="void", void=await why_replaced(approval))
     if is_record(root) or (known.is_staged and approval.state == "used" and op.digest == known.digest):
-        return waiting  # decided: it starts with what goes forward
+        return waiting  # decided: it starts with the forward work
     closed = await takes_nothing(op, run, root, now, recorded=known.state == "ready")
     if closed is not None:
         return closed
@@ -564,7 +583,7 @@ async def _answer_requested(op: AdmitCall, run: RunRow, root: RunRow, known: Cal
 
 
 async def _ask_for_these(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
-    """Other arguments under the same key: nobody has said yes to those, and what was asked is asked no more."""
+    """Replace a held call by one with other arguments under the same key: nobody has approved those."""
     no = await _no_further(op, run, root, known)
     if no is not None:
         return no
@@ -578,7 +597,7 @@ async def _ask_for_these(op: AdmitCall, run: RunRow, root: RunRow, known: CallRo
 
 
 async def _admit_asked_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission | None:
-    """Reads are not deduplicated; one that waits for a person is found again by what it asks. None: it may start."""
+    """Find a read that waits for a person by its arguments, since reads are not deduplicated; None: it may start."""
     need = await really(op.need, run, op.tool)
     if need is not None and need.decision == "refuse":
         return await refused_by_rule(op, run, root, now)
@@ -590,12 +609,12 @@ async def _admit_asked_read(op: AdmitCall, run: RunRow, root: RunRow, now: float
         if call.kind == "read" and call.approval and call.key.startswith(f"{op.key}:")
     ]
     mine = [call for call in same if call.run == run.uid]
-    told = mine or [call for call in same if call.state == "refused"]  # a no is one for the whole tree
+    told = mine or [call for call in same if call.state == "refused"]  # a refusal holds for the whole tree
     if told and told[-1].state == "refused":
         return Admission("rejected", told[-1], run=run)
     if mine and mine[-1].digest == op.digest:
         return await _answer_requested(op, run, root, await replanned(mine[-1], op), now)
-    if mine:  # of another version, or worded anew: nobody has said yes to this one, and what was asked is asked no more
+    if mine:  # another version or other arguments: nobody has approved this one, and the old request is dropped
         why = "asked for with other arguments"
         await move_call(run, mine[-1], "dropped", at=now, by=op.owner, epoch=root.epoch, why=why, settled_at=now)
     return None if need is None else await hold_read(op, run, root, need, now)
@@ -628,13 +647,16 @@ async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, no
 
 
 async def _no_to_a_repeat(op: AdmitCall, root: RunRow) -> CallRow | None:
-    """A person's no to these arguments, which a request does not get around by calling itself another one."""
+    """Return the call with these arguments that a person refused.
+
+    A declared repeat (``again``) does not get around it.
+    """
     same = [call for call in await ListCalls(root.uid) if (call.tool, call.ident) == (op.tool, op.ident)]
     return same[-1] if same and same[-1].state == "refused" else None
 
 
 async def _let_the_suspicion_go(op: AdmitCall, root: RunRow, now: float) -> None:
-    """A repeat said on purpose answers the question whether it was one: nobody need be asked any more."""
+    """Drop calls that are held as suspected duplicates: a declared repeat answers that question."""
     for call in await ListCalls(root.uid, ("held",)):
         if call.reason in ("duplicate", "conflict") and call.tool == op.tool and call.ident == op.ident:
             run = await find_run(call.run)
@@ -642,10 +664,10 @@ async def _let_the_suspicion_go(op: AdmitCall, root: RunRow, now: float) -> None
 
 
 async def _suspected_twin(op: AdmitCall, root: RunRow) -> CallRow | None:
-    """A call of this tool from before the resume that nobody has asked for again yet."""
+    """Return a call of this tool from before the resume that was not requested again yet."""
     for call in await ListCalls(root.uid):
         before = call.created_epoch < root.epoch and call.asked_epoch < root.epoch
-        # One that a person was asked about counts too: else both would be done once they said yes.
+        # One that waits for approval counts too: otherwise both would run once they are approved.
         counts = call.state == "succeeded" or call.is_staged or (call.approval and call.state in ("held", "ready"))
         if before and call.tool == op.tool and not call.declared and counts:
             return call
