@@ -88,178 +88,6 @@ from amends.ledger.world import Ended, Invoke, Later, Luck, ReadClocks, Sleep
 from amends.model import LOST, NoEffect, Retry
 from amends.tools.spec import Spec
 
-# ---- Waiting for locks
-
-
-def lock_wait_s(ask: Ask, wait: Wait) -> float:
-    """Return how long this request may wait for a lock that another run holds."""
-    return 0.0 if ask.spec.on_lock == "raise" else wait.limit_s
-
-
-def wanted_by(ask: Ask, wait: Wait) -> Wanted:
-    """Return the lock names that the request needs.
-
-    A pivot may also need those of its outbox, which only the ledger knows.
-    """
-    if not ask.locks and ask.spec.kind != "pivot":
-        return NOTHING
-    return Wanted(ask.locks, waits=wait.waited < lock_wait_s(ask, wait), waited=bool(wait.root))
-
-
-async def start_waiting(
-    session: Session,
-    row: CallRow,
-    terms: Terms | None = None,
-    outbox: TermsOf | None = None,
-    *,
-    wait: Wait | None = None,
-) -> CallRow | Contention | Overrun | Unapproved | None:
-    """Start the next attempt of a recorded call as soon as its locks are free.
-
-    Return the last answer if they never were.
-    """
-    wait = wait or Wait(session.wait_s)
-    while True:
-        started = await StartCall(
-            row.id, session.lease.owner, session.lease.epoch, row.attempt + 1, terms, outbox or {}
-        )
-        if not isinstance(started, Contention) or started.victim:
-            return started
-        if not await wait.again(started.root or session.root):
-            return started
-
-
-def locked(session: Session, tool: str, lock: Contention, *, waited: float, hint: str | None = None) -> Locked:
-    """Return the error for a lock that was not freed in time."""
-    since = moment(lock.since)
-    assert since is not None, "a lock was taken at some time"
-    error = Locked(
-        tool,
-        lock=lock.name,
-        holder=lock.run_id,
-        since=since,
-        waited=waited,
-        held_s=lock.now - lock.since,
-        run_id=session.id,
-    )
-    error.hint = hint or error.hint
-    return error
-
-
-def deadlocked(session: Session, tool: str, why: str) -> Deadlocked:
-    """Return the error for a run that was chosen to roll back by a deadlock."""
-    return Deadlocked(tool, why=why, run_id=session.id)
-
-
-# ---- Errors for the verdicts of the ledger
-
-
-def row_of(answer: Admission) -> CallRow:
-    """Return the call that an answer is about."""
-    assert answer.call is not None, f"a verdict {answer.verdict!r} names its call"
-    return answer.call
-
-
-def in_doubt(session: Session, row: CallRow) -> InDoubt:
-    """Return the error for a call that may have had its effect."""
-    words = f"{row.tool} was sent and its answer was lost ({row.why or row.state}); it may have happened"
-    if row.why == NESTED:
-        words = (
-            f"{row.tool} may have happened: its body was stopped by a call inside it "
-            f"({error_text(row.error)}); {PAUSES}"
-        )
-    said = str(json.loads(row.learned)[-1][-1]) if row.learned else ""
-    said = "" if said.startswith(SEALED) else said
-    return InDoubt(
-        words,
-        call=call_of(row, session.spec(row.tool)),
-        why=row.why,
-        run_id=row.run_id,
-        hint=f"{said}; mend it, or decide with rt.resolve({row.id!r}, ...)" if said else None,
-    )
-
-
-def failure(spec: Spec | None, row: CallRow) -> ToolFailed:
-    """Return the error for a recorded failure: only the text of the original exception is left."""
-    name, message = error_parts(row.error)
-    words = "it failed" if row.lost_at is None else "it failed; gc has removed what it said"
-    return ToolFailed(message or row.why or words, call=call_of(row, spec), type_name=name, run_id=row.run_id)
-
-
-def busy(session: Session, answer: Admission, waited: float) -> Busy:
-    """Return the error for a call that somebody else is running."""
-    row = row_of(answer)
-    whose = f" in run {answer.run.id}, which may still take it back" if answer.twin is not None and answer.run else ""
-    return Busy(
-        f"{row.tool} is {row.state}{whose}; waited {waited:.1f} s",
-        owner=row.run_id,
-        retry_after=session.lease.lease_s,
-        run_id=session.id,
-    )
-
-
-def ended(session: Session, state: str) -> RunEnded:
-    """Return the error for a run that takes no more calls."""
-    return RunEnded(f"run {session.id} is {state}: it takes no new call", state=state, run_id=session.id)
-
-
-def refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
-    """Raise the error for a verdict that starts nothing."""
-    spec = ask.spec
-    match answer.verdict:
-        case "refused" if answer.over is not None:
-            raise exceeded(spec.name, answer.over, session.id)
-        case "refused" if answer.law == "rule":
-            raise RuleRefused(spec.name, why=answer.void, run_id=session.id)
-        case "refused":
-            raise OutOfOrder(
-                spec.name,
-                law=answer.law,
-                missing=answer.missing,
-                unsettled=answer.unsettled,
-                allowed=[one.name for one in session.specs.values() if one.kind in ("retriable", "read")],
-                pivot=answer.pivot or None,
-                run_id=session.id,
-            )
-        case "conflict":
-            raise conflict(session, ask, row_of(answer))
-        case "held":
-            raise held_for(session, row_of(answer), answer.approval, answer.twin)
-        case "failed":
-            raise failure(spec, row_of(answer))
-        case "rejected":
-            raise rejected(session, row_of(answer))
-        case "spent":
-            raise GenerationsSpent(spec.name, limit=row_of(answer).generation, run_id=session.id)
-        case "ended":
-            assert answer.run is not None, "an ended run is named"
-            if answer.run.goal_by == "deadlock":
-                raise deadlocked(session, spec.name, answer.run.goal_why)
-            closing = answer.run.goal == "rollback" and answer.run.state == "open"
-            raise ended(session, "rolling_back" if closing else answer.run.state)
-    raise AssertionError(f"the ledger gave a verdict nobody knows: {answer.verdict}")
-
-
-def conflict(session: Session, ask: Ask, row: CallRow) -> KeyConflict:
-    """Return the error for a known identity with other arguments."""
-    changed, shown = {}, "gc has removed them since"
-    given = ask.args if ask.shown is None else ask.shown
-    if row.args.startswith(SEALED):
-        shown = "they are encrypted, and this process has no key for them"
-    elif lost_at(row.args) is None:
-        changed = diff(decode_args(row, session.spec(row.tool)), given)
-        shown = ", ".join(f"{name}: {was!r} then, {now!r} now" for name, (was, now) in changed.items())
-    return KeyConflict(
-        f"{row.tool} was already asked for under this identity with other arguments ({shown}); nothing was started",
-        tool=row.tool,
-        call=call_of(row, session.spec(row.tool)),
-        given=dict(given),
-        diff=changed,
-        may_repeat=session.may_repeat(row.tool),
-        run_id=session.id,
-    )
-
-
 # ---- A request, from admission to answer
 
 
@@ -407,68 +235,6 @@ async def _begun(session: Session, ask: Ask, wait: Wait, people: Patience) -> Do
             case _:
                 _remember_held(session, ask, answer, by_hand=True)
                 refuse(session, ask, answer)
-
-
-# ---- Calls inside a body
-
-ALMOST: Final = 0.95
-"""The part of the body's remaining time that a call inside it may wait: the rest is for the body to end."""
-
-
-def body_around(session: Session, ask: Ask) -> Later | None:
-    """Return the body that makes this request, while it runs in this process."""
-    return session.bodies.get(ask.parent) if ask.parent else None
-
-
-async def _patience(session: Session, ask: Ask) -> tuple[Wait, Patience]:
-    """Return how long this request may wait for other runs and equal calls, and for people.
-
-    Inside a body the limit is the body's remaining time, or what the user has set: the run cannot be released while a
-    body runs.
-    """
-    body = body_around(session, ask)
-    if body is None:
-        return Wait(session.wait_s), Patience(session.wait_approval_s)
-    left = math.inf
-    if body.until is not None:
-        left = ALMOST * max(0.0, body.until - (await ReadClocks()).mono)
-    wait = (session.wait_s if body.until is None else math.inf) if session.said_wait_s is None else session.said_wait_s
-    people = math.inf if session.said_approval_s is None else session.said_approval_s
-    return Wait(min(wait, left)), Patience(min(people, left), body=body)
-
-
-def _refuse_itself(session: Session, ask: Ask, row: CallRow) -> None:
-    """Raise ``UsageError`` if a body asks for its own call: it would wait for itself."""
-    around = ask.parent
-    while around:
-        if around == row.id:
-            raise UsageError(
-                f"the body of {row.tool} asks for {row.tool} with the same identity: it would wait for itself",
-                hint="call tool.fn, the bare function, or give the call inside other arguments",
-                run_id=session.id,
-            )
-        body = session.bodies.get(around)
-        around = "" if body is None else body.row.parent
-
-
-def _passes_out(error: Exception, people: Patience) -> None:
-    """Record in the enclosing body what a call inside it raised: the body may raise it as its own."""
-    if people.body is None:
-        return
-    people.body.passed.append(error)
-    if is_a(error, Error) and (only_waits(error) or is_a(error, Locked)) and PAUSES not in error.hint:
-        error.hint = f"{error.hint}; inside the body of {people.body.tool} it waited in place: {PAUSES}"
-
-
-def _touch(body: Later | None, ask: Ask, done: Done | None) -> None:
-    """Record that a call inside this body had its effect, or may have.
-
-    A later refusal no longer means that nothing happened.
-    """
-    if body is None or ask.spec.kind == "read":
-        return
-    if ask.flight.call is not None or (done is not None and done.row.state == "succeeded"):
-        body.touched = True
 
 
 async def _from_memory(session: Session, ask: Ask) -> Done | None:
@@ -769,9 +535,243 @@ async def _pause(spec: Spec, row: CallRow) -> float:
     return retry.pause(max(1, row.attempt - row.tries_from), await Luck())
 
 
+# ---- Calls inside a body
+
+ALMOST: Final = 0.95
+"""The part of the body's remaining time that a call inside it may wait: the rest is for the body to end."""
+
+
+def body_around(session: Session, ask: Ask) -> Later | None:
+    """Return the body that makes this request, while it runs in this process."""
+    return session.bodies.get(ask.parent) if ask.parent else None
+
+
+async def _patience(session: Session, ask: Ask) -> tuple[Wait, Patience]:
+    """Return how long this request may wait for other runs and equal calls, and for people.
+
+    Inside a body the limit is the body's remaining time, or what the user has set: the run cannot be released while a
+    body runs.
+    """
+    body = body_around(session, ask)
+    if body is None:
+        return Wait(session.wait_s), Patience(session.wait_approval_s)
+    left = math.inf
+    if body.until is not None:
+        left = ALMOST * max(0.0, body.until - (await ReadClocks()).mono)
+    wait = (session.wait_s if body.until is None else math.inf) if session.said_wait_s is None else session.said_wait_s
+    people = math.inf if session.said_approval_s is None else session.said_approval_s
+    return Wait(min(wait, left)), Patience(min(people, left), body=body)
+
+
+def _refuse_itself(session: Session, ask: Ask, row: CallRow) -> None:
+    """Raise ``UsageError`` if a body asks for its own call: it would wait for itself."""
+    around = ask.parent
+    while around:
+        if around == row.id:
+            raise UsageError(
+                f"the body of {row.tool} asks for {row.tool} with the same identity: it would wait for itself",
+                hint="call tool.fn, the bare function, or give the call inside other arguments",
+                run_id=session.id,
+            )
+        body = session.bodies.get(around)
+        around = "" if body is None else body.row.parent
+
+
+def _passes_out(error: Exception, people: Patience) -> None:
+    """Record in the enclosing body what a call inside it raised: the body may raise it as its own."""
+    if people.body is None:
+        return
+    people.body.passed.append(error)
+    if is_a(error, Error) and (only_waits(error) or is_a(error, Locked)) and PAUSES not in error.hint:
+        error.hint = f"{error.hint}; inside the body of {people.body.tool} it waited in place: {PAUSES}"
+
+
+def _touch(body: Later | None, ask: Ask, done: Done | None) -> None:
+    """Record that a call inside this body had its effect, or may have.
+
+    A later refusal no longer means that nothing happened.
+    """
+    if body is None or ask.spec.kind == "read":
+        return
+    if ask.flight.call is not None or (done is not None and done.row.state == "succeeded"):
+        body.touched = True
+
+
+# ---- Waiting for locks
+
+
+def lock_wait_s(ask: Ask, wait: Wait) -> float:
+    """Return how long this request may wait for a lock that another run holds."""
+    return 0.0 if ask.spec.on_lock == "raise" else wait.limit_s
+
+
+def wanted_by(ask: Ask, wait: Wait) -> Wanted:
+    """Return the lock names that the request needs.
+
+    A pivot may also need those of its outbox, which only the ledger knows.
+    """
+    if not ask.locks and ask.spec.kind != "pivot":
+        return NOTHING
+    return Wanted(ask.locks, waits=wait.waited < lock_wait_s(ask, wait), waited=bool(wait.root))
+
+
+async def start_waiting(
+    session: Session,
+    row: CallRow,
+    terms: Terms | None = None,
+    outbox: TermsOf | None = None,
+    *,
+    wait: Wait | None = None,
+) -> CallRow | Contention | Overrun | Unapproved | None:
+    """Start the next attempt of a recorded call as soon as its locks are free.
+
+    Return the last answer if they never were.
+    """
+    wait = wait or Wait(session.wait_s)
+    while True:
+        started = await StartCall(
+            row.id, session.lease.owner, session.lease.epoch, row.attempt + 1, terms, outbox or {}
+        )
+        if not isinstance(started, Contention) or started.victim:
+            return started
+        if not await wait.again(started.root or session.root):
+            return started
+
+
+def locked(session: Session, tool: str, lock: Contention, *, waited: float, hint: str | None = None) -> Locked:
+    """Return the error for a lock that was not freed in time."""
+    since = moment(lock.since)
+    assert since is not None, "a lock was taken at some time"
+    error = Locked(
+        tool,
+        lock=lock.name,
+        holder=lock.run_id,
+        since=since,
+        waited=waited,
+        held_s=lock.now - lock.since,
+        run_id=session.id,
+    )
+    error.hint = hint or error.hint
+    return error
+
+
+def deadlocked(session: Session, tool: str, why: str) -> Deadlocked:
+    """Return the error for a run that was chosen to roll back by a deadlock."""
+    return Deadlocked(tool, why=why, run_id=session.id)
+
+
 async def _wait_for_lock(session: Session, ask: Ask, answer: Admission, wait: Wait) -> None:
     """Wait until the run that holds the lock may have ended; raise ``Locked`` when the limit is reached."""
     assert answer.lock is not None, "a request that is locked out is told by whom"
     if wait.waited >= lock_wait_s(ask, wait):
         raise locked(session, ask.spec.name, answer.lock, waited=wait.waited)
     await wait.again(answer.lock.root or session.root)  # False: the next request is the last one
+
+
+# ---- Errors for the verdicts of the ledger
+
+
+def row_of(answer: Admission) -> CallRow:
+    """Return the call that an answer is about."""
+    assert answer.call is not None, f"a verdict {answer.verdict!r} names its call"
+    return answer.call
+
+
+def in_doubt(session: Session, row: CallRow) -> InDoubt:
+    """Return the error for a call that may have had its effect."""
+    words = f"{row.tool} was sent and its answer was lost ({row.why or row.state}); it may have happened"
+    if row.why == NESTED:
+        words = (
+            f"{row.tool} may have happened: its body was stopped by a call inside it "
+            f"({error_text(row.error)}); {PAUSES}"
+        )
+    said = str(json.loads(row.learned)[-1][-1]) if row.learned else ""
+    said = "" if said.startswith(SEALED) else said
+    return InDoubt(
+        words,
+        call=call_of(row, session.spec(row.tool)),
+        why=row.why,
+        run_id=row.run_id,
+        hint=f"{said}; mend it, or decide with rt.resolve({row.id!r}, ...)" if said else None,
+    )
+
+
+def failure(spec: Spec | None, row: CallRow) -> ToolFailed:
+    """Return the error for a recorded failure: only the text of the original exception is left."""
+    name, message = error_parts(row.error)
+    words = "it failed" if row.lost_at is None else "it failed; gc has removed what it said"
+    return ToolFailed(message or row.why or words, call=call_of(row, spec), type_name=name, run_id=row.run_id)
+
+
+def busy(session: Session, answer: Admission, waited: float) -> Busy:
+    """Return the error for a call that somebody else is running."""
+    row = row_of(answer)
+    whose = f" in run {answer.run.id}, which may still take it back" if answer.twin is not None and answer.run else ""
+    return Busy(
+        f"{row.tool} is {row.state}{whose}; waited {waited:.1f} s",
+        owner=row.run_id,
+        retry_after=session.lease.lease_s,
+        run_id=session.id,
+    )
+
+
+def ended(session: Session, state: str) -> RunEnded:
+    """Return the error for a run that takes no more calls."""
+    return RunEnded(f"run {session.id} is {state}: it takes no new call", state=state, run_id=session.id)
+
+
+def refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
+    """Raise the error for a verdict that starts nothing."""
+    spec = ask.spec
+    match answer.verdict:
+        case "refused" if answer.over is not None:
+            raise exceeded(spec.name, answer.over, session.id)
+        case "refused" if answer.law == "rule":
+            raise RuleRefused(spec.name, why=answer.void, run_id=session.id)
+        case "refused":
+            raise OutOfOrder(
+                spec.name,
+                law=answer.law,
+                missing=answer.missing,
+                unsettled=answer.unsettled,
+                allowed=[one.name for one in session.specs.values() if one.kind in ("retriable", "read")],
+                pivot=answer.pivot or None,
+                run_id=session.id,
+            )
+        case "conflict":
+            raise conflict(session, ask, row_of(answer))
+        case "held":
+            raise held_for(session, row_of(answer), answer.approval, answer.twin)
+        case "failed":
+            raise failure(spec, row_of(answer))
+        case "rejected":
+            raise rejected(session, row_of(answer))
+        case "spent":
+            raise GenerationsSpent(spec.name, limit=row_of(answer).generation, run_id=session.id)
+        case "ended":
+            assert answer.run is not None, "an ended run is named"
+            if answer.run.goal_by == "deadlock":
+                raise deadlocked(session, spec.name, answer.run.goal_why)
+            closing = answer.run.goal == "rollback" and answer.run.state == "open"
+            raise ended(session, "rolling_back" if closing else answer.run.state)
+    raise AssertionError(f"the ledger gave a verdict nobody knows: {answer.verdict}")
+
+
+def conflict(session: Session, ask: Ask, row: CallRow) -> KeyConflict:
+    """Return the error for a known identity with other arguments."""
+    changed, shown = {}, "gc has removed them since"
+    given = ask.args if ask.shown is None else ask.shown
+    if row.args.startswith(SEALED):
+        shown = "they are encrypted, and this process has no key for them"
+    elif lost_at(row.args) is None:
+        changed = diff(decode_args(row, session.spec(row.tool)), given)
+        shown = ", ".join(f"{name}: {was!r} then, {now!r} now" for name, (was, now) in changed.items())
+    return KeyConflict(
+        f"{row.tool} was already asked for under this identity with other arguments ({shown}); nothing was started",
+        tool=row.tool,
+        call=call_of(row, session.spec(row.tool)),
+        given=dict(given),
+        diff=changed,
+        may_repeat=session.may_repeat(row.tool),
+        run_id=session.id,
+    )

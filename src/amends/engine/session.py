@@ -85,7 +85,7 @@ from amends.tools.rules import Rule
 from amends.tools.signature import admits_none
 from amends.tools.spec import EVERYTHING, ProbeSpec, Spec, Twin, twin_kwargs
 
-# ---- Redaction of arguments, before anything is written
+# ---- What this process remembers of a tree
 
 
 KNOWN_MAX: Final = 10_000
@@ -133,45 +133,6 @@ class Memory:
         self.known.update(known)
         while len(self.known) > KNOWN_MAX:
             del self.known[next(iter(self.known))]
-
-
-def hide_args(
-    redactor: Redactor, memory: Memory, request: Request, spec: Spec, *, places: tuple[str, ...], shape: Shape
-) -> tuple[Mapping[str, Any], Known]:
-    """Return the arguments as they are recorded, and the hidden values that no text may contain.
-
-    Raises ``NotStorable`` for a staged call whose hidden values a worker would not have.
-    """
-    given = dict(request.args)
-    shown, known = redactor.hide(given, (request.tenant or "", spec.name), places=places, path="args", shape=shape)
-    if shown is given:
-        return request.args, NO_SECRETS
-    memory.keep(known)
-    if spec.is_staging and redactor.vault is None:
-        name = next(name for name in given if shown.get(name) is not given[name])
-        raise NotStorable(
-            f"args.{name} of {spec.name} is redacted, and {spec.name} is accepted for later: a worker that starts it "
-            "would not have the value",
-            path=f"args.{name}",
-            hint="keep it encrypted with Runtime(encrypt=...), or pass a reference and look the value up in the body",
-        )
-    return shown, known
-
-
-def hidden_locks(redactor: Redactor, request: Request, spec: Spec, known: Known) -> tuple[str, ...]:
-    """Return the lock names of the request; a commitment stands for each hidden value in them."""
-    # Not the tool's name: two tools that lock the same thing must get the same name.
-    about = (request.tenant or "", "lock")
-    return lock_names(spec, request, lambda name: redactor.name(name, known, about))
-
-
-def hidden_effect(redactor: Redactor, tenant: str, spec: Spec, effect: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an effect of the world as the ledger would name it: with placeholders for its hidden arguments."""
-    if spec.redact is None:
-        return effect
-    about, places = (tenant, spec.name), spec.redact.places
-    shown: Mapping[str, Any] = redactor.hide(dict(effect), about, places=places, path="effect", shape=spec.anywhere)[0]
-    return shown
 
 
 # ---- The cache of successes that this process saw itself
@@ -236,94 +197,6 @@ class Readings:
     recorded: Mapping[tuple[str, str], Sequence[float]] | None = None
     """Clock readings from before a resume, by run and by the call in whose body they were read; None: not looked up
     yet."""
-
-
-# ---- Costs and budgets of a request
-
-
-def bill_for(
-    spec: Spec, request: Request, budgets: Sequence[Budget], root: str, *, scrub: Callable[[str], str] = str
-) -> Bill:
-    """Return the cost of this request and the budgets to charge; raise ``BadCost`` before anything runs.
-
-    ``scrub`` removes the hidden values of the request from a text; the function in ``cost=`` sees them.
-    """
-    costs = () if spec.cost is None else _said(spec, request, scrub)
-    mine = [budget for budget in budgets if is_for(budget, spec.name)]
-    if mine and callable(spec.cost):
-        _check_units(spec, request, {unit for unit, _, _ in costs}, {budget.unit for budget in mine})
-    if any(budget.unit == CALLS for budget in mine) and not any(unit == CALLS for unit, _, _ in costs):
-        costs = (*costs, (CALLS, ONE, 0))
-    if not costs:
-        return FREE
-    return Bill(costs, wants_of(mine, {unit: amount for unit, amount, _ in costs}, request, root))
-
-
-def _said(spec: Spec, request: Request, scrub: Callable[[str], str]) -> tuple[tuple[str, int, int], ...]:
-    try:
-        return costs_in(spec.cost(request) if callable(spec.cost) else spec.cost)
-    except Exception as error:
-        said = words_of(error) if is_a(error, ValueError) else described(error)
-        why = scrub(said)
-        # A traceback shows the cause and its text: no cause where it would tell a hidden value.
-        raise BadCost(spec.name, why=why[:500], run_id=request.run_id) from (error if why == said else None)
-
-
-def _check_units(spec: Spec, request: Request, said: AbstractSet[str], capped: AbstractSet[str]) -> None:
-    """Raise ``BadCost`` for a unit that is probably a misspelled unit of a budget.
-
-    It would not count against that budget.
-    """
-    for unit in said - capped:
-        for meant in capped - said:
-            if is_slip(unit, meant):
-                raise BadCost(
-                    spec.name,
-                    why=f"no budget is in {unit!r}; did you mean {meant!r}?",
-                    run_id=request.run_id,
-                )
-
-
-def wants_of(budgets: Sequence[Budget], amounts: Mapping[str, int], request: Request, root: str) -> tuple[Want, ...]:
-    """Return what is needed of these budgets. Of two budgets that differ only in the cap, the lower cap holds."""
-    found: dict[tuple[str, ...], Want] = {}
-    for budget in budgets:
-        if budget.unit not in amounts or not is_for(budget, request.tool):
-            continue
-        who = {"run": root, "agent": request.agent or "", "tool": request.tool}.get(budget.per, "")
-        ident = (budget.unit, budget.per, budget.every or "", budget.tool, budget.then)
-        cap = billionths(budget.cap)
-        if ident in found:
-            cap = min(cap, found[ident].cap)
-        unit, per, every, tool, then = ident
-        found[ident] = Want(unit, cap, per, every, tool, then, who, amounts[unit])
-    return tuple(found.values())
-
-
-def unreserved(
-    said: Mapping[str, int], bill: Bill, budgets: Sequence[Budget], request: Request, root: str
-) -> tuple[Want, ...]:
-    """Return the budgets to charge for reported units that were not declared.
-
-    Nothing can be reserved, it is spent already.
-    """
-    asked = {unit for unit, _, _ in bill.costs}
-    return wants_of(budgets, dict.fromkeys(set(said) - asked, 0), request, root)
-
-
-def exceeded(tool: str, over: Overrun, run_id: str) -> BudgetExceeded:
-    """Return the error for a call that would have exceeded a budget."""
-    want = over.want
-    budget = Budget(
-        decimal_of(want.cap),
-        want.unit,
-        want.per,  # type: ignore[arg-type]  # the ledger's own words
-        want.every or None,  # type: ignore[arg-type]
-        want.tool,
-        want.then,  # type: ignore[arg-type]
-    )
-    amounts = {name: decimal_of(getattr(over, name)) for name in ("spent", "reserved", "asked", "left")}
-    return BudgetExceeded(over.tool or tool, budget=budget, period=over.period or None, run_id=run_id, **amounts)
 
 
 # ---- One opened run
@@ -436,6 +309,9 @@ class Session:
     def advises(self, spec: Spec) -> bool:
         """Return whether violations of the ordering rules are only recorded for this tool (``order="advise"``)."""
         return (spec.order or self.order) == "advise"
+
+
+# ---- One request
 
 
 @dataclass(frozen=True, slots=True)
@@ -639,6 +515,9 @@ def _meant(
 def _meaning(value: object, shape: Shape, *, path: str) -> str:
     plain = plain_texts(value)
     return canonical(value, path=path, shape=shape) if plain is None else plain[1]
+
+
+# ---- Recorded calls as users see them
 
 
 def provider_key(row: CallRow) -> str:
@@ -963,6 +842,136 @@ def cause_of(session: Session, error: BaseException | None, known: Known = NO_SE
     if shown == text:
         return error
     return ToolFailed(shown, call=None, type_name=type_name(error))
+
+
+# ---- Redaction of arguments, before anything is written
+
+
+def hide_args(
+    redactor: Redactor, memory: Memory, request: Request, spec: Spec, *, places: tuple[str, ...], shape: Shape
+) -> tuple[Mapping[str, Any], Known]:
+    """Return the arguments as they are recorded, and the hidden values that no text may contain.
+
+    Raises ``NotStorable`` for a staged call whose hidden values a worker would not have.
+    """
+    given = dict(request.args)
+    shown, known = redactor.hide(given, (request.tenant or "", spec.name), places=places, path="args", shape=shape)
+    if shown is given:
+        return request.args, NO_SECRETS
+    memory.keep(known)
+    if spec.is_staging and redactor.vault is None:
+        name = next(name for name in given if shown.get(name) is not given[name])
+        raise NotStorable(
+            f"args.{name} of {spec.name} is redacted, and {spec.name} is accepted for later: a worker that starts it "
+            "would not have the value",
+            path=f"args.{name}",
+            hint="keep it encrypted with Runtime(encrypt=...), or pass a reference and look the value up in the body",
+        )
+    return shown, known
+
+
+def hidden_locks(redactor: Redactor, request: Request, spec: Spec, known: Known) -> tuple[str, ...]:
+    """Return the lock names of the request; a commitment stands for each hidden value in them."""
+    # Not the tool's name: two tools that lock the same thing must get the same name.
+    about = (request.tenant or "", "lock")
+    return lock_names(spec, request, lambda name: redactor.name(name, known, about))
+
+
+def hidden_effect(redactor: Redactor, tenant: str, spec: Spec, effect: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an effect of the world as the ledger would name it: with placeholders for its hidden arguments."""
+    if spec.redact is None:
+        return effect
+    about, places = (tenant, spec.name), spec.redact.places
+    shown: Mapping[str, Any] = redactor.hide(dict(effect), about, places=places, path="effect", shape=spec.anywhere)[0]
+    return shown
+
+
+# ---- Costs and budgets of a request
+
+
+def bill_for(
+    spec: Spec, request: Request, budgets: Sequence[Budget], root: str, *, scrub: Callable[[str], str] = str
+) -> Bill:
+    """Return the cost of this request and the budgets to charge; raise ``BadCost`` before anything runs.
+
+    ``scrub`` removes the hidden values of the request from a text; the function in ``cost=`` sees them.
+    """
+    costs = () if spec.cost is None else _said(spec, request, scrub)
+    mine = [budget for budget in budgets if is_for(budget, spec.name)]
+    if mine and callable(spec.cost):
+        _check_units(spec, request, {unit for unit, _, _ in costs}, {budget.unit for budget in mine})
+    if any(budget.unit == CALLS for budget in mine) and not any(unit == CALLS for unit, _, _ in costs):
+        costs = (*costs, (CALLS, ONE, 0))
+    if not costs:
+        return FREE
+    return Bill(costs, wants_of(mine, {unit: amount for unit, amount, _ in costs}, request, root))
+
+
+def _said(spec: Spec, request: Request, scrub: Callable[[str], str]) -> tuple[tuple[str, int, int], ...]:
+    try:
+        return costs_in(spec.cost(request) if callable(spec.cost) else spec.cost)
+    except Exception as error:
+        said = words_of(error) if is_a(error, ValueError) else described(error)
+        why = scrub(said)
+        # A traceback shows the cause and its text: no cause where it would tell a hidden value.
+        raise BadCost(spec.name, why=why[:500], run_id=request.run_id) from (error if why == said else None)
+
+
+def _check_units(spec: Spec, request: Request, said: AbstractSet[str], capped: AbstractSet[str]) -> None:
+    """Raise ``BadCost`` for a unit that is probably a misspelled unit of a budget.
+
+    It would not count against that budget.
+    """
+    for unit in said - capped:
+        for meant in capped - said:
+            if is_slip(unit, meant):
+                raise BadCost(
+                    spec.name,
+                    why=f"no budget is in {unit!r}; did you mean {meant!r}?",
+                    run_id=request.run_id,
+                )
+
+
+def wants_of(budgets: Sequence[Budget], amounts: Mapping[str, int], request: Request, root: str) -> tuple[Want, ...]:
+    """Return what is needed of these budgets. Of two budgets that differ only in the cap, the lower cap holds."""
+    found: dict[tuple[str, ...], Want] = {}
+    for budget in budgets:
+        if budget.unit not in amounts or not is_for(budget, request.tool):
+            continue
+        who = {"run": root, "agent": request.agent or "", "tool": request.tool}.get(budget.per, "")
+        ident = (budget.unit, budget.per, budget.every or "", budget.tool, budget.then)
+        cap = billionths(budget.cap)
+        if ident in found:
+            cap = min(cap, found[ident].cap)
+        unit, per, every, tool, then = ident
+        found[ident] = Want(unit, cap, per, every, tool, then, who, amounts[unit])
+    return tuple(found.values())
+
+
+def unreserved(
+    said: Mapping[str, int], bill: Bill, budgets: Sequence[Budget], request: Request, root: str
+) -> tuple[Want, ...]:
+    """Return the budgets to charge for reported units that were not declared.
+
+    Nothing can be reserved, it is spent already.
+    """
+    asked = {unit for unit, _, _ in bill.costs}
+    return wants_of(budgets, dict.fromkeys(set(said) - asked, 0), request, root)
+
+
+def exceeded(tool: str, over: Overrun, run_id: str) -> BudgetExceeded:
+    """Return the error for a call that would have exceeded a budget."""
+    want = over.want
+    budget = Budget(
+        decimal_of(want.cap),
+        want.unit,
+        want.per,  # type: ignore[arg-type]  # the ledger's own words
+        want.every or None,  # type: ignore[arg-type]
+        want.tool,
+        want.then,  # type: ignore[arg-type]
+    )
+    amounts = {name: decimal_of(getattr(over, name)) for name in ("spent", "reserved", "asked", "left")}
+    return BudgetExceeded(over.tool or tool, budget=budget, period=over.period or None, run_id=run_id, **amounts)
 
 
 # ---- Reading and releasing a run tree

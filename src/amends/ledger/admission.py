@@ -46,278 +46,6 @@ from amends.ledger.rows import (
 )
 from amends.states import FREES_KEY, RUN_FINAL, UNSETTLED
 
-# ---- The ordering rules, and the call that is written
-
-
-def is_record(root: RunRow) -> bool:
-    """Return whether the run is over for its callers: closed, or decided to commit and left to whoever finishes it."""
-    return root.closed_at is not None or (root.goal == "commit" and not root.owner)
-
-
-async def takes_nothing(
-    op: AdmitCall, run: RunRow, root: RunRow, now: float, *, recorded: bool = False
-) -> Admission | None:
-    """Return the answer if the run takes nothing new; None if it does. A missed deadline is noticed here.
-
-    ``recorded``: the call is not new and a commit waits for it: its caller may bring what nobody else can start it
-    with.
-    """
-    late = root.deadline_at is not None and now > root.deadline_at
-    if late and root.phase == "open" and not root.pivot and root.goal != "rollback":
-        aim = {"goal": "rollback", "goal_by": "deadline", "goal_why": "the deadline passed"}
-        await note(root, "goal", at=now, by="deadline", epoch=root.epoch, to="rollback", **goal_said(root, aim))
-        root = await UpdateRun(root, aim)
-        run = root if run.uid == root.uid else run
-    gone = await taken_back(root) if root.phase == "open" and not root.pivot and root.goal != "rollback" else None
-    if gone is not None:
-        why = f"run {gone.id}, whose calls it shares, was taken back"
-        aim = {"goal": "rollback", "goal_by": "self", "goal_why": why}
-        await note(root, "goal", at=now, by="fork", epoch=root.epoch, to="rollback", why=why, **goal_said(root, aim))
-        root = await UpdateRun(root, aim)
-        run = root if run.uid == root.uid else run
-    for one in (run, root):
-        if one.state in RUN_FINAL or one.phase == "rolling_back" or (one.goal == "rollback" and one.phase == "open"):
-            return Admission("ended", run=one)
-    if run.goal == "commit" and not recorded and (op.kind != "read" or is_record(root)):
-        return Admission("ended", run=run)
-    return None
-
-
-async def admit_by_law(
-    op: AdmitCall, run: RunRow, root: RunRow, now: float, generation: int, *, follows: str = ""
-) -> Admission:
-    """Start the call, stage it, hold it for a person, or refuse it by the ordering rules.
-
-    ``follows``: the request for other arguments that this one replaces.
-    """
-    broken = await broken_law(op, run, now)
-    if broken is not None and not op.advise:
-        return await refused_by_law(op, run, root, now, broken)
-    need = None if op.need is None else await really(op.need, run, op.tool)
-    if need is not None and need.decision == "refuse":
-        return await refused_by_rule(op, run, root, now)
-    facts: dict[str, Any] = {"generation": generation, "violation": "" if broken is None else broken.law}
-    if run.phase == "open" and (op.kind == "retriable" or op.at_commit):
-        call = await write_call(op, run, root, now, state="held", reason="order", need=need, **facts)
-        if op.at_commit:
-            run = await UpdateRun(run, {"staged_pivot": call.id})
-        return await _asked(op, run, root, call, need, now, follows=follows, verdict="staged")
-    if need is not None:
-        call = await write_call(op, run, root, now, state="held", reason="approval", need=need, **facts)
-        return await _asked(op, run, root, call, need, now, follows=follows)
-    return await _start(op, run, root, now, facts)
-
-
-async def refused_by_law(op: AdmitCall, run: RunRow, root: RunRow, now: float, broken: Admission) -> Admission:
-    """Record that the ordering rules refuse this request."""
-    await note(
-        run, "refused", at=now, by=op.tool, epoch=root.epoch, law=broken.law, tool=op.tool, missing=broken.missing,
-        unsettled=broken.unsettled, pivot=broken.pivot, **asked_for(op),
-    )  # fmt: skip
-    return broken
-
-
-def asked_for(op: AdmitCall) -> dict[str, str]:
-    """Return the identity of a refused request, for a replay: a refusal has no row."""
-    return {"ident": op.ident, "again": op.again, "parent": op.parent}
-
-
-async def _start(op: AdmitCall, run: RunRow, root: RunRow, now: float, facts: dict[str, Any]) -> Admission:
-    pivots = op.kind == "pivot" and not facts["violation"]
-    locked = await locked_out(op, run, root, now, pivots=pivots)
-    if locked is not None and op.kind != "retriable":
-        return locked
-    paid = await charge_for(op, run, root, now, pivots=pivots)
-    if isinstance(paid, Overrun):
-        return await hold_for_budget(op, run, root, now, paid, facts)
-    if isinstance(paid, Admission):
-        return paid
-    if locked is not None:
-        # After the pivot it is forward work, whoever holds the lock: accept it, and start it when the lock is free.
-        facts = {"generation": facts["generation"], "reason": "lock", **paid}
-        return Admission("staged", await write_call(op, run, root, now, state="held", **facts), run=run)
-    if pivots:
-        await use_staged(run, at=now, by=op.owner, epoch=root.epoch)
-    call = await write_call(op, run, root, now, state="started", **facts, **paid)
-    if pivots:
-        await UpdateRun(run, {"pivot": call.id})
-    return Admission("start", call)
-
-
-async def refused_by_rule(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission:
-    """Record the refusal by a rule: an event and an answer, but no call, so that it takes no key."""
-    why = "" if op.need is None else op.need.why
-    await note(
-        run, "refused", at=now, by=op.tool, epoch=root.epoch, law="rule", tool=op.tool, rule=why, **asked_for(op)
-    )
-    return Admission("refused", run=run, law="rule", void=why)
-
-
-async def _asked(
-    op: AdmitCall, run: RunRow, root: RunRow, call: CallRow, need: Need | None, now: float, *,
-    follows: str, verdict: str = "held",
-) -> Admission:  # fmt: skip
-    if need is None:
-        return Admission(verdict, call, run=run)
-    made = await ask(run, call, need, at=now, by=op.owner, epoch=root.epoch, follows=follows)
-    return Admission("void" if follows else verdict, call, run=run, approval=made, void="changed" if follows else "")
-
-
-async def hold_for_budget(
-    op: AdmitCall, run: RunRow, root: RunRow, now: float, over: Overrun, facts: dict[str, Any]
-) -> Admission:
-    """Hold a call that would exceed a budget for a person, who may allow it."""
-    need = need_for(over, op.costs.ask, None)
-    kept = replace(op, key=f"{op.key}:{op.call_id}") if op.kind == "read" else op
-    call = await write_call(kept, run, root, now, state="held", reason="budget", need=need, **facts)
-    return await _asked(op, run, root, call, need, now, follows="")
-
-
-async def hold_read(op: AdmitCall, run: RunRow, root: RunRow, need: Need, now: float) -> Admission:
-    """Hold a read that a person must allow: reads take no key, so its own id keeps it apart."""
-    call = await write_call(
-        replace(op, key=f"{op.key}:{op.call_id}"), run, root, now, state="held", reason="approval", need=need,
-        generation=1,
-    )  # fmt: skip
-    return await _asked(op, run, root, call, need, now, follows="")
-
-
-async def locked_out(op: AdmitCall, run: RunRow, root: RunRow, now: float, *, pivots: bool = False) -> Admission | None:
-    """Take the locks that the call names, and with a pivot those of its outbox.
-
-    Return the answer if another run has one.
-    """
-    wanted = op.locks
-    if pivots and root.locked:
-        wanted = replace(wanted, names=merged(wanted.names, await outbox_names(run)))
-    if not wanted.names:
-        return None
-    why_not = await take_locks(root, wanted, call=op.call_id, tool=op.tool, at=now, by=op.owner)
-    if why_not is None:
-        return None
-    run = await find_run(root.uid) if why_not.victim else run
-    return Admission("ended" if why_not.victim else "locked", run=run, lock=why_not)
-
-
-async def broken_law(op: AdmitCall, run: RunRow, now: float) -> Admission | None:
-    """Return the refusal if the request would break the ordering rules; None if it would not."""
-    pivoted = run.phase == "pivoted"
-    if run.pivot and not pivoted:
-        return Admission("refused", run=run, law="pivot_in_flight", pivot=await _tool_of(run.pivot))
-    if op.kind == "retriable" or (op.kind == "compensatable" and not pivoted):
-        return None
-    if op.kind == "compensatable":
-        return Admission("refused", run=run, law="after_pivot", pivot=await _tool_of(run.pivot))
-    if pivoted or run.staged_pivot:
-        return Admission("refused", run=run, law="pivot_twice", pivot=await _tool_of(run.pivot or run.staged_pivot))
-    if op.at_commit:
-        return None  # what is missing or unsettled is checked when the run commits
-    return await early(run, op.key, op.after, op.outbox, now)
-
-
-async def early(run: RunRow, key: str, after: Sequence[str], outbox: TermsOf, now: float) -> Admission | None:
-    """Return why the pivot with this key comes too early; None: it does not."""
-    calls, open_children = await within(run)
-    missing = not_done(after, calls)
-    if missing:
-        return Admission("refused", run=run, law="pivot_early", missing=missing)
-    others = [call for call in calls if call.key != key]  # a held pivot that a person released does not block itself
-    unsettled = [call.tool for call in others if call.state in UNSETTLED and not call.is_staged]
-    unsettled += [call.tool for call in await unready(run, others, outbox, now)]
-    unsettled += [child.id for child in open_children]
-    if unsettled:
-        return Admission("refused", run=run, law="pivot_early", unsettled=tuple(dict.fromkeys(unsettled)))
-    return None
-
-
-def not_done(after: Sequence[str], calls: Iterable[CallRow]) -> tuple[str, ...]:
-    """Return those of these tools that have not succeeded."""
-    done = {call.tool for call in calls if call.state == "succeeded"}
-    return tuple(tool for tool in after if tool not in done)
-
-
-async def within(run: RunRow) -> tuple[list[CallRow], list[RunRow]]:
-    """Return the calls of a run and of its descendants, and those descendants that are not closed."""
-    tree = await ListTree(run.root)
-    inside = {run.uid}
-    for row in tree:  # parents come first
-        if row.parent in inside:
-            inside.add(row.uid)
-    calls = [call for call in await ListCalls(run.root) if call.run in inside]
-    unclosed = [row for row in tree if row.uid in inside and row.uid != run.uid and row.state not in RUN_FINAL]
-    return calls, unclosed
-
-
-async def _tool_of(call_id: str) -> str:
-    call = await FindCall(call_id) if call_id else None
-    return "the commit" if call is None else call.tool
-
-
-async def write_call(
-    op: AdmitCall, run: RunRow, root: RunRow, now: float, *, state: str, need: Need | None = None, **facts: Any
-) -> CallRow:
-    """Write the call, started or held, with its event."""
-    if need is not None:
-        facts["approval"] = need.id
-    if op.accepts:
-        facts["accepts"] = op.accepts
-    if op.locks.names:
-        facts["locks"] = json.dumps(op.locks.names, ensure_ascii=False)
-        await remember(root)
-    costs = None
-    if op.costs.costs:
-        facts["cost"], costs = await remember_cost(op, root, facts.get("cost", ""))
-    seq = await note(
-        run, "call", at=now, by=op.owner, epoch=root.epoch, call=op.call_id, frm="(new)", to=state,
-        tool=op.tool, args=proof_of(op, op.args), row=call_bound(op, op.key, facts["generation"]),
-        reason=facts.get("reason"), violation=facts.get("violation"), twin=facts.get("twin"),
-        locks=op.locks.names, costs=costs, accepts=op.accepts,
-    )  # fmt: skip
-    if state == "started":
-        facts |= {"attempt": 1, "first_at": now, "started_at": now}
-    row = _row_of(op, run, root, now, seq=seq, state=state, **facts)
-    await InsertCall(row)
-    return row
-
-
-def _row_of(op: AdmitCall, run: RunRow, root: RunRow, now: float, **facts: Any) -> CallRow:
-    return CallRow(
-        id=op.call_id,
-        run=run.uid,
-        root=root.uid,
-        run_id=run.id,
-        tenant=run.tenant,
-        tool=op.tool,
-        version=op.version,
-        kind=op.kind,
-        key=op.key,
-        ident=op.ident,
-        digest=op.digest,
-        args=op.args,
-        created_at=now,
-        created_epoch=root.epoch,
-        asked_epoch=root.epoch,
-        scope=op.scope,
-        declared=int(op.declared),
-        again=op.again,
-        call_ref=op.call_ref,
-        parent=op.parent,
-        grp=op.grp,
-        at_commit=int(op.at_commit),
-        undoable=int(op.undoable),
-        agent=run.agent,
-        principal=run.principal,
-        **facts,
-    )
-
-
-async def promote(run: RunRow, call: CallRow, *, at: float, by: str, epoch: int) -> CallRow:
-    """Make a held call ready to start."""
-    if call.state == "held":
-        call = await move_call(run, call, "ready", at=at, by=by, epoch=epoch)
-    return call
-
-
 # ---- Admission
 
 
@@ -672,3 +400,275 @@ async def _suspected_twin(op: AdmitCall, root: RunRow) -> CallRow | None:
         if before and call.tool == op.tool and not call.declared and counts:
             return call
     return None
+
+
+# ---- The ordering rules, and the call that is written
+
+
+def is_record(root: RunRow) -> bool:
+    """Return whether the run is over for its callers: closed, or decided to commit and left to whoever finishes it."""
+    return root.closed_at is not None or (root.goal == "commit" and not root.owner)
+
+
+async def takes_nothing(
+    op: AdmitCall, run: RunRow, root: RunRow, now: float, *, recorded: bool = False
+) -> Admission | None:
+    """Return the answer if the run takes nothing new; None if it does. A missed deadline is noticed here.
+
+    ``recorded``: the call is not new and a commit waits for it: its caller may bring what nobody else can start it
+    with.
+    """
+    late = root.deadline_at is not None and now > root.deadline_at
+    if late and root.phase == "open" and not root.pivot and root.goal != "rollback":
+        aim = {"goal": "rollback", "goal_by": "deadline", "goal_why": "the deadline passed"}
+        await note(root, "goal", at=now, by="deadline", epoch=root.epoch, to="rollback", **goal_said(root, aim))
+        root = await UpdateRun(root, aim)
+        run = root if run.uid == root.uid else run
+    gone = await taken_back(root) if root.phase == "open" and not root.pivot and root.goal != "rollback" else None
+    if gone is not None:
+        why = f"run {gone.id}, whose calls it shares, was taken back"
+        aim = {"goal": "rollback", "goal_by": "self", "goal_why": why}
+        await note(root, "goal", at=now, by="fork", epoch=root.epoch, to="rollback", why=why, **goal_said(root, aim))
+        root = await UpdateRun(root, aim)
+        run = root if run.uid == root.uid else run
+    for one in (run, root):
+        if one.state in RUN_FINAL or one.phase == "rolling_back" or (one.goal == "rollback" and one.phase == "open"):
+            return Admission("ended", run=one)
+    if run.goal == "commit" and not recorded and (op.kind != "read" or is_record(root)):
+        return Admission("ended", run=run)
+    return None
+
+
+async def admit_by_law(
+    op: AdmitCall, run: RunRow, root: RunRow, now: float, generation: int, *, follows: str = ""
+) -> Admission:
+    """Start the call, stage it, hold it for a person, or refuse it by the ordering rules.
+
+    ``follows``: the request for other arguments that this one replaces.
+    """
+    broken = await broken_law(op, run, now)
+    if broken is not None and not op.advise:
+        return await refused_by_law(op, run, root, now, broken)
+    need = None if op.need is None else await really(op.need, run, op.tool)
+    if need is not None and need.decision == "refuse":
+        return await refused_by_rule(op, run, root, now)
+    facts: dict[str, Any] = {"generation": generation, "violation": "" if broken is None else broken.law}
+    if run.phase == "open" and (op.kind == "retriable" or op.at_commit):
+        call = await write_call(op, run, root, now, state="held", reason="order", need=need, **facts)
+        if op.at_commit:
+            run = await UpdateRun(run, {"staged_pivot": call.id})
+        return await _asked(op, run, root, call, need, now, follows=follows, verdict="staged")
+    if need is not None:
+        call = await write_call(op, run, root, now, state="held", reason="approval", need=need, **facts)
+        return await _asked(op, run, root, call, need, now, follows=follows)
+    return await _start(op, run, root, now, facts)
+
+
+async def refused_by_law(op: AdmitCall, run: RunRow, root: RunRow, now: float, broken: Admission) -> Admission:
+    """Record that the ordering rules refuse this request."""
+    await note(
+        run, "refused", at=now, by=op.tool, epoch=root.epoch, law=broken.law, tool=op.tool, missing=broken.missing,
+        unsettled=broken.unsettled, pivot=broken.pivot, **asked_for(op),
+    )  # fmt: skip
+    return broken
+
+
+def asked_for(op: AdmitCall) -> dict[str, str]:
+    """Return the identity of a refused request, for a replay: a refusal has no row."""
+    return {"ident": op.ident, "again": op.again, "parent": op.parent}
+
+
+async def _start(op: AdmitCall, run: RunRow, root: RunRow, now: float, facts: dict[str, Any]) -> Admission:
+    pivots = op.kind == "pivot" and not facts["violation"]
+    locked = await locked_out(op, run, root, now, pivots=pivots)
+    if locked is not None and op.kind != "retriable":
+        return locked
+    paid = await charge_for(op, run, root, now, pivots=pivots)
+    if isinstance(paid, Overrun):
+        return await hold_for_budget(op, run, root, now, paid, facts)
+    if isinstance(paid, Admission):
+        return paid
+    if locked is not None:
+        # After the pivot it is forward work, whoever holds the lock: accept it, and start it when the lock is free.
+        facts = {"generation": facts["generation"], "reason": "lock", **paid}
+        return Admission("staged", await write_call(op, run, root, now, state="held", **facts), run=run)
+    if pivots:
+        await use_staged(run, at=now, by=op.owner, epoch=root.epoch)
+    call = await write_call(op, run, root, now, state="started", **facts, **paid)
+    if pivots:
+        await UpdateRun(run, {"pivot": call.id})
+    return Admission("start", call)
+
+
+async def refused_by_rule(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission:
+    """Record the refusal by a rule: an event and an answer, but no call, so that it takes no key."""
+    why = "" if op.need is None else op.need.why
+    await note(
+        run, "refused", at=now, by=op.tool, epoch=root.epoch, law="rule", tool=op.tool, rule=why, **asked_for(op)
+    )
+    return Admission("refused", run=run, law="rule", void=why)
+
+
+async def _asked(
+    op: AdmitCall, run: RunRow, root: RunRow, call: CallRow, need: Need | None, now: float, *,
+    follows: str, verdict: str = "held",
+) -> Admission:  # fmt: skip
+    if need is None:
+        return Admission(verdict, call, run=run)
+    made = await ask(run, call, need, at=now, by=op.owner, epoch=root.epoch, follows=follows)
+    return Admission("void" if follows else verdict, call, run=run, approval=made, void="changed" if follows else "")
+
+
+async def hold_for_budget(
+    op: AdmitCall, run: RunRow, root: RunRow, now: float, over: Overrun, facts: dict[str, Any]
+) -> Admission:
+    """Hold a call that would exceed a budget for a person, who may allow it."""
+    need = need_for(over, op.costs.ask, None)
+    kept = replace(op, key=f"{op.key}:{op.call_id}") if op.kind == "read" else op
+    call = await write_call(kept, run, root, now, state="held", reason="budget", need=need, **facts)
+    return await _asked(op, run, root, call, need, now, follows="")
+
+
+async def hold_read(op: AdmitCall, run: RunRow, root: RunRow, need: Need, now: float) -> Admission:
+    """Hold a read that a person must allow: reads take no key, so its own id keeps it apart."""
+    call = await write_call(
+        replace(op, key=f"{op.key}:{op.call_id}"), run, root, now, state="held", reason="approval", need=need,
+        generation=1,
+    )  # fmt: skip
+    return await _asked(op, run, root, call, need, now, follows="")
+
+
+async def locked_out(op: AdmitCall, run: RunRow, root: RunRow, now: float, *, pivots: bool = False) -> Admission | None:
+    """Take the locks that the call names, and with a pivot those of its outbox.
+
+    Return the answer if another run has one.
+    """
+    wanted = op.locks
+    if pivots and root.locked:
+        wanted = replace(wanted, names=merged(wanted.names, await outbox_names(run)))
+    if not wanted.names:
+        return None
+    why_not = await take_locks(root, wanted, call=op.call_id, tool=op.tool, at=now, by=op.owner)
+    if why_not is None:
+        return None
+    run = await find_run(root.uid) if why_not.victim else run
+    return Admission("ended" if why_not.victim else "locked", run=run, lock=why_not)
+
+
+async def broken_law(op: AdmitCall, run: RunRow, now: float) -> Admission | None:
+    """Return the refusal if the request would break the ordering rules; None if it would not."""
+    pivoted = run.phase == "pivoted"
+    if run.pivot and not pivoted:
+        return Admission("refused", run=run, law="pivot_in_flight", pivot=await _tool_of(run.pivot))
+    if op.kind == "retriable" or (op.kind == "compensatable" and not pivoted):
+        return None
+    if op.kind == "compensatable":
+        return Admission("refused", run=run, law="after_pivot", pivot=await _tool_of(run.pivot))
+    if pivoted or run.staged_pivot:
+        return Admission("refused", run=run, law="pivot_twice", pivot=await _tool_of(run.pivot or run.staged_pivot))
+    if op.at_commit:
+        return None  # what is missing or unsettled is checked when the run commits
+    return await early(run, op.key, op.after, op.outbox, now)
+
+
+async def early(run: RunRow, key: str, after: Sequence[str], outbox: TermsOf, now: float) -> Admission | None:
+    """Return why the pivot with this key comes too early; None: it does not."""
+    calls, open_children = await within(run)
+    missing = not_done(after, calls)
+    if missing:
+        return Admission("refused", run=run, law="pivot_early", missing=missing)
+    others = [call for call in calls if call.key != key]  # a held pivot that a person released does not block itself
+    unsettled = [call.tool for call in others if call.state in UNSETTLED and not call.is_staged]
+    unsettled += [call.tool for call in await unready(run, others, outbox, now)]
+    unsettled += [child.id for child in open_children]
+    if unsettled:
+        return Admission("refused", run=run, law="pivot_early", unsettled=tuple(dict.fromkeys(unsettled)))
+    return None
+
+
+def not_done(after: Sequence[str], calls: Iterable[CallRow]) -> tuple[str, ...]:
+    """Return those of these tools that have not succeeded."""
+    done = {call.tool for call in calls if call.state == "succeeded"}
+    return tuple(tool for tool in after if tool not in done)
+
+
+async def within(run: RunRow) -> tuple[list[CallRow], list[RunRow]]:
+    """Return the calls of a run and of its descendants, and those descendants that are not closed."""
+    tree = await ListTree(run.root)
+    inside = {run.uid}
+    for row in tree:  # parents come first
+        if row.parent in inside:
+            inside.add(row.uid)
+    calls = [call for call in await ListCalls(run.root) if call.run in inside]
+    unclosed = [row for row in tree if row.uid in inside and row.uid != run.uid and row.state not in RUN_FINAL]
+    return calls, unclosed
+
+
+async def _tool_of(call_id: str) -> str:
+    call = await FindCall(call_id) if call_id else None
+    return "the commit" if call is None else call.tool
+
+
+async def write_call(
+    op: AdmitCall, run: RunRow, root: RunRow, now: float, *, state: str, need: Need | None = None, **facts: Any
+) -> CallRow:
+    """Write the call, started or held, with its event."""
+    if need is not None:
+        facts["approval"] = need.id
+    if op.accepts:
+        facts["accepts"] = op.accepts
+    if op.locks.names:
+        facts["locks"] = json.dumps(op.locks.names, ensure_ascii=False)
+        await remember(root)
+    costs = None
+    if op.costs.costs:
+        facts["cost"], costs = await remember_cost(op, root, facts.get("cost", ""))
+    seq = await note(
+        run, "call", at=now, by=op.owner, epoch=root.epoch, call=op.call_id, frm="(new)", to=state,
+        tool=op.tool, args=proof_of(op, op.args), row=call_bound(op, op.key, facts["generation"]),
+        reason=facts.get("reason"), violation=facts.get("violation"), twin=facts.get("twin"),
+        locks=op.locks.names, costs=costs, accepts=op.accepts,
+    )  # fmt: skip
+    if state == "started":
+        facts |= {"attempt": 1, "first_at": now, "started_at": now}
+    row = _row_of(op, run, root, now, seq=seq, state=state, **facts)
+    await InsertCall(row)
+    return row
+
+
+def _row_of(op: AdmitCall, run: RunRow, root: RunRow, now: float, **facts: Any) -> CallRow:
+    return CallRow(
+        id=op.call_id,
+        run=run.uid,
+        root=root.uid,
+        run_id=run.id,
+        tenant=run.tenant,
+        tool=op.tool,
+        version=op.version,
+        kind=op.kind,
+        key=op.key,
+        ident=op.ident,
+        digest=op.digest,
+        args=op.args,
+        created_at=now,
+        created_epoch=root.epoch,
+        asked_epoch=root.epoch,
+        scope=op.scope,
+        declared=int(op.declared),
+        again=op.again,
+        call_ref=op.call_ref,
+        parent=op.parent,
+        grp=op.grp,
+        at_commit=int(op.at_commit),
+        undoable=int(op.undoable),
+        agent=run.agent,
+        principal=run.principal,
+        **facts,
+    )
+
+
+async def promote(run: RunRow, call: CallRow, *, at: float, by: str, epoch: int) -> CallRow:
+    """Make a held call ready to start."""
+    if call.state == "held":
+        call = await move_call(run, call, "ready", at=at, by=by, epoch=epoch)
+    return call
