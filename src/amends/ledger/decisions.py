@@ -1,4 +1,7 @@
-"""People's words on requests: yes, no, never mind, ask again, ask for this instead."""
+"""Apply people's decisions on approval requests: approve, bypass, reject, withdraw, ask again, edit, expire, delegate.
+
+How a request is made, and how an approval is used up by a start, is in ``approvals``.
+"""
 
 from __future__ import annotations
 
@@ -60,17 +63,17 @@ from amends.ledger.rows import (
 )
 from amends.states import FREES_KEY
 
-# ---- deciding -----------------------------------------------------------------------------
+# ---- Deciding on a request
 
 
 async def decide_approval(op: DecideApproval) -> Ruled:
-    """See ``DecideApproval``."""
+    """Apply a person's decision on a request (``DecideApproval``), or say why it does not count."""
     approval, call = await _found(op.approval)
     now = await Now()
     await MoveTime(now)
     again = approval.state == "approved" and op.verb == "approve" and op.digest == approval.digest
     if (op.repeated or again) and _is_said(approval, op, again=again):
-        return Ruled(approval, call, now)  # said before, and the answer was lost; or a button pressed twice
+        return Ruled(approval, call, now)  # decided before, and the answer was lost; or a button pressed twice
     run = await find_run(call.run)
     refuse_record(run)
     epoch = (await find_run(call.root)).epoch
@@ -79,7 +82,7 @@ async def decide_approval(op: DecideApproval) -> Ruled:
         if void == "expired" and approval.state in OPEN:
             approval = await move_approval(run, approval, "expired", at=now, by=op.by, epoch=epoch)
         return Ruled(approval, call, now, void)
-    # What expired can still be withdrawn, as long as its call waits.
+    # An expired request can still be withdrawn, as long as its call waits.
     waits = op.verb == "withdraw" and call.approval == approval.id and call.state in ("held", "ready")
     decided = approval.state not in OPEN or (approval.state == "approved" and op.verb in ("approve", "bypass"))
     if decided and not waits:
@@ -127,7 +130,7 @@ def _may_decide(approval: ApprovalRow, roles: Iterable[str]) -> bool:
 async def _delegation(approval: ApprovalRow, op: DecideApproval, now: float) -> EventRow | None:
     """Return the event of the delegation by which this person may decide for the other one; None: there is none.
 
-    A row alone is nobody's word: whoever can write the database can add one and remove it again.
+    A row alone proves nothing: whoever can write to the database can add one and remove it again.
     """
     for word in await DelegationsTo(approval.tenant, person(op.by)):
         if word.by_whom == person(op.behalf) and word.made_at <= now < word.until_at:
@@ -138,7 +141,7 @@ async def _delegation(approval: ApprovalRow, op: DecideApproval, now: float) -> 
 
 
 def _is_said(approval: ApprovalRow, op: DecideApproval, *, again: bool = False) -> bool:
-    """Whether this very word was heard before; ``again``: in whatever words."""
+    """Return whether this very decision was recorded before; ``again``: for whatever reason given."""
     match op.verb:
         case "approve" | "bypass":
             return any(said["by"] == op.by and (again or said["why"] == op.why) for said in approval.yeses)
@@ -185,7 +188,7 @@ async def _say_no(
     error = json.dumps([op.by, op.why], ensure_ascii=False)
     call = await move_call(run, call, "refused", at=now, by=op.by, epoch=epoch, why=op.why, error=error, settled_at=now)
     if run.staged_pivot == call.id and run.phase == "open" and run.goal != "rollback":
-        # Without its pivot the run has nothing to commit to; and nobody who was told no asks again by running again.
+        # Without its pivot the run has nothing to commit; and a refusal must not be circumvented by running again.
         why = f"{op.by} rejected {call.tool}: {op.why}"
         aim = {"goal": "rollback", "goal_by": "person", "goal_why": why}
         await note(run, "goal", at=now, by=op.by, epoch=epoch, to="rollback", why=op.why, **goal_said(run, aim))
@@ -194,7 +197,7 @@ async def _say_no(
 
 
 async def let_go_on(call: CallRow, approval: ApprovalRow, *, at: float, by: str) -> None:
-    """A person has spoken: whoever can go on with a run that nobody holds may do so, and its caller may come back."""
+    """Release the run after a decision: whoever can continue an unowned run may do so, and its caller may come back."""
     run, root = await find_run(call.run), await find_run(call.root)
     if root.closed_at is not None:
         return
@@ -210,11 +213,11 @@ async def let_go_on(call: CallRow, approval: ApprovalRow, *, at: float, by: str)
     await UpdateRun(root, changes)
 
 
-# ---- asking again -------------------------------------------------------------------------
+# ---- Asking again, editing, expiring
 
 
 async def ask_again(op: AskAgain) -> Ruled:
-    """See ``AskAgain``."""
+    """Make a new request for a call whose request has expired (``AskAgain``)."""
     approval, call = await _found(op.approval)
     now = await Now()
     await MoveTime(now)
@@ -239,7 +242,10 @@ async def ask_again(op: AskAgain) -> Ruled:
 
 
 async def edit_approval(op: EditApproval) -> Ruled:
-    """See ``EditApproval``. The old call is refused, and says what to ask for instead."""
+    """Replace a request by one with other arguments (``EditApproval``).
+
+    The old call is refused, and its reason says what to ask for instead.
+    """
     approval, call = await _found(op.approval)
     now = await Now()
     await MoveTime(now)
@@ -283,14 +289,16 @@ async def edit_approval(op: EditApproval) -> Ruled:
 
 
 async def _goes_on(run: RunRow, *, to: str) -> None:
-    """Raise where nobody is asked anything new: the run, or the one it is inside of, is on its way back."""
+    """Raise ``TransitionRefused`` if the run, or its root, is rolling back: then nobody is asked anything new."""
     for one in (run, await find_run(run.root)):
         if one.phase == "rolling_back" or (one.phase == "open" and one.goal == "rollback"):
-            raise TransitionRefused(f"run {one.id} is being taken back: nobody is asked any more", frm=one.state, to=to)
+            raise TransitionRefused(
+                f"run {one.id} is being rolled back: nobody is asked any more", frm=one.state, to=to
+            )
 
 
 async def expire_approvals(op: ExpireApprovals) -> RunRow:
-    """See ``ExpireApprovals``."""
+    """Mark the expired requests of a tree as expired (``ExpireApprovals``)."""
     root = await owned(op.root, op.owner, op.epoch)
     now = await Now()
     await MoveTime(now)
@@ -307,7 +315,7 @@ async def expire_approvals(op: ExpireApprovals) -> RunRow:
 
 
 async def void_approval(op: VoidApproval) -> Ruled:
-    """See ``VoidApproval``."""
+    """Void a request after the ledger was restored from a backup (``VoidApproval``)."""
     approval, call = await _found(op.approval)
     now = await Now()
     await MoveTime(now)
@@ -321,19 +329,19 @@ async def void_approval(op: VoidApproval) -> Ruled:
     return Ruled(approval, call, now)
 
 
-# ---- delegating, reading ------------------------------------------------------------------
+# ---- Delegating and reading
 
 
 async def delegate(op: Delegate) -> DelegationRow:
-    """See ``Delegate``."""
+    """Record a delegation (``Delegate``)."""
     now = await Now()
     await MoveTime(now)
     known = [one for one in await DelegationsTo(op.tenant, person(op.to)) if one.id == op.id]
     if known:
-        return known[0]  # said before, and the answer was lost
+        return known[0]  # recorded before, and the answer was lost
     by, to, why = storable(person(op.by)), storable(person(op.to)), storable(op.why)
     row = DelegationRow(op.id, op.tenant, by, to, op.until_at, why, now, 0)
-    # It belongs to no run: its event is a chain of its own, which checkpoints name like any other.
+    # It belongs to no run: its event is a chain of its own, which checkpoints include like any other.
     seq = await AddEvent(
         at=now, root=row.id, run=row.id, run_id=row.id, tenant=row.tenant, call="", what="delegated", frm="", to_state="",
         by_whom=op.by, epoch=0, facts=delegation_said(row),
@@ -344,14 +352,14 @@ async def delegate(op: Delegate) -> DelegationRow:
 
 
 async def read_approval(op: ReadApproval) -> Requested | None:
-    """See ``ReadApproval``."""
+    """Read one request with its call (``ReadApproval``)."""
     row = await FindApproval(op.approval)
     call = None if row is None else await FindCall(row.call)
     return None if row is None or call is None else Requested(row, call, await Now())
 
 
 async def search_approvals(op: SearchApprovals) -> list[Requested]:
-    """See ``SearchApprovals``."""
+    """Read a page of requests with their calls (``SearchApprovals``)."""
     now = await Now()
     found: list[Requested] = []
     for row in await PageApprovals(op.tenant, op.states, op.before, op.limit):
