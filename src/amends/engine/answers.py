@@ -1,4 +1,4 @@
-"""Telling: rows of the ledger as a report for people, and outcomes as words for a model."""
+"""Turn rows of the ledger into reports for people, and outcomes into answers for a model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from amends.report import Report
 
 
 def info_of(run: RunRow, parent: str = "") -> RunInfo:
-    """A run's row as users see it."""
+    """Return a run's row as users see it."""
     point = point_of(run)
     return RunInfo(
         id=run.id,
@@ -70,7 +70,7 @@ def _payload(text: str) -> Any:
 
 
 def output_gone(run: RunRow) -> ResultGone | None:
-    """What to raise for the output of a run that gc removed; None: it is there, or never was."""
+    """Return the error for a run's output that gc removed; None: it is there, or never was."""
     gone_at = moment(lost_at(run.output))
     return None if gone_at is None else ResultGone(f"run {run.id}", gone_at=gone_at, run_id=run.id)
 
@@ -78,7 +78,7 @@ def output_gone(run: RunRow) -> ResultGone | None:
 def report_of(
     session: Session, tree: Tree, *, ledger: str = "", skipped: tuple[str, ...] = (), forks: Iterable[RunRow] = ()
 ) -> Report:
-    """A tree as a report; children are reports inside it."""
+    """Return a tree as a report; its children are reports inside it."""
     residue = _residue(session, tree)
     by_parent: dict[str, list[RunRow]] = {}
     for run in tree.runs[1:]:
@@ -105,7 +105,7 @@ def _report(
 
 
 def _residue(session: Session, tree: Tree) -> tuple[Residue, ...]:
-    """Everything that stands although the run went back, or that may stand and nobody knows."""
+    """Return every effect that remains although the run was rolled back, or that may remain and nobody knows."""
     found: list[Residue] = []
     state = tree.run.phase
     if state in ("rolling_back", "abandoned"):
@@ -117,13 +117,15 @@ def _residue(session: Session, tree: Tree) -> tuple[Residue, ...]:
         if row.id in named:
             continue
         if row.state == "residue" or (row.late and row.state == "succeeded" and tree.run.state == "committed"):
-            why = row.why or ("it landed after it was thought absent" if row.late else "a person said that it stays")
+            why = row.why or (
+                "its effect came after it was believed absent" if row.late else "a person said that it stays"
+            )
             found.append(Residue(call_of(row, session.spec(row.tool)), why))
     return tuple(found)
 
 
 def lock_of(row: LockRow, run: RunRow, now: float, waiting: tuple[str, ...] = ()) -> Lock:
-    """One lock as users see it."""
+    """Return one lock as users see it."""
     since = moment(row.taken_at)
     assert since is not None, "a lock was taken at some time"
     return Lock(
@@ -139,12 +141,12 @@ def lock_of(row: LockRow, run: RunRow, now: float, waiting: tuple[str, ...] = ()
 
 
 def held_lock_of(held: HeldLock) -> Lock:
-    """The same, with those who wait for it."""
+    """Return one lock as users see it, with the runs that wait for it."""
     return lock_of(held.lock, held.root, held.now, tuple(wait.run_id for wait in held.waits))
 
 
 def event_of(row: EventRow) -> Event:
-    """One line of the record."""
+    """Return one line of the audit log."""
     at = moment(row.at)
     assert at is not None, "every event has a time"
     return Event(
@@ -160,11 +162,11 @@ def event_of(row: EventRow) -> Event:
     )
 
 
-# ---- for models ---------------------------------------------------------------------------
+# ---- Answers for a model
 
 
 def answer_done(session: Session, ask: Ask, done: Done) -> Answer:
-    """What a model is told of a call that was done, answered from the record, or accepted for later."""
+    """Return the answer for a call that was done, answered from the record, or accepted for later."""
     spec = ask.spec
     call = call_of(done.row, spec)
     if done.staged and done.row.state != "succeeded":
@@ -172,9 +174,10 @@ def answer_done(session: Session, ask: Ask, done: Done) -> Answer:
         return Answer("staged", text, call=call)
     value = call.result if done.value is None else done.value
     recorded = done.row.result or ""
-    # Where the annotation leaves the class open, the model is told it as it must say it when it passes the value on.
+    # If the annotation leaves the class open, the text has the class as the model must write it when it passes the
+    # value on.
     told = _json(decode(recorded) if CLASS_MARK in recorded and not recorded.startswith(SEALED) else value)
-    if spec.redact is not None:  # as it was written down, where it was: there its hidden fields are masked
+    if spec.redact is not None:  # as it was recorded: there its hidden fields are masked
         told = session.redactor.scrub(told if call.result is None else _json(call.result), ask.known)
     if done.replayed and session.resumed and ask.call_ref and ask.call_ref == done.row.call_ref:
         return Answer("replayed", told, value, call)  # the very request whose answer was lost: the model never had it
@@ -197,7 +200,7 @@ def _json(value: Any) -> str:
 
 
 def answer_error(session: Session, tool: str, error: Exception) -> Answer:
-    """What a model is told when it was not done."""
+    """Return the answer for a call that was not done."""
     if is_a(error, Error):
         return Answer(_status(error), clean(error.for_model()), call=getattr(error, "call", None), error=error)
     call: Call | None = _call_on(error)
@@ -207,7 +210,7 @@ def answer_error(session: Session, tool: str, error: Exception) -> Answer:
 
 
 def _call_on(error: Exception) -> Call | None:
-    """The call that a tool's own error names, where it does."""
+    """Return the call that a tool's own error names, if it does."""
     try:
         call = getattr(error, "call", None)
     except Exception:

@@ -27,7 +27,7 @@ from amends.engine.session import (
     request_of,
 )
 from amends.errors import ApprovalVoid, Held, Rejected, RuleRefused
-from amends.ledger.operations import Admission, ReadApproval, ReadCall, ReadRun
+from amends.ledger.operations import Admission, ReadApproval, ReadRun
 from amends.ledger.rows import ApprovalRow, CallRow, Need, Terms, Unapproved, lost_at
 from amends.ledger.world import Await, Later, ReadClocks, Watch
 from amends.model import Approval, ApprovalState, Budget, Request, Yes, text_of
@@ -226,13 +226,6 @@ async def request_of_call(row: CallRow) -> ApprovalRow | None:
     """Return the newest approval request for a call."""
     found = await ReadApproval(row.approval) if row.approval else None
     return None if found is None else found.approval
-
-
-async def newest(row: CallRow) -> CallRow:
-    """Return the call as it is now."""
-    found = await ReadCall(row.id)
-    assert found is not None, "a call is never removed"
-    return found
 
 
 # ---- Rules: evaluated before every admission, without side effects. A rule that raises holds the call

@@ -1,4 +1,4 @@
-"""Recovery: the same flows as a live run, for a tree whose owner is gone. Repeated, it changes nothing."""
+"""Recover trees whose owner is gone, with the same flows as a live run. Repeating a recovery changes nothing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from amends.ledger.world import IsDead, Lease, ReadClocks
 from amends.states import UNSETTLED
 
 LOOKED_AT_MAX: Final = 10_000
-"""How many due trees one look goes through, at most, for those that this process has the tools for."""
+"""The most due trees that one search goes through for those that this process has the tools for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A tree that recovery should look at; ``missing``: names of tools this process does not have."""
+    """A tree that recovery should look at; ``missing``: names of tools that this process does not have."""
 
     root: RunRow
     missing: tuple[str, ...]
@@ -41,9 +41,9 @@ class Recovered:
 async def find_abandoned(
     tools: frozenset[str], *, tenant: str | None, limit: int, agents: frozenset[str] | None = None
 ) -> list[Found]:
-    """Trees whose lease ran out, whose owner is certainly dead, or which said: look again now.
+    """Find trees whose lease has ended, whose owner is certainly dead, or which are due.
 
-    A run that only its agent can go on with is left to a process that has the agent; ``None``: has them all.
+    A run that only its agent can continue is left to a process that has the agent; ``None``: this one has all agents.
     """
     asked, seen = limit, -1
     while True:
@@ -51,7 +51,7 @@ async def find_abandoned(
         ours = [one for one in found if not one.missing]
         if len(ours) >= limit or len(found) <= seen or asked >= LOOKED_AT_MAX:
             return [*ours, *(one for one in found if one.missing)][:limit]
-        # Those that this process cannot help must not hide those behind them that it can.
+        # Trees that this process cannot recover must not hide those behind them that it can.
         asked, seen = min(asked * 4, LOOKED_AT_MAX), len(found)
 
 
@@ -61,7 +61,8 @@ async def _looked_at(
     found: list[Found] = []
     clocks = await ReadClocks()
     for root, needed, is_due in await DueRuns(tenant, limit):
-        # By the owner's monotonic clock too: a wall clock that was set back must not keep an abandoned run for an hour.
+        # By the owner's monotonic clock too: a wall clock that was set back must not delay an abandoned run for an
+        # hour.
         same = root.lease_boot == clocks.boot and root.lease_mono is not None
         due, dead = is_due or (same and clocks.mono >= (root.lease_mono or 0.0)), ""
         if root.owner:
@@ -81,7 +82,7 @@ def _wants_agent(root: RunRow) -> bool:
 async def claim(
     found: Found, *, owner: str, lease_s: float, new_id: Callable[[str], str], force: bool = False, anchor: Any = None
 ) -> tuple[RunRow, Lease] | None:
-    """Take the tree over; None when somebody was faster."""
+    """Take the tree over; return None if another process was faster."""
     await check_anchor(anchor)
     clocks = await ReadClocks()
     row = await ClaimRun(
@@ -100,11 +101,11 @@ async def claim(
 
 
 def recover_tree(session: Session, root: RunRow, *, has_agent: bool) -> Flow[Recovered]:
-    """Finish one claimed tree: its goal, else forward if pivoted, else its policy."""
+    """Finish one claimed tree: follow its goal, else go forward if it pivoted, else apply its policy."""
     if root.phase == "rolling_back" or (root.goal == "rollback" and root.phase == "open"):
         return _go_back(session, root.goal_why or "recovered")
     if root.state == "pivoted" and not root.goal and root.policy == "resume" and has_agent:
-        # Forward, and by the one who knows the way: only without an agent is it a person's matter.
+        # Forward, and by the agent that knows how: a person decides only if there is no agent.
         return _wait_or_resume(session, root, has_agent)
     if root.goal == "commit" or root.phase == "pivoted":
         return _go_forward(session, root)
@@ -116,16 +117,16 @@ def recover_tree(session: Session, root: RunRow, *, has_agent: bool) -> Flow[Rec
 
 
 async def _unless_a_person_is_asked(session: Session) -> Recovered:
-    """Go back, but not with a run that waits only for a person and died before it could say so."""
+    """Roll back, but not a run that only waits for a person and died before it could record that."""
     tree = await read_tree(session)
     if _asks_a_person(tree):
-        # What is doubtful can be settled meanwhile; what somebody may still say yes to is not taken from under them.
+        # Doubts can be settled meanwhile; calls that somebody may still approve are not rolled back.
         later = await settle_all(session, tree, back=False)
         tree = await read_tree(session)
         if _asks_a_person(tree):
             run = await give_back(session, later, suspended=True)
             return Recovered("done", run)
-        # A body that was started again has used the yes of a call inside it: nobody is waited for any more.
+        # A body that was started again has used the approval of a call inside it: the run waits for nobody any more.
     if any(row.state_at(tree.now) == "expired" for row in tree.approvals):
         await ExpireApprovals(session.root, session.lease.owner, session.lease.epoch)
         return await _go_back(session, "nobody decided in time")
@@ -164,7 +165,7 @@ async def _go_forward(session: Session, root: RunRow) -> Recovered:
     except Exception:
         tree = await read_tree(session)
         if tree.run.state in ("rolled_back", "blocked"):
-            return Recovered("done", tree.run)  # the pivot failed at commit, and the run was taken back
+            return Recovered("done", tree.run)  # the pivot failed at commit, and the run was rolled back
         raise
 
 
@@ -174,11 +175,11 @@ async def _wait_or_resume(session: Session, root: RunRow, has_agent: bool) -> Re
     later = min((wait for wait in waits if wait is not None), default=None)
     tree = await read_tree(session)
     doubtful = any(row.state == "in_doubt" for row in tree.calls)
-    # A doubt first, then the policy: an agent that meets one fails, and would take back what a person can still save.
+    # Doubts first, then the policy: an agent that meets one fails, and would roll back what a person can still save.
     if root.policy == "resume" and has_agent and not doubtful and tree.run.state in ("open", "pivoted"):
         return Recovered("resume", tree.run)
     if tree.run.phase == "pivoted":
-        return await _go_forward(session, tree.run)  # the doubt was about its pivot, and it had passed
+        return await _go_forward(session, tree.run)  # the doubt was about its pivot, which had happened
     if later is None and doubtful and tree.run.state != "blocked":
         causes = tuple(left.cause for left in obstacles(session, tree))
         run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes)
@@ -188,7 +189,10 @@ async def _wait_or_resume(session: Session, root: RunRow, has_agent: bool) -> Re
 
 
 async def _children_back(session: Session, tree: Tree) -> list[float | None]:
-    """A child whose way back had begun goes on with it, whatever its parent waits for; when each goes on, if later."""
+    """Continue the rollback of children that had begun it, whatever the parent waits for.
+
+    Return when each continues.
+    """
     turning = {run.uid for run in tree.runs if run.state == "rolling_back"}
     waits: list[float | None] = []
     for child in tree.runs:

@@ -1,4 +1,4 @@
-"""Which flow answers which operation: the whole seam between engine and ledger, on one page."""
+"""Map each operation to the flow that performs it: the whole interface between engine and ledger, on one page."""
 
 from __future__ import annotations
 
@@ -107,5 +107,5 @@ READS: Final[frozenset[type[operations.StoreOp[Any]]]] = frozenset(
 
 
 def intent(op: operations.StoreOp[Any]) -> Flow[Any]:
-    """The flow that answers ``op``, over the rows of one transaction."""
+    """Return the flow that performs ``op``, over the rows of one transaction."""
     return INTENTS[type(op)](op)

@@ -1,4 +1,7 @@
-"""Ending: going back, going forward, closing."""
+"""Decide how a run ends: rollback and compensations, commit, closing, abandoning.
+
+The flows that await these operations are in ``engine/ending.py`` and ``engine/rollback.py``.
+"""
 
 from __future__ import annotations
 
@@ -58,11 +61,11 @@ from amends.ledger.rows import (
 )
 from amends.states import RUN_FINAL, STANDING, UNSETTLED
 
-# ---- backward -----------------------------------------------------------------------------
+# ---- Rolling back
 
 
 async def begin_rollback(op: BeginRollback) -> Rollback:
-    """See ``BeginRollback``. Over a pivot in flight the goal waits; over one that passed it is refused."""
+    """Begin a rollback (``BeginRollback``): deferred while a pivot is in flight, refused once one has passed."""
     run = await find_run(op.run)
     root = await find_run(run.root)
     if op.epoch is not None:
@@ -88,7 +91,7 @@ async def begin_rollback(op: BeginRollback) -> Rollback:
             run, "goal", at=now, by=op.by, epoch=root.epoch, to="rollback", why=op.why, forks=named or None, **said
         )
     if changes and (op.epoch is None or run.pivot or forks or run.state != "open"):
-        run, changes = await UpdateRun(run, changes), {}  # else it is written with its new state
+        run, changes = await UpdateRun(run, changes), {}  # otherwise the goal is written with the new state
     if op.epoch is None:
         await unblock(run, at=now, by=op.by, epoch=root.epoch)
         return Rollback("deferred", await find_run(op.run))
@@ -101,13 +104,13 @@ async def begin_rollback(op: BeginRollback) -> Rollback:
 
 
 async def _turn_back(run: RunRow, op: BeginRollback, epoch: int, now: float, changes: Mapping[str, str]) -> Tree:
-    """Close the subtree: nothing held starts any more, nothing that backs off is tried again. As it is then."""
+    """Close the subtree: drop held calls, end those that back off; return the tree as it is then."""
     below: dict[str, RunRow] = {}
     back: set[str] = set()
     for one in await subtree(run):
         below[one.uid] = one
         if one.uid != run.uid and (one.phase == "pivoted" or one.pivot or one.parent not in back):
-            continue  # a child's pivot stands, or may: it is residue, or a doubt to settle first
+            continue  # a child's pivot stays, or may: it is residue, or a doubt to settle first
         if one.state == "blocked" and one.came_from in ("open", "rolling_back"):
             one = await move_run(one, one.came_from, at=now, by=op.by, epoch=epoch, came_from="", causes="[]")
         if one.state in ("open", "committed"):
@@ -128,7 +131,10 @@ async def _turn_back(run: RunRow, op: BeginRollback, epoch: int, now: float, cha
 
 
 async def begin_compensation(op: BeginCompensation) -> CallRow | None:
-    """See ``BeginCompensation``. Order: reverse of settling; none while a call of the tree is started."""
+    """Start a compensation attempt (``BeginCompensation``).
+
+    The order is the reverse of settling; none starts while a call of the tree is started.
+    """
     call = await FindCall(op.call_id)
     assert call is not None, "a compensation is begun for a call of the ledger"
     root = await owned(call.root, op.owner, op.epoch)
@@ -139,8 +145,8 @@ async def begin_compensation(op: BeginCompensation) -> CallRow | None:
     if run.state != "rolling_back" or call.state not in allowed or call.comp_attempt != op.attempt - 1:
         return None
     if call.lost_at is not None or call.shared:
-        return None  # what it would be given is gone: a person takes it back; or it is another run's to take back
-    # What a child that pivoted (or may have) did is not in the way of what is taken back now.
+        return None  # its arguments are removed, so a person must compensate it; or the effect belongs to another run
+    # Calls of a child that pivoted (or may have) do not block what is compensated now.
     below = await subtree(run)
     inside, turning = {row.uid for row in below}, {row.uid for row in below if row.state == "rolling_back"}
     for other in await ListCalls(call.root, ("started", "succeeded", "compensating")):
@@ -165,7 +171,7 @@ def _comes_first(other: CallRow, call: CallRow) -> bool:
 
 
 async def settle_compensation(op: SettleCompensation) -> Settled:
-    """See ``SettleCompensation``."""
+    """Record the outcome of a compensation attempt (``SettleCompensation``)."""
     call = await FindCall(op.call_id)
     assert call is not None, "a compensation is settled for a call of the ledger"
     root = await find_run(call.root)
@@ -187,11 +193,11 @@ async def settle_compensation(op: SettleCompensation) -> Settled:
     return Settled(moved)
 
 
-# ---- forward ------------------------------------------------------------------------------
+# ---- Committing
 
 
 async def decide_commit(op: DecideCommit) -> Decision:
-    """See ``DecideCommit``. The decision, if it can be made, is made in this transaction."""
+    """Decide the commit (``DecideCommit``), in this transaction if it can be decided."""
     run = await find_run(op.run)
     root = await owned(run.root, op.owner, op.epoch) if run.state not in RUN_FINAL else run
     now = await Now()
@@ -202,7 +208,7 @@ async def decide_commit(op: DecideCommit) -> Decision:
     if gone is not None:
         return Decision("rollback", replace(run, goal_why=f"run {gone.id}, whose calls it shares, was taken back"))
     if root.goal_by == "deadlock" and root.goal == "rollback" and run.phase == "open" and not run.pivot:
-        return Decision("rollback", run)  # a child, too, decides nothing over the root that was chosen to go back
+        return Decision("rollback", run)  # a child, too, decides nothing if its root was chosen to roll back
     if run.phase == "rolling_back" or (run.phase == "open" and (run.goal == "rollback" or late)):
         over = await refused_before(run, run.uid) if op.repeated else None
         if over is not None:
@@ -226,7 +232,7 @@ async def decide_commit(op: DecideCommit) -> Decision:
     calls, children = await within(run)
     mine = [call for call in calls if call.run == run.uid]
     unsettled = [call for call in calls if call.state in UNSETTLED and not call.is_staged]
-    if run.phase == "open" and (run.staged_pivot or not run.parent):  # else its outbox becomes its parent's
+    if run.phase == "open" and (run.staged_pivot or not run.parent):  # otherwise its outbox becomes its parent's
         waiting = await unready(run, mine, op.outbox, now)
         unsettled += await ask_for_more(run, waiting, op.outbox, at=now, by=op.owner, epoch=op.epoch)
     if unsettled or children:
@@ -255,7 +261,7 @@ async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCo
         )  # fmt: skip
         return Decision("pivot", run, (pivot,))
     if run.phase == "open" and staged and run.parent:
-        for call in staged:  # the parent may still take the child back: its outbox becomes the parent's
+        for call in staged:  # the parent may still roll the child back: the child's outbox becomes the parent's
             await _pass_on(run, call, op, now)
         staged = ()
     if staged:
@@ -270,7 +276,10 @@ async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCo
 
 
 async def _pass_on(run: RunRow, call: CallRow, op: DecideCommit, now: float) -> None:
-    """A child's staged call becomes its parent's. Over a pivot that has passed nothing decides it: it waits by itself."""
+    """Pass a child's staged call on to its parent.
+
+    If the parent's pivot has passed, no later decision covers the call: it waits for its approval by itself.
+    """
     parent = await find_run(run.parent)
     await note(run, "passed to parent", at=now, by=op.owner, epoch=op.epoch, call=call.id)
     call = await UpdateCall(call, {"run": parent.uid})
@@ -283,7 +292,10 @@ async def _pass_on(run: RunRow, call: CallRow, op: DecideCommit, now: float) -> 
 
 
 async def _take_staged(run: RunRow, staged: tuple[CallRow, ...], op: DecideCommit, now: float) -> Decision | None:
-    """What is staged needs its locks and its money in the transaction that decides; None: it has them, or needs none."""
+    """Take the locks and reserve the costs of the staged calls.
+
+    Return None, or the decision if that is not possible.
+    """
     names = staged_names(staged)
     if names:
         root = await find_run(run.root)
@@ -302,11 +314,11 @@ async def _take_staged(run: RunRow, staged: tuple[CallRow, ...], op: DecideCommi
     return Decision("over", await refused(over, run, root, now, by=op.owner, request=run.uid), staged, over=over)
 
 
-# ---- closing ------------------------------------------------------------------------------
+# ---- Closing
 
 
 async def close_run(op: CloseRun) -> RunRow:
-    """See ``CloseRun``. ``rolled_back`` never has residue: the calls are looked at once more here."""
+    """Close or block a run (``CloseRun``). ``rolled_back`` never has residue: the calls are checked once more here."""
     run = await find_run(op.run)
     given_back = run.uid != run.root or not holds(run, op.owner, op.epoch)
     if op.repeated and run.state == op.to and given_back:
@@ -342,7 +354,7 @@ async def _close_rolled_back(run: RunRow, op: CloseRun, now: float) -> RunRow:
     everything = await subtree(run)
     kept = [row.id for row in everything if row.state not in ("rolling_back", "rolled_back")]
     if kept:
-        raise TransitionRefused(f"run {run.id} is not rolled back: {kept} stand", frm=run.state, to="rolled_back")
+        raise TransitionRefused(f"run {run.id} is not rolled back: {kept} are not", frm=run.state, to="rolled_back")
     turning = [row for row in everything if row.state == "rolling_back"]
     inside = {row.uid for row in turning}
     for call in await ListCalls(run.root):
@@ -362,7 +374,7 @@ async def _close_rolled_back(run: RunRow, op: CloseRun, now: float) -> RunRow:
 
 
 async def abandon_run(op: AbandonRun) -> RunRow:
-    """See ``AbandonRun``. Whoever owned it is fenced off."""
+    """Abandon a run (``AbandonRun``). Its owner is fenced off."""
     root = await FindRun(op.run)
     assert root is not None, "the runtime found this run a moment ago"
     if op.repeated and root.state == "abandoned":
@@ -404,12 +416,12 @@ async def _leave_standing(call: CallRow, op: AbandonRun, epoch: int, now: float,
 
 
 def _kept(run: RunRow) -> bool:
-    """A child that pivoted keeps what it did: that is its outcome, not something left behind."""
+    """Return whether a child keeps its effects because it pivoted: that is its outcome, not residue."""
     return bool(run.pivot) and run.phase in ("pivoted", "committed")
 
 
 async def finish_run(op: FinishRun) -> RunRow:
-    """See ``FinishRun``."""
+    """Close an interrupted run as committed (``FinishRun``)."""
     run = await find_run(op.run)
     if op.repeated and run.state == "committed":
         return run

@@ -1,4 +1,4 @@
-"""Forking: a run that begins where another one stood, in one transaction over both."""
+"""Fork a run: add a run that begins at a point of another one, in one transaction over both."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from amends.ledger.operations import Forked, ForkRun, ReadForks
 from amends.ledger.rows import CallRow, FindRun, FindRunById, InsertCall, InsertRun, ListCalls, Now, RunRow, point_of
 
 EPOCH: Final = 1
-"""The epoch that a fork is made in: it is opened in a later one, and so resumed."""
+"""The epoch in which a fork is made: it is opened in a later one, and so resumed."""
 
 
 async def fork_run(op: ForkRun) -> Forked:
-    """See ``ForkRun``. The source is locked: it does not turn back while it is forked."""
+    """Add a fork (``ForkRun``). The source is locked: it cannot begin to roll back while it is forked."""
     source = await find_run(op.source)
     fork = op.runs[0]
     if op.repeated:
@@ -47,7 +47,7 @@ def _call_at(fork: RunRow) -> str:
 
 
 async def _as_seen(op: ForkRun, family: list[RunRow]) -> bool:
-    """Whether every call is still what the fork says that it is, and what it stands for too."""
+    """Return whether every call, and the call that it stands for, still is in the planned state."""
     calls: dict[str, CallRow] = {}
     for run in family:
         calls |= {call.id: call for call in await ListCalls(run.uid)}
@@ -67,7 +67,7 @@ async def _open(row: RunRow, op: ForkRun, now: float) -> RunRow:
 
 
 async def _share(op: ForkRun, runs: dict[str, RunRow], now: float) -> None:
-    """Write the calls down, each with its event, in the order in which they were asked for."""
+    """Write the shared calls, each with its event, in the order in which they were requested."""
     for one in op.calls:
         row = one.row
         seq = await note(
@@ -82,7 +82,7 @@ async def _share(op: ForkRun, runs: dict[str, RunRow], now: float) -> None:
 
 
 async def _end_as(row: RunRow, born: RunRow, op: ForkRun, now: float) -> None:
-    """Move a run of the fork to where it stood: over its pivot, or closed with its parent still open."""
+    """Move a run of the fork to the state of the original: past its pivot, or closed while its parent is open."""
     if row.state == "pivoted" or (row.state == "committed" and row.pivot):
         born = await move_run(born, "pivoted", at=now, by=op.by, epoch=EPOCH)
     if row.state == "committed":
@@ -90,5 +90,5 @@ async def _end_as(row: RunRow, born: RunRow, op: ForkRun, now: float) -> None:
 
 
 async def read_forks(op: ReadForks) -> list[RunRow]:
-    """See ``ReadForks``."""
+    """List the forks that depend on a tree (``ReadForks``)."""
     return await forks_on(op.root)
