@@ -10,7 +10,7 @@ from typing import Any
 from amends.encoding.canonical import CLASS_MARK, decode
 from amends.encoding.secret import SEALED, UNREADABLE
 from amends.engine.call import Done
-from amends.engine.rollback import leftovers, obstacles
+from amends.engine.rollback import commit_obstacles, leftovers
 from amends.engine.session import Ask, Session, call_of, moment, scrubbed
 from amends.errors import (
     Busy,
@@ -111,7 +111,9 @@ def _residue(session: Session, tree: Tree) -> tuple[Residue, ...]:
     if state in ("rolling_back", "abandoned"):
         found += [Residue(call_of(one.row, session.spec(one.row.tool)), one.why) for one in leftovers(session, tree)]
     elif tree.run.state == "blocked":
-        found += [Residue(call_of(one.row, session.spec(one.row.tool)), one.why) for one in obstacles(session, tree)]
+        found += [
+            Residue(call_of(one.row, session.spec(one.row.tool)), one.why) for one in commit_obstacles(session, tree)
+        ]
     named = {left.call.id for left in found}
     for row in tree.calls:
         if row.id in named:
@@ -176,14 +178,14 @@ def answer_done(session: Session, ask: Ask, done: Done) -> Answer:
     recorded = done.row.result or ""
     # If the annotation leaves the class open, the text has the class as the model must write it when it passes the
     # value on.
-    told = _json(decode(recorded) if CLASS_MARK in recorded and not recorded.startswith(SEALED) else value)
+    text = _json(decode(recorded) if CLASS_MARK in recorded and not recorded.startswith(SEALED) else value)
     if spec.redact is not None:  # as it was recorded: there its hidden fields are masked
-        told = session.redactor.scrub(told if call.result is None else _json(call.result), ask.known)
+        text = session.redactor.scrub(text if call.result is None else _json(call.result), ask.known)
     if done.replayed and session.resumed and ask.call_ref and ask.call_ref == done.row.call_ref:
-        return Answer("replayed", told, value, call)  # the very request whose answer was lost: the model never had it
+        return Answer("replayed", text, value, call)  # the very request whose answer was lost: the model never had it
     if done.replayed:
-        return Answer("replayed", f"Already done in this task; the same result: {told}", value, call)
-    return Answer("done", told, value, call)
+        return Answer("replayed", f"Already done in this task; the same result: {text}", value, call)
+    return Answer("done", text, value, call)
 
 
 def _json(value: Any) -> str:

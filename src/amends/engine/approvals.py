@@ -16,9 +16,9 @@ from amends.encoding.dataclass import dataclass
 from amends.engine.session import (
     Ask,
     Session,
-    bill_for,
     body_args,
     call_of,
+    cost_of,
     decode_args,
     describe_error,
     error_parts,
@@ -34,21 +34,21 @@ from amends.model import Approval, ApprovalState, Budget, Request, Yes, text_of
 from amends.tools.rules import EXPIRES_S, Judged, Rule, RuleTest, RuleVerdict, yes_or_no
 from amends.tools.spec import Spec
 
-LOOK_S_MIN: Final = 0.02
-LOOK_S_MAX: Final = 1.0
+APPROVAL_POLL_S_MIN: Final = 0.02
+APPROVAL_POLL_S_MAX: Final = 1.0
 """The longest interval between polls if the store does not signal what other processes decide."""
 LEFT_S_MIN: Final = 0.001
 """Less time than this does not count: added to a clock it may not even change it."""
-TOLD_S_MAX: Final = 15.0
+APPROVAL_SIGNAL_S_MAX: Final = 15.0
 """The longest interval if the store signals: only a lost signal costs that much."""
 
 
-PAUSES: Final = "what must pause belongs in a child run or an agent of its own, not in the body of a tool"
+PAUSE_HINT: Final = "what must pause belongs in a child run or an agent of its own, not in the body of a tool"
 """The hint if a call inside a body waited in vain."""
 
 
 @dataclass(slots=True)
-class Patience:
+class ApprovalWait:
     """How long one request waits in place for people.
 
     ``body``: the running body that makes the request. It cannot be suspended and resumed later, so the request waits in
@@ -59,10 +59,10 @@ class Patience:
     since: float | None = None
     body: Later | None = None
     watcher: Any = None
-    pause: float = LOOK_S_MIN
+    pause: float = APPROVAL_POLL_S_MIN
     waits: bool = False
 
-    def seen(self, verdict: str) -> None:
+    def observe(self, verdict: str) -> None:
         """Record whether the body waits for this request now."""
         waits = verdict in ("held", "void", "wait", "locked")
         if self.body is not None and waits != self.waits:
@@ -70,16 +70,16 @@ class Patience:
             self.body.waits += 1 if waits else -1
             self.body.is_stuck = verdict == "over"
 
-    async def decided(self, answer: Admission) -> bool:
+    async def wait_decided(self, answer: Admission) -> bool:
         """Wait until the request is decided; return False if there is none, or the limit is reached."""
         if self.body is not None:
-            return await self._in_place(answer)
+            return await self._wait_in_place(answer)
         asked = answer.approval
         if asked is None or self.limit_s <= 0:
             return False
         watcher = await Watch(asked.root)
-        longest = TOLD_S_MAX if getattr(watcher, "is_told", False) else LOOK_S_MAX
-        pause = LOOK_S_MIN
+        longest = APPROVAL_SIGNAL_S_MAX if getattr(watcher, "is_told", False) else APPROVAL_POLL_S_MAX
+        pause = APPROVAL_POLL_S_MIN
         while True:
             found = await ReadApproval(asked.id)
             if found is None or found.approval.state_at(found.now) != "pending":
@@ -92,7 +92,7 @@ class Patience:
             await Await(watcher, min(pause, left))
             pause = min(pause * 2, longest)
 
-    async def _in_place(self, answer: Admission) -> bool:
+    async def _wait_in_place(self, answer: Admission) -> bool:
         """Wait for a moment and return True, so that the ledger is asked again; False: do not wait any longer."""
         assert answer.call is not None, "what waits for a person is a call"
         assert self.body is not None, "what waits in place is inside a body"
@@ -106,11 +106,11 @@ class Patience:
         if self.watcher is None:
             self.watcher = await Watch(answer.call.root)
         await Await(self.watcher, min(self.pause, left))
-        self.pause = min(self.pause * 2, LOOK_S_MAX)
+        self.pause = min(self.pause * 2, APPROVAL_POLL_S_MAX)
         return True
 
 
-async def tell_of(session: Session, asked: ApprovalRow | None) -> None:
+async def notify_of(session: Session, asked: ApprovalRow | None) -> None:
     """Notify people that they are asked, if this process can; otherwise another process does."""
     if asked is not None and session.tell is not None:
         await session.tell(asked)
@@ -146,17 +146,17 @@ def approval_of(row: ApprovalRow, call: CallRow, spec: Spec | None, now: float |
     )
 
 
-def _yes(said: dict[str, object]) -> Yes:
-    at = moment(float(str(said["at"])))
+def _yes(given: dict[str, object]) -> Yes:
+    at = moment(float(str(given["at"])))
     assert at is not None, "a yes was said at some time"
-    roles = said.get("roles")
+    roles = given.get("roles")
     return Yes(
-        by=str(said["by"]),
+        by=str(given["by"]),
         at=at,
-        why=str(said.get("why", "")),
-        behalf=str(said["for"]) if said.get("for") else None,
+        why=str(given.get("why", "")),
+        behalf=str(given["for"]) if given.get("for") else None,
         roles=tuple(str(role) for role in roles) if isinstance(roles, list) else (),
-        bypass=bool(said.get("bypass")),
+        bypass=bool(given.get("bypass")),
     )
 
 
@@ -214,7 +214,7 @@ async def raise_void(session: Session, ask: Ask, answer: Admission) -> NoReturn:
 
 async def raise_unapproved(session: Session, ask: Ask, no: Unapproved) -> NoReturn:
     """Raise the error that says why a recorded call was not started."""
-    await tell_of(session, no.approval)
+    await notify_of(session, no.approval)
     if no.why == "refused":
         raise RuleRefused(no.call.tool, why="a rule forbids it by now", run_id=session.id)
     if no.why and no.approval is not None:
@@ -251,14 +251,14 @@ class Ruling:
     """Which rule decided: ``rule 2``, ``tool``, ``undeclared``."""
 
 
-def rule_on(
+def apply_rules(
     rules: Sequence[Rule], spec: Spec, request: Request, at: datetime | None, *, undeclared: bool = False
 ) -> Ruling | None:
     """Return what the tool and the first matching rule say; None: it may simply start."""
-    ruled = _first(rules, request, at, undeclared=undeclared)
+    ruled = _first_match(rules, request, at, undeclared=undeclared)
     if ruled is not None and ruled.decision == "refuse":
         return ruled
-    own = _own(spec, request)
+    own = _tool_ruling(spec, request)
     if undeclared and (ruled is None or ruled.decision == "allow"):
         lifted = ruled is not None and ruled.decision == "allow"
         own = None if lifted else Ruling("approve", "nobody has declared this tool", by="undeclared")
@@ -272,7 +272,7 @@ def rule_on(
     )  # fmt: skip
 
 
-def _first(rules: Sequence[Rule], request: Request, at: datetime | None, *, undeclared: bool) -> Ruling | None:
+def _first_match(rules: Sequence[Rule], request: Request, at: datetime | None, *, undeclared: bool) -> Ruling | None:
     """Return the ruling of the first rule that matches.
 
     A rule about the first use only adds to what later rules say about every use. A rule that may or may not match holds
@@ -330,13 +330,13 @@ def _with_first_use(first_use: Ruling, every_use: Ruling) -> Ruling:
     return first_use if every_use.decision == "allow" else every_use
 
 
-def _own(spec: Spec, request: Request) -> Ruling | None:
+def _tool_ruling(spec: Spec, request: Request) -> Ruling | None:
     """Return what the tool itself requires."""
-    said = spec.needs_approval
-    if not callable(said):
-        return Ruling("approve", f"{spec.name} always needs approval", by="tool") if said else None
+    needs_approval = spec.needs_approval
+    if not callable(needs_approval):
+        return Ruling("approve", f"{spec.name} always needs approval", by="tool") if needs_approval else None
     try:
-        needs = yes_or_no(said(request))
+        needs = yes_or_no(needs_approval(request))
     except Exception as error:
         return Ruling("approve", f"needs_approval of {spec.name} raised {error_text(describe_error(error))}", by="tool")
     if needs is None:
@@ -351,9 +351,9 @@ async def tested(
     """Return what would happen to this request; the ledger is not read, so only budgets per call are checked."""
     if at is None and any(rule.tells_time for rule in rules):
         at = moment((await ReadClocks()).wall)
-    found = rule_on(rules, spec, request, at, undeclared=undeclared)
+    found = apply_rules(rules, spec, request, at, undeclared=undeclared)
     if found is None or found.decision != "refuse":
-        found = _over_call(spec, request, budgets, found)
+        found = _with_call_budgets(spec, request, budgets, found)
     judged = [(rule, rule.judge(request, at, undeclared=undeclared)) for rule in rules]
     verdicts = [
         RuleVerdict(
@@ -381,9 +381,9 @@ async def tested(
     )
 
 
-def _over_call(spec: Spec, request: Request, budgets: Sequence[Budget], found: Ruling | None) -> Ruling | None:
+def _with_call_budgets(spec: Spec, request: Request, budgets: Sequence[Budget], found: Ruling | None) -> Ruling | None:
     """Add what budgets per call require to what the rules say."""
-    for want in bill_for(spec, request, budgets, "").wants:
+    for want in cost_of(spec, request, budgets, "").wants:
         if want.per == "call" and want.amount > want.cap:
             words = f"it would pass {text_of(want.cap)} {want.unit} for one call"
             if want.then != "hold":
@@ -399,7 +399,7 @@ async def need_of(session: Session, spec: Spec, request: Request, *, undeclared:
     at = None
     if any(rule.tells_time for rule in session.rules):
         at = moment((await ReadClocks()).wall)
-    found = rule_on(session.rules, spec, request, at, undeclared=undeclared)
+    found = apply_rules(session.rules, spec, request, at, undeclared=undeclared)
     if found is None:
         return None
     why = session.redactor.scrub(found.why, session.known)  # it may quote what a rule raised
@@ -428,12 +428,12 @@ async def need_for(session: Session, ask: Ask) -> Need | None:
     return await need_of(session, ask.spec, request_of(session, ask.spec, ask.fresh()), undeclared=ask.undeclared)
 
 
-async def accepted_by(session: Session, ask: Ask) -> str:
+async def residue_rule(session: Session, ask: Ask) -> str:
     """Return the rule whose author accepts the residue of an undeclared tool; empty: there is none."""
     if not ask.undeclared or not any(rule.residue for rule in session.rules):
         return ""
     at = moment((await ReadClocks()).wall)
-    found = _first(session.rules, request_of(session, ask.spec, ask.fresh()), at, undeclared=True)
+    found = _first_match(session.rules, request_of(session, ask.spec, ask.fresh()), at, undeclared=True)
     return "" if found is None or found.residue != "accept" else found.why
 
 

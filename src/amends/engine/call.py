@@ -16,17 +16,17 @@ from amends.encoding.canonical import diff, faithful
 from amends.encoding.dataclass import dataclass
 from amends.encoding.secret import SEALED
 from amends.engine.approvals import (
-    PAUSES,
-    Patience,
-    accepted_by,
+    PAUSE_HINT,
+    ApprovalWait,
     held_for,
     need_for,
+    notify_of,
     outbox_terms,
     raise_unapproved,
     raise_void,
     rejected,
     request_of_call,
-    tell_of,
+    residue_rule,
     terms_for,
 )
 from amends.engine.checkpoints import anchor_use
@@ -44,11 +44,10 @@ from amends.engine.session import (
     Ask,
     Session,
     Wait,
-    asking_bill,
     body_args,
-    bring,
     call_of,
     cause_of,
+    cost_with_request_ids,
     decode_args,
     describe_error,
     error_parts,
@@ -61,7 +60,8 @@ from amends.engine.session import (
     moment,
     recorded_result,
     remember,
-    unforeseen,
+    remember_hidden_args,
+    undeclared_costs,
 )
 from amends.errors import (
     Busy,
@@ -111,27 +111,27 @@ async def guarded_call(session: Session, ask: Ask) -> Done:
 
     Raises the tool's own error, or the error that says why the call was not run.
     """
-    answered = await _from_memory(session, ask)
+    answered = await _answer_from_memory(session, ask)
     if answered is not None:
-        _touch(body_around(session, ask), ask, answered)
+        _note_effect_inside(body_around(session, ask), ask, answered)
         return answered
-    wait, people = await _patience(session, ask)
+    wait, approval_wait = await _wait_limits(session, ask)
     done: Done | None = None
     try:
-        done = await _answered(session, ask, wait, people)
+        done = await _answer(session, ask, wait, approval_wait)
         return done
     except Exception as error:
-        _passes_out(error, people)
+        _note_passed_error(error, approval_wait)
         raise
     finally:
-        people.seen("over")
-        _touch(people.body, ask, done)
+        approval_wait.observe("over")
+        _note_effect_inside(approval_wait.body, ask, done)
 
 
-async def _answered(session: Session, ask: Ask, wait: Wait, people: Patience) -> Done:
+async def _answer(session: Session, ask: Ask, wait: Wait, approval_wait: ApprovalWait) -> Done:
     while True:
         answer = await admit(session, ask, wait)
-        people.seen(answer.verdict)
+        approval_wait.observe(answer.verdict)
         match answer.verdict:
             case "start":
                 return await run_attempts(session, ask, row_of(answer))
@@ -143,7 +143,7 @@ async def _answered(session: Session, ask: Ask, wait: Wait, people: Patience) ->
                     session.asks.add(row_of(answer).id)
                 return Done(row_of(answer), staged=True)
             case "doubt":
-                bring(session, ask, row_of(answer))
+                remember_hidden_args(session, ask, row_of(answer))
                 row = await settle_doubt(session, ask.spec, row_of(answer), flight=ask.flight)
                 if stays_in_doubt(row):
                     raise in_doubt(session, row)
@@ -155,9 +155,9 @@ async def _answered(session: Session, ask: Ask, wait: Wait, people: Patience) ->
                     raise busy(session, answer, wait.waited)
             case "locked":
                 await _wait_for_lock(session, ask, answer, wait)
-            case "held" if await people.decided(answer):
+            case "held" if await approval_wait.wait_decided(answer):
                 continue
-            case "void" if people.body is not None and await people.decided(answer):
+            case "void" if approval_wait.body is not None and await approval_wait.wait_decided(answer):
                 continue  # approval is asked for anew, and the body waits for it
             case "void":
                 _remember_held(session, ask, answer)
@@ -185,37 +185,37 @@ async def guarded_admission(session: Session, ask: Ask) -> Done:
 
     The row is ``started`` if the caller must run it, else it was answered.
     """
-    wait, people = await _patience(session, ask)
+    wait, approval_wait = await _wait_limits(session, ask)
     done: Done | None = None
     try:
-        done = await _begun(session, ask, wait, people)
+        done = await _admit_by_hand(session, ask, wait, approval_wait)
         return done
     except Exception as error:
-        _passes_out(error, people)
+        _note_passed_error(error, approval_wait)
         raise
     finally:
-        people.seen("over")
-        _touch(people.body, ask, done)
+        approval_wait.observe("over")
+        _note_effect_inside(approval_wait.body, ask, done)
 
 
-async def _begun(session: Session, ask: Ask, wait: Wait, people: Patience) -> Done:
+async def _admit_by_hand(session: Session, ask: Ask, wait: Wait, approval_wait: ApprovalWait) -> Done:
     while True:
         answer = await admit(session, ask, wait)
-        people.seen(answer.verdict)
+        approval_wait.observe(answer.verdict)
         match answer.verdict:
             case "start":
                 return Done(row_of(answer))
             case "replay":
                 return _replayed(session, ask.spec, row_of(answer))
             case "doubt":
-                bring(session, ask, row_of(answer))
+                remember_hidden_args(session, ask, row_of(answer))
                 row = await settle_doubt(session, ask.spec, row_of(answer), flight=ask.flight)
                 if stays_in_doubt(row):
                     raise in_doubt(session, row)
             case "retry":
                 restarted = await _restart(session, ask, row_of(answer))
                 if restarted is not None:
-                    await _anchored(session, ask, restarted)
+                    await _anchor_approval(session, ask, restarted)
                     return Done(restarted)
             case "wait":
                 _refuse_itself(session, ask, row_of(answer))
@@ -225,9 +225,9 @@ async def _begun(session: Session, ask: Ask, wait: Wait, people: Patience) -> Do
                 await _wait_for_lock(session, ask, answer, wait)
             case "staged":
                 raise UsageError(f"{ask.spec.name} is staged: what starts at commit cannot be done by hand")
-            case "held" if await people.decided(answer):
+            case "held" if await approval_wait.wait_decided(answer):
                 continue
-            case "void" if people.body is not None and await people.decided(answer):
+            case "void" if approval_wait.body is not None and await approval_wait.wait_decided(answer):
                 continue  # approval is asked for anew, and the body waits for it
             case "void":
                 _remember_held(session, ask, answer, by_hand=True)
@@ -237,16 +237,16 @@ async def _begun(session: Session, ask: Ask, wait: Wait, people: Patience) -> Do
                 refuse(session, ask, answer)
 
 
-async def _from_memory(session: Session, ask: Ask) -> Done | None:
+async def _answer_from_memory(session: Session, ask: Ask) -> Done | None:
     """Answer without the ledger if this process can; in a replay it answers everything, or raises."""
     if session.recall.record is not None:
         done: Done = await session.recall.record(session, ask)
         return done
-    known = await _recalled(session, ask)
+    known = await _cached_success(session, ask)
     return None if known is None else _replayed(session, ask.spec, known)
 
 
-async def _recalled(session: Session, ask: Ask) -> CallRow | None:
+async def _cached_success(session: Session, ask: Ask) -> CallRow | None:
     """Return the success cached by this process while its lease is valid (see ``Recall``)."""
     row = None if ask.again else session.recall.of(ask.key, ask.ident)
     if row is None:
@@ -268,10 +268,10 @@ async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False) -
         again=ask.again, call_ref=ask.call_ref, parent=ask.parent, grp=ask.grp, at_commit=spec.at == "commit",
         after=spec.after, undoable=spec.compensate is not None, on_conflict=spec.on_conflict,
         advise=session.advises(spec),
-        locks=wanted_by(ask, wait),
-        costs=asking_bill(session, ask, wide=wide) if session.budgets else ask.costs,
+        locks=locks_for(ask, wait),
+        costs=cost_with_request_ids(session, ask, wide=wide) if session.budgets else ask.costs,
         need=need,
-        accepts=await accepted_by(session, ask) if ask.undeclared else "",
+        accepts=await residue_rule(session, ask) if ask.undeclared else "",
         outbox=await outbox_terms(session) if spec.kind == "pivot" else NO_TERMS,
         expected=expected,
     )  # fmt: skip
@@ -280,7 +280,7 @@ async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False) -
     if answer.verdict == "start":
         ask.flight.call, ask.flight.sent = answer.call, False
     elif answer.approval is not None:
-        await tell_of(session, answer.approval)
+        await notify_of(session, answer.approval)
     return answer
 
 
@@ -301,17 +301,17 @@ def recorded_done(session: Session, spec: Spec, row: CallRow) -> Done:
 # ---- Attempts
 
 
-async def run_attempts(session: Session, ask: Ask, row: CallRow, *, told: bool = True) -> Done:
+async def run_attempts(session: Session, ask: Ask, row: CallRow, *, needs_result: bool = True) -> Done:
     """Run a started call to its end, with retries, doubts and probes.
 
     ``needs_result``: the caller waits for the result; otherwise only for the end, and a lost result is no error.
     """
-    bring(session, ask, row)
+    remember_hidden_args(session, ask, row)
     while True:
         assert row.state == "started", "an attempt runs only after its start is durable"
         ask.flight.call, ask.flight.sent, ask.flight.doubted = row, False, False
         if row.approval:
-            await _anchored(session, ask, row)
+            await _anchor_approval(session, ask, row)
         later = await body_of(session, ask, row)
         session.bodies[later.id] = later
         try:
@@ -332,11 +332,11 @@ async def run_attempts(session: Session, ask: Ask, row: CallRow, *, told: bool =
         value, row = await conclude(session, ask, row, ended, body=later)
         if row.state == "succeeded":
             session.recall.keep(row)
-            return Done(row, first_result(session, ask.spec, row) if value is LOST and told else value)
+            return Done(row, first_result(session, ask.spec, row) if value is LOST and needs_result else value)
         if row.state == "in_doubt":
             row = await settle_doubt(session, ask.spec, row, flight=ask.flight)
         if row.state == "succeeded":
-            return Done(row, first_result(session, ask.spec, row) if told else None)
+            return Done(row, first_result(session, ask.spec, row) if needs_result else None)
         if stays_in_doubt(row):
             raise in_doubt(session, row) from cause_of(session, ended.error, ask.known)
         if row.state == "started":
@@ -363,7 +363,7 @@ async def body_of(session: Session, ask: Ask, row: CallRow) -> Later:
     return later
 
 
-async def _anchored(session: Session, ask: Ask, row: CallRow) -> None:
+async def _anchor_approval(session: Session, ask: Ask, row: CallRow) -> None:
     """Write the used approval to the anchor outside the ledger.
 
     If that fails, settle the call as certainly never sent.
@@ -402,8 +402,8 @@ async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
         clocks = await ReadClocks()
         await Sleep(max(0.0, row.retry_at - clocks.wall))
     outbox = await outbox_terms(session) if row.kind == "pivot" else NO_TERMS
-    wait, _ = await _patience(session, ask)
-    started = await start_waiting(session, row, await terms_for(session, row, ask), outbox, wait=wait)
+    wait, _ = await _wait_limits(session, ask)
+    started = await start_when_unlocked(session, row, await terms_for(session, row, ask), outbox, wait=wait)
     if isinstance(started, Unapproved):
         await raise_unapproved(session, ask, started)
     if isinstance(started, Overrun):
@@ -425,7 +425,7 @@ async def conclude(
     row: CallRow,
     ended: Ended,
     *,
-    said: dict[str, int] | None = None,
+    reported: dict[str, int] | None = None,
     body: Later | None = None,
     is_undone: Callable[[Exception], bool] | None = None,
 ) -> tuple[Any, CallRow]:
@@ -436,14 +436,14 @@ async def conclude(
     nothing.
     """
     clocks = await ReadClocks()
-    said = said if body is None else body.spent
+    reported = reported if body is None else body.spent
     settle = SettleCall(
         row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded",
         boot=clocks.boot, mono=clocks.mono, seen=row,
     )  # fmt: skip
     value = ended.value
     if ended.in_flight:
-        settle.to, settle.why, settle.mono = "in_doubt", _late_because(body), None
+        settle.to, settle.why, settle.mono = "in_doubt", _timeout_reason(body), None
         settle.error = describe_error(TimeoutError(f"no answer within {ask.timeout} s"))
     elif ended.error is None:
         value, stored = faithful(ended.value, ask.spec.result_type)
@@ -461,17 +461,17 @@ async def conclude(
             found = Judgement("ordinary")
         settle.to, settle.why = _outcome_of(ask.spec, ended.error, found)
         if settle.why == "timeout":
-            settle.why = _late_because(body)
-        if settle.to == "failed" and _tries_again(ask.spec, row, ended.error):
-            settle.to, settle.retry_s = "backing_off", await _pause(ask.spec, row)
+            settle.why = _timeout_reason(body)
+        if settle.to == "failed" and _should_retry(ask.spec, row, ended.error):
+            settle.to, settle.retry_s = "backing_off", await _retry_delay(ask.spec, row)
         elif settle.to == "failed" and ask.spec.kind == "retriable":
             settle.to, settle.why = "backing_off", "permanent"  # never failed: it waits for a person
         settle.doom = settle.to == "failed" and ask.spec.on_failure == "rollback"
     if ask.spec.kind == "read" and settle.to == "in_doubt":
         settle.to, settle.why = "failed", ""
-        said = _perhaps_spent(ask, said)
-    if said:
-        settle.spent, settle.wants = tuple(said.items()), unforeseen(session, ask, said)
+        reported = _cost_of_lost_read(ask, reported)
+    if reported:
+        settle.spent, settle.wants = tuple(reported.items()), undeclared_costs(session, ask, reported)
     settled = await settle
     ask.flight.call = None
     around = body_around(session, ask)
@@ -489,15 +489,15 @@ async def conclude(
     return value, settled.call
 
 
-def _perhaps_spent(ask: Ask, said: dict[str, int] | None) -> dict[str, int]:
+def _cost_of_lost_read(ask: Ask, reported: dict[str, int] | None) -> dict[str, int]:
     """Return the cost of a read that was sent and never answered.
 
     Nobody knows it, so it is all of the declared cost.
     """
-    return {unit: amount for unit, amount, _ in ask.costs.costs} | (said or {})
+    return {unit: amount for unit, amount, _ in ask.costs.costs} | (reported or {})
 
 
-def _late_because(body: Later | None) -> str:
+def _timeout_reason(body: Later | None) -> str:
     return NESTED if body is not None and (body.waits or body.is_stuck) else "timeout"
 
 
@@ -519,7 +519,7 @@ def _may_retry(spec: Spec, error: Exception) -> bool:
     return not spec.retry.on or matches(error, spec.retry.on)
 
 
-def _tries_again(spec: Spec, row: CallRow, error: Exception) -> bool:
+def _should_retry(spec: Spec, row: CallRow, error: Exception) -> bool:
     started = row.attempt - row.tries_from
     if spec.kind == "retriable" and not spec.retry_declared:
         return not is_a(error, *_PERMANENT) or started < LOST_STARTS_MAX
@@ -530,14 +530,14 @@ _PERMANENT: Final = (TypeError, AttributeError, NameError, NotImplementedError)
 """Errors of the code rather than of the world: retrying for hours would hide them."""
 
 
-async def _pause(spec: Spec, row: CallRow) -> float:
+async def _retry_delay(spec: Spec, row: CallRow) -> float:
     retry = spec.retry if spec.retry_declared or spec.kind != "retriable" else FORWARD
     return retry.pause(max(1, row.attempt - row.tries_from), await Luck())
 
 
 # ---- Calls inside a body
 
-ALMOST: Final = 0.95
+BODY_WAIT_SHARE: Final = 0.95
 """The part of the body's remaining time that a call inside it may wait: the rest is for the body to end."""
 
 
@@ -546,7 +546,7 @@ def body_around(session: Session, ask: Ask) -> Later | None:
     return session.bodies.get(ask.parent) if ask.parent else None
 
 
-async def _patience(session: Session, ask: Ask) -> tuple[Wait, Patience]:
+async def _wait_limits(session: Session, ask: Ask) -> tuple[Wait, ApprovalWait]:
     """Return how long this request may wait for other runs and equal calls, and for people.
 
     Inside a body the limit is the body's remaining time, or what the user has set: the run cannot be released while a
@@ -554,13 +554,13 @@ async def _patience(session: Session, ask: Ask) -> tuple[Wait, Patience]:
     """
     body = body_around(session, ask)
     if body is None:
-        return Wait(session.wait_s), Patience(session.wait_approval_s)
+        return Wait(session.wait_s), ApprovalWait(session.wait_approval_s)
     left = math.inf
     if body.until is not None:
-        left = ALMOST * max(0.0, body.until - (await ReadClocks()).mono)
+        left = BODY_WAIT_SHARE * max(0.0, body.until - (await ReadClocks()).mono)
     wait = (session.wait_s if body.until is None else math.inf) if session.said_wait_s is None else session.said_wait_s
-    people = math.inf if session.said_approval_s is None else session.said_approval_s
-    return Wait(min(wait, left)), Patience(min(people, left), body=body)
+    limit = math.inf if session.said_approval_s is None else session.said_approval_s
+    return Wait(min(wait, left)), ApprovalWait(min(limit, left), body=body)
 
 
 def _refuse_itself(session: Session, ask: Ask, row: CallRow) -> None:
@@ -577,16 +577,16 @@ def _refuse_itself(session: Session, ask: Ask, row: CallRow) -> None:
         around = "" if body is None else body.row.parent
 
 
-def _passes_out(error: Exception, people: Patience) -> None:
+def _note_passed_error(error: Exception, approval_wait: ApprovalWait) -> None:
     """Record in the enclosing body what a call inside it raised: the body may raise it as its own."""
-    if people.body is None:
+    if approval_wait.body is None:
         return
-    people.body.passed.append(error)
-    if is_a(error, Error) and (only_waits(error) or is_a(error, Locked)) and PAUSES not in error.hint:
-        error.hint = f"{error.hint}; inside the body of {people.body.tool} it waited in place: {PAUSES}"
+    approval_wait.body.passed.append(error)
+    if is_a(error, Error) and (only_waits(error) or is_a(error, Locked)) and PAUSE_HINT not in error.hint:
+        error.hint = f"{error.hint}; inside the body of {approval_wait.body.tool} it waited in place: {PAUSE_HINT}"
 
 
-def _touch(body: Later | None, ask: Ask, done: Done | None) -> None:
+def _note_effect_inside(body: Later | None, ask: Ask, done: Done | None) -> None:
     """Record that a call inside this body had its effect, or may have.
 
     A later refusal no longer means that nothing happened.
@@ -605,7 +605,7 @@ def lock_wait_s(ask: Ask, wait: Wait) -> float:
     return 0.0 if ask.spec.on_lock == "raise" else wait.limit_s
 
 
-def wanted_by(ask: Ask, wait: Wait) -> Wanted:
+def locks_for(ask: Ask, wait: Wait) -> Wanted:
     """Return the lock names that the request needs.
 
     A pivot may also need those of its outbox, which only the ledger knows.
@@ -615,7 +615,7 @@ def wanted_by(ask: Ask, wait: Wait) -> Wanted:
     return Wanted(ask.locks, waits=wait.waited < lock_wait_s(ask, wait), waited=bool(wait.root))
 
 
-async def start_waiting(
+async def start_when_unlocked(
     session: Session,
     row: CallRow,
     terms: Terms | None = None,
@@ -683,16 +683,16 @@ def in_doubt(session: Session, row: CallRow) -> InDoubt:
     if row.why == NESTED:
         words = (
             f"{row.tool} may have happened: its body was stopped by a call inside it "
-            f"({error_text(row.error)}); {PAUSES}"
+            f"({error_text(row.error)}); {PAUSE_HINT}"
         )
-    said = str(json.loads(row.learned)[-1][-1]) if row.learned else ""
-    said = "" if said.startswith(SEALED) else said
+    probed = str(json.loads(row.learned)[-1][-1]) if row.learned else ""
+    probed = "" if probed.startswith(SEALED) else probed
     return InDoubt(
         words,
         call=call_of(row, session.spec(row.tool)),
         why=row.why,
         run_id=row.run_id,
-        hint=f"{said}; mend it, or decide with rt.resolve({row.id!r}, ...)" if said else None,
+        hint=f"{probed}; fix it, or decide with rt.resolve({row.id!r}, ...)" if probed else None,
     )
 
 

@@ -19,18 +19,18 @@ from amends.encoding.redaction import Known
 from amends.engine.session import (
     Session,
     body_args,
-    call_given,
     call_of,
     compensation_key,
     describe_error,
-    kept_result,
     known_of,
     lacking,
     missing,
+    recorded_error,
     remember,
-    said_of,
+    revealed_call,
+    store_result,
     told_result,
-    twin_given,
+    twin_args,
 )
 from amends.errors import (
     ApprovalVoid,
@@ -137,7 +137,7 @@ async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> C
                 session.memory.keep_result(row.id, answer.result)
             return await _resolve(session, row, "succeeded", by="probe", result=text, loss=loss)
         moved = isinstance(answer, Absent) and not await _same_host(row)
-        left = await settle_left(session, spec, row) if isinstance(answer, Absent) else None
+        left = await settle_delay_left(session, spec, row) if isinstance(answer, Absent) else None
         if left is not None and left <= 0:
             return await _resolve_absent(session, spec, row, back, by="probe")
         pause = PROBE_PACE.pause(asked, await Luck()) if left is None else left
@@ -177,11 +177,11 @@ async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow
         return Unknown("gc removed what it would be asked with")
     if why := missing(session, spec, row, probe):
         return Unknown(why)
-    call = call_given(session, spec, row, phase="probe")
+    call = revealed_call(session, spec, row, phase="probe")
     if spec.compensate is not None and probe is spec.compensate.probe:
         # A compensation is probed by its own key: that is the one its destination was given.
         call = replace(call, key=compensation_key(row), attempt=row.comp_attempt)
-    kwargs, call = twin_given(session, spec, probe, row, call=call)
+    kwargs, call = twin_args(session, spec, probe, row, call=call)
     ended = await Invoke(
         fn=probe.fn,
         kwargs=kwargs,
@@ -193,17 +193,17 @@ async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow
         run=session.run,
         probes=True,
     )
-    answer = _understood(ended, said=lambda error: said_of(session, row, error))
+    answer = _probe_answer(ended, describe=lambda error: recorded_error(session, row, error))
     return (
         Unknown(session.redactor.scrub(answer.why, known_of(session, row))) if isinstance(answer, Unknown) else answer
     )
 
 
-def _understood(ended: Ended, *, said: Callable[[BaseException], str]) -> Happened[Any] | Absent | Unknown:
+def _probe_answer(ended: Ended, *, describe: Callable[[BaseException], str]) -> Happened[Any] | Absent | Unknown:
     if ended.in_flight:
         return Unknown("the probe did not answer in time")
     if ended.error is not None:
-        return Unknown(said(ended.error))
+        return Unknown(describe(ended.error))
     if ended.value is Absent or isinstance(ended.value, Absent):
         return Absent()
     if isinstance(ended.value, Happened):
@@ -222,7 +222,7 @@ def _shown(value: object) -> str:
         return f"a {type(value).__name__}"
 
 
-async def settle_left(session: Session, spec: Spec, row: CallRow) -> float:
+async def settle_delay_left(session: Session, spec: Spec, row: CallRow) -> float:
     """Return the seconds until ``Absent`` may be believed; infinite while the body may still be running here."""
     compensating = row.state == "compensation_in_doubt"
     boot, quiet = (row.comp_boot, row.comp_mono) if compensating else (row.quiet_boot, row.quiet_mono)
@@ -237,10 +237,10 @@ async def settle_left(session: Session, spec: Spec, row: CallRow) -> float:
     return quiet + spec.settle - clocks.mono
 
 
-async def wait_settled(session: Session, spec: Spec, row: CallRow) -> float:
+async def wait_settle_delay(session: Session, spec: Spec, row: CallRow) -> float:
     """Wait for the settle delay as long as this flow may wait; return the seconds that are left, 0 when it is over."""
     moved = not await _same_host(row)
-    left = await settle_left(session, spec, row)
+    left = await settle_delay_left(session, spec, row)
     if left <= 0:
         return 0.0
     if left <= session.wait_s:
@@ -287,8 +287,8 @@ async def _by_repeating(session: Session, spec: Spec, row: CallRow, flight: Flig
         if row.state == "in_doubt" and await is_repeatable(session, spec, row):
             pace = spec.retry if spec.retry_declared else PROBE_PACE
             wait = pace.pause(max(1, row.attempt - row.tries_from), await Luck())
-            said = "not probed: it was started again"
-            row = await NoteProbe(row.id, row.in_question, row.probes + 1, said, "", next_s=wait)
+            answer = "not probed: it was started again"
+            row = await NoteProbe(row.id, row.in_question, row.probes + 1, answer, "", next_s=wait)
     return row
 
 
@@ -360,7 +360,7 @@ async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *,
         if found.verdict == "doubt":
             settle.why = found.why
     else:
-        settle.result, settle.loss = kept_result(session, spec, row, ended.value)
+        settle.result, settle.loss = store_result(session, spec, row, ended.value)
     settle.spent = tuple((later.spent or {}).items())
     settled = await settle
     flight.call = None
@@ -406,14 +406,14 @@ async def note_late(
 
 async def _resolve_absent(session: Session, spec: Spec | None, row: CallRow, back: bool, *, by: str) -> CallRow:
     """Record that certainly nothing happened: back off if the call should be started again, else it failed."""
-    again = not back and spec is not None and _wants_again(spec, row)
+    again = not back and spec is not None and _should_retry(spec, row)
     pause = 0.0 if spec is None or row.why == "lost" else spec.retry.pause(max(1, row.attempt), await Luck())
     return await _resolve(
         session, row, "backing_off" if again else "failed", by=by, why=row.why, retry_s=pause if again else None
     )
 
 
-def _wants_again(spec: Spec, row: CallRow) -> bool:
+def _should_retry(spec: Spec, row: CallRow) -> bool:
     started = row.attempt - row.tries_from
     if spec.kind == "retriable":
         return True
@@ -448,7 +448,7 @@ async def _resolve(
     )
 
 
-def unclear(call: Call) -> str:
+def doubt_question(call: Call) -> str:
     """Return what a person is asked about a doubt, with the verb that settles it."""
     return (
         f"{call.tool} ({call.id}) may have happened: look, then "
@@ -701,12 +701,12 @@ ERRNOS: Final = frozenset(
 )
 """Error numbers of an ``OSError`` after which the effect may exist: the connection, the share or the disk broke."""
 
-SAID_NO: Final = frozenset({"slack_sdk.errors.SlackApiError"})
+CLEAR_REFUSALS: Final = frozenset({"slack_sdk.errors.SlackApiError"})
 """Classes that report a clear refusal although the HTTP status is 200."""
 
-_CONNECTING: Final = frozenset({"urllib3.exceptions.MaxRetryError"})
+_WRAPPERS: Final = frozenset({"urllib3.exceptions.MaxRetryError"})
 """Wrappers without a meaning of their own: under an error of ``NEVER_SENT`` they only repeat it."""
-_LOW: Final = frozenset(
+_TRANSPORT_MODULES: Final = frozenset(
     {"builtins", "socket", "_socket", "ssl", "_ssl", "asyncio", "concurrent", "anyio", "trio", "select"}
 )
 """Modules whose errors are the usual causes of a client's own errors."""
@@ -743,11 +743,11 @@ def judge(
     for count, (link, covered) in enumerate(_links(error, around)):
         if count >= LINKS_MAX:
             return Judgement("doubt", "connection")
-        found = _said_by(spec, link, nested=nested, is_undone=is_undone)
-        if found == "doubt" and not (covered and _only_repeats(link)):
-            return Judgement("doubt", _why(link))
+        found = _verdict_of(spec, link, nested=nested, is_undone=is_undone)
+        if found == "doubt" and not (covered and _adds_nothing(link)):
+            return Judgement("doubt", _doubt_reason(link))
     leaves = list(_leaves(error))
-    if all(_said_by(spec, leaf, nested=nested, is_undone=is_undone) == "certain" for leaf in leaves):
+    if all(_verdict_of(spec, leaf, nested=nested, is_undone=is_undone) == "certain" for leaf in leaves):
         return Judgement("certain")
     return Judgement("ordinary")
 
@@ -771,8 +771,8 @@ def _links(error: BaseException, around: BaseException | None) -> Iterator[tuple
         yield link, covered
         if is_a(link, NoEffect):
             continue  # whatever it was raised over: the tool says it for certain
-        low = _is_low(link)
-        covers = (covered or _by_name(link) == "certain") and not low
+        low = _is_transport_error(link)
+        covers = (covered or _verdict_by_class(link) == "certain") and not low
         if is_a(link, BaseExceptionGroup):
             todo += [(leaf, covered) for leaf in _EXCEPTIONS(link)]
         cause, context = _CAUSE(link), _CONTEXT(link)
@@ -803,18 +803,18 @@ _SUPPRESSED: Final = BaseException.__dict__["__suppress_context__"].__get__
 _EXCEPTIONS: Final = BaseExceptionGroup.__dict__["exceptions"].__get__
 
 
-def _is_low(error: BaseException) -> bool:
-    return class_name(type(error)).partition(".")[0] in _LOW
+def _is_transport_error(error: BaseException) -> bool:
+    return class_name(type(error)).partition(".")[0] in _TRANSPORT_MODULES
 
 
-def _only_repeats(error: BaseException) -> bool:
-    return _is_low(error) or class_name(type(error)) in _CONNECTING
+def _adds_nothing(error: BaseException) -> bool:
+    return _is_transport_error(error) or class_name(type(error)) in _WRAPPERS
 
 
 # ---- One error
 
 
-def _said_by(
+def _verdict_of(
     spec: Spec, error: BaseException, *, nested: bool, is_undone: Callable[[Exception], bool] | None
 ) -> Verdict:
     """Return what one error of a group or chain says by itself."""
@@ -825,10 +825,10 @@ def _said_by(
     if is_undone is not None and is_undone(error):
         return "ordinary"
     if is_a(error, Error):
-        return _of_amends(error, nested=nested)
+        return _verdict_of_amends_error(error, nested=nested)
     if spec.doubt and matches(error, spec.doubt):
         return "doubt"
-    return _by_name(error)
+    return _verdict_by_class(error)
 
 
 def matches(error: BaseException, kinds: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
@@ -839,7 +839,7 @@ def matches(error: BaseException, kinds: type[BaseException] | tuple[type[BaseEx
         return any(kind in type(error).__mro__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
 
 
-def _of_amends(error: Any, *, nested: bool) -> Verdict:
+def _verdict_of_amends_error(error: Any, *, nested: bool) -> Verdict:
     """Return what an error of amends says when it passes through a body.
 
     It is about a call inside the body, or a run.
@@ -853,7 +853,7 @@ def _of_amends(error: Any, *, nested: bool) -> Verdict:
     return "doubt" if nested and is_a(error, Refused, UsageError, RolledBack) else "ordinary"
 
 
-def _by_name(error: BaseException) -> Verdict:
+def _verdict_by_class(error: BaseException) -> Verdict:
     """Judge by the HTTP status that the error carries, else by its class and base classes, the nearest first."""
     names = [class_name(cls) for cls in type.__dict__["__mro__"].__get__(type(error))]
     status = _status_of(error, "status_code", "status", "http_status")
@@ -881,7 +881,7 @@ def _of_status(status: int, names: list[str]) -> Verdict:
     if _is_broken(status) or status < 200:
         return "doubt"
     done = status < 400 and status not in (304, 307, 308)
-    return "doubt" if done and SAID_NO.isdisjoint(names) else "ordinary"
+    return "doubt" if done and CLEAR_REFUSALS.isdisjoint(names) else "ordinary"
 
 
 def _is_broken(status: int) -> bool:
@@ -915,7 +915,7 @@ def _peek(holder: object, name: str) -> Any:
         return None
 
 
-def _why(error: BaseException) -> str:
+def _doubt_reason(error: BaseException) -> str:
     """Return the reason of the doubt in one word for the record."""
     if is_a(error, Error):
         return NESTED
@@ -957,7 +957,7 @@ def _of_errno(error: BaseException) -> Verdict | None:
 def _of_reason(error: BaseException) -> Verdict:
     """Judge the error that urllib wraps: what broke while it connected or sent."""
     reason = _peek(error, "reason")
-    return "certain" if is_a(reason, Exception) and _by_name(reason) == "certain" else "doubt"
+    return "certain" if is_a(reason, Exception) and _verdict_by_class(reason) == "certain" else "doubt"
 
 
 def _of_http_code(error: BaseException) -> Verdict:
@@ -1042,7 +1042,7 @@ def _of_sqlalchemy(error: BaseException) -> Verdict | None:
     if _peek(error, "connection_invalidated") is True:
         return "doubt"
     origin = _peek(error, "orig")
-    return _by_name(origin) if is_a(origin, BaseException) else None
+    return _verdict_by_class(origin) if is_a(origin, BaseException) else None
 
 
 KAFKA_LOST: Final = frozenset({-1, 7, 13, 20, -185, -187, -192, -195, -196, -197})

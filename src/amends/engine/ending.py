@@ -9,19 +9,19 @@ from functools import partial
 from typing import Final, NoReturn
 
 from amends.engine.answers import report_of
-from amends.engine.approvals import held_for, outbox_terms, rejected, request_of_call, tell_of, terms_for
-from amends.engine.call import Done, conclude, guarded_admission, locked, run_attempts, start_waiting
+from amends.engine.approvals import held_for, notify_of, outbox_terms, rejected, request_of_call, terms_for
+from amends.engine.call import Done, conclude, guarded_admission, locked, run_attempts, start_when_unlocked
 from amends.engine.doubts import is_repeatable
 from amends.engine.rollback import (
     STOPPED,
-    Back,
-    Leftover,
+    Obstacle,
+    RollbackProgress,
+    commit_obstacles,
     leftovers,
-    let_land,
-    obstacles,
     roll_back,
-    settle_all,
+    settle_doubts,
     wait_for_live,
+    wait_if_live,
 )
 from amends.engine.session import (
     POLL_S_MAX,
@@ -36,7 +36,7 @@ from amends.engine.session import (
     give_back,
     known_of,
     lacking,
-    lacks,
+    lacking_words,
     read_tree,
     scrubbed,
 )
@@ -88,7 +88,7 @@ async def leave(session: Session, error: BaseException | None, output: str | Non
             if session.uid == session.root:
                 await leave_waiting(session)
             return ""
-        phase = "" if is_a(error, Exception) else await _let_go_as_it_is(session)
+        phase = "" if is_a(error, Exception) else await _release_unfinished(session)
         if phase:
             return f"amends: run {session.id} was released as it is ({phase}); open it again, or a worker continues it"
         back = await leave_raised(session, error)
@@ -97,10 +97,10 @@ async def leave(session: Session, error: BaseException | None, output: str | Non
     if back.run.state == "blocked" and back.run.phase != "pivoted" and is_a(error, Exception):
         # Only over an ordinary error: an interrupt or a cancellation must not be replaced by another error.
         raise_blocked(session, back.tree, error)
-    return note_of(session, back)
+    return rollback_note(session, back)
 
 
-async def _let_go_as_it_is(session: Session) -> str:
+async def _release_unfinished(session: Session) -> str:
     """Release a run that was stopped from outside and may be resumed or only goes forward.
 
     Return its phase, else "".
@@ -110,7 +110,7 @@ async def _let_go_as_it_is(session: Session) -> str:
         return ""
     if session.uid == session.root:
         await wait_for_live(session)
-        await let_go(session)
+        await release_run(session)
     return run.phase
 
 
@@ -119,7 +119,7 @@ async def leave_clean(session: Session, output: str | None) -> RunRow:
 
     Raises the error for what prevents it, or ``RolledBack`` if the goal was to roll back.
     """
-    await let_land(session, patient=True)
+    await wait_if_live(session, patient=True)
     run = await commit(session, output=output)
     if run.state == "committed":
         return run
@@ -132,11 +132,11 @@ async def leave_clean(session: Session, output: str | None) -> RunRow:
             run_id=session.id,
         )
     if run.phase == "open" and run.goal == "rollback":
-        await _take_back_undecided(session, run)
+        await _roll_back_to_goal(session, run)
     return tree.run
 
 
-async def _take_back_undecided(session: Session, run: RunRow) -> None:
+async def _roll_back_to_goal(session: Session, run: RunRow) -> None:
     """Roll back; raise a person's refusal of the pivot as ``Rejected``."""
     try:
         await take_back(session, why=run.goal_why or "the deadline passed")
@@ -150,10 +150,10 @@ async def _take_back_undecided(session: Session, run: RunRow) -> None:
 async def take_back(session: Session, *, why: str) -> None:
     """Roll back on request; always raises, ``RolledBack`` if no effect is left."""
     why = clean(why)
-    back = await go_back(session, by=session.principal or session.lease.owner, why=why)
+    back = await roll_back_block(session, by=session.principal or session.lease.owner, why=why)
     raise_blocked(session, back.tree, None)
     report = report_of(session, back.tree)
-    undone = undone_in(back)
+    undone = compensated_in_words(back)
     words = f"run {session.id} was rolled back ({why}): {undone} compensated"
     if back.run.state == "abandoned":
         words = f"run {session.id} was rolled back ({why}), but {back.run.goal_why}"
@@ -162,9 +162,9 @@ async def take_back(session: Session, *, why: str) -> None:
     raise RolledBack(words, report=report, run_id=session.id)
 
 
-async def leave_raised(session: Session, error: BaseException) -> Back:
+async def leave_raised(session: Session, error: BaseException) -> RollbackProgress:
     """Leave a block that raised: roll back before the pivot, go forward after it."""
-    return await go_back(session, by=session.lease.owner, why=scrubbed(session, described(error))[:500])
+    return await roll_back_block(session, by=session.lease.owner, why=scrubbed(session, described(error))[:500])
 
 
 async def leave_waiting(session: Session) -> RunRow:
@@ -173,24 +173,25 @@ async def leave_waiting(session: Session) -> RunRow:
     tree = await read_tree(session)
     held = [row for row in tree.calls if row.state in ("held", "ready") and not row.is_staged]
     if held:
-        await let_go_held(session, held[0])
+        await suspend_for_person(session, held[0])
         return (await read_tree(session)).run
-    return await let_go(session)
+    return await release_run(session)
 
 
-def undone_in(back: Back) -> str:
+def compensated_in_words(back: RollbackProgress) -> str:
     """Return how many calls were compensated, in words."""
     count = sum(row.state == "compensated" for row in back.tree.calls)
     return f"{count} call{'' if count == 1 else 's'}"
 
 
-def note_of(session: Session, back: Back) -> str:
+def rollback_note(session: Session, back: RollbackProgress) -> str:
     """Return the note for the exception that rolled the run back."""
     match back.run.state:
         case "rolled_back":
-            return f"amends: run {session.id} rolled back, {undone_in(back)} compensated"
+            return f"amends: run {session.id} rolled back, {compensated_in_words(back)} compensated"
         case "abandoned":
-            return f"amends: run {session.id} was rolled back, {undone_in(back)} compensated; {back.run.goal_why}"
+            undone = compensated_in_words(back)
+            return f"amends: run {session.id} was rolled back, {undone} compensated; {back.run.goal_why}"
         case "rolling_back":
             return f"amends: run {session.id} is rolling back; a worker continues it in {back.again_s or 0:.0f} s"
         case "pivoted":
@@ -211,15 +212,15 @@ async def commit(session: Session, *, output: str | None = None) -> RunRow:
     """Commit, or go forward as far as possible now; raise the error for what prevents it."""
     if session.uid == session.root:
         session.recall.close()  # a child's committed calls stay valid; of a root that has ended gc may remove payloads
-    await let_land(session)
-    await leave_to_caller(session)
-    await _need_body(session)
+    await wait_if_live(session)
+    await raise_if_caller_needed(session)
+    await _require_pivot_body(session)
     try:
         return await _commit(session, output)
     except (Locked, BudgetExceeded):
         # Its block has ended and nothing is decided: a worker continues, and only a person or a deadlock rolls it back.
         if session.uid == session.root:
-            await let_go(session)
+            await release_run(session)
         raise
 
 
@@ -274,7 +275,7 @@ def _locked_commit(session: Session, decision: Decision, waited: float) -> Locke
     return locked(session, tool, lock, waited=waited, hint=hint)
 
 
-async def _need_body(session: Session) -> None:
+async def _require_pivot_body(session: Session) -> None:
     """Block the run before the commit if its pivot cannot be started here.
 
     The handler of that pivot lived in another process.
@@ -293,7 +294,7 @@ async def _need_body(session: Session) -> None:
 async def _run_pivot(session: Session, row: CallRow) -> None:
     """Run the pivot that waited for the commit; if it fails, roll back and raise its error."""
     try:
-        await run_attempts(session, recorded_ask(session, row), row, told=False)
+        await run_attempts(session, recorded_ask(session, row), row, needs_result=False)
     except InDoubt:
         return  # the next round finds it unsettled
     except (Waiting, LedgerError):
@@ -329,11 +330,11 @@ async def drive_forward(session: Session, row: CallRow) -> None:
         return
     if lacking(session, row):
         return  # it is named among the obstacles
-    started = await start_waiting(session, row, await terms_for(session, row))
+    started = await start_when_unlocked(session, row, await terms_for(session, row))
     if not isinstance(started, CallRow):
         return  # not now: another run holds its lock, and it stays staged
     try:
-        await run_attempts(session, recorded_ask(session, started), started, told=False)
+        await run_attempts(session, recorded_ask(session, started), started, needs_result=False)
     except InDoubt:
         return  # it stays visible; the next round probes it again
 
@@ -341,7 +342,7 @@ async def drive_forward(session: Session, row: CallRow) -> None:
 async def _pause_forward(session: Session, left: tuple[CallRow, ...]) -> RunRow:
     """Release the run until a worker resumes it when the first call is due, or a person has decided."""
     tree = await read_tree(session)
-    blocking = obstacles(session, tree)
+    blocking = commit_obstacles(session, tree)
     clocks = await ReadClocks()
     due = [row.retry_at - clocks.wall for row in left if row.retry_at is not None]
     due += [row.probe_at - clocks.wall for row in left if row.state == "in_doubt" and row.probe_at is not None]
@@ -362,21 +363,23 @@ async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
     held = [row for row in decision.calls if row.state == "held" or row.is_staged]
     if held:
         tree = await read_tree(session)
-        if asks_somebody(tree):
+        if awaits_person(tree):
             # Decided meanwhile, or approved for another version of the tool, which needs another process: look again
             # later.
-            raise await let_go_held(session, held[0], again_s=None if is_pending(tree) else session.lease.lease_s)
+            raise await suspend_for_person(
+                session, held[0], again_s=None if has_pending_decision(tree) else session.lease.lease_s
+            )
     if any(row.state in LIVE for row in decision.calls):
         await wait_for_live(session)
     waits = [await _close_child(session, child) for child in decision.children]
     tree = await read_tree(session)
-    waits.append(await settle_all(session, tree, back=False))
+    waits.append(await settle_doubts(session, tree, back=False))
     later = min((wait for wait in waits if wait is not None), default=None)
     # The pivot last: it starts only when everything else is settled.
     for row in sorted((await read_tree(session)).calls, key=lambda row: row.kind == "pivot"):
-        await _go_on_with(session, row)
+        await _continue_call(session, row)
     tree = await read_tree(session)
-    blocking = obstacles(session, tree)
+    blocking = commit_obstacles(session, tree)
     forward = tree.run.phase == "pivoted"
     waiting = [
         row
@@ -400,10 +403,10 @@ async def _is_repeated(session: Session, row: CallRow) -> bool:
     return await is_repeatable(session, spec, row)
 
 
-async def _go_on_with(session: Session, row: CallRow) -> None:
+async def _continue_call(session: Session, row: CallRow) -> None:
     """Do what an unsettled call needs before its run can commit."""
     if row.state == "ready" and not row.is_staged:
-        await start_decided(session, row)
+        await run_decided_call(session, row)
     elif row.state == "backing_off" and row.kind == "retriable":
         await drive_forward(session, row)
     elif row.state == "backing_off" and row.kind == "pivot" and row.retry_at is not None:
@@ -419,7 +422,7 @@ async def _restart_pivot(session: Session, row: CallRow) -> None:
         # It certainly did not happen and cannot be started here: it failed, and before a pivot a failure rolls back.
         await _give_up(session, row)
         call, name = call_of(row, session.spec(row.tool)), "Redacted"
-        failed = ToolFailed(f"{row.tool} was not started again: {lacks(gone)}", call=call, type_name=name)
+        failed = ToolFailed(f"{row.tool} was not started again: {lacking_words(gone)}", call=call, type_name=name)
         back = await roll_back(session, by=session.lease.owner, why=str(failed))
         raise_blocked(session, back.tree, failed)
         raise failed
@@ -447,7 +450,7 @@ async def _close_child(session: Session, child: RunRow) -> float | None:
 # ---- Blocked and interrupted runs
 
 
-async def _block(session: Session, blocking: list[Leftover], *, again_s: float | None = None) -> RunRow:
+async def _block(session: Session, blocking: list[Obstacle], *, again_s: float | None = None) -> RunRow:
     causes = tuple(left.cause for left in blocking)
     return await CloseRun(
         session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes, wake_s=again_s
@@ -458,22 +461,22 @@ async def interrupted(session: Session) -> RunRow:
     """Finish the recorded calls of a block that ended early after its pivot; then the run waits to be opened again."""
     tree = await read_tree(session)
     staged = tuple(row for row in tree.calls if row.run == session.uid and _pending(row))
-    await settle_all(session, tree, back=False)
+    await settle_doubts(session, tree, back=False)
     left = await _drain(session, staged)
-    if left is not None and any(_goes_on(session, row) for row in left):
+    if left is not None and any(_will_continue(session, row) for row in left):
         return await _pause_forward(session, left)
     cause = (
         f"the block ended after the pivot and before its end: open run {session.id!r} again, "
         f"or close it with rt.finish({session.id!r}, by=..., why=...)"
     )
     tree = await read_tree(session)
-    causes = (cause, *(one.cause for one in obstacles(session, tree)))
+    causes = (cause, *(one.cause for one in commit_obstacles(session, tree)))
     return await CloseRun(
         session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes, interrupted=True
     )
 
 
-def _goes_on(session: Session, row: CallRow) -> bool:
+def _will_continue(session: Session, row: CallRow) -> bool:
     """Return whether waiting helps: it is due later, or waits for a lock of another run."""
     is_locked = row.is_staged and bool(row.locks) and session.body(row) is not None
     return is_locked or row.retry_at is not None or row.probe_at is not None
@@ -483,7 +486,7 @@ def raise_blocked(session: Session, tree: Tree, cause: BaseException | None) -> 
     """Raise ``RunBlocked`` if the run is blocked, naming everything that is left."""
     if tree.run.state != "blocked":
         return
-    left = leftovers(session, tree) if tree.run.phase == "rolling_back" else obstacles(session, tree)
+    left = leftovers(session, tree) if tree.run.phase == "rolling_back" else commit_obstacles(session, tree)
     doubts = [call_of(one.row, session.spec(one.row.tool)) for one in left if one.doubtful]
     residue = [Residue(call_of(one.row, session.spec(one.row.tool)), one.why) for one in left if not one.doubtful]
     names = ", ".join(dict.fromkeys(one.row.tool for one in left)) or "nothing amends can name"
@@ -512,25 +515,25 @@ async def stop_call(session: Session, flight: Flight) -> None:
     )  # fmt: skip
 
 
-async def let_go(session: Session) -> RunRow:
+async def release_run(session: Session) -> RunRow:
     """Release the run to its next opener; a worker follows its policy after one lease."""
     return await give_back(session, session.lease.lease_s)
 
 
-async def go_back(session: Session, *, by: str, why: str) -> Back:
+async def roll_back_block(session: Session, *, by: str, why: str) -> RollbackProgress:
     """Roll back a block that raised; after the pivot go forward instead."""
-    await let_land(session, patient=True)
+    await wait_if_live(session, patient=True)
     back = await roll_back(session, by=by, why=why)
     if back.run.phase == "pivoted" and back.run.state == "pivoted":
         run = await interrupted(session)
-        return Back(run, await read_tree(session))
+        return RollbackProgress(run, await read_tree(session))
     return back
 
 
 # ---- Calls that wait for a person
 
 
-def asks_somebody(tree: Tree) -> bool:
+def awaits_person(tree: Tree) -> bool:
     """Return whether a decision of a person is still open in this tree, or an approved call is not done yet."""
     living = {row.id for row in tree.approvals if row.lives(tree.now)}
     for row in tree.calls:
@@ -541,7 +544,7 @@ def asks_somebody(tree: Tree) -> bool:
     return False
 
 
-def is_pending(tree: Tree) -> bool:
+def has_pending_decision(tree: Tree) -> bool:
     """Return whether a person has not yet decided what this tree waits for."""
     asked = {row.approval for row in tree.calls if row.state in ("held", "ready") and not row.attempt}
     if any(row.state == "held" and not row.approval and not row.is_staged for row in tree.calls):
@@ -549,7 +552,7 @@ def is_pending(tree: Tree) -> bool:
     return any(row.id in asked and row.state == "pending" and row.lives(tree.now) for row in tree.approvals)
 
 
-async def let_go_held(session: Session, row: CallRow, *, again_s: float | None = None) -> Held:
+async def suspend_for_person(session: Session, row: CallRow, *, again_s: float | None = None) -> Held:
     """Suspend the run for a person, in one transaction; return the error to raise.
 
     It is not released while this process runs a call of the tree, in whose body a child may be closed: the run is still
@@ -563,7 +566,7 @@ async def let_go_held(session: Session, row: CallRow, *, again_s: float | None =
     return held
 
 
-async def leave_to_caller(session: Session) -> None:
+async def raise_if_caller_needed(session: Session) -> None:
     """Raise ``Held`` if only the caller's own body can continue with a call that waits for a person.
 
     Nothing is decided then.
@@ -573,36 +576,36 @@ async def leave_to_caller(session: Session) -> None:
             continue  # another child's call: this one ends without it
         row = await ReadCall(known.id)
         if row is not None and row.state in ("held", "ready") and not row.is_staged:
-            raise await let_go_held(session, row)
+            raise await suspend_for_person(session, row)
     if session.resumed and any(spec.fn is None for spec in session.specs.values()):
         # Requested by an earlier opening, and not yet again: its caller may still come.
         for row in (await read_tree(session)).calls:
             if row.state in ("held", "ready") and not row.is_staged and session.body(row) is None:
-                raise await let_go_held(session, row)
+                raise await suspend_for_person(session, row)
 
 
-async def start_decided(session: Session, row: CallRow) -> None:
+async def run_decided_call(session: Session, row: CallRow) -> None:
     """Run a call that a person released after its block had ended; its own error is no failure of the run."""
     if session.body(row) is None:
-        raise await let_go_held(session, row, again_s=session.lease.lease_s)
+        raise await suspend_for_person(session, row, again_s=session.lease.lease_s)
     if lacking(session, row):
-        raise await let_go_held(session, row)  # its requester has the hidden values, and comes back for it
+        raise await suspend_for_person(session, row)  # its requester has the hidden values, and comes back for it
     outbox = await outbox_terms(session) if row.kind == "pivot" else {}
-    started = await start_waiting(session, row, await terms_for(session, row), outbox)
+    started = await start_when_unlocked(session, row, await terms_for(session, row), outbox)
     if isinstance(started, Contention) and not started.victim:
         raise locked(session, row.tool, started, waited=session.wait_s)
     if isinstance(started, Overrun):
         raise exceeded(row.tool, started, session.id)
     if isinstance(started, Unapproved):
-        await tell_of(session, started.approval)
+        await notify_of(session, started.approval)
     if isinstance(started, Unapproved) and started.why == "refused" and session.uid == session.root:
         await _block_refused(session, started)
     if isinstance(started, Unapproved) and started.why not in ("", "expired"):
-        raise await let_go_held(session, started.call, again_s=session.lease.lease_s)
+        raise await suspend_for_person(session, started.call, again_s=session.lease.lease_s)
     if not isinstance(started, CallRow):
         return
     try:
-        await run_attempts(session, recorded_ask(session, started), started, told=False)
+        await run_attempts(session, recorded_ask(session, started), started, needs_result=False)
     except (Waiting, LedgerError):
         raise
     except Exception:  # settled as failed, or in doubt for the next round; a tool's error is not its run's
@@ -656,7 +659,7 @@ async def begin_by_hand(session: Session, ask: Ask) -> Done:
 async def let_others_end(session: Session) -> None:
     """Wait until other threads and tasks of this process have finished in the run, however long that takes.
 
-    Unlike ``let_land`` it settles nothing: open attempts by hand are asked next.
+    Unlike ``wait_if_live`` it settles nothing: open attempts by hand are asked next.
     """
     pause = POLL_S_MIN
     while await LiveCalls(session.uid):
@@ -668,7 +671,7 @@ async def end_by_hand(
     session: Session, ask: Ask, row: CallRow, ended: Ended, *, said: dict[str, int] | None = None
 ) -> CallRow:
     """Settle a call that was started by hand, with the cost that was reported for it."""
-    _, settled = await conclude(session, ask, row, ended, said=said)
+    _, settled = await conclude(session, ask, row, ended, reported=said)
     return settled
 
 

@@ -10,7 +10,7 @@ from amends.encoding.redaction import NO_SECRETS, Known
 from amends.encoding.secret import SEALED, UNREADABLE
 from amends.engine.checkpoints import check_anchor
 from amends.engine.ending import commit, raise_blocked
-from amends.engine.rollback import roll_back, settle_all
+from amends.engine.rollback import roll_back, settle_doubts
 from amends.engine.session import Session, Wait, give_back, lacking, read_tree
 from amends.errors import Busy, RunConflict, RunEnded
 from amends.ledger.operations import OpenChild, Opened, OpenRun
@@ -117,7 +117,7 @@ async def go_on(session: Session, run: RunRow) -> RunRow:
         return run if await _needs_caller(session) else await commit(session)
     if run.state == "blocked":
         tree = await read_tree(session)
-        later = await settle_all(session, tree, back=False)
+        later = await settle_doubts(session, tree, back=False)
         tree = await read_tree(session)
         if tree.run.state == "blocked":
             # A blocked run is still probed: a look without result does not end that.

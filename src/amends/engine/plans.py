@@ -259,7 +259,7 @@ async def run_plan(
     """
     groups, problems = read_plan(plan, session.specs)
     if problems:
-        raise problems[0] if len(problems) == 1 else _all_of(problems)
+        raise problems[0] if len(problems) == 1 else _combined(problems)
     results: dict[str, Any] = {}
     answers: list[Answer] = []
     for group in groups:
@@ -273,7 +273,7 @@ async def run_plan(
         for call, ask, end in zip(group, asks, ends, strict=True):
             if isinstance(end, Exception):
                 answers.append(answer_error(session, call.spec.name, end))
-                if not _goes_on(call.spec, end):
+                if not _continues_after(call.spec, end):
                     failed = failed or end
                 continue
             answers.append(answer_done(session, ask, end))
@@ -283,11 +283,11 @@ async def run_plan(
     return answers
 
 
-def _goes_on(spec: Spec, error: Exception) -> bool:
+def _continues_after(spec: Spec, error: Exception) -> bool:
     return spec.on_failure == "continue" and not (only_waits(error) or is_a(error, LedgerError, UsageError))
 
 
-def _all_of(problems: Sequence[Refused]) -> Refused:
+def _combined(problems: Sequence[Refused]) -> Refused:
     names = [problem.tool for problem in problems if isinstance(problem, BadArguments)]
     said = [text for problem in problems for text in getattr(problem, "problems", [str(problem)])]
     return BadArguments(names[0] if names else "plan", problems=said)
@@ -334,7 +334,7 @@ SIDE_BY_SIDE_MAX: Final = 16
 End = Done | Exception
 
 
-def comes_last(ask: Ask) -> bool:
+def is_immediate_pivot(ask: Ask) -> bool:
     """Return whether it is a pivot that starts at once.
 
     Its requester has not seen the outcome of the calls beside it.
@@ -349,13 +349,13 @@ async def do_turn(session: Session, asks: Sequence[Ask | Exception]) -> list[End
     """
     ends: dict[int, End] = {place: ask for place, ask in enumerate(asks) if isinstance(ask, Exception)}
     open_ = {place: ask for place, ask in enumerate(asks) if isinstance(ask, Ask)}
-    first = [place for place, ask in open_.items() if not comes_last(ask)]
+    first = [place for place, ask in open_.items() if not is_immediate_pivot(ask)]
     for at in range(0, len(first), SIDE_BY_SIDE_MAX):
         some = first[at : at + SIDE_BY_SIDE_MAX]
         ends |= zip(some, await _side_by_side(session, [open_[place] for place in some]), strict=True)
     missing = [_name(asks[place], end) for place, end in sorted(ends.items()) if isinstance(end, Exception)]
     for place, ask in open_.items():
-        if not comes_last(ask):
+        if not is_immediate_pivot(ask):
             continue
         if missing:
             ends[place] = OutOfOrder(ask.spec.name, law="pivot_early", missing=missing, run_id=session.id)
@@ -389,10 +389,10 @@ async def ask_first(session: Session, ask: Ask) -> NoReturn:
 
     It never returns, so that the run of an undeclared call is left as it is.
     """
-    raise await _waits_for(session, ask) or Waiting(f"{ask.spec.name} waits for nobody", run_id=session.id)
+    raise await _held_for_approval(session, ask) or Waiting(f"{ask.spec.name} waits for nobody", run_id=session.id)
 
 
-async def _waits_for(session: Session, ask: Ask) -> Held | None:
+async def _held_for_approval(session: Session, ask: Ask) -> Held | None:
     need = await need_for(session, ask)
     # Only a start can tell whether it is the first use.
     if need is None or need.decision != "approve" or need.first_use:
@@ -401,7 +401,7 @@ async def _waits_for(session: Session, ask: Ask) -> Held | None:
     if known is not None and known.state == "held" and known.reason == "approval":
         asked = await request_of_call(known)
         if asked is not None and asked.state == "pending" and known.digest == ask.digest:
-            _leave_to_caller(session, ask, known)
+            _remember_held(session, ask, known)
             return held_for(session, known, asked)
     if known is not None and known.state not in (*FREED, "held"):
         return None
@@ -412,7 +412,7 @@ async def _waits_for(session: Session, ask: Ask) -> Held | None:
     if answer.verdict not in ("held", "void") or answer.approval is None:
         return None
     row = row_of(answer)
-    _leave_to_caller(session, ask, row)
+    _remember_held(session, ask, row)
     return held_for(session, row, answer.approval)
 
 
@@ -426,7 +426,7 @@ async def _newest(session: Session, ask: Ask) -> CallRow | None:
     return max(found, key=lambda row: row.seq, default=None)
 
 
-def _leave_to_caller(session: Session, ask: Ask, row: CallRow) -> None:
+def _remember_held(session: Session, ask: Ask, row: CallRow) -> None:
     session.asks.add(row.id)
     if ask.undeclared or ask.spec.fn is None:
         session.strangers[row.id] = row

@@ -92,10 +92,10 @@ def seed_of(session: Session, what: str, reader: Reader) -> str:
 
     It is made from the run and from how many there were before; nothing is recorded.
     """
-    return digest(what, _drawn_by(session), reader[0], nth(session, what, reader))
+    return digest(what, _seeding_run(session), reader[0], nth(session, what, reader))
 
 
-def _drawn_by(session: Session) -> str:
+def _seeding_run(session: Session) -> str:
     """Return the run whose random numbers these are.
 
     In a fork they are those of the original until all calls shared with it were requested.

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from amends.encoding.dataclass import dataclass
 from amends.engine.checkpoints import check_anchor
 from amends.engine.ending import commit, interrupted
-from amends.engine.rollback import obstacles, roll_back, settle_all
+from amends.engine.rollback import commit_obstacles, roll_back, settle_doubts
 from amends.engine.session import Session, give_back, read_tree
 from amends.errors import BudgetExceeded, Locked, RunBlocked, Waiting
 from amends.ledger.flow import Flow
@@ -47,7 +47,7 @@ async def find_abandoned(
     """
     asked, seen = limit, -1
     while True:
-        found = await _looked_at(tools, tenant, asked, agents)
+        found = await _find_due(tools, tenant, asked, agents)
         ours = [one for one in found if not one.missing]
         if len(ours) >= limit or len(found) <= seen or asked >= LOOKED_AT_MAX:
             return [*ours, *(one for one in found if one.missing)][:limit]
@@ -55,7 +55,7 @@ async def find_abandoned(
         asked, seen = min(asked * 4, LOOKED_AT_MAX), len(found)
 
 
-async def _looked_at(
+async def _find_due(
     tools: frozenset[str], tenant: str | None, limit: int, agents: frozenset[str] | None
 ) -> list[Found]:
     found: list[Found] = []
@@ -69,13 +69,13 @@ async def _looked_at(
             dead = root.owner if await IsDead(root.owner) else ""
         if due or dead:
             missing = tuple(tool for tool in needed if tool not in tools)
-            if agents is not None and _wants_agent(root) and root.agent not in agents:
+            if agents is not None and _needs_agent(root) and root.agent not in agents:
                 missing = (*missing, f"agent {root.agent}")
             found.append(Found(root, missing, dead))
     return found
 
 
-def _wants_agent(root: RunRow) -> bool:
+def _needs_agent(root: RunRow) -> bool:
     return root.policy == "resume" and bool(root.agent) and root.state in ("open", "pivoted") and not root.goal
 
 
@@ -103,37 +103,37 @@ async def claim(
 def recover_tree(session: Session, root: RunRow, *, has_agent: bool) -> Flow[Recovered]:
     """Finish one claimed tree: follow its goal, else go forward if it pivoted, else apply its policy."""
     if root.phase == "rolling_back" or (root.goal == "rollback" and root.phase == "open"):
-        return _go_back(session, root.goal_why or "recovered")
+        return _roll_back(session, root.goal_why or "recovered")
     if root.state == "pivoted" and not root.goal and root.policy == "resume" and has_agent:
         # Forward, and by the agent that knows how: a person decides only if there is no agent.
         return _wait_or_resume(session, root, has_agent)
     if root.goal == "commit" or root.phase == "pivoted":
         return _go_forward(session, root)
     if _deadline_passed(root):
-        return _go_back(session, "the deadline passed")
+        return _roll_back(session, "the deadline passed")
     if root.policy == "rollback":
-        return _unless_a_person_is_asked(session)
+        return _roll_back_unless_held(session)
     return _wait_or_resume(session, root, has_agent)
 
 
-async def _unless_a_person_is_asked(session: Session) -> Recovered:
+async def _roll_back_unless_held(session: Session) -> Recovered:
     """Roll back, but not a run that only waits for a person and died before it could record that."""
     tree = await read_tree(session)
-    if _asks_a_person(tree):
+    if _waits_for_person(tree):
         # Doubts can be settled meanwhile; calls that somebody may still approve are not rolled back.
-        later = await settle_all(session, tree, back=False)
+        later = await settle_doubts(session, tree, back=False)
         tree = await read_tree(session)
-        if _asks_a_person(tree):
+        if _waits_for_person(tree):
             run = await give_back(session, later, suspended=True)
             return Recovered("done", run)
         # A body that was started again has used the approval of a call inside it: the run waits for nobody any more.
     if any(row.state_at(tree.now) == "expired" for row in tree.approvals):
         await ExpireApprovals(session.root, session.lease.owner, session.lease.epoch)
-        return await _go_back(session, "nobody decided in time")
-    return await _go_back(session, "its owner was lost")
+        return await _roll_back(session, "nobody decided in time")
+    return await _roll_back(session, "its owner was lost")
 
 
-def _asks_a_person(tree: Tree) -> bool:
+def _waits_for_person(tree: Tree) -> bool:
     unsettled = [row for row in tree.calls if row.state in UNSETTLED and not row.is_staged]
     expired = {row.id for row in tree.approvals if not row.lives(tree.now)}
     waits = [row for row in unsettled if row.state == "held" and row.approval not in expired]
@@ -145,7 +145,7 @@ def _deadline_passed(root: RunRow) -> bool:
     return root.deadline_at is not None and root.lease_until - root.lease_s > root.deadline_at
 
 
-async def _go_back(session: Session, why: str) -> Recovered:
+async def _roll_back(session: Session, why: str) -> Recovered:
     back = await roll_back(session, by="recovery", why=why)
     if back.run.phase == "pivoted":
         return await _go_forward(session, back.run)
@@ -157,7 +157,7 @@ async def _go_forward(session: Session, root: RunRow) -> Recovered:
         if root.goal == "commit":
             run = await commit(session)
             if run.state in ("open", "rolling_back") and run.goal == "rollback":
-                return await _go_back(session, run.goal_why)
+                return await _roll_back(session, run.goal_why)
             return Recovered("done", run)
         return Recovered("done", await interrupted(session))
     except (BudgetExceeded, Locked, RunBlocked, Waiting):
@@ -170,8 +170,8 @@ async def _go_forward(session: Session, root: RunRow) -> Recovered:
 
 
 async def _wait_or_resume(session: Session, root: RunRow, has_agent: bool) -> Recovered:
-    waits = await _children_back(session, await read_tree(session))
-    waits.append(await settle_all(session, await read_tree(session), back=False))
+    waits = await _roll_back_children(session, await read_tree(session))
+    waits.append(await settle_doubts(session, await read_tree(session), back=False))
     later = min((wait for wait in waits if wait is not None), default=None)
     tree = await read_tree(session)
     doubtful = any(row.state == "in_doubt" for row in tree.calls)
@@ -181,14 +181,14 @@ async def _wait_or_resume(session: Session, root: RunRow, has_agent: bool) -> Re
     if tree.run.phase == "pivoted":
         return await _go_forward(session, tree.run)  # the doubt was about its pivot, which had happened
     if later is None and doubtful and tree.run.state != "blocked":
-        causes = tuple(left.cause for left in obstacles(session, tree))
+        causes = tuple(left.cause for left in commit_obstacles(session, tree))
         run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes)
         return Recovered("done", run)
     run = await give_back(session, later)
     return Recovered("done", run)
 
 
-async def _children_back(session: Session, tree: Tree) -> list[float | None]:
+async def _roll_back_children(session: Session, tree: Tree) -> list[float | None]:
     """Continue the rollback of children that had begun it, whatever the parent waits for.
 
     Return when each continues.

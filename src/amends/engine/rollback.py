@@ -1,6 +1,6 @@
 """Roll a run back: settle doubts, compensate in reverse order of settling, then close the run or block it.
 
-Also here: what keeps a run from ending (``Leftover``), and waiting for calls that this process still runs.
+Also here: what keeps a run from ending (``Obstacle``), and waiting for calls that this process still runs.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from amends.encoding.dataclass import dataclass
 from amends.engine.doubts import (
     PROBE_PACE,
     ask_probe,
+    doubt_question,
     is_repeatable,
     judge,
     may_compensate_in_doubt,
+    settle_delay_left,
     settle_doubt,
-    settle_left,
-    unclear,
-    wait_settled,
+    wait_settle_delay,
 )
 from amends.engine.session import (
     POLL_S_MAX,
     POLL_S_MIN,
     Session,
-    call_given,
     call_of,
     describe_error,
     error_parts,
     error_text,
     give_back,
     lacking,
-    lacks,
+    lacking_words,
     missing,
     read_tree,
-    said_of,
-    twin_given,
+    recorded_error,
+    revealed_call,
+    twin_args,
 )
 from amends.errors import ResultLost, TransitionRefused, is_a
 from amends.ledger.flow import Flow
@@ -70,7 +70,7 @@ GUARDED: Final = '["Guard", "somebody else changed it since; it was left as it i
 
 
 @dataclass(frozen=True, slots=True)
-class Back:
+class RollbackProgress:
     """How far the rollback got: ``rolled_back``, ``blocked``, ``pivoted``, or still ``rolling_back``."""
 
     run: RunRow
@@ -78,10 +78,10 @@ class Back:
     again_s: float | None = None
 
 
-async def roll_back(session: Session, *, by: str, why: str, person: bool = False) -> Back:
+async def roll_back(session: Session, *, by: str, why: str, person: bool = False) -> RollbackProgress:
     """Compensate everything that this run did. Repeated, or after a crash, it continues where it was."""
     session.recall.close()  # for the whole tree: what is requested again after a child was rolled back is a new call
-    await let_land(session)
+    await wait_if_live(session)
     for _ in range(PASSES_MAX):
         began = await BeginRollback(session.uid, by, why, person, session.lease.owner, session.lease.epoch)
         tree = began.tree or await read_tree(session)
@@ -89,10 +89,10 @@ async def roll_back(session: Session, *, by: str, why: str, person: bool = False
             await wait_for_live(session)
             tree = await read_tree(session)
         if began.how in ("refused", "ended"):
-            return Back(began.run, tree)
+            return RollbackProgress(began.run, tree)
         if began.how == "forked":
             return await _wait_for_forks(session, tree, began.forks)
-        later = await settle_all(session, tree, back=True)
+        later = await settle_doubts(session, tree, back=True)
         if later is not None:
             return await _stop(session, tree, later)
         if any(row.state == "in_doubt" for row in tree.calls):
@@ -113,7 +113,7 @@ async def roll_back(session: Session, *, by: str, why: str, person: bool = False
     raise AssertionError(f"the rollback of run {session.id} does not end")
 
 
-async def settle_all(session: Session, tree: Tree, *, back: bool) -> float | None:
+async def settle_doubts(session: Session, tree: Tree, *, back: bool) -> float | None:
     """Settle every doubt that needs no person; return the seconds until the first that must wait, else None."""
     waits: list[float] = []
     for row in tree.calls:
@@ -121,13 +121,13 @@ async def settle_all(session: Session, tree: Tree, *, back: bool) -> float | Non
             continue
         spec = session.spec(row.tool)
         after = await settle_doubt(session, spec, row, back=back)
-        if after.state == "in_doubt" and spec is not None and await _asked_again(session, spec, after, back=back):
+        if after.state == "in_doubt" and spec is not None and await _will_retry_doubt(session, spec, after, back=back):
             clocks = await ReadClocks()
             waits.append(max(POLL_S_MAX, (after.probe_at or clocks.wall) - clocks.wall))
     return min(waits, default=None)
 
 
-async def _asked_again(session: Session, spec: Spec, row: CallRow, *, back: bool) -> bool:
+async def _will_retry_doubt(session: Session, spec: Spec, row: CallRow, *, back: bool) -> bool:
     """Return whether waiting helps: another probe, or another start of an idempotent call, will follow."""
     if spec.probe is not None:
         return True
@@ -143,7 +143,7 @@ async def _one_pass(session: Session, tree: Tree, done: dict[str, CallRow]) -> f
 
     ``done`` receives the calls in their final state.
     """
-    todo = _in_turn(session, tree)
+    todo = _compensation_order(session, tree)
     if not todo:
         return None
     while todo:
@@ -174,7 +174,7 @@ def _reversed(tree: Tree) -> list[CallRow]:
     return sorted(mine, key=lambda row: row.settled_seq, reverse=True)
 
 
-def _in_turn(session: Session, tree: Tree) -> list[CallRow]:
+def _compensation_order(session: Session, tree: Tree) -> list[CallRow]:
     """Return what is to be compensated, the last first.
 
     A call is left out if a later one must be compensated before it and cannot be, in this process.
@@ -182,7 +182,7 @@ def _in_turn(session: Session, tree: Tree) -> list[CallRow]:
     todo: list[CallRow] = []
     stuck: list[CallRow] = []
     for row in _reversed(tree):
-        if _is_open(session, row):
+        if _may_compensate(session, row):
             if not any(_comes_first(tree, later, row) for later in stuck):
                 todo.append(row)
         elif row.state == "succeeded" and row.undoable:
@@ -201,7 +201,7 @@ def _comes_first(tree: Tree, later: CallRow, row: CallRow) -> bool:
     return False
 
 
-def _is_open(session: Session, row: CallRow) -> bool:
+def _may_compensate(session: Session, row: CallRow) -> bool:
     spec = session.spec(row.tool)
     twin = None if spec is None else spec.compensate
     if spec is None or twin is None or row.violation == "after_pivot" or row.lost_at is not None or row.shared:
@@ -215,7 +215,7 @@ def _is_open(session: Session, row: CallRow) -> bool:
             return not row.comp_gave_up
         case "compensation_in_doubt":
             tried = row.comp_attempt - row.comp_from
-            again = twin.idempotent and tried < twin.retry.attempts and not _without(session, spec, twin, row)
+            again = twin.idempotent and tried < twin.retry.attempts and not _lacks(session, spec, twin, row)
             return again or twin.probe is not None
     return False
 
@@ -229,11 +229,11 @@ async def compensate(session: Session, row: CallRow, done: dict[str, CallRow]) -
     assert spec is not None, "only what is known here is taken back"
     assert spec.compensate is not None, "only what can be taken back is"
     twin = spec.compensate
-    while _is_open(session, row):
+    while _may_compensate(session, row):
         wait = await _not_before(session, spec, twin, row)
         if wait > 0:
             return wait
-        if row.state == "compensation_in_doubt" and not (twin.idempotent and not _without(session, spec, twin, row)):
+        if row.state == "compensation_in_doubt" and not (twin.idempotent and not _lacks(session, spec, twin, row)):
             # Not started again without what it needs: that would record an attempt as failed that may have happened.
             row, wait = await _probe_compensation(session, spec, twin, row)
             if wait > 0:
@@ -257,7 +257,7 @@ async def compensate(session: Session, row: CallRow, done: dict[str, CallRow]) -
 async def _not_before(session: Session, spec: Spec, twin: Twin, row: CallRow) -> float:
     """Wait for the right moment, up to a limit; return the seconds that are left then."""
     if row.state == "in_doubt" and not twin.wins:
-        return await wait_settled(session, spec, row)
+        return await wait_settle_delay(session, spec, row)
     if row.comp_retry_at is None:
         return 0.0
     clocks = await ReadClocks()
@@ -269,16 +269,16 @@ async def _not_before(session: Session, spec: Spec, twin: Twin, row: CallRow) ->
 
 
 async def _attempt(session: Session, spec: Spec, twin: Twin, row: CallRow) -> CallRow:
-    if without := _without(session, spec, twin, row):
+    if without := _lacks(session, spec, twin, row):
         # Skip it and name it, so that what was done before it is still compensated.
         return await _settle(session, row, Ended(), spec, twin, refused=json.dumps([NOT_STARTED, without]))
     if spec.guard is not None:
         held = await _guard(session, spec, row)
         if held is not None:
             return await _settle(session, row, held, spec, twin, refused=GUARDED)
-    given = call_given(session, spec, row)
-    kwargs, _ = twin_given(session, spec, twin, row, call=given)
-    _, call = twin_given(session, spec, twin, row, call=call_of(row, spec, phase="compensate", args=given.args))
+    given = revealed_call(session, spec, row)
+    kwargs, _ = twin_args(session, spec, twin, row, call=given)
+    _, call = twin_args(session, spec, twin, row, call=call_of(row, spec, phase="compensate", args=given.args))
     ended = await Invoke(
         fn=twin.fn,
         kwargs=kwargs,
@@ -293,7 +293,7 @@ async def _attempt(session: Session, spec: Spec, twin: Twin, row: CallRow) -> Ca
     return await _settle(session, row, ended, spec, twin)
 
 
-def _without(session: Session, spec: Spec, twin: Twin, row: CallRow) -> str:
+def _lacks(session: Session, spec: Spec, twin: Twin, row: CallRow) -> str:
     """Return what the compensation or its guard needs and this process does not have; "" if nothing is missing."""
     why = missing(session, spec, row, twin)
     return why or ("" if spec.guard is None else missing(session, spec, row, spec.guard))
@@ -302,7 +302,7 @@ def _without(session: Session, spec: Spec, twin: Twin, row: CallRow) -> str:
 async def _guard(session: Session, spec: Spec, row: CallRow) -> Ended | None:
     """Return None if nobody changed the thing since; otherwise why it must not be overwritten."""
     assert spec.guard is not None, "only a guarded tool is guarded"
-    kwargs, call = twin_given(session, spec, spec.guard, row, call=call_given(session, spec, row, phase="probe"))
+    kwargs, call = twin_args(session, spec, spec.guard, row, call=revealed_call(session, spec, row, phase="probe"))
     ended = await Invoke(
         fn=spec.guard.fn,
         kwargs=kwargs,
@@ -338,7 +338,7 @@ async def _settle(
         settle.to, settle.mono = "compensation_in_doubt", None
         settle.error = describe_error(TimeoutError(f"no answer within {twin.timeout} s"))
     elif ended.error is not None:
-        settle.error = said_of(session, row, ended.error)
+        settle.error = recorded_error(session, row, ended.error)
         # A guard that raised has started nothing.
         doubtful = judge(spec, ended.error, around=ended.around).verdict == "doubt" and not refused
         settle.to = "compensation_in_doubt" if doubtful else "compensation_failed"
@@ -359,8 +359,8 @@ async def _probe_compensation(session: Session, spec: Spec, twin: Twin, row: Cal
             row.id, row.in_question, row.probes + 1, "unknown", answer.why, next_s=pause, left_s=row.quiet_left
         )
         return row, max(POLL_S_MAX, pause)
-    if isinstance(answer, Absent) and await settle_left(session, spec, row) > 0:
-        left = await wait_settled(session, spec, row)
+    if isinstance(answer, Absent) and await settle_delay_left(session, spec, row) > 0:
+        left = await wait_settle_delay(session, spec, row)
         newest = await ReadCall(row.id)
         assert newest is not None, "calls are never deleted while their run is open"
         return newest, left  # probed again when the delay is over: only then is the answer believed
@@ -372,18 +372,18 @@ async def _probe_compensation(session: Session, spec: Spec, twin: Twin, row: Cal
 # ---- Closing
 
 
-async def _close(session: Session, tree: Tree) -> Back:
+async def _close(session: Session, tree: Tree) -> RollbackProgress:
     left = leftovers(session, tree)
     if left:
-        stays = taken_by_rule(left) if session.uid == session.root else ""
+        stays = accepted_by_rule(left) if session.uid == session.root else ""
         if not stays:
             return await _block(session, tree)
-        return Back(await AbandonRun(session.uid, "rule", stays), await read_tree(session))
+        return RollbackProgress(await AbandonRun(session.uid, "rule", stays), await read_tree(session))
     run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "rolled_back")
-    return Back(run, await read_tree(session))
+    return RollbackProgress(run, await read_tree(session))
 
 
-async def _close_at_once(session: Session, tree: Tree, done: dict[str, CallRow]) -> Back | None:
+async def _close_at_once(session: Session, tree: Tree, done: dict[str, CallRow]) -> RollbackProgress | None:
     """Close a run without children if all of it was compensated in one pass; None: look again.
 
     The ledger checks in the closing transaction that nothing is left: no flow need look for it before.
@@ -396,30 +396,30 @@ async def _close_at_once(session: Session, tree: Tree, done: dict[str, CallRow])
         run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "rolled_back")
     except TransitionRefused:
         return None
-    return Back(run, replace(left, run=run, runs=(run,)))
+    return RollbackProgress(run, replace(left, run=run, runs=(run,)))
 
 
-async def _block(session: Session, tree: Tree) -> Back:
+async def _block(session: Session, tree: Tree) -> RollbackProgress:
     causes = tuple(left.cause for left in leftovers(session, tree))
     run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes)
-    return Back(run, await read_tree(session))
+    return RollbackProgress(run, await read_tree(session))
 
 
-async def _wait_for_forks(session: Session, tree: Tree, forks: Iterable[RunRow]) -> Back:
+async def _wait_for_forks(session: Session, tree: Tree, forks: Iterable[RunRow]) -> RollbackProgress:
     """Block a run that forks depend on until they have ended or a person decides; settle its doubts meanwhile."""
-    later = await settle_all(session, tree, back=False)
-    causes = tuple(under(fork, tree.run) for fork in forks)
+    later = await settle_doubts(session, tree, back=False)
+    causes = tuple(fork_obstacle(fork, tree.run) for fork in forks)
     lease = session.lease
     run = await CloseRun(session.uid, lease.owner, lease.epoch, "blocked", causes=causes, wake_s=later)
-    return Back(run, await read_tree(session))
+    return RollbackProgress(run, await read_tree(session))
 
 
-async def _stop(session: Session, tree: Tree, again_s: float) -> Back:
+async def _stop(session: Session, tree: Tree, again_s: float) -> RollbackProgress:
     """Stop here and let a worker continue: the wait is too long."""
     wake = min(again_s, session.lease.lease_s * 10)
     if session.uid == session.root:
         await give_back(session, wake)
-    return Back(tree.run, await read_tree(session), wake)
+    return RollbackProgress(tree.run, await read_tree(session), wake)
 
 
 # ---- Waiting for calls that this process still runs
@@ -428,7 +428,7 @@ async def _stop(session: Session, tree: Tree, again_s: float) -> Back:
 STOPPED: Final = '["Cancelled", "its flow was stopped"]'
 
 
-async def let_land(session: Session, *, patient: bool = False) -> None:
+async def wait_if_live(session: Session, *, patient: bool = False) -> None:
     """Wait for the calls that other threads and tasks of this process run, if there are any.
 
     Calls without a flow stay as they are: the caller finds them in what it reads next.
@@ -516,7 +516,7 @@ NOT_STARTED: Final = "NotStarted"
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
+class Obstacle:
     """An effect that exists, or may exist, and what a person can do about it."""
 
     row: CallRow
@@ -525,33 +525,33 @@ class Leftover:
     doubtful: bool = False
 
 
-def leftovers(session: Session, tree: Tree) -> list[Leftover]:
+def leftovers(session: Session, tree: Tree) -> list[Obstacle]:
     """Return everything that keeps a run that is rolling back from becoming ``rolled_back``."""
     runs = {run.uid: run for run in tree.runs}
     found = []
     for row in tree.calls:
-        left = _leftover(session, row, runs[row.run], tree.run)
+        left = _rollback_obstacle(session, row, runs[row.run], tree.run)
         if left is not None:
             found.append(left)
     return found
 
 
-def taken_by_rule(left: list[Leftover]) -> str:
+def accepted_by_rule(left: list[Obstacle]) -> str:
     """Return the accepted residue if rules accepted all of it beforehand; empty: a person must be asked."""
     if not all(one.row.accepts and not one.doubtful for one in left):
         return ""
     return "; ".join(dict.fromkeys(f"{one.row.tool} stands: {one.row.accepts}" for one in left))
 
 
-def _leftover(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> Leftover | None:
+def _rollback_obstacle(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> Obstacle | None:
     """Return why this call keeps ``closing``, the run that is rolling back, from its end; None: it does not."""
     if row.kind == "read" or row.shared:
         return None
     inside = row.run != closing.uid
-    if inside and _kept(run):
+    if inside and _keeps_pivot(run):
         if row.id != run.pivot or row.state != "succeeded":
             return None
-        return Leftover(
+        return Obstacle(
             row,
             "the pivot of a child run stands",
             _accept(row, f"{row.tool} of child {run.id} cannot be rolled back", closing),
@@ -562,34 +562,34 @@ def _leftover(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> L
     call = call_of(row, spec)
     match row.state:
         case "in_doubt":
-            return Leftover(row, "it may have happened", unclear(call), doubtful=True)
+            return Obstacle(row, "it may have happened", doubt_question(call), doubtful=True)
         case "compensation_in_doubt":
             why = "its compensation may have happened"
             verb = f"rt.resolve({row.id!r}, Happened(None) | Absent(), by=..., why=...)"
-            return Leftover(row, why, f"{row.tool} ({row.id}): {why}: look, then {verb}", doubtful=True)
+            return Obstacle(row, why, f"{row.tool} ({row.id}): {why}: look, then {verb}", doubtful=True)
         case "compensation_failed":
-            return _not_taken_back(row)
+            return _failed_compensation(row)
         case "succeeded":
-            why = _why_standing(session, row)
+            why = _why_not_compensated(session, row)
             what = f"{row.tool}: {why}"
             cause = _accept(row, what, closing)
             if row.undoable and row.lost_at is None:  # by a process that has what this one lacks
                 where = f"rt.rollback({closing.id!r}, by=..., why=...) where all its tools and compensations are known"
                 cause = f"{what} ({row.id}): {where}, or accept it with rt.abandon({closing.id!r}, by=..., why=...)"
-            return Leftover(row, (row.violation and f"it broke the ordering rules ({row.violation})") or why, cause)
+            return Obstacle(row, (row.violation and f"it broke the ordering rules ({row.violation})") or why, cause)
         case "residue":  # rolled_back never has residue: the person who said that it stays also closes the run
             why = row.why or "a person said that it stays"
-            return Leftover(row, why, _accept(row, f"{row.tool} stays ({why})", closing))
+            return Obstacle(row, why, _accept(row, f"{row.tool} stays ({why})", closing))
     return None
 
 
-def _not_taken_back(row: CallRow) -> Leftover:
+def _failed_compensation(row: CallRow) -> Obstacle:
     """Return the obstacle for a compensation that gave up, or was not started because something it needs is missing."""
     name, words = error_parts(row.comp_error)
     retry = f"rt.retry({row.id!r}, by=..., why=...)"
     if name != NOT_STARTED:
         why = f"its compensation failed: {error_text(row.comp_error) or 'no reason kept'}"
-        return Leftover(row, why, f"{row.tool} ({row.id}): {why}: {retry}")
+        return Obstacle(row, why, f"{row.tool} ({row.id}): {why}: {retry}")
     why = f"its compensation was not started: {words}"
     verbs = [f"compensate it by hand, then rt.resolve({row.id!r}, Happened(None), by=..., why=...)"]
     if row.result is None or lost_at(row.result) is not None or row.loss:
@@ -597,10 +597,10 @@ def _not_taken_back(row: CallRow) -> Leftover:
     else:
         verbs.append(f"{retry} where nothing is missing")
     verbs.append(f"or accept it with rt.accept({row.id!r}, by=..., why=...)")
-    return Leftover(row, why, f"{row.tool} ({row.id}): {why}: {', '.join(verbs)}")
+    return Obstacle(row, why, f"{row.tool} ({row.id}): {why}: {', '.join(verbs)}")
 
 
-def _why_standing(session: Session, row: CallRow) -> str:
+def _why_not_compensated(session: Session, row: CallRow) -> str:
     if row.lost_at is not None:
         return "gc removed the arguments of its compensation: compensate it by hand"
     spec = session.spec(row.tool)
@@ -609,7 +609,7 @@ def _why_standing(session: Session, row: CallRow) -> str:
     return "it has not been compensated yet" if spec.compensate else "it has no compensation"
 
 
-def under(fork: RunRow, run: RunRow) -> str:
+def fork_obstacle(fork: RunRow, run: RunRow) -> str:
     """Return why a run is not rolled back under this fork, and the verbs that change that."""
     back = f"rt.rollback({run.id!r}, by=..., why=...)"
     if fork.phase in ("pivoted", "committed"):
@@ -619,12 +619,12 @@ def under(fork: RunRow, run: RunRow) -> str:
     return f"fork {fork.id} is open and depends on what run {run.id} did: {ends}"
 
 
-def _is_under_forks(run: RunRow) -> bool:
+def _waits_for_forks(run: RunRow) -> bool:
     """Return whether the run would roll back and only forks prevent it: it is blocked and has not begun."""
     return run.state == "blocked" and run.came_from == "open" and run.goal == "rollback" and not run.pivot
 
 
-def _around(runs: Mapping[str, RunRow], row: CallRow, closing: RunRow) -> list[RunRow]:
+def _runs_around(runs: Mapping[str, RunRow], row: CallRow, closing: RunRow) -> list[RunRow]:
     """Return the run of a call and its ancestors below the run that is closing.
 
     What blocks one of these blocks that too.
@@ -637,7 +637,7 @@ def _around(runs: Mapping[str, RunRow], row: CallRow, closing: RunRow) -> list[R
     return around
 
 
-def _kept(run: RunRow) -> bool:
+def _keeps_pivot(run: RunRow) -> bool:
     return run.phase == "pivoted" or (run.state == "committed" and bool(run.pivot))
 
 
@@ -645,18 +645,18 @@ def _accept(row: CallRow, what: str, closing: RunRow) -> str:
     return f"{what} ({row.id}): accept it with rt.abandon({closing.id!r}, by=..., why=...)"
 
 
-def _unknown_to_us(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> Leftover | None:
+def _lacks_hidden_args(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> Obstacle | None:
     """Return the obstacle for a call that must be started but lacks hidden arguments, which only its requester had."""
     due = row.is_staged or (row.state == "backing_off" and row.kind == "retriable")
     gone = lacking(session, row) if due and run.phase in ("open", "pivoted") else ()
     if not gone:
         return None
-    why = f"it was not started: {lacks(gone)}"
+    why = f"it was not started: {lacking_words(gone)}"
     verb = "rollback" if closing.phase == "open" else "abandon"
-    return Leftover(row, why, f"{row.tool} ({row.id}): {why}: rt.{verb}({closing.id!r}, by=..., why=...)")
+    return Obstacle(row, why, f"{row.tool} ({row.id}): {why}: rt.{verb}({closing.id!r}, by=..., why=...)")
 
 
-def obstacles(session: Session, tree: Tree) -> list[Leftover]:
+def commit_obstacles(session: Session, tree: Tree) -> list[Obstacle]:
     """Return everything that keeps a run from committing and needs a person."""
     found = []
     runs = {run.uid: run for run in tree.runs}
@@ -668,26 +668,28 @@ def obstacles(session: Session, tree: Tree) -> list[Leftover]:
                 back = f"rt.withdraw({row.approval!r}, by=..., why=...)"
             verb = f"rt.ask_again({row.approval!r}, by=..., why=...), or {back}"
             found.append(
-                Leftover(row, "nobody decided in time", f"{row.tool} ({row.id}): nobody decided in time: {verb}")
+                Obstacle(row, "nobody decided in time", f"{row.tool} ({row.id}): nobody decided in time: {verb}")
             )
             continue
-        left = _unknown_to_us(session, row, runs[row.run], tree.run)
-        around = _around(runs, row, tree.run)
-        kept = next((run for run in around if _is_under_forks(run)), None)
+        left = _lacks_hidden_args(session, row, runs[row.run], tree.run)
+        around = _runs_around(runs, row, tree.run)
+        kept = next((run for run in around if _waits_for_forks(run)), None)
         if row.state == "succeeded" and kept is not None:
-            found.append(Leftover(row, "a fork depends on it", "; ".join(json.loads(kept.causes))))
+            found.append(Obstacle(row, "a fork depends on it", "; ".join(json.loads(kept.causes))))
             continue
         if any(run.phase == "rolling_back" for run in around):
-            left = _leftover(session, row, runs[row.run], tree.run)  # a child that cannot be rolled back
+            left = _rollback_obstacle(session, row, runs[row.run], tree.run)  # a child that cannot be rolled back
         if left is not None:
             found.append(left)
         if left is not None or row.state not in UNSETTLED or (row.is_staged and row.run == tree.run.uid):
             continue
         if row.state == "in_doubt":
             found.append(
-                Leftover(row, "it may have happened", unclear(call_of(row, session.spec(row.tool))), doubtful=True)
+                Obstacle(
+                    row, "it may have happened", doubt_question(call_of(row, session.spec(row.tool))), doubtful=True
+                )
             )
         elif row.state == "backing_off" and row.retry_at is None:
             why = f"it failed permanently: {error_text(row.error) or row.why}"
-            found.append(Leftover(row, why, f"{row.tool} ({row.id}): {why}: rt.retry({row.id!r}, by=..., why=...)"))
+            found.append(Obstacle(row, why, f"{row.tool} ({row.id}): {why}: rt.retry({row.id!r}, by=..., why=...)"))
     return found

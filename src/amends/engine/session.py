@@ -346,7 +346,7 @@ class Ask:
 
     def fresh(self) -> Mapping[str, Any]:
         """Return the arguments as they were recorded, for one use by user code, which may change what it gets."""
-        return _anew(self.args, self.copy)
+        return _fresh_args(self.args, self.copy)
 
     @property
     def digest(self) -> str:
@@ -389,14 +389,14 @@ def ask_for(
             written = write_args(args, shape or spec.shape, plain)
             shown = args = written.args
         else:
-            args, shown, written, known = _hidden(session, spec, args, shape or spec.shape)
+            args, shown, written, known = _hide_some(session, spec, args, shape or spec.shape)
             again = again and session.redactor.scrub(again, known)
         text, whole, copy = written.text, written.meaning, written.copy
     check_size(text, path="args", limit=ARGS_BYTES_MAX)
     meaning = named = whole
     if spec.key is not None or spec.ignore:
-        given = _anew(args, copy) if callable(spec.key) else args
-        meaning, named = _meant(session, spec, given, shown=shown, known=known, whole=whole)
+        given = _fresh_args(args, copy) if callable(spec.key) else args
+        meaning, named = _identity_texts(session, spec, given, shown=shown, known=known, whole=whole)
     scope = "ledger" if spec.scope == "ledger" else session.kin or session.root
     key = digest_of(head("call", session.tenant, scope, spec.name), named, again or "")
     return Ask(
@@ -413,20 +413,22 @@ def ask_for(
         parent=parent,
         grp=grp,
         timeout=spec.timeout if timeout is None else timeout,
-        locks=_locks(session, spec, _anew(args, copy), known) if spec.locks is not None else (),
+        locks=_locks(session, spec, _fresh_args(args, copy), known) if spec.locks is not None else (),
         shown=None if shown is args else shown,
         known=known,
         copy=copy,
-        costs=FREE if spec.cost is None and not session.budgets else _bill(session, spec, _anew(args, copy), known),
+        costs=FREE
+        if spec.cost is None and not session.budgets
+        else _cost(session, spec, _fresh_args(args, copy), known),
     )
 
 
-def _anew(args: Mapping[str, Any], copy: Callable[[], Mapping[str, Any]] | None) -> Mapping[str, Any]:
+def _fresh_args(args: Mapping[str, Any], copy: Callable[[], Mapping[str, Any]] | None) -> Mapping[str, Any]:
     """Return arguments for user code: constants need no copy, but the mapping is a new one."""
     return dict(args) if copy is None else copy()
 
 
-def _hidden(
+def _hide_some(
     session: Session, spec: Spec, args: Mapping[str, Any], shape: Shape
 ) -> tuple[Mapping[str, Any], Mapping[str, Any], Written, Known]:
     """Return the arguments of a tool that hides some.
@@ -453,9 +455,9 @@ def _copied(args: Mapping[str, Any]) -> dict[str, Any]:
         raise NotStorable(f"args cannot be copied: {type(error).__name__}", path="args") from error
 
 
-def _bill(session: Session, spec: Spec, args: Mapping[str, Any], known: Known) -> Bill:
+def _cost(session: Session, spec: Spec, args: Mapping[str, Any], known: Known) -> Bill:
     request, redactor = request_of(session, spec, args), session.redactor
-    return bill_for(spec, request, session.budgets, session.root, scrub=lambda text: redactor.scrub(text, known))
+    return cost_of(spec, request, session.budgets, session.root, scrub=lambda text: redactor.scrub(text, known))
 
 
 def _locks(session: Session, spec: Spec, args: Mapping[str, Any], known: Known) -> tuple[str, ...]:
@@ -463,7 +465,7 @@ def _locks(session: Session, spec: Spec, args: Mapping[str, Any], known: Known) 
     return lock_names(spec, request) if spec.redact is None else hidden_locks(session.redactor, request, spec, known)
 
 
-def asking_bill(session: Session, ask: Ask, *, wide: bool) -> Bill:
+def cost_with_request_ids(session: Session, ask: Ask, *, wide: bool) -> Bill:
     """Return the cost of the request, with the ids of the approval request to make if a budget holds it."""
     pays_for_others = ask.spec.kind == "pivot" and any(budget.then == "hold" for budget in session.budgets)
     holds = pays_for_others or any(want.holds for want in ask.costs.wants)
@@ -471,9 +473,11 @@ def asking_bill(session: Session, ask: Ask, *, wide: bool) -> Bill:
     return replace(ask.costs, wide=wide, ask=asks) if holds or wide else ask.costs
 
 
-def unforeseen(session: Session, ask: Ask, said: Mapping[str, int]) -> tuple[Want, ...]:
+def undeclared_costs(session: Session, ask: Ask, reported: Mapping[str, int]) -> tuple[Want, ...]:
     """Return the budgets to charge for units that the body reported and the tool did not declare."""
-    return unreserved(said, ask.costs, session.budgets, request_of(session, ask.spec, ask.fresh()), session.root)
+    return undeclared_demands(
+        reported, ask.costs, session.budgets, request_of(session, ask.spec, ask.fresh()), session.root
+    )
 
 
 def request_of(session: Session, spec: Spec, args: Mapping[str, Any]) -> Request:
@@ -489,14 +493,14 @@ def request_of(session: Session, spec: Spec, args: Mapping[str, Any]) -> Request
     )
 
 
-def _meant(
+def _identity_texts(
     session: Session, spec: Spec, args: Mapping[str, Any], *, shown: Mapping[str, Any], known: Known, whole: str
 ) -> tuple[str, str]:
     """Return the texts for the identity and for the key, if the tool says that these are not all its arguments."""
     meaning = whole
     if spec.ignore:
-        meant = spec.intent(shown)
-        meaning = whole if len(meant) == len(shown) else _meaning(meant, spec.shape, path="args")
+        intent = spec.intent(shown)
+        meaning = whole if len(intent) == len(shown) else _canonical_text(intent, spec.shape, path="args")
     identity: object | None
     if isinstance(spec.key, tuple) and all(map(shown.__contains__, spec.key)):
         # The same as the rule says, without making a request for it.
@@ -506,13 +510,13 @@ def _meant(
         identity = spec.identity(request_of(session, spec, args if callable(spec.key) else shown))
     if identity is None:
         return meaning, meaning
-    named = _meaning(identity, spec.anywhere if callable(spec.key) else spec.shape, path="key")
+    named = _canonical_text(identity, spec.anywhere if callable(spec.key) else spec.shape, path="key")
     if spec.redact is not None and callable(spec.key) and session.redactor.holds(named, known):
         named = session.redactor.commit((session.tenant, spec.name), named)
     return meaning, named
 
 
-def _meaning(value: object, shape: Shape, *, path: str) -> str:
+def _canonical_text(value: object, shape: Shape, *, path: str) -> str:
     plain = plain_texts(value)
     return canonical(value, path=path, shape=shape) if plain is None else plain[1]
 
@@ -557,7 +561,7 @@ def call_of(
         attempt=row.comp_attempt if phase == "compensate" else row.attempt,
         phase=phase,
         digest=row.digest,
-        result=None if gone_at is not None else _seen(row.result, result_type),
+        result=None if gone_at is not None else _visible_result(row.result, result_type),
         loss=row.loss or None if gone_at is None else f"removed by gc on {gone_at:%Y-%m-%d}",
         error=error_text(row.error),
         why=row.why or None,
@@ -578,7 +582,7 @@ def call_of(
     )
 
 
-def _seen(text: str | None, result_type: Any) -> Any:
+def _visible_result(text: str | None, result_type: Any) -> Any:
     """Return a recorded result for people to see: of an encrypted one only that it exists."""
     return UNREADABLE if text is not None and text.startswith(SEALED) else load_result(text, result_type)
 
@@ -672,7 +676,7 @@ def error_text(text: str) -> str | None:
 # ---- Hidden values and results, for bodies, compensations and probes
 
 
-def bring(session: Session, ask: Ask, row: CallRow) -> None:
+def remember_hidden_args(session: Session, ask: Ask, row: CallRow) -> None:
     """Remember a request that brings the hidden arguments of a recorded call, until the call is settled."""
     if ask.shown is not None and ask.digest == row.digest:
         session.live[row.id] = ask
@@ -687,7 +691,7 @@ def known_of(session: Session, row: CallRow) -> Known:
 def body_args(session: Session, spec: Spec, row: CallRow) -> Mapping[str, Any]:
     """Return the arguments for the body of a recorded call; check ``lacking`` first."""
     ask = session.live.get(row.id)
-    return _given(session, spec, row) if ask is None else ask.fresh()
+    return _revealed_args(session, spec, row) if ask is None else ask.fresh()
 
 
 def lacking(session: Session, row: CallRow, params: Iterable[str] | None = None) -> tuple[str, ...]:
@@ -701,7 +705,7 @@ def lacking(session: Session, row: CallRow, params: Iterable[str] | None = None)
     return session.redactor.lacking(row.args, params)
 
 
-def lacks(names: Iterable[str]) -> str:
+def lacking_words(names: Iterable[str]) -> str:
     """Return why a call cannot be started here, in words."""
     return f"its {', '.join(names)} is redacted, and only the program that asked for it has the value"
 
@@ -736,7 +740,7 @@ def result_loss(session: Session, spec: Spec | None, row: CallRow) -> str:
     return ""
 
 
-def twin_given(
+def twin_args(
     session: Session, spec: Spec, asked: Twin | ProbeSpec, row: CallRow, *, call: Call
 ) -> tuple[dict[str, Any], Call]:
     """Return the arguments of a compensation, guard or probe, and its call; check ``missing`` first.
@@ -761,22 +765,22 @@ def twin_given(
     return twin_kwargs(asked.params, args=usable, result=result, call=call), call
 
 
-def call_given(session: Session, spec: Spec, row: CallRow, *, phase: Phase = "execute") -> Call:
+def revealed_call(session: Session, spec: Spec, row: CallRow, *, phase: Phase = "execute") -> Call:
     """Return the call as its own code sees it: with its hidden arguments, if they were stored and can be read here."""
-    return call_of(row, spec, phase=phase, args=_given(session, spec, row))
+    return call_of(row, spec, phase=phase, args=_revealed_args(session, spec, row))
 
 
-def _given(session: Session, spec: Spec, row: CallRow) -> Mapping[str, Any]:
+def _revealed_args(session: Session, spec: Spec, row: CallRow) -> Mapping[str, Any]:
     return {} if lost_at(row.args) is not None else args_of(session.redactor.revealed(row.args), spec)
 
 
 def result_of(session: Session, spec: Spec, row: CallRow, *, hint: Any = Any) -> Any:
     """Return the recorded result as its caller gets it; ``hint`` is its type if the tool does not declare one."""
-    said = spec.result_type if hint is Any else hint
-    return load_result(row.result and session.redactor.revealed(row.result), said)
+    result_type = spec.result_type if hint is Any else hint
+    return load_result(row.result and session.redactor.revealed(row.result), result_type)
 
 
-def kept_result(session: Session, spec: Spec, row: CallRow, value: object) -> tuple[str | None, str]:
+def store_result(session: Session, spec: Spec, row: CallRow, value: object) -> tuple[str | None, str]:
     """Return what the ledger stores of a body's result, and what of it is lost; remember here what it cannot store."""
     seen, stored = _stored(session, spec, row, value)
     remember(session, spec, row, seen, stored)
@@ -823,7 +827,7 @@ def recorded_result(session: Session, spec: Spec, row: CallRow) -> Any:
     return result_of(session, spec, row)
 
 
-def said_of(session: Session, row: CallRow, error: BaseException) -> str:
+def recorded_error(session: Session, row: CallRow, error: BaseException) -> str:
     """Return an exception about a recorded call, as the ledger stores it."""
     return describe_error(error, session.redactor, known_of(session, row))
 
@@ -889,14 +893,14 @@ def hidden_effect(redactor: Redactor, tenant: str, spec: Spec, effect: Mapping[s
 # ---- Costs and budgets of a request
 
 
-def bill_for(
+def cost_of(
     spec: Spec, request: Request, budgets: Sequence[Budget], root: str, *, scrub: Callable[[str], str] = str
 ) -> Bill:
     """Return the cost of this request and the budgets to charge; raise ``BadCost`` before anything runs.
 
     ``scrub`` removes the hidden values of the request from a text; the function in ``cost=`` sees them.
     """
-    costs = () if spec.cost is None else _said(spec, request, scrub)
+    costs = () if spec.cost is None else _declared_costs(spec, request, scrub)
     mine = [budget for budget in budgets if is_for(budget, spec.name)]
     if mine and callable(spec.cost):
         _check_units(spec, request, {unit for unit, _, _ in costs}, {budget.unit for budget in mine})
@@ -904,35 +908,37 @@ def bill_for(
         costs = (*costs, (CALLS, ONE, 0))
     if not costs:
         return FREE
-    return Bill(costs, wants_of(mine, {unit: amount for unit, amount, _ in costs}, request, root))
+    return Bill(costs, budget_demands(mine, {unit: amount for unit, amount, _ in costs}, request, root))
 
 
-def _said(spec: Spec, request: Request, scrub: Callable[[str], str]) -> tuple[tuple[str, int, int], ...]:
+def _declared_costs(spec: Spec, request: Request, scrub: Callable[[str], str]) -> tuple[tuple[str, int, int], ...]:
     try:
         return costs_in(spec.cost(request) if callable(spec.cost) else spec.cost)
     except Exception as error:
-        said = words_of(error) if is_a(error, ValueError) else described(error)
-        why = scrub(said)
+        text = words_of(error) if is_a(error, ValueError) else described(error)
+        why = scrub(text)
         # A traceback shows the cause and its text: no cause where it would tell a hidden value.
-        raise BadCost(spec.name, why=why[:500], run_id=request.run_id) from (error if why == said else None)
+        raise BadCost(spec.name, why=why[:500], run_id=request.run_id) from (error if why == text else None)
 
 
-def _check_units(spec: Spec, request: Request, said: AbstractSet[str], capped: AbstractSet[str]) -> None:
+def _check_units(spec: Spec, request: Request, units: AbstractSet[str], capped: AbstractSet[str]) -> None:
     """Raise ``BadCost`` for a unit that is probably a misspelled unit of a budget.
 
     It would not count against that budget.
     """
-    for unit in said - capped:
-        for meant in capped - said:
-            if is_slip(unit, meant):
+    for unit in units - capped:
+        for known in capped - units:
+            if is_slip(unit, known):
                 raise BadCost(
                     spec.name,
-                    why=f"no budget is in {unit!r}; did you mean {meant!r}?",
+                    why=f"no budget is in {unit!r}; did you mean {known!r}?",
                     run_id=request.run_id,
                 )
 
 
-def wants_of(budgets: Sequence[Budget], amounts: Mapping[str, int], request: Request, root: str) -> tuple[Want, ...]:
+def budget_demands(
+    budgets: Sequence[Budget], amounts: Mapping[str, int], request: Request, root: str
+) -> tuple[Want, ...]:
     """Return what is needed of these budgets. Of two budgets that differ only in the cap, the lower cap holds."""
     found: dict[tuple[str, ...], Want] = {}
     for budget in budgets:
@@ -948,15 +954,15 @@ def wants_of(budgets: Sequence[Budget], amounts: Mapping[str, int], request: Req
     return tuple(found.values())
 
 
-def unreserved(
-    said: Mapping[str, int], bill: Bill, budgets: Sequence[Budget], request: Request, root: str
+def undeclared_demands(
+    reported: Mapping[str, int], cost: Bill, budgets: Sequence[Budget], request: Request, root: str
 ) -> tuple[Want, ...]:
     """Return the budgets to charge for reported units that were not declared.
 
     Nothing can be reserved, it is spent already.
     """
-    asked = {unit for unit, _, _ in bill.costs}
-    return wants_of(budgets, dict.fromkeys(set(said) - asked, 0), request, root)
+    declared = {unit for unit, _, _ in cost.costs}
+    return budget_demands(budgets, dict.fromkeys(set(reported) - declared, 0), request, root)
 
 
 def exceeded(tool: str, over: Overrun, run_id: str) -> BudgetExceeded:

@@ -13,17 +13,33 @@ from typing import Any, Final
 from amends.ledger.approvals import (
     PENDING,
     REVIVED,
-    ask,
-    really,
+    make_request,
     replace_request,
-    unready,
+    still_needed,
+    undecided_staged,
     use_staged,
-    why_not,
+    why_not_startable,
     why_replaced,
 )
-from amends.ledger.budgets import asked_again, charge_for, need_for, refused_before, remember_cost, replanned
-from amends.ledger.changes import call_bound, find_run, goal_said, held, move_call, note, proof_of, taken_back
-from amends.ledger.locks import merged, outbox_names, remember, take_locks
+from amends.ledger.budgets import (
+    earlier_refusal,
+    initial_charge,
+    overrun_need,
+    repeat_need,
+    reserve_new_call,
+    with_current_caps,
+)
+from amends.ledger.changes import (
+    call_bound,
+    check_owner,
+    find_run,
+    goal_facts,
+    move_call,
+    proof_of,
+    rolled_back_source,
+    write_event,
+)
+from amends.ledger.locks import mark_locked, merged, outbox_lock_names, take_locks
 from amends.ledger.operations import Admission, AdmitCall
 from amends.ledger.rows import (
     CallRow,
@@ -56,41 +72,41 @@ GENERATIONS_MAX: Final = 100
 async def admit_call(op: AdmitCall) -> Admission:
     """Decide about one request (``AdmitCall``): the key first, then the ordering rules, then write the row."""
     root = await find_run(op.root)
-    if not is_record(root):  # a closed run starts nothing for anybody and answers everybody
-        held(root, op.owner, op.epoch)
+    if not is_over_for_callers(root):  # a closed run starts nothing for anybody and answers everybody
+        check_owner(root, op.owner, op.epoch)
     run = root if op.run == op.root else await find_run(op.run)
     now = await Now()
     if op.repeated:
         mine = await FindCall(op.call_id)
         if mine is not None:
             return await _first_answer(mine, run)
-        over = await refused_before(run, op.call_id)
+        over = await earlier_refusal(run, op.call_id)
         if over is not None:
             return Admission("refused", run=run, law="budget", over=over)
     if op.kind == "read":
         return await _admit_read(op, run, root, now)
-    known = await FindKey((await _of_fork(op, root)).key)
+    known = await FindKey((await _with_fork_key(op, root)).key)
     if known is not None:
         asked = replace(op, key=known.key) if known.shared else op
-        answer = await _answer_known(asked, run, root, await replanned(known, op), now)
+        answer = await _answer_known(asked, run, root, await with_current_caps(known, op), now)
         if answer is not None:
             return answer
-    closed = await takes_nothing(op, run, root, now)
+    closed = await closed_for_calls(op, run, root, now)
     if closed is not None:
         return closed
     if op.again:
-        no = await _no_to_a_repeat(op, root)
+        no = await _refused_repeat(op, root)
         if no is not None:
             return Admission("rejected", no, run=run)
-        await _let_the_suspicion_go(op, root, now)
+        await _drop_suspected(op, root, now)
     if known is None and root.epoch > 1 and not root.history and not op.declared and not op.again:
-        twin = await _suspected_twin(op, root)
+        twin = await _suspected_duplicate(op, root)
         if twin is not None and op.need is not None and op.need.decision == "refuse":
-            return await refused_by_rule(op, run, root, now)  # nobody is asked about what a rule forbids
+            return await refuse_by_rule(op, run, root, now)  # nobody is asked about what a rule forbids
         if twin is not None:
             call = await write_call(op, run, root, now, state="held", generation=1, reason="duplicate", twin=twin.id)
             return Admission("held", call, twin, run)
-    return await admit_by_law(op, run, root, now, 1 if known is None else known.generation + 1)
+    return await admit_new_call(op, run, root, now, 1 if known is None else known.generation + 1)
 
 
 async def _first_answer(mine: CallRow, run: RunRow) -> Admission:
@@ -105,25 +121,25 @@ async def _first_answer(mine: CallRow, run: RunRow) -> Admission:
 
 async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission:
     # Reads are recorded, never deduplicated: the call's own id keeps their keys apart.
-    shared = await _shared_read(op, root) if root.forked_from and not is_record(root) else None
+    shared = await _shared_read(op, root) if root.forked_from and not is_over_for_callers(root) else None
     if shared is not None:
         return Admission("replay" if shared.state == "succeeded" else "failed", shared, run=run)
-    closed = await takes_nothing(op, run, root, now)
+    closed = await closed_for_calls(op, run, root, now)
     if closed is not None and ("committed" in (root.state, run.state) or root.goal == "commit"):
         recorded = [call for call in await ListCalls(root.uid, ("succeeded",)) if call.key.startswith(f"{op.key}:")]
         if run.uid != root.uid and run.state == "committed":
-            return await _read_again([call for call in recorded if call.run == run.uid], root) or closed
+            return await _replay_read([call for call in recorded if call.run == run.uid], root) or closed
         return Admission("replay", recorded[-1]) if recorded else closed
     if closed is not None:
         return closed
     if op.need is not None or any(op.costs.ask):
-        asked = await _admit_asked_read(op, run, root, now)
+        asked = await _answer_held_read(op, run, root, now)
         if asked is not None:
             return asked
-    locked = await locked_out(op, run, root, now)
+    locked = await take_call_locks(op, run, root, now)
     if locked is not None:
         return locked
-    paid = await charge_for(op, run, root, now)
+    paid = await reserve_new_call(op, run, root, now)
     if isinstance(paid, Overrun):
         return await hold_for_budget(op, run, root, now, paid, {"generation": 1})
     if isinstance(paid, Admission):
@@ -132,7 +148,7 @@ async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> A
     return Admission("start", await write_call(op, run, root, now, state="started", generation=1, **paid))
 
 
-async def _read_again(recorded: list[CallRow], root: RunRow) -> Admission | None:
+async def _replay_read(recorded: list[CallRow], root: RunRow) -> Admission | None:
     """Answer a read in a committed child from the record: the nth read gets the nth answer, later reads the last one.
 
     The child's other calls are answered in the same way.
@@ -160,7 +176,7 @@ async def _shared_read(op: AdmitCall, root: RunRow) -> CallRow | None:
     return None if first is None else await UpdateCall(first, {"asked_epoch": root.epoch})
 
 
-async def _of_fork(op: AdmitCall, root: RunRow) -> AdmitCall:
+async def _with_fork_key(op: AdmitCall, root: RunRow) -> AdmitCall:
     """Return the request under the key that the fork has for it.
 
     A shared call of scope ``ledger`` has a key of its own.
@@ -185,7 +201,7 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
         return await _answer_other_run(op, run, known, now)
     asked_now = False
     if known.asked_epoch < root.epoch and not root.history and root.closed_at is None:
-        known = await _next_unasked(op, root)
+        known = await _next_recorded(op, root)
         asked_now = True
     if known.state in ("held", "ready") and (known.approval or known.reason in ("duplicate", "conflict")):
         return await _answer_held(op, run, root, known, now)
@@ -196,7 +212,7 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
             return Admission("replay", known)
         case "started" | "compensating":
             return Admission("wait", known, run=run)
-        case "in_doubt" | "backing_off" if is_record(root) or (known.kind, known.state) == (
+        case "in_doubt" | "backing_off" if is_over_for_callers(root) or (known.kind, known.state) == (
             "retriable",
             "backing_off",
         ):
@@ -207,16 +223,16 @@ async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow
             return Admission("retry", known, run=run)
         case "held" | "ready":
             return Admission("staged" if known.is_staged else "held", known, run=run)
-        case "failed" if (asked_now or is_record(root)) and known.ident == op.ident:
+        case "failed" if (asked_now or is_over_for_callers(root)) and known.ident == op.ident:
             return Admission("failed", known, run=run)
         case "refused" if known.ident == op.ident:
             return Admission("rejected", known, run=run)
     newest = known if not asked_now else await FindKey(op.key)
     assert newest is not None, "a key that is known has a newest generation"
-    return await _no_further(op, run, root, newest)
+    return await _why_no_next(op, run, root, newest)
 
 
-async def _no_further(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow) -> Admission | None:
+async def _why_no_next(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow) -> Admission | None:
     """Return why there is no next generation; None: there may be one.
 
     If a person refused exactly these arguments, that stays so, whatever other arguments were requested since.
@@ -227,7 +243,7 @@ async def _no_further(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow)
     return Admission("spent", newest, run=run) if newest.generation >= GENERATIONS_MAX else None
 
 
-async def _next_unasked(op: AdmitCall, root: RunRow) -> CallRow:
+async def _next_recorded(op: AdmitCall, root: RunRow) -> CallRow:
     """Return the next recorded generation: in a resumed run the nth request gets the nth recorded generation first."""
     generations = await ListGenerations(op.key)
     chosen = next((call for call in generations if _answers(call, op, root)), generations[-1])
@@ -266,12 +282,12 @@ async def _answer_held(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow,
     twin = await FindCall(known.twin) if known.twin else None
     if known.state == "held":
         return Admission("held", known, twin, run)
-    closed = await takes_nothing(op, run, root, now, recorded=True)
+    closed = await closed_for_calls(op, run, root, now, recorded=True)
     if closed is not None:
         return closed
-    broken = None if op.advise else await broken_law(op, run, now)
+    broken = None if op.advise else await order_violation(op, run, now)
     if broken is not None:
-        return await refused_by_law(op, run, root, now, broken)
+        return await refuse_by_order(op, run, root, now, broken)
     return Admission("retry", known, twin, run)  # a person decided to run it; the ordering rules still hold
 
 
@@ -285,18 +301,18 @@ async def _answer_requested(op: AdmitCall, run: RunRow, root: RunRow, known: Cal
     waiting = Admission("staged" if known.is_staged else "held", known, run=run, approval=approval)
     if op.repeated and op.need is not None and op.need.id == known.approval:
         return replace(waiting, verdict="void", void=await why_replaced(approval))
-    if is_record(root) or (known.is_staged and approval.state == "used" and op.digest == known.digest):
+    if is_over_for_callers(root) or (known.is_staged and approval.state == "used" and op.digest == known.digest):
         return waiting  # decided: it starts with the forward work
-    closed = await takes_nothing(op, run, root, now, recorded=known.state == "ready")
+    closed = await closed_for_calls(op, run, root, now, recorded=known.state == "ready")
     if closed is not None:
         return closed
-    need = await really(op.need, run, op.tool)
+    need = await still_needed(op.need, run, op.tool)
     if need is not None and need.decision == "refuse":
-        return await refused_by_rule(op, run, root, now)
+        return await refuse_by_rule(op, run, root, now)
     if op.digest != known.digest:
-        return await _ask_for_these(op, run, root, known, now)
-    why = why_not(approval, known, Terms(op.version, need), now)
-    need = need or asked_again(op, approval)
+        return await _replace_held_call(op, run, root, known, now)
+    why = why_not_startable(approval, known, Terms(op.version, need), now)
+    need = need or repeat_need(op, approval)
     if why in ("expired", "changed", REVIVED) and need is not None:
         call, made = await replace_request(run, known, approval, need, why, at=now, by=op.owner, epoch=root.epoch)
         return Admission("void", call, run=run, approval=made, void=why)
@@ -304,15 +320,15 @@ async def _answer_requested(op: AdmitCall, run: RunRow, root: RunRow, known: Cal
         return replace(waiting, verdict="void", void=why)
     if why == PENDING or known.is_staged:
         return waiting
-    broken = None if op.advise or op.kind == "read" else await broken_law(op, run, now)
+    broken = None if op.advise or op.kind == "read" else await order_violation(op, run, now)
     if broken is not None:
-        return await refused_by_law(op, run, root, now, broken)
+        return await refuse_by_order(op, run, root, now, broken)
     return replace(waiting, verdict="retry")
 
 
-async def _ask_for_these(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
+async def _replace_held_call(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
     """Replace a held call by one with other arguments under the same key: nobody has approved those."""
-    no = await _no_further(op, run, root, known)
+    no = await _why_no_next(op, run, root, known)
     if no is not None:
         return no
     home = await find_run(known.run)
@@ -321,14 +337,14 @@ async def _ask_for_these(op: AdmitCall, run: RunRow, root: RunRow, known: CallRo
     if home.staged_pivot == known.id:
         await UpdateRun(home, {"staged_pivot": ""})
     run = await find_run(run.uid)
-    return await admit_by_law(op, run, root, now, known.generation + 1, follows=known.approval)
+    return await admit_new_call(op, run, root, now, known.generation + 1, follows=known.approval)
 
 
-async def _admit_asked_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission | None:
+async def _answer_held_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission | None:
     """Find a read that waits for a person by its arguments, since reads are not deduplicated; None: it may start."""
-    need = await really(op.need, run, op.tool)
+    need = await still_needed(op.need, run, op.tool)
     if need is not None and need.decision == "refuse":
-        return await refused_by_rule(op, run, root, now)
+        return await refuse_by_rule(op, run, root, now)
     if need is None and not any(op.costs.ask):
         return None
     same = [
@@ -337,11 +353,11 @@ async def _admit_asked_read(op: AdmitCall, run: RunRow, root: RunRow, now: float
         if call.kind == "read" and call.approval and call.key.startswith(f"{op.key}:")
     ]
     mine = [call for call in same if call.run == run.uid]
-    told = mine or [call for call in same if call.state == "refused"]  # a refusal holds for the whole tree
-    if told and told[-1].state == "refused":
-        return Admission("rejected", told[-1], run=run)
+    same_tree = mine or [call for call in same if call.state == "refused"]  # a refusal holds for the whole tree
+    if same_tree and same_tree[-1].state == "refused":
+        return Admission("rejected", same_tree[-1], run=run)
     if mine and mine[-1].digest == op.digest:
-        return await _answer_requested(op, run, root, await replanned(mine[-1], op), now)
+        return await _answer_requested(op, run, root, await with_current_caps(mine[-1], op), now)
     if mine:  # another version or other arguments: nobody has approved this one, and the old request is dropped
         why = "asked for with other arguments"
         await move_call(run, mine[-1], "dropped", at=now, by=op.owner, epoch=root.epoch, why=why, settled_at=now)
@@ -350,17 +366,17 @@ async def _admit_asked_read(op: AdmitCall, run: RunRow, root: RunRow, now: float
 
 async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
     if op.on_conflict == "raise" or known.state in ("held", "ready"):
-        if not is_record(root):
-            await note(
+        if not is_over_for_callers(root):
+            await write_event(
                 run, "refused", at=now, by=op.tool, epoch=root.epoch, law="conflict", tool=op.tool, known=known.id,
-                **asked_for(op),
+                **refusal_facts(op),
             )  # fmt: skip
         return Admission("conflict", known, run=run)
-    closed = await takes_nothing(op, run, root, now)
+    closed = await closed_for_calls(op, run, root, now)
     if closed is not None:
         return closed
     if op.need is not None and op.need.decision == "refuse":
-        return await refused_by_rule(op, run, root, now)
+        return await refuse_by_rule(op, run, root, now)
     # The person decides about exactly these arguments, so the held call has a key of its own.
     op = replace(op, key=f"{op.key}:{op.ident}")
     mine = await FindKey(op.key)
@@ -374,7 +390,7 @@ async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, no
     return answer or Admission("conflict", known, run=run)
 
 
-async def _no_to_a_repeat(op: AdmitCall, root: RunRow) -> CallRow | None:
+async def _refused_repeat(op: AdmitCall, root: RunRow) -> CallRow | None:
     """Return the call with these arguments that a person refused.
 
     A declared repeat (``again``) does not get around it.
@@ -383,7 +399,7 @@ async def _no_to_a_repeat(op: AdmitCall, root: RunRow) -> CallRow | None:
     return same[-1] if same and same[-1].state == "refused" else None
 
 
-async def _let_the_suspicion_go(op: AdmitCall, root: RunRow, now: float) -> None:
+async def _drop_suspected(op: AdmitCall, root: RunRow, now: float) -> None:
     """Drop calls that are held as suspected duplicates: a declared repeat answers that question."""
     for call in await ListCalls(root.uid, ("held",)):
         if call.reason in ("duplicate", "conflict") and call.tool == op.tool and call.ident == op.ident:
@@ -391,7 +407,7 @@ async def _let_the_suspicion_go(op: AdmitCall, root: RunRow, now: float) -> None
             await move_call(run, call, "dropped", at=now, by=op.owner, epoch=root.epoch, why=f"repeated: {op.again}")
 
 
-async def _suspected_twin(op: AdmitCall, root: RunRow) -> CallRow | None:
+async def _suspected_duplicate(op: AdmitCall, root: RunRow) -> CallRow | None:
     """Return a call of this tool from before the resume that was not requested again yet."""
     for call in await ListCalls(root.uid):
         before = call.created_epoch < root.epoch and call.asked_epoch < root.epoch
@@ -405,12 +421,12 @@ async def _suspected_twin(op: AdmitCall, root: RunRow) -> CallRow | None:
 # ---- The ordering rules, and the call that is written
 
 
-def is_record(root: RunRow) -> bool:
+def is_over_for_callers(root: RunRow) -> bool:
     """Return whether the run is over for its callers: closed, or decided to commit and left to whoever finishes it."""
     return root.closed_at is not None or (root.goal == "commit" and not root.owner)
 
 
-async def takes_nothing(
+async def closed_for_calls(
     op: AdmitCall, run: RunRow, root: RunRow, now: float, *, recorded: bool = False
 ) -> Admission | None:
     """Return the answer if the run takes nothing new; None if it does. A missed deadline is noticed here.
@@ -421,69 +437,73 @@ async def takes_nothing(
     late = root.deadline_at is not None and now > root.deadline_at
     if late and root.phase == "open" and not root.pivot and root.goal != "rollback":
         aim = {"goal": "rollback", "goal_by": "deadline", "goal_why": "the deadline passed"}
-        await note(root, "goal", at=now, by="deadline", epoch=root.epoch, to="rollback", **goal_said(root, aim))
+        await write_event(root, "goal", at=now, by="deadline", epoch=root.epoch, to="rollback", **goal_facts(root, aim))
         root = await UpdateRun(root, aim)
         run = root if run.uid == root.uid else run
-    gone = await taken_back(root) if root.phase == "open" and not root.pivot and root.goal != "rollback" else None
+    gone = (
+        await rolled_back_source(root) if root.phase == "open" and not root.pivot and root.goal != "rollback" else None
+    )
     if gone is not None:
         why = f"run {gone.id}, whose calls it shares, was taken back"
         aim = {"goal": "rollback", "goal_by": "self", "goal_why": why}
-        await note(root, "goal", at=now, by="fork", epoch=root.epoch, to="rollback", why=why, **goal_said(root, aim))
+        await write_event(
+            root, "goal", at=now, by="fork", epoch=root.epoch, to="rollback", why=why, **goal_facts(root, aim)
+        )
         root = await UpdateRun(root, aim)
         run = root if run.uid == root.uid else run
     for one in (run, root):
         if one.state in RUN_FINAL or one.phase == "rolling_back" or (one.goal == "rollback" and one.phase == "open"):
             return Admission("ended", run=one)
-    if run.goal == "commit" and not recorded and (op.kind != "read" or is_record(root)):
+    if run.goal == "commit" and not recorded and (op.kind != "read" or is_over_for_callers(root)):
         return Admission("ended", run=run)
     return None
 
 
-async def admit_by_law(
+async def admit_new_call(
     op: AdmitCall, run: RunRow, root: RunRow, now: float, generation: int, *, follows: str = ""
 ) -> Admission:
     """Start the call, stage it, hold it for a person, or refuse it by the ordering rules.
 
     ``follows``: the request for other arguments that this one replaces.
     """
-    broken = await broken_law(op, run, now)
+    broken = await order_violation(op, run, now)
     if broken is not None and not op.advise:
-        return await refused_by_law(op, run, root, now, broken)
-    need = None if op.need is None else await really(op.need, run, op.tool)
+        return await refuse_by_order(op, run, root, now, broken)
+    need = None if op.need is None else await still_needed(op.need, run, op.tool)
     if need is not None and need.decision == "refuse":
-        return await refused_by_rule(op, run, root, now)
+        return await refuse_by_rule(op, run, root, now)
     facts: dict[str, Any] = {"generation": generation, "violation": "" if broken is None else broken.law}
     if run.phase == "open" and (op.kind == "retriable" or op.at_commit):
         call = await write_call(op, run, root, now, state="held", reason="order", need=need, **facts)
         if op.at_commit:
             run = await UpdateRun(run, {"staged_pivot": call.id})
-        return await _asked(op, run, root, call, need, now, follows=follows, verdict="staged")
+        return await _held_answer(op, run, root, call, need, now, follows=follows, verdict="staged")
     if need is not None:
         call = await write_call(op, run, root, now, state="held", reason="approval", need=need, **facts)
-        return await _asked(op, run, root, call, need, now, follows=follows)
+        return await _held_answer(op, run, root, call, need, now, follows=follows)
     return await _start(op, run, root, now, facts)
 
 
-async def refused_by_law(op: AdmitCall, run: RunRow, root: RunRow, now: float, broken: Admission) -> Admission:
+async def refuse_by_order(op: AdmitCall, run: RunRow, root: RunRow, now: float, broken: Admission) -> Admission:
     """Record that the ordering rules refuse this request."""
-    await note(
+    await write_event(
         run, "refused", at=now, by=op.tool, epoch=root.epoch, law=broken.law, tool=op.tool, missing=broken.missing,
-        unsettled=broken.unsettled, pivot=broken.pivot, **asked_for(op),
+        unsettled=broken.unsettled, pivot=broken.pivot, **refusal_facts(op),
     )  # fmt: skip
     return broken
 
 
-def asked_for(op: AdmitCall) -> dict[str, str]:
+def refusal_facts(op: AdmitCall) -> dict[str, str]:
     """Return the identity of a refused request, for a replay: a refusal has no row."""
     return {"ident": op.ident, "again": op.again, "parent": op.parent}
 
 
 async def _start(op: AdmitCall, run: RunRow, root: RunRow, now: float, facts: dict[str, Any]) -> Admission:
     pivots = op.kind == "pivot" and not facts["violation"]
-    locked = await locked_out(op, run, root, now, pivots=pivots)
+    locked = await take_call_locks(op, run, root, now, pivots=pivots)
     if locked is not None and op.kind != "retriable":
         return locked
-    paid = await charge_for(op, run, root, now, pivots=pivots)
+    paid = await reserve_new_call(op, run, root, now, pivots=pivots)
     if isinstance(paid, Overrun):
         return await hold_for_budget(op, run, root, now, paid, facts)
     if isinstance(paid, Admission):
@@ -500,22 +520,22 @@ async def _start(op: AdmitCall, run: RunRow, root: RunRow, now: float, facts: di
     return Admission("start", call)
 
 
-async def refused_by_rule(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission:
+async def refuse_by_rule(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission:
     """Record the refusal by a rule: an event and an answer, but no call, so that it takes no key."""
     why = "" if op.need is None else op.need.why
-    await note(
-        run, "refused", at=now, by=op.tool, epoch=root.epoch, law="rule", tool=op.tool, rule=why, **asked_for(op)
+    await write_event(
+        run, "refused", at=now, by=op.tool, epoch=root.epoch, law="rule", tool=op.tool, rule=why, **refusal_facts(op)
     )
     return Admission("refused", run=run, law="rule", void=why)
 
 
-async def _asked(
+async def _held_answer(
     op: AdmitCall, run: RunRow, root: RunRow, call: CallRow, need: Need | None, now: float, *,
     follows: str, verdict: str = "held",
 ) -> Admission:  # fmt: skip
     if need is None:
         return Admission(verdict, call, run=run)
-    made = await ask(run, call, need, at=now, by=op.owner, epoch=root.epoch, follows=follows)
+    made = await make_request(run, call, need, at=now, by=op.owner, epoch=root.epoch, follows=follows)
     return Admission("void" if follows else verdict, call, run=run, approval=made, void="changed" if follows else "")
 
 
@@ -523,10 +543,10 @@ async def hold_for_budget(
     op: AdmitCall, run: RunRow, root: RunRow, now: float, over: Overrun, facts: dict[str, Any]
 ) -> Admission:
     """Hold a call that would exceed a budget for a person, who may allow it."""
-    need = need_for(over, op.costs.ask, None)
+    need = overrun_need(over, op.costs.ask, None)
     kept = replace(op, key=f"{op.key}:{op.call_id}") if op.kind == "read" else op
     call = await write_call(kept, run, root, now, state="held", reason="budget", need=need, **facts)
-    return await _asked(op, run, root, call, need, now, follows="")
+    return await _held_answer(op, run, root, call, need, now, follows="")
 
 
 async def hold_read(op: AdmitCall, run: RunRow, root: RunRow, need: Need, now: float) -> Admission:
@@ -535,17 +555,19 @@ async def hold_read(op: AdmitCall, run: RunRow, root: RunRow, need: Need, now: f
         replace(op, key=f"{op.key}:{op.call_id}"), run, root, now, state="held", reason="approval", need=need,
         generation=1,
     )  # fmt: skip
-    return await _asked(op, run, root, call, need, now, follows="")
+    return await _held_answer(op, run, root, call, need, now, follows="")
 
 
-async def locked_out(op: AdmitCall, run: RunRow, root: RunRow, now: float, *, pivots: bool = False) -> Admission | None:
+async def take_call_locks(
+    op: AdmitCall, run: RunRow, root: RunRow, now: float, *, pivots: bool = False
+) -> Admission | None:
     """Take the locks that the call names, and with a pivot those of its outbox.
 
     Return the answer if another run has one.
     """
     wanted = op.locks
     if pivots and root.locked:
-        wanted = replace(wanted, names=merged(wanted.names, await outbox_names(run)))
+        wanted = replace(wanted, names=merged(wanted.names, await outbox_lock_names(run)))
     if not wanted.names:
         return None
     why_not = await take_locks(root, wanted, call=op.call_id, tool=op.tool, at=now, by=op.owner)
@@ -555,7 +577,7 @@ async def locked_out(op: AdmitCall, run: RunRow, root: RunRow, now: float, *, pi
     return Admission("ended" if why_not.victim else "locked", run=run, lock=why_not)
 
 
-async def broken_law(op: AdmitCall, run: RunRow, now: float) -> Admission | None:
+async def order_violation(op: AdmitCall, run: RunRow, now: float) -> Admission | None:
     """Return the refusal if the request would break the ordering rules; None if it would not."""
     pivoted = run.phase == "pivoted"
     if run.pivot and not pivoted:
@@ -568,31 +590,31 @@ async def broken_law(op: AdmitCall, run: RunRow, now: float) -> Admission | None
         return Admission("refused", run=run, law="pivot_twice", pivot=await _tool_of(run.pivot or run.staged_pivot))
     if op.at_commit:
         return None  # what is missing or unsettled is checked when the run commits
-    return await early(run, op.key, op.after, op.outbox, now)
+    return await pivot_too_early(run, op.key, op.after, op.outbox, now)
 
 
-async def early(run: RunRow, key: str, after: Sequence[str], outbox: TermsOf, now: float) -> Admission | None:
+async def pivot_too_early(run: RunRow, key: str, after: Sequence[str], outbox: TermsOf, now: float) -> Admission | None:
     """Return why the pivot with this key comes too early; None: it does not."""
-    calls, open_children = await within(run)
-    missing = not_done(after, calls)
+    calls, open_children = await calls_within(run)
+    missing = not_succeeded(after, calls)
     if missing:
         return Admission("refused", run=run, law="pivot_early", missing=missing)
     others = [call for call in calls if call.key != key]  # a held pivot that a person released does not block itself
     unsettled = [call.tool for call in others if call.state in UNSETTLED and not call.is_staged]
-    unsettled += [call.tool for call in await unready(run, others, outbox, now)]
+    unsettled += [call.tool for call in await undecided_staged(run, others, outbox, now)]
     unsettled += [child.id for child in open_children]
     if unsettled:
         return Admission("refused", run=run, law="pivot_early", unsettled=tuple(dict.fromkeys(unsettled)))
     return None
 
 
-def not_done(after: Sequence[str], calls: Iterable[CallRow]) -> tuple[str, ...]:
+def not_succeeded(after: Sequence[str], calls: Iterable[CallRow]) -> tuple[str, ...]:
     """Return those of these tools that have not succeeded."""
     done = {call.tool for call in calls if call.state == "succeeded"}
     return tuple(tool for tool in after if tool not in done)
 
 
-async def within(run: RunRow) -> tuple[list[CallRow], list[RunRow]]:
+async def calls_within(run: RunRow) -> tuple[list[CallRow], list[RunRow]]:
     """Return the calls of a run and of its descendants, and those descendants that are not closed."""
     tree = await ListTree(run.root)
     inside = {run.uid}
@@ -619,11 +641,11 @@ async def write_call(
         facts["accepts"] = op.accepts
     if op.locks.names:
         facts["locks"] = json.dumps(op.locks.names, ensure_ascii=False)
-        await remember(root)
+        await mark_locked(root)
     costs = None
     if op.costs.costs:
-        facts["cost"], costs = await remember_cost(op, root, facts.get("cost", ""))
-    seq = await note(
+        facts["cost"], costs = await initial_charge(op, root, facts.get("cost", ""))
+    seq = await write_event(
         run, "call", at=now, by=op.owner, epoch=root.epoch, call=op.call_id, frm="(new)", to=state,
         tool=op.tool, args=proof_of(op, op.args), row=call_bound(op, op.key, facts["generation"]),
         reason=facts.get("reason"), violation=facts.get("violation"), twin=facts.get("twin"),
@@ -667,7 +689,7 @@ def _row_of(op: AdmitCall, run: RunRow, root: RunRow, now: float, **facts: Any) 
     )
 
 
-async def promote(run: RunRow, call: CallRow, *, at: float, by: str, epoch: int) -> CallRow:
+async def make_ready(run: RunRow, call: CallRow, *, at: float, by: str, epoch: int) -> CallRow:
     """Make a held call ready to start."""
     if call.state == "held":
         call = await move_call(run, call, "ready", at=at, by=by, epoch=epoch)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from amends.encoding.canonical import digest
-from amends.ledger.changes import find_run, move_approval, move_call, note, terms_bound
+from amends.ledger.changes import find_run, move_approval, move_call, terms_bound, write_event
 from amends.ledger.operations import TELLS_MAX, ClaimNotice, DueNotices, NoteTold
 from amends.ledger.rows import (
     BUDGET,
@@ -53,19 +53,19 @@ def binding(approval: ApprovalRow, call: CallRow) -> str:
     )  # fmt: skip
 
 
-def use_of(run: RunRow, tool: str) -> str:
+def use_digest(run: RunRow, tool: str) -> str:
     """Return the digest of this tool as used by this agent."""
     return digest("use", run.tenant, run.agent, tool)
 
 
-async def really(need: Need | None, run: RunRow, tool: str) -> Need | None:
+async def still_needed(need: Need | None, run: RunRow, tool: str) -> Need | None:
     """Return what is needed; None if only the first use needed approval and this is not the first."""
-    if need is not None and need.first_use and await FindUse(use_of(run, tool)):
+    if need is not None and need.first_use and await FindUse(use_digest(run, tool)):
         return None
     return need
 
 
-async def ask(
+async def make_request(
     run: RunRow, call: CallRow, need: Need, *, at: float, by: str, epoch: int, follows: str = "", **facts: Any
 ) -> ApprovalRow:
     """Record that people are asked about this call, which names the request already."""
@@ -77,11 +77,11 @@ async def ask(
         tool=call.tool, version=call.version, principal=call.principal, agent=call.agent, digest="", nonce=need.nonce,
         state="pending", needed=need.needed, roles=json.dumps(need.roles, ensure_ascii=False),
         reasons=json.dumps(need.reasons, ensure_ascii=False), rule=need.why, policy=need.policy, given="[]",
-        requested_at=at, expires_at=at + need.expires_s, use_key=use_of(run, call.tool), residue=need.residue,
+        requested_at=at, expires_at=at + need.expires_s, use_key=use_digest(run, call.tool), residue=need.residue,
         follows=follows, tell_at=at, editors=json.dumps(editors, ensure_ascii=False) if editors else "",
     )  # fmt: skip
     bound = binding(row, call)
-    seq = await note(
+    seq = await write_event(
         run, "approval", at=at, by=by, epoch=epoch, call=call.id, frm="(new)", to="pending", approval=row.id,
         tool=call.tool, digest=bound, terms=terms_bound(row), rule=need.why, needed=need.needed, roles=need.roles,
         follows=follows, editors=editors, **facts,
@@ -105,7 +105,7 @@ async def _editors(call: CallRow, need: Need) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-async def ask_anew(
+async def make_new_request(
     run: RunRow, call: CallRow, need: Need, *, at: float, by: str, epoch: int, follows: str = "", **facts: Any
 ) -> tuple[CallRow, ApprovalRow]:
     """Make a new request for a call that is in the ledger; hold the call again if it was ready."""
@@ -116,10 +116,10 @@ async def ask_anew(
         call = await move_call(run, call, "held", at=at, by=by, epoch=epoch, facts={"approval": need.id}, **changes)
     else:
         call = await UpdateCall(call, changes)
-    return call, await ask(run, call, need, at=at, by=by, epoch=epoch, follows=follows, **facts)
+    return call, await make_request(run, call, need, at=at, by=by, epoch=epoch, follows=follows, **facts)
 
 
-def as_before(approval: ApprovalRow, id: str = "", nonce: str = "") -> Need:
+def same_need(approval: ApprovalRow, id: str = "", nonce: str = "") -> Need:
     """Return what this request asked for, to ask for it anew."""
     return Need(
         id,
@@ -138,7 +138,7 @@ def as_before(approval: ApprovalRow, id: str = "", nonce: str = "") -> Need:
 # ---- Using an approval
 
 
-def why_not(approval: ApprovalRow, call: CallRow, terms: Terms | None, now: float) -> str:
+def why_not_startable(approval: ApprovalRow, call: CallRow, terms: Terms | None, now: float) -> str:
     """Return why this request does not let this call start; empty: it does."""
     if approval.tenant != call.tenant:
         return "other_tenant"
@@ -205,15 +205,15 @@ async def may_start(
         await MoveTime(at)
     if call.attempt or (call.is_staged and (approval is None or approval.state == "used")):
         return None  # later attempts need no more approval; staged calls were decided with the pivot or the commit
-    need = None if terms is None else await really(terms.need, run, call.tool)
+    need = None if terms is None else await still_needed(terms.need, run, call.tool)
     if need is not None and need.decision == "refuse":
         return Unapproved(call, approval, "refused")
     if approval is None:
         if need is None:
             return None
-        call, made = await ask_anew(run, call, need, at=at, by=by, epoch=epoch)
+        call, made = await make_new_request(run, call, need, at=at, by=by, epoch=epoch)
         return Unapproved(call, made)
-    why = why_not(approval, call, terms, at)
+    why = why_not_startable(approval, call, terms, at)
     if not why:
         return approval
     if why == PENDING:
@@ -238,7 +238,7 @@ async def replace_request(
     if old.state in ("pending", "approved"):
         to = "expired" if why == "expired" else "cancelled"
         await move_approval(run, old, to, at=at, by=by, epoch=epoch, why=why)
-    return await ask_anew(run, call, need, at=at, by=by, epoch=epoch, follows=old.id, why=why)
+    return await make_new_request(run, call, need, at=at, by=by, epoch=epoch, follows=old.id, why=why)
 
 
 async def why_replaced(approval: ApprovalRow) -> str:
@@ -249,7 +249,7 @@ async def why_replaced(approval: ApprovalRow) -> str:
     return "changed" if old.state != "expired" else REVIVED if old.reason == REVIVED else "expired"
 
 
-async def told_before(call: CallRow, terms: Terms | None) -> Unapproved | None:
+async def first_start_answer(call: CallRow, terms: Terms | None) -> Unapproved | None:
     """Return the answer to a repeated start if its first try made a new request."""
     if terms is None or terms.need is None or call.approval != terms.need.id:
         return None
@@ -258,7 +258,7 @@ async def told_before(call: CallRow, terms: Terms | None) -> Unapproved | None:
     return Unapproved(call, approval, await why_replaced(approval))
 
 
-async def use(run: RunRow, approval: ApprovalRow, *, at: float, by: str, epoch: int) -> ApprovalRow:
+async def use_approval(run: RunRow, approval: ApprovalRow, *, at: float, by: str, epoch: int) -> ApprovalRow:
     """Use the approval up for the one start that it was given for."""
     return await move_approval(run, approval, "used", at=at, by=by, epoch=epoch, used_at=at)
 
@@ -266,7 +266,7 @@ async def use(run: RunRow, approval: ApprovalRow, *, at: float, by: str, epoch: 
 # ---- Staged calls
 
 
-async def unready(run: RunRow, calls: Iterable[CallRow], outbox: TermsOf, now: float) -> list[CallRow]:
+async def undecided_staged(run: RunRow, calls: Iterable[CallRow], outbox: TermsOf, now: float) -> list[CallRow]:
     """Return the staged calls of this run that are not approved, or not so that they may start now."""
     staged = [call for call in calls if call.run == run.uid and call.is_staged and not call.attempt]
     if not any(call.approval or call.id in outbox for call in staged):
@@ -276,7 +276,7 @@ async def unready(run: RunRow, calls: Iterable[CallRow], outbox: TermsOf, now: f
     for call in staged:
         terms, asked = outbox.get(call.id), requests.get(call.approval)
         if asked is None:
-            waits = terms is not None and await really(terms.need, run, call.tool) is not None
+            waits = terms is not None and await still_needed(terms.need, run, call.tool) is not None
         else:
             waits = await _is_undecided(run, call, asked, terms, now)
         if waits:
@@ -286,14 +286,14 @@ async def unready(run: RunRow, calls: Iterable[CallRow], outbox: TermsOf, now: f
 
 async def _is_undecided(run: RunRow, call: CallRow, asked: ApprovalRow, terms: Terms | None, now: float) -> bool:
     if asked.state != "used":
-        return why_not(asked, call, terms, now) != ""
+        return why_not_startable(asked, call, terms, now) != ""
     # It was used up with a pivot that failed: another start decides now, and for that the approval must still count.
-    if run.pivot or terms is None or await really(terms.need, run, call.tool) is None:
+    if run.pivot or terms is None or await still_needed(terms.need, run, call.tool) is None:
         return False
-    return why_not(replace(asked, state="approved"), call, terms, now) in ("expired", "changed")
+    return why_not_startable(replace(asked, state="approved"), call, terms, now) in ("expired", "changed")
 
 
-async def ask_for_more(
+async def request_more(
     run: RunRow, calls: Iterable[CallRow], outbox: TermsOf, *, at: float, by: str, epoch: int
 ) -> list[CallRow]:
     """Return the same calls; request approval anew for those of which the rules require more than was given."""
@@ -303,7 +303,7 @@ async def ask_for_more(
         approval = await FindApproval(call.approval) if call.approval else None
         need = None if terms is None else terms.need
         if need is not None and approval is None:
-            call, _ = await ask_anew(run, call, need, at=at, by=by, epoch=epoch)
+            call, _ = await make_new_request(run, call, need, at=at, by=by, epoch=epoch)
         elif (
             need is not None
             and approval is not None
@@ -316,7 +316,11 @@ async def ask_for_more(
 
 def _asks_more(approval: ApprovalRow, call: CallRow, terms: Terms | None, at: float) -> bool:
     """Return whether the rules changed, not only the tool's version: a process with the approved version may come."""
-    return terms is not None and terms.version == call.version and why_not(approval, call, terms, at) == "changed"
+    return (
+        terms is not None
+        and terms.version == call.version
+        and why_not_startable(approval, call, terms, at) == "changed"
+    )
 
 
 async def use_staged(run: RunRow, *, at: float, by: str, epoch: int) -> None:
@@ -324,7 +328,7 @@ async def use_staged(run: RunRow, *, at: float, by: str, epoch: int) -> None:
     for row in await ApprovalsOf(run.root):
         call = await FindCall(row.call) if row.state == "approved" and row.lives(at) else None
         if call is not None and call.approval == row.id and call.run == run.uid and call.is_staged:
-            await use(run, row, at=at, by=by, epoch=epoch)
+            await use_approval(run, row, at=at, by=by, epoch=epoch)
 
 
 async def waits_until(root: str, now: float) -> tuple[bool, float | None]:
@@ -337,7 +341,7 @@ async def waits_until(root: str, now: float) -> tuple[bool, float | None]:
     return any(row.state == "pending" for row in living), max((row.expires_at for row in living), default=None)
 
 
-async def resting(root: RunRow, now: float, *, at_least: float | None = None) -> dict[str, Any]:
+async def released_columns(root: RunRow, now: float, *, at_least: float | None = None) -> dict[str, Any]:
     """Return until when a released run is left alone, and whether it waits for a person.
 
     ``at_least``: how long its caller may take to come back for the decision.
@@ -372,7 +376,7 @@ async def claim_notice(op: ClaimNotice) -> Requested | None:
         if row.tell_at is None or row.tell_at > now:
             return None
         if row.state_at(now) != "pending" or row.tells >= TELLS_MAX:
-            await _leave(row, now)
+            await _give_up_notice(row, now)
             return None
         claim = {"tell_at": now + op.claim_s, "teller": op.teller, "tells": row.tells + 1}
         row = await UpdateApproval(row, claim)
@@ -390,19 +394,19 @@ async def note_told(op: NoteTold) -> ApprovalRow:
         return row
     now = await Now()
     if not op.error:
-        await _said(row, "told", now)
+        await _note_notice(row, "told", now)
         return await UpdateApproval(row, {"told_at": now, "tell_at": None, "teller": ""})
-    await _said(row, "not told", now, error=op.error, gave_up=int(op.retry_s is None))
+    await _note_notice(row, "not told", now, error=op.error, gave_up=int(op.retry_s is None))
     again_at = None if op.retry_s is None else now + op.retry_s
     return await UpdateApproval(row, {"tell_at": again_at, "teller": ""})
 
 
-async def _leave(row: ApprovalRow, now: float) -> None:
+async def _give_up_notice(row: ApprovalRow, now: float) -> None:
     if row.state_at(now) == "pending":
-        await _said(row, "not told", now, error="the process that sent it did not come back", gave_up=1)
+        await _note_notice(row, "not told", now, error="the process that sent it did not come back", gave_up=1)
     await UpdateApproval(row, {"tell_at": None, "teller": ""})
 
 
-async def _said(row: ApprovalRow, what: str, now: float, **facts: Any) -> None:
+async def _note_notice(row: ApprovalRow, what: str, now: float, **facts: Any) -> None:
     run = await find_run(row.run)
-    await note(run, what, at=now, by="", epoch=0, call=row.call, approval=row.id, tells=row.tells, **facts)
+    await write_event(run, what, at=now, by="", epoch=0, call=row.call, approval=row.id, tells=row.tells, **facts)

@@ -16,19 +16,19 @@ from typing import Any, Final
 
 from amends.encoding.canonical import digest
 from amends.errors import limit_words
-from amends.ledger.approvals import ask_anew, replace_request
+from amends.ledger.approvals import make_new_request, replace_request
 from amends.ledger.changes import (
     PLANNED,
     RESERVED,
     Charge,
-    free,
-    goal_said,
-    note,
+    available,
+    dump_charge,
+    goal_facts,
     overrun_in,
-    planned,
+    planned_charge,
     read_charge,
     slice_names,
-    written,
+    write_event,
 )
 from amends.ledger.operations import Admission, AdmitCall, SettleCall
 from amends.ledger.rows import (
@@ -53,7 +53,7 @@ from amends.ledger.rows import (
 from amends.model import ONE, amount_in, decimal_of, text_of
 
 _PERIODS: Final = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m"}
-_GRAVEST: Final = ("rollback", "refuse", "hold")
+_SEVERITY: Final = ("rollback", "refuse", "hold")
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class _Counter:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Reservation:
     """What was reserved, (slice, unit, amount) for every want; or why nothing was."""
 
     parts: tuple[tuple[str, str, int], ...] = ()
@@ -93,7 +93,7 @@ class Taken:
     """The run's own slice has not enough: ask again, wide."""
 
 
-async def reserve(wants: Sequence[Want], root: RunRow, *, now: float, wide: bool, forced: bool = False) -> Taken:
+async def reserve(wants: Sequence[Want], root: RunRow, *, now: float, wide: bool, forced: bool = False) -> Reservation:
     """Reserve everything, or nothing and say which budget has not enough.
 
     ``wide``: look at all slices of a shared budget, not only at the run's own. ``forced``: exceed the caps if
@@ -118,20 +118,20 @@ async def reserve(wants: Sequence[Want], root: RunRow, *, now: float, wide: bool
     looked_at = {name: one for one in counters.values() for name in (one.names if wide else [one.home])}
     for name in sorted(looked_at):  # in one order: others lock them as well
         counter = looked_at[name]
-        row = await _found(name, counter, root, wide=wide)
+        row = await _slice(name, counter, root, wide=wide)
         if row is None:
-            return Taken(again=True)
+            return Reservation(again=True)
         counter.rows[name] = row
-    lacking = [one for one in counters.values() if _lacks(one)]
+    lacking = [one for one in counters.values() if _exceeds(one)]
     if any(one.is_narrow for one in lacking):
-        return Taken(again=True)
+        return Reservation(again=True)
     overs += [Overrun(one.want, one.spent, one.reserved, one.bound, one.period) for one in lacking]
     if overs:
-        gravest, *others = sorted(overs, key=lambda over: _GRAVEST.index(over.want.then))
-        return Taken(over=replace(gravest, also=tuple(others)))
+        gravest, *others = sorted(overs, key=lambda over: _SEVERITY.index(over.want.then))
+        return Reservation(over=replace(gravest, also=tuple(others)))
     for counter in counters.values():
         await _take(counter)
-    return Taken(tuple((name, want.unit, want.amount) for name, want in zip(homes, wants, strict=True) if name))
+    return Reservation(tuple((name, want.unit, want.amount) for name, want in zip(homes, wants, strict=True) if name))
 
 
 def period_of(every: str, now: float) -> str:
@@ -148,7 +148,7 @@ def _counter(want: Want, root: RunRow, now: float) -> _Counter:
     return _Counter(want, period, names, names[zlib.crc32(root.uid.encode()) % len(names)])
 
 
-async def _found(name: str, counter: _Counter, root: RunRow, *, wide: bool) -> SliceRow | None:
+async def _slice(name: str, counter: _Counter, root: RunRow, *, wide: bool) -> SliceRow | None:
     """Return the slice, locked from now on; if it does not exist, it is made by whoever looks at all slices."""
     row = await FindSlice(name)
     if row is not None or (not wide and len(counter.names) > 1):
@@ -172,11 +172,11 @@ async def _found(name: str, counter: _Counter, root: RunRow, *, wide: bool) -> S
     return new if await AddSlice(new) else await FindSlice(name)
 
 
-def _lacks(counter: _Counter) -> bool:
+def _exceeds(counter: _Counter) -> bool:
     """Return whether the slices that were read have less than is needed; one with an outdated cap does not count."""
     if counter.is_narrow:
         home = counter.rows[counter.home]
-        return free(home) < counter.need or amount_in(home.cap) != counter.want.cap
+        return available(home) < counter.need or amount_in(home.cap) != counter.want.cap
     return counter.bound > 0 and counter.spent + counter.reserved + counter.bound > counter.want.cap
 
 
@@ -184,13 +184,13 @@ async def _take(counter: _Counter) -> None:
     if not counter.need:
         return
     if not counter.is_narrow:
-        await _deal(counter)
+        await _redistribute(counter)
     home = counter.rows[counter.home]
     reserved = amount_in(home.reserved) + counter.need
     counter.rows[counter.home] = await UpdateSlice(home, {"reserved": text_of(reserved)})
 
 
-async def _deal(counter: _Counter) -> None:
+async def _redistribute(counter: _Counter) -> None:
     """Distribute the cap anew: each slice gets what it has used and an equal part of the rest, in whole requests.
 
     If the cap is exceeded already, every slice lacks all of the excess: what one of them returns must not be reserved.
@@ -215,24 +215,24 @@ async def _deal(counter: _Counter) -> None:
 
 
 EVENTS_PAGE: Final = 500
-NOTHING: Final[Mapping[str, str]] = {}
+_NO_FACTS: Final[Mapping[str, str]] = {}
 PAGES_MAX: Final = 10_000
 """The most pages of one run's events that are searched for the answer to a request."""
 
 # ---- New calls
 
 
-async def charge_for(
+async def reserve_new_call(
     op: AdmitCall, run: RunRow, root: RunRow, now: float, *, pivots: bool = False
 ) -> dict[str, Any] | Admission | Overrun:
     """Reserve the cost of a call that starts now, and with a pivot that of its outbox.
 
     Returns the columns of its charge, or the answer if nothing was reserved; an ``Overrun`` is for a person to decide.
     """
-    outbox = await outbox_of(run) if pivots and root.charged else []
+    outbox = await staged_with_cost(run) if pivots and root.charged else []
     if not op.costs.costs and not outbox:
         return {}
-    staged = await _unpaid(outbox)
+    staged = await _planned_charges(outbox)
     wants = [*op.costs.wants, *(want for _, charge in staged for want in charge.wants)]
     taken = await reserve(wants, root, now=now, wide=op.costs.wide or bool(staged))
     if taken.again:
@@ -242,16 +242,16 @@ async def charge_for(
         if over.want.holds and any(op.costs.ask):
             return over
         asked = {"asks": op.tool, "ident": op.ident, "again": op.again, "parent": op.parent}
-        run = await refused(over, run, root, now, by=op.owner, request=op.call_id, asked=asked)
+        run = await refuse_by_budget(over, run, root, now, by=op.owner, request=op.call_id, asked=asked)
         return Admission("refused", run=run, law="budget", over=replace(over, also=()))
     parts = list(taken.parts)
     mine = [parts.pop(0) for want in op.costs.wants if want.per != "call"]
     await _write_reserved(staged, parts)
-    return {"cost": written(_reserved(planned(op.costs), mine))} if op.costs.costs else {}
+    return {"cost": dump_charge(_reserved(planned_charge(op.costs), mine))} if op.costs.costs else {}
 
 
-async def refused(
-    over: Overrun, run: RunRow, root: RunRow, now: float, *, by: str, request: str, asked: Mapping[str, str] = NOTHING
+async def refuse_by_budget(
+    over: Overrun, run: RunRow, root: RunRow, now: float, *, by: str, request: str, asked: Mapping[str, str] = _NO_FACTS
 ) -> RunRow:
     """Record that a budget refused a call, or the end of a run; set the goal ``rollback`` if that follows.
 
@@ -260,7 +260,7 @@ async def refused(
     at_end = request == run.uid
     words = {name: getattr(over.want, name) for name in ("unit", "per", "every", "then", "who")}
     amounts = {"spent": text_of(over.spent), "reserved": text_of(over.reserved), "asked": text_of(over.asked)}
-    await note(
+    await write_event(
         run, "refused", at=now, by=by, epoch=root.epoch, law="budget", tool=over.tool, cap=text_of(over.want.cap),
         amount=text_of(over.want.amount), pattern=over.want.tool, period=over.period, request=request, **words, **amounts,
         **asked,
@@ -269,11 +269,13 @@ async def refused(
         return run
     why = f"{over.tool} would have exceeded a budget{'' if at_end else ' that rolls the run back'}"
     aim = {"goal": "rollback", "goal_by": "budget", "goal_why": why}
-    await note(run, "goal", at=now, by="budget", epoch=root.epoch, to="rollback", why=why, **goal_said(run, aim))
+    await write_event(
+        run, "goal", at=now, by="budget", epoch=root.epoch, to="rollback", why=why, **goal_facts(run, aim)
+    )
     return await UpdateRun(run, aim)
 
 
-async def refused_before(run: RunRow, request: str) -> Overrun | None:
+async def earlier_refusal(run: RunRow, request: str) -> Overrun | None:
     """Return the answer that this request got, if a budget refused it and rolled the run back; None otherwise."""
     if run.goal_by != "budget":
         return None
@@ -289,18 +291,18 @@ async def refused_before(run: RunRow, request: str) -> Overrun | None:
     return None if found is None else overrun_in(found)
 
 
-async def remember_cost(op: AdmitCall, root: RunRow, reserved: str) -> tuple[str, dict[str, str]]:
+async def initial_charge(op: AdmitCall, root: RunRow, reserved: str) -> tuple[str, dict[str, str]]:
     """Return the charge of a new call, reserved or planned, and its cost by unit."""
     if not reserved and op.costs.wants and not root.charged:
         await UpdateRun(root, {"charged": 1})
-    charge = planned(op.costs)
-    return reserved or written(charge), charge.totals(RESERVED)
+    charge = planned_charge(op.costs)
+    return reserved or dump_charge(charge), charge.totals(RESERVED)
 
 
 # ---- Recorded calls
 
 
-async def pay_start(
+async def reserve_start(
     run: RunRow, root: RunRow, call: CallRow, approval: ApprovalRow | None, need: Need | None, *, now: float, by: str
 ) -> Overrun | tuple[CallRow, ApprovalRow] | None:
     """Reserve the cost of a recorded call for its first start, and with a pivot that of its outbox.
@@ -308,24 +310,26 @@ async def pay_start(
     Returns None, or the budget that has not enough; or, if that asks a person, the held call and the request.
     """
     pivots = call.kind == "pivot" and not call.violation and root.charged
-    calls = {one.id: one for one in (call, *(await outbox_of(run) if pivots else ()))}
-    let = {} if approval is None else limits_in(approval)
+    calls = {one.id: one for one in (call, *(await staged_with_cost(run) if pivots else ()))}
+    allowed = {} if approval is None else limits_in(approval)
     over = await _reserve_recorded(calls.values(), root, now)
-    if over is not None and _is_let(over, let):
-        over = await _reserve_recorded(calls.values(), root, now, passing=dict.fromkeys(calls, let), by=approval)
+    if over is not None and _is_allowed(over, allowed):
+        over = await _reserve_recorded(
+            calls.values(), root, now, allowed_limits=dict.fromkeys(calls, allowed), by=approval
+        )
     if over is None:
         return None
     ask = read_charge(call.cost).ask if call.cost else ("", "")
     if not over.want.holds or not (any(ask) or call.approval):
-        await refused(over, run, root, now, by=by, request=call.id)
+        await refuse_by_budget(over, run, root, now, by=by, request=call.id)
         return replace(over, also=())
-    asked = need_for(over, await _unused(ask, call), need or approval)
+    asked = overrun_need(over, await _fresh_ids(ask, call), need or approval)
     if approval is not None:
         return await replace_request(run, call, approval, asked, "changed", at=now, by=by, epoch=root.epoch)
-    return await ask_anew(run, call, asked, at=now, by=by, epoch=root.epoch)
+    return await make_new_request(run, call, asked, at=now, by=by, epoch=root.epoch)
 
 
-async def pay_staged(
+async def reserve_staged(
     run: RunRow, root: RunRow, calls: Iterable[CallRow], *, terms: TermsOf, now: float, by: str
 ) -> Overrun | list[CallRow] | None:
     """Reserve the cost of the staged calls.
@@ -338,18 +342,20 @@ async def pay_staged(
         request = await FindApproval(call.approval) if call.cost and call.approval else None
         if request is not None:
             requests[call.id] = request
-    let = {id: limits_in(request) for id, request in requests.items() if request.state in ("approved", "used")}
-    over = await _reserve_recorded(calls, root, now, passing=let)
+    allowed = {id: limits_in(request) for id, request in requests.items() if request.state in ("approved", "used")}
+    over = await _reserve_recorded(calls, root, now, allowed_limits=allowed)
     if over is None or not over.want.holds:
         return over and replace(over, also=())
     asked: list[CallRow] = []
-    for call, charge in await _unpaid(calls):
-        before = let.get(call.id, {})
+    for call, charge in await _planned_charges(calls):
+        before = allowed.get(call.id, {})
         mine = [one for one in (over, *over.also) if _is_of(one, charge.wants) and limit_of(one.want) not in before]
         if mine:
             rule = terms[call.id].need if call.id in terms else None
-            ask = await _unused(charge.ask, call)
-            need = need_for(replace(mine[0], also=tuple(mine[1:])), ask, rule or requests.get(call.id), before=before)
+            ask = await _fresh_ids(charge.ask, call)
+            need = overrun_need(
+                replace(mine[0], also=tuple(mine[1:])), ask, rule or requests.get(call.id), before=before
+            )
             asked.append(await _ask_about_money(run, call, requests.get(call.id), need, at=now, by=by, root=root))
     return asked
 
@@ -359,7 +365,7 @@ async def _ask_about_money(
 ) -> CallRow:
     """Hold a staged call for a person because of its cost; an earlier request about it ends."""
     if old is None:
-        return (await ask_anew(run, call, need, at=at, by=by, epoch=root.epoch))[0]
+        return (await make_new_request(run, call, need, at=at, by=by, epoch=root.epoch))[0]
     return (await replace_request(run, call, old, need, "changed", at=at, by=by, epoch=root.epoch))[0]
 
 
@@ -368,16 +374,17 @@ async def _reserve_recorded(
     root: RunRow,
     now: float,
     *,
-    passing: Mapping[str, Mapping[str, int]] | None = None,
+    allowed_limits: Mapping[str, Mapping[str, int]] | None = None,
     by: ApprovalRow | None = None,
 ) -> Overrun | None:
-    """Reserve the cost of recorded calls; ``passing``: by call, which limits a person allowed it to exceed."""
-    let = passing or {}
-    charges = await _unpaid(calls)
+    """Reserve the cost of recorded calls; ``allowed_limits``: by call, which limits a person allowed it to exceed."""
+    allowed = allowed_limits or {}
+    charges = await _planned_charges(calls)
     if not charges:
         return None
     charges = [
-        (call, _passing(call, charge, let[call.id], by) if call.id in let else charge) for call, charge in charges
+        (call, _with_allowed(call, charge, allowed[call.id], by) if call.id in allowed else charge)
+        for call, charge in charges
     ]
     wants = [want for _, charge in charges for want in charge.wants]
     taken = await reserve(wants, root, now=now, wide=True)
@@ -387,54 +394,54 @@ async def _reserve_recorded(
     return None
 
 
-def _passing(call: CallRow, charge: Charge, let: Mapping[str, int], by: ApprovalRow | None) -> Charge:
-    wants = tuple(replace(want, passes=True) if limit_of(want) in let else want for want in charge.wants)
+def _with_allowed(call: CallRow, charge: Charge, allowed: Mapping[str, int], by: ApprovalRow | None) -> Charge:
+    wants = tuple(replace(want, passes=True) if limit_of(want) in allowed else want for want in charge.wants)
     if wants == charge.wants:
         return charge
     return replace(charge, wants=wants, passed=call.approval if by is None else by.id)
 
 
-async def replanned(call: CallRow, op: AdmitCall) -> CallRow:
+async def with_current_caps(call: CallRow, op: AdmitCall) -> CallRow:
     """Return the call with today's caps if it is not charged yet and its cost is the same: the requester knows them."""
     if not call.cost or call.state not in ("held", "ready") or call.digest != op.digest:
         return call
     charge = read_charge(call.cost)
     if charge.phase != PLANNED or charge.wants == op.costs.wants:
         return call
-    if charge.costs != planned(op.costs).costs:
+    if charge.costs != planned_charge(op.costs).costs:
         return call  # a person may have been shown its cost
-    return await UpdateCall(call, {"cost": written(replace(charge, wants=op.costs.wants))})
+    return await UpdateCall(call, {"cost": dump_charge(replace(charge, wants=op.costs.wants))})
 
 
-async def outbox_of(run: RunRow) -> list[CallRow]:
+async def staged_with_cost(run: RunRow) -> list[CallRow]:
     """Return the staged calls of this run that have a cost."""
     waiting = await ListCalls(run.root, ("held", "ready"))
     return [call for call in waiting if call.run == run.uid and call.is_staged and call.cost]
 
 
-async def with_actuals(call: CallRow, op: SettleCall, root: RunRow, now: float) -> str:
+async def with_reported_cost(call: CallRow, op: SettleCall, root: RunRow, now: float) -> str:
     """Return the call's charge with the cost that its body reported.
 
     Units of which nothing was reserved are charged now, even over the cap.
     """
     charge = read_charge(call.cost) if call.cost else Charge(RESERVED)
-    said = {unit for unit, _ in op.spent}
-    charge.silent = tuple(unit for unit in charge.said if unit not in said)
+    reported = {unit for unit, _ in op.spent}
+    charge.silent = tuple(unit for unit in charge.reported if unit not in reported)
     for unit, amount in op.spent:
-        charge.said[unit] = charge.said.get(unit, 0) + amount  # an earlier attempt may have spent as well
+        charge.reported[unit] = charge.reported.get(unit, 0) + amount  # an earlier attempt may have spent as well
         charge.costs.setdefault(unit, (0, ONE))
     known = {unit for _, unit, _ in charge.taken}
     wants = [want for want in op.wants if want.unit not in known]  # an earlier attempt may have reported it, too
     if wants:
         taken = await reserve(wants, root, now=now, wide=True, forced=True)
         charge.taken += taken.parts
-    return written(charge)
+    return dump_charge(charge)
 
 
 # ---- Asking a person
 
 
-def need_for(
+def overrun_need(
     over: Overrun, ask: tuple[str, str], rule: Need | ApprovalRow | None, *, before: Mapping[str, int] | None = None
 ) -> Need:
     """Return what a person is asked about a call that would exceed budgets; what a rule requires besides is part of it.
@@ -466,12 +473,12 @@ def limits_in(request: ApprovalRow) -> dict[str, int]:
     return {name: amount_in(amount) for name, _, amount in parts if name and amount}
 
 
-def _is_let(over: Overrun, let: Mapping[str, int]) -> bool:
+def _is_allowed(over: Overrun, allowed: Mapping[str, int]) -> bool:
     """Return whether a person allowed all of it: an approval holds for the limits and the amounts that were shown."""
-    return all(one.asked <= let.get(limit_of(one.want), -1) for one in (over, *over.also))
+    return all(one.asked <= allowed.get(limit_of(one.want), -1) for one in (over, *over.also))
 
 
-async def _unused(ask: tuple[str, str], call: CallRow) -> tuple[str, str]:
+async def _fresh_ids(ask: tuple[str, str], call: CallRow) -> tuple[str, str]:
     """Return id and nonce for another request: those of the call, or derived from its last request if they are used."""
     if any(ask) and await FindApproval(ask[0]) is None:
         return ask
@@ -480,7 +487,7 @@ async def _unused(ask: tuple[str, str], call: CallRow) -> tuple[str, str]:
     return f"apr_{digest('asked again', last.id)[:24]}", digest("asked again", last.nonce)
 
 
-def asked_again(op: AdmitCall, request: ApprovalRow) -> Need | None:
+def repeat_need(op: AdmitCall, request: ApprovalRow) -> Need | None:
     """Return the same need once more, for a request that expired; None: it was not about a budget."""
     if not request.is_about_money or not any(op.costs.ask):
         return None
@@ -497,7 +504,7 @@ def _listed(text: str) -> tuple[str, ...]:
 # ---- Charges
 
 
-async def _unpaid(calls: Iterable[CallRow]) -> list[tuple[CallRow, Charge]]:
+async def _planned_charges(calls: Iterable[CallRow]) -> list[tuple[CallRow, Charge]]:
     charges = [(call, read_charge(call.cost)) for call in calls if call.cost]
     return [(call, charge) for call, charge in charges if charge.phase == PLANNED]
 
@@ -509,7 +516,7 @@ def _reserved(charge: Charge, parts: Iterable[tuple[str, str, int]]) -> Charge:
 async def _write_reserved(charges: Iterable[tuple[CallRow, Charge]], parts: list[tuple[str, str, int]]) -> None:
     for call, charge in charges:
         mine = [parts.pop(0) for want in charge.wants if want.per != "call"]
-        await UpdateCall(call, {"cost": written(_reserved(charge, mine))})
+        await UpdateCall(call, {"cost": dump_charge(_reserved(charge, mine))})
 
 
 def _named(charges: Iterable[tuple[CallRow, Charge]]) -> list[tuple[str, tuple[Want, ...]]]:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from amends.encoding.chain import storable
 from amends.errors import BadBundle, LedgerTampered, RunTaken
-from amends.ledger.changes import note, run_bound
+from amends.ledger.changes import run_bound, write_event
 from amends.ledger.operations import EVENTS_MAX, FindTrees, HasLoaded, LoadRecords, ReadRecord, Record, RunsOf
 from amends.ledger.rows import (
     LOADED,
@@ -71,7 +71,7 @@ async def load_records(op: LoadRecords) -> list[str]:
     """Load trees of other ledgers (``LoadRecords``)."""
     coming_in = sorted(op.records, key=lambda one: one.root.uid)
     if op.repeated and await FindRun(op.uid, peek=True) is not None:
-        heads = await _told_heads(op.uid)
+        heads = await _loaded_heads(op.uid)
         return [one.root.uid for one in coming_in if one.events[-1].hash in heads]
     coming = {run.uid for record in coming_in for run in record.runs}
     fresh = [one for one in coming_in if not await _is_here(one) and await _is_free(one, coming)]
@@ -82,15 +82,15 @@ async def load_records(op: LoadRecords) -> list[str]:
     # Runs first, in one order: whoever loads the same trees at the same time waits here, and then finds them.
     for record in fresh:
         for run in record.runs:
-            await InsertRun(_at_rest(run))
+            await InsertRun(_without_owner(run))
     seqs = await _add_events(fresh)
     for record in fresh:
         for call in record.calls:
-            await InsertCall(_kept_apart(call, seqs))
+            await InsertCall(_with_loaded_key(call, seqs))
         for asked in record.approvals:
-            await InsertApproval(_decided(asked, seqs))
+            await InsertApproval(_without_notice(asked, seqs))
     # Last, so that the newest event of the ledger is one of its own: later events must not have an earlier time.
-    await _tell(op, fresh, now)
+    await _record_load(op, fresh, now)
     return [record.root.uid for record in fresh]
 
 
@@ -151,8 +151,8 @@ async def _add_events(records: Iterable[Record]) -> dict[int, int]:
     events = sorted((event for record in records for event in record.events), key=lambda event: event.seq)
     seqs: dict[int, int] = {0: 0}
     for event in events:
-        said = {field.name: getattr(event, field.name) for field in fields(AddEvent)}
-        seqs[event.seq] = await AddEvent(**{name: _storable(value) for name, value in said.items()})
+        columns = {field.name: getattr(event, field.name) for field in fields(AddEvent)}
+        seqs[event.seq] = await AddEvent(**{name: _storable(value) for name, value in columns.items()})
     for record in records:
         last = record.events[-1]
         page = await PageEvents(last.root, None, seqs[last.seq] - 1, 1)
@@ -161,7 +161,7 @@ async def _add_events(records: Iterable[Record]) -> dict[int, int]:
     return seqs
 
 
-def _at_rest(run: RunRow) -> RunRow:
+def _without_owner(run: RunRow) -> RunRow:
     """Return the run without an owner: no worker wakes for it, and nobody waits for an owner."""
     return replace(
         _cleaned(run), owner="", opener="", lease_s=0.0, lease_until=0.0, wake_at=None, suspended=0, locked=0, charged=0,
@@ -169,7 +169,7 @@ def _at_rest(run: RunRow) -> RunRow:
     )  # fmt: skip
 
 
-def _kept_apart(call: CallRow, seqs: dict[int, int]) -> CallRow:
+def _with_loaded_key(call: CallRow, seqs: dict[int, int]) -> CallRow:
     """Return the call under a key that no request here has."""
     return replace(
         _cleaned(call),
@@ -179,7 +179,7 @@ def _kept_apart(call: CallRow, seqs: dict[int, int]) -> CallRow:
     )
 
 
-def _decided(asked: ApprovalRow, seqs: dict[int, int]) -> ApprovalRow:
+def _without_notice(asked: ApprovalRow, seqs: dict[int, int]) -> ApprovalRow:
     """Return the request without a pending notice, and so that it does not count as a first use here."""
     use = f"{LOADED}{asked.use_key}" if asked.use_key else ""
     return replace(
@@ -187,22 +187,24 @@ def _decided(asked: ApprovalRow, seqs: dict[int, int]) -> ApprovalRow:
     )
 
 
-async def _tell(op: LoadRecords, records: list[Record], now: float) -> None:
+async def _record_load(op: LoadRecords, records: list[Record], now: float) -> None:
     heads = [[record.root.origin, record.root.id, record.events[-1].n, record.events[-1].hash] for record in records]
     run = RunRow(
         uid=op.uid, id=op.id, tenant=op.tenant, generation=1, root=op.uid, parent="", state="open", created_at=now,
         epoch=1,
     )  # fmt: skip
     await InsertRun(replace(run, state="committed", closed_at=now))
-    await note(run, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=1, row=run_bound(run))
-    await note(run, "runs loaded", at=now, by=op.owner, epoch=1, heads=heads)
-    await note(run, "run", at=now, by=op.owner, epoch=1, frm="open", to="committed")
+    await write_event(
+        run, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=1, row=run_bound(run)
+    )
+    await write_event(run, "runs loaded", at=now, by=op.owner, epoch=1, heads=heads)
+    await write_event(run, "run", at=now, by=op.owner, epoch=1, frm="open", to="committed")
 
 
-async def _told_heads(uid: str) -> set[str]:
+async def _loaded_heads(uid: str) -> set[str]:
     """Return the newest hashes of the trees that this load has added."""
-    told = [event for event in await PageEvents(uid, None, 0, PAGE) if event.what == "runs loaded"]
-    return {head[-1] for event in told for head in json.loads(event.facts)["heads"]}
+    loads = [event for event in await PageEvents(uid, None, 0, PAGE) if event.what == "runs loaded"]
+    return {head[-1] for event in loads for head in json.loads(event.facts)["heads"]}
 
 
 def _cleaned(row: T) -> T:

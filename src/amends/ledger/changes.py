@@ -50,14 +50,14 @@ from amends.states import call_may, run_may
 # ---- State changes
 
 
-async def owned(root_uid: str, owner: str, epoch: int) -> RunRow:
+async def find_owned(root_uid: str, owner: str, epoch: int) -> RunRow:
     """Return the root if this owner and epoch still hold it; raise ``LeaseLost`` otherwise."""
-    return held(await find_run(root_uid), owner, epoch)
+    return check_owner(await find_run(root_uid), owner, epoch)
 
 
-def held(root: RunRow, owner: str, epoch: int) -> RunRow:
+def check_owner(root: RunRow, owner: str, epoch: int) -> RunRow:
     """Return the root itself if this owner and epoch hold it; raise ``LeaseLost`` otherwise."""
-    if not holds(root, owner, epoch):
+    if not is_owner(root, owner, epoch):
         raise LeaseLost(
             f"run {root.id} is owned by somebody else now (epoch {root.epoch}, not {epoch}); nothing was started",
             hint="another worker continues it",
@@ -66,7 +66,7 @@ def held(root: RunRow, owner: str, epoch: int) -> RunRow:
     return root
 
 
-def holds(root: RunRow, owner: str, epoch: int) -> bool:
+def is_owner(root: RunRow, owner: str, epoch: int) -> bool:
     """Return whether this owner and epoch hold the lease."""
     return root.epoch == epoch and root.owner == owner
 
@@ -78,17 +78,17 @@ async def find_run(uid: str, *, peek: bool = False) -> RunRow:
     return row
 
 
-def refuse_record(run: RunRow) -> None:
+def refuse_loaded(run: RunRow) -> None:
     """Raise ``RunIsRecord`` if the run was loaded from another ledger."""
     if run.origin:
         raise RunIsRecord(run.id, origin=run.origin)
 
 
-async def note(
+async def write_event(
     run: RunRow, what: str, *, at: float, by: str, epoch: int, call: str = "", frm: str = "", to: str = "", **facts: Any
 ) -> int:
     """Write an event; return its place in the ledger. A run loaded from another ledger is refused."""
-    refuse_record(run)
+    refuse_loaded(run)
     kept = {name: value for name, value in facts.items() if value not in (None, "", ())}
     return await AddEvent(
         at=at,
@@ -134,10 +134,10 @@ async def move_call(
         )
     cost = changes.get("cost", call.cost)
     if cost:
-        changes["cost"], costs = await moved_on(cost, to, kind=call.kind, why=changes.get("why", ""))
+        changes["cost"], costs = await move_charge(cost, to, kind=call.kind, why=changes.get("why", ""))
         facts = {**(facts or {}), "costs": costs or None}
-    said = {**call_said(to, changes), **(facts or {})}
-    seq = await note(run, "call", at=at, by=by, epoch=epoch, call=call.id, frm=call.state, to=to, **said)
+    said = {**call_facts(to, changes), **(facts or {})}
+    seq = await write_event(run, "call", at=at, by=by, epoch=epoch, call=call.id, frm=call.state, to=to, **said)
     if to in ("succeeded", "in_doubt") and call.state not in ("failed", "compensated"):
         changes["settled_seq"] = seq
     elif to == "succeeded":
@@ -158,7 +158,7 @@ async def move_approval(
             f"approval {row.id} ({row.tool}) is {row.state} and cannot become {to}", frm=row.state, to=to
         )
     given = proof(changes["given"]) if "given" in changes else None
-    seq = await note(
+    seq = await write_event(
         run, "approval", at=at, by=by, epoch=epoch, call=row.call, frm=row.state, to=to, approval=row.id, why=why,
         given=given, said=words_bound(row, changes), **(facts or {}),
     )  # fmt: skip
@@ -181,11 +181,11 @@ async def move_run(
     """Change the state of a run and write the event; a final root has no owner and no wake-up time."""
     if not run_may(run.state, to):
         raise TransitionRefused(f"run {run.id} is {run.state} and cannot become {to}", frm=run.state, to=to)
-    said = {**(facts or {}), **goal_said(run, changes)}
-    await note(run, "run", at=at, by=by, epoch=epoch, frm=run.state, to=to, **said)
+    said = {**(facts or {}), **goal_facts(run, changes)}
+    await write_event(run, "run", at=at, by=by, epoch=epoch, frm=run.state, to=to, **said)
     if to in ("committed", "rolled_back", "abandoned"):
         changes |= {"closed_at": at, "owner": "", "lease_until": 0.0, "wake_at": None, "suspended": 0, "causes": "[]"}
-        if run.forked_from and run.uid == run.root and to in GONE_BACK:
+        if run.forked_from and run.uid == run.root and to in ENDED_UNCOMMITTED:
             await _wake_sources(run, at=at, by=by)
         if run.locked and run.uid == run.root:
             await _free_locks(run, at=at, by=by, epoch=epoch)
@@ -198,7 +198,7 @@ async def _free_locks(root: RunRow, *, at: float, by: str, epoch: int) -> None:
     count = await FreeLocks(root.uid)
     await DropWaits(root.uid)
     if count:
-        await note(root, "locks freed", at=at, by=by, epoch=epoch, count=count)
+        await write_event(root, "locks freed", at=at, by=by, epoch=epoch, count=count)
 
 
 async def _wake_sources(fork: RunRow, *, at: float, by: str) -> None:
@@ -258,7 +258,7 @@ def proof_of(op: StoreOp[Any], text: str | None) -> str | None:
     return None if text is None else op.proof or proof(text)
 
 
-def proved(op: ForkRun, row: RunRow | CallRow, name: str) -> str | None:
+def payload_proof(op: ForkRun, row: RunRow | CallRow, name: str) -> str | None:
     """Return the digest of a payload of a whole row; None: there is no payload.
 
     If the payload is encrypted by now, the digest was made before.
@@ -269,7 +269,7 @@ def proved(op: ForkRun, row: RunRow | CallRow, name: str) -> str | None:
     return op.proofs.get(f"{row.uid if isinstance(row, RunRow) else row.id}.{name}") or proof(text)
 
 
-def settlement_said(op: SettleCall) -> dict[str, Any]:
+def settlement_facts(op: SettleCall) -> dict[str, Any]:
     """Return what the event of a settlement says; the fast paths write the same."""
     failure = proof_of(op, op.error) if op.result is None and op.error else None
     return {"attempt": op.attempt, "why": op.why, "result": proof_of(op, op.result), "failure": failure}
@@ -306,20 +306,20 @@ def run_bound(row: RunRow) -> str:
     )  # fmt: skip
 
 
-def call_said(to: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+def call_facts(to: str, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the event of a move says about the new texts of the call: reason, alias, a person's refusal."""
-    said = {name: changes[name] for name in ("why", "alias") if name in changes}
+    facts = {name: changes[name] for name in ("why", "alias") if name in changes}
     if to == "refused" and "error" in changes:
-        said["failure"] = proof(changes["error"])
-    return said
+        facts["failure"] = proof(changes["error"])
+    return facts
 
 
-def learned_said(changes: Mapping[str, str]) -> dict[str, str]:
+def learned_facts(changes: Mapping[str, str]) -> dict[str, str]:
     """Return the digests of the call's kept answers and of its evidence."""
     return {name: proof(changes[name]) for name in LEARNED if name in changes}
 
 
-def goal_said(run: RunRow, changes: Mapping[str, Any]) -> dict[str, str]:
+def goal_facts(run: RunRow, changes: Mapping[str, Any]) -> dict[str, str]:
     """Return what an event says about a changed goal: the goal, who set it and why, all of it each time."""
     if not any(name in changes for name in GOAL):
         return {}
@@ -330,21 +330,21 @@ def goal_said(run: RunRow, changes: Mapping[str, Any]) -> dict[str, str]:
 def words_bound(row: ApprovalRow, changes: Mapping[str, Any] | None = None) -> str | None:
     """Return the digest of who decided a request, why and when, after these changes; None: nobody did."""
     new = row if not changes else changed(row, {name: changes[name] for name in WORDS if name in changes})
-    said = tuple(getattr(new, name) for name in WORDS)
-    return None if said == ("", "", None) else bound(*said)
+    words = tuple(getattr(new, name) for name in WORDS)
+    return None if words == ("", "", None) else bound(*words)
 
 
-def delegation_said(row: DelegationRow) -> str:
+def delegation_facts(row: DelegationRow) -> str:
     """Return the facts of the event of a delegation: all of it, so that no column can be changed unnoticed."""
-    said = {"by": row.by_whom, "to": row.to_whom, "until": row.until_at, "why": row.why}
-    return json.dumps(said, ensure_ascii=False)
+    facts = {"by": row.by_whom, "to": row.to_whom, "until": row.until_at, "why": row.why}
+    return json.dumps(facts, ensure_ascii=False)
 
 
 def is_delegated(row: DelegationRow, event: EventRow | None) -> bool:
     """Return whether this event, the first of its chain, made the delegation exactly as the row has it."""
     if event is None or event.what != "delegated":
         return False
-    mine = (row.id, row.tenant, row.made_at, row.seq, storable(delegation_said(row)))
+    mine = (row.id, row.tenant, row.made_at, row.seq, storable(delegation_facts(row)))
     theirs = (event.root, event.tenant, event.at, event.seq, storable(event.facts))
     return mine == theirs and event.hash == link(GENESIS, 1, event.at, event.body)
 
@@ -380,7 +380,7 @@ class Charge:
     taken: list[tuple[str, str, int]] = field(default_factory=list)
     """Slice, unit and amount of every reservation."""
     wants: tuple[Want, ...] = ()
-    said: dict[str, int] = field(default_factory=dict)
+    reported: dict[str, int] = field(default_factory=dict)
     """The cost that the bodies of all attempts reported, by unit."""
     silent: tuple[str, ...] = ()
     """Units that an earlier attempt reported and the last one did not: the last one costs the declared amount."""
@@ -391,8 +391,8 @@ class Charge:
 
     def actual(self, unit: str) -> int:
         """Return the final cost: what the body reported, else the declared amount."""
-        asked = 0 if unit in self.said and unit not in self.silent else self.costs.get(unit, (0, 0))[0]
-        return self.said.get(unit, 0) + asked
+        asked = 0 if unit in self.reported and unit not in self.silent else self.costs.get(unit, (0, 0))[0]
+        return self.reported.get(unit, 0) + asked
 
     def standing(self, unit: str, asked: int, phase: str) -> tuple[int, int]:
         """Return what a reservation of this amount holds in this phase: reserved, spent."""
@@ -402,7 +402,7 @@ class Charge:
             case "spent":
                 return 0, self.actual(unit)
             case "failed":
-                return 0, self.said.get(unit, 0)
+                return 0, self.reported.get(unit, 0)
             case "refunded":
                 actual = self.actual(unit)
                 return 0, actual - actual * self.costs.get(unit, (0, ONE))[1] // ONE
@@ -417,21 +417,21 @@ class Charge:
 
 
 def read_charge(text: str) -> Charge:
-    """Parse what ``written`` returned."""
+    """Parse what ``dump_charge`` returned."""
     found: dict[str, Any] = json.loads(text)
     return Charge(
         phase=found["is"],
         costs={unit: (amount_in(amount), amount_in(back)) for unit, amount, back in found["costs"]},
         taken=[(name, unit, amount_in(amount)) for name, unit, amount in found.get("taken", ())],
         wants=tuple(Want(**one) for one in found.get("wants", ())),
-        said={unit: amount_in(amount) for unit, amount in found.get("said", {}).items()},
+        reported={unit: amount_in(amount) for unit, amount in found.get("said", {}).items()},
         silent=tuple(found.get("silent", ())),
         ask=(found["ask"][0], found["ask"][1]) if "ask" in found else ("", ""),
         passed=found.get("passed", ""),
     )
 
 
-def written(charge: Charge) -> str:
+def dump_charge(charge: Charge) -> str:
     """Return a charge as the call's row stores it."""
     kept: dict[str, Any] = {
         "is": charge.phase,
@@ -445,21 +445,21 @@ def written(charge: Charge) -> str:
         kept["ask"] = charge.ask
     if charge.passed:
         kept["passed"] = charge.passed
-    if charge.said:
-        kept["said"] = {unit: text_of(amount) for unit, amount in charge.said.items()}
+    if charge.reported:
+        kept["said"] = {unit: text_of(amount) for unit, amount in charge.reported.items()}
     if charge.silent:
         kept["silent"] = charge.silent
     return json.dumps(kept, ensure_ascii=False)
 
 
-def begun_again(text: str) -> str:
+def charge_of_retry(text: str) -> str:
     """Return the charge of a call that is started once more: this attempt has reported nothing yet."""
     charge = read_charge(text)
-    charge.silent = tuple(charge.said)
-    return written(charge)
+    charge.silent = tuple(charge.reported)
+    return dump_charge(charge)
 
 
-def planned(bill: Bill) -> Charge:
+def planned_charge(bill: Bill) -> Charge:
     """Return the charge of a call that is not started yet."""
     return Charge(PLANNED, {unit: (amount, back) for unit, amount, back in bill.costs}, wants=bill.wants, ask=bill.ask)
 
@@ -479,7 +479,7 @@ def overrun_in(facts: Mapping[str, Any]) -> Overrun:
 
 SLICES: Final = 8
 """The slices of a shared budget: so many runs can start calls without waiting for each other."""
-LOST: Final = frozenset({"lost", "cancelled"})
+LOST_READS: Final = frozenset({"lost", "cancelled"})
 """Reasons of a failed read that may have been sent: its cost may be spent."""
 
 
@@ -494,14 +494,14 @@ def _next_phase(charge: Charge, to: str) -> str:
     return charge.phase  # a doubt keeps its reservation, and so does residue
 
 
-async def moved_on(text: str, to: str, *, kind: str, why: str = "") -> tuple[str, dict[str, str]]:
+async def move_charge(text: str, to: str, *, kind: str, why: str = "") -> tuple[str, dict[str, str]]:
     """Return the charge of a call that changes to this state, and what it holds by unit then.
 
     Its slices are updated.
     """
     charge = read_charge(text)
-    if kind == "read" and to == "failed" and why in LOST and charge.phase == RESERVED:
-        charge.said = {unit: amount for unit, (amount, _) in charge.costs.items()} | charge.said
+    if kind == "read" and to == "failed" and why in LOST_READS and charge.phase == RESERVED:
+        charge.reported = {unit: amount for unit, (amount, _) in charge.costs.items()} | charge.reported
     phase = _next_phase(charge, to)
     if phase == charge.phase:
         return text, {}
@@ -512,7 +512,7 @@ async def moved_on(text: str, to: str, *, kind: str, why: str = "") -> tuple[str
         shifts[name] = reserved + after[0] - before[0], spent + after[1] - before[1]
     await _shift({name: shift for name, shift in shifts.items() if any(shift)})
     charge.phase = phase
-    return written(charge), charge.totals()
+    return dump_charge(charge), charge.totals()
 
 
 async def _shift(shifts: dict[str, tuple[int, int]]) -> None:
@@ -532,23 +532,23 @@ async def _shift(shifts: dict[str, tuple[int, int]]) -> None:
             }
             rows[name] = await UpdateSlice(rows[name], {column: text_of(amount) for column, amount in texts.items()})
     for name in grown:
-        await _cover(name, rows)
+        await _cover_overrun(name, rows)
 
 
-async def _cover(name: str, rows: dict[str, SliceRow]) -> None:
+async def _cover_overrun(name: str, rows: dict[str, SliceRow]) -> None:
     siblings = [sibling for sibling in slice_names(name) if sibling in rows]
     for sibling in siblings:
-        lack = -free(rows[name]) if name in rows else 0
-        given = min(lack, free(rows[sibling])) if sibling != name else 0
+        lack = -available(rows[name]) if name in rows else 0
+        given = min(lack, available(rows[sibling])) if sibling != name else 0
         if given > 0:
             for one, more in ((sibling, -given), (name, given)):
                 rows[one] = await UpdateSlice(rows[one], {"allot": text_of(amount_in(rows[one].allot) + more)})
-    if name in rows and free(rows[name]) < 0:
+    if name in rows and available(rows[name]) < 0:
         # The cap is exceeded. What a sibling returns is not available before the excess is covered, so all of them lack
         # it.
         left = amount_in(rows[name].cap) - sum(_used(rows[sibling]) for sibling in siblings)
         for sibling in siblings:
-            if free(rows[sibling]) > left:
+            if available(rows[sibling]) > left:
                 rows[sibling] = await UpdateSlice(rows[sibling], {"allot": text_of(_used(rows[sibling]) + left)})
 
 
@@ -558,7 +558,7 @@ def slice_names(name: str) -> list[str]:
     return [f"{ident}/{number}" for number in range(SLICES)] if is_one_of_many else [ident]
 
 
-def free(row: SliceRow) -> int:
+def available(row: SliceRow) -> int:
     """Return what this slice still has; negative if something cost more than was declared."""
     return amount_in(row.allot) - _used(row)
 
@@ -570,7 +570,7 @@ def _used(row: SliceRow) -> int:
 # ---- Forks that depend on a run
 
 
-GONE_BACK: Final = ("rolled_back", "abandoned")
+ENDED_UNCOMMITTED: Final = ("rolled_back", "abandoned")
 
 
 async def forks_on(root: str) -> list[RunRow]:
@@ -582,12 +582,12 @@ async def forks_on(root: str) -> list[RunRow]:
         for fork in await ListForks(todo.pop(0)):
             seen += 1
             todo.append(fork.uid)
-            if fork.state not in GONE_BACK and not fork.origin:
+            if fork.state not in ENDED_UNCOMMITTED and not fork.origin:
                 found.append(fork)
     return found
 
 
-async def standing_on(root: str, calls: Collection[str]) -> list[RunRow]:
+async def forks_sharing(root: str, calls: Collection[str]) -> list[RunRow]:
     """Return the forks on this tree that share one of these calls."""
     forks = await forks_on(root)
     return [fork for fork in forks if any(call.shared in calls for call in await ListCalls(fork.uid))]
@@ -608,12 +608,12 @@ async def sources(fork: RunRow, *, peek: bool = True) -> list[RunRow]:
     return found
 
 
-def goes_back(run: RunRow) -> bool:
+def is_rolling_back(run: RunRow) -> bool:
     """Return whether the effects of this run are being compensated, were, or will be."""
     return run.phase in ("rolling_back", "rolled_back") or (run.goal == "rollback" and run.phase == "open")
 
 
-async def taken_back(fork: RunRow) -> RunRow | None:
+async def rolled_back_source(fork: RunRow) -> RunRow | None:
     """Return the run under this fork that is rolling back or was rolled back.
 
     None: what the fork shares is still valid.
@@ -639,10 +639,10 @@ async def subtree(run: RunRow) -> list[RunRow]:
 
 async def mark_of(run: RunRow) -> str:
     """Return the digest of the state of the run: see ``tree_mark``."""
-    below = await subtree(run)
-    inside = {row.uid for row in below}
+    runs = await subtree(run)
+    inside = {row.uid for row in runs}
     calls = [call for call in await ListCalls(run.root) if call.run in inside]
-    return tree_mark(below, calls, await forks_on(run.root))
+    return tree_mark(runs, calls, await forks_on(run.root))
 
 
 async def forks_of(run: RunRow) -> list[RunRow]:
@@ -650,7 +650,7 @@ async def forks_of(run: RunRow) -> list[RunRow]:
     if run.phase not in ("open", "committed") or not await forks_on(run.root):
         return []
     inside = {row.uid for row in await subtree(run)}
-    return await standing_on(run.root, {call.id for call in await ListCalls(run.root) if call.run in inside})
+    return await forks_sharing(run.root, {call.id for call in await ListCalls(run.root) if call.run in inside})
 
 
 async def forks_are_gone(run: RunRow) -> bool:

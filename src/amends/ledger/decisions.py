@@ -12,19 +12,27 @@ from typing import Any
 
 from amends.encoding.chain import proof, storable
 from amends.errors import TransitionRefused
-from amends.ledger.admission import admit_by_law
-from amends.ledger.approvals import REVIVED, as_before, ask_anew, binding, is_enough, is_requester, resting
+from amends.ledger.admission import admit_new_call
+from amends.ledger.approvals import (
+    REVIVED,
+    binding,
+    is_enough,
+    is_requester,
+    make_new_request,
+    released_columns,
+    same_need,
+)
 from amends.ledger.changes import (
-    delegation_said,
+    delegation_facts,
+    find_owned,
     find_run,
-    goal_said,
+    goal_facts,
     is_delegated,
     move_approval,
     move_call,
     move_run,
-    note,
-    owned,
-    refuse_record,
+    refuse_loaded,
+    write_event,
 )
 from amends.ledger.operations import (
     AskAgain,
@@ -68,14 +76,14 @@ from amends.states import FREES_KEY
 
 async def decide_approval(op: DecideApproval) -> Ruled:
     """Apply a person's decision on a request (``DecideApproval``), or say why it does not count."""
-    approval, call = await _found(op.approval)
+    approval, call = await _find(op.approval)
     now = await Now()
     await MoveTime(now)
     again = approval.state == "approved" and op.verb == "approve" and op.digest == approval.digest
-    if (op.repeated or again) and _is_said(approval, op, again=again):
+    if (op.repeated or again) and _is_repeated(approval, op, again=again):
         return Ruled(approval, call, now)  # decided before, and the answer was lost; or a button pressed twice
     run = await find_run(call.run)
-    refuse_record(run)
+    refuse_loaded(run)
     epoch = (await find_run(call.root)).epoch
     void = await _why_void(approval, call, op, now)
     if void:
@@ -91,17 +99,19 @@ async def decide_approval(op: DecideApproval) -> Ruled:
         )
     match op.verb:
         case "approve" | "bypass":
-            approval, call = await _say_yes(approval, call, run, op, now, epoch)
+            approval, call = await _approve(approval, call, run, op, now, epoch)
         case "reject":
-            approval, call = await _say_no(approval, call, run, op, now, epoch)
+            approval, call = await _reject(approval, call, run, op, now, epoch)
         case "withdraw":
-            await note(run, "withdrawn", at=now, by=op.by, epoch=epoch, call=call.id, approval=approval.id, why=op.why)
+            await write_event(
+                run, "withdrawn", at=now, by=op.by, epoch=epoch, call=call.id, approval=approval.id, why=op.why
+            )
             call = await move_call(run, call, "dropped", at=now, by=op.by, epoch=epoch, why=op.why, settled_at=now)
             if run.staged_pivot == call.id:
                 await UpdateRun(run, {"staged_pivot": ""})
-            approval = await _again(approval)
-    await let_go_on(call, approval, at=now, by=op.by)
-    return Ruled(await _again(approval), await _look(call), now)
+            approval = await _reread(approval)
+    await wake_after_decision(call, approval, at=now, by=op.by)
+    return Ruled(await _reread(approval), await _reread_call(call), now)
 
 
 async def _why_void(approval: ApprovalRow, call: CallRow, op: DecideApproval, now: float) -> str:
@@ -132,15 +142,15 @@ async def _delegation(approval: ApprovalRow, op: DecideApproval, now: float) -> 
 
     A row alone proves nothing: whoever can write to the database can add one and remove it again.
     """
-    for word in await DelegationsTo(approval.tenant, person(op.by)):
-        if word.by_whom == person(op.behalf) and word.made_at <= now < word.until_at:
-            said = await PageEvents(word.id, None, 0, 1)
-            if said and is_delegated(word, said[0]):
-                return said[0]
+    for delegation in await DelegationsTo(approval.tenant, person(op.by)):
+        if delegation.by_whom == person(op.behalf) and delegation.made_at <= now < delegation.until_at:
+            events = await PageEvents(delegation.id, None, 0, 1)
+            if events and is_delegated(delegation, events[0]):
+                return events[0]
     return None
 
 
-def _is_said(approval: ApprovalRow, op: DecideApproval, *, again: bool = False) -> bool:
+def _is_repeated(approval: ApprovalRow, op: DecideApproval, *, again: bool = False) -> bool:
     """Return whether this very decision was recorded before; ``again``: for whatever reason given."""
     match op.verb:
         case "approve" | "bypass":
@@ -150,22 +160,24 @@ def _is_said(approval: ApprovalRow, op: DecideApproval, *, again: bool = False) 
     return approval.state == "cancelled"
 
 
-async def _say_yes(
+async def _approve(
     approval: ApprovalRow, call: CallRow, run: RunRow, op: DecideApproval, now: float, epoch: int
 ) -> tuple[ApprovalRow, CallRow]:
     yes: dict[str, Any] = {
         "by": op.by, "for": op.behalf, "roles": list(op.roles), "why": op.why, "at": now,
         "bypass": op.verb == "bypass",
     }  # fmt: skip
-    word = await _delegation(approval, op, now) if op.behalf else None
-    given_by: dict[str, Any] = {} if word is None else {"behalf": op.behalf, "delegation": [word.root, word.hash]}
-    yes |= {} if word is None else {"delegation": word.root}
+    delegation = await _delegation(approval, op, now) if op.behalf else None
+    given_by: dict[str, Any] = (
+        {} if delegation is None else {"behalf": op.behalf, "delegation": [delegation.root, delegation.hash]}
+    )
+    yes |= {} if delegation is None else {"delegation": delegation.root}
     yeses = [said for said in approval.yeses if person(said["by"]) != person(op.by)]
     yeses.append(yes)
     enough = is_enough(yeses, approval.needed, json.loads(approval.roles))
     given = json.dumps(yeses, ensure_ascii=False)
     if not enough:
-        await note(
+        await write_event(
             run, "approval given", at=now, by=op.by, epoch=epoch, call=call.id, approval=approval.id, why=op.why,
             of=approval.needed, given=proof(given), **given_by,
         )  # fmt: skip
@@ -180,7 +192,7 @@ async def _say_yes(
     return approval, call
 
 
-async def _say_no(
+async def _reject(
     approval: ApprovalRow, call: CallRow, run: RunRow, op: DecideApproval, now: float, epoch: int
 ) -> tuple[ApprovalRow, CallRow]:
     said: dict[str, Any] = {"by_whom": op.by, "reason": op.why, "decided_at": now}
@@ -191,12 +203,12 @@ async def _say_no(
         # Without its pivot the run has nothing to commit; and a refusal must not be circumvented by running again.
         why = f"{op.by} rejected {call.tool}: {op.why}"
         aim = {"goal": "rollback", "goal_by": "person", "goal_why": why}
-        await note(run, "goal", at=now, by=op.by, epoch=epoch, to="rollback", why=op.why, **goal_said(run, aim))
+        await write_event(run, "goal", at=now, by=op.by, epoch=epoch, to="rollback", why=op.why, **goal_facts(run, aim))
         await UpdateRun(run, {"staged_pivot": "", **aim})
     return approval, call
 
 
-async def let_go_on(call: CallRow, approval: ApprovalRow, *, at: float, by: str) -> None:
+async def wake_after_decision(call: CallRow, approval: ApprovalRow, *, at: float, by: str) -> None:
     """Release the run after a decision: whoever can continue an unowned run may do so, and its caller may come back."""
     run, root = await find_run(call.run), await find_run(call.root)
     if root.closed_at is not None:
@@ -207,7 +219,7 @@ async def let_go_on(call: CallRow, approval: ApprovalRow, *, at: float, by: str)
     run, root = await find_run(call.run), await find_run(call.root)
     if root.owner:
         return
-    changes = await resting(root, at, at_least=approval.expires_at)
+    changes = await released_columns(root, at, at_least=approval.expires_at)
     if run.goal == "rollback":
         changes = {"suspended": 0, "wake_at": at}
     await UpdateRun(root, changes)
@@ -218,11 +230,11 @@ async def let_go_on(call: CallRow, approval: ApprovalRow, *, at: float, by: str)
 
 async def ask_again(op: AskAgain) -> Ruled:
     """Make a new request for a call whose request has expired (``AskAgain``)."""
-    approval, call = await _found(op.approval)
+    approval, call = await _find(op.approval)
     now = await Now()
     await MoveTime(now)
     if op.repeated and call.approval == op.id:
-        return Ruled(await _again(await FindApproval(op.id)), call, now)
+        return Ruled(await _reread(await FindApproval(op.id)), call, now)
     run = await find_run(call.run)
     epoch = (await find_run(call.root)).epoch
     if call.state not in ("held", "ready") or call.approval != approval.id or approval.state_at(now) != "expired":
@@ -232,13 +244,13 @@ async def ask_again(op: AskAgain) -> Ruled:
             frm=approval.state,
             to="pending",
         )
-    await _goes_on(run, to="pending")
+    await _refuse_if_rolling_back(run, to="pending")
     if approval.state in OPEN:
         await move_approval(run, approval, "expired", at=now, by=op.by, epoch=epoch)
-    need = as_before(approval, op.id, op.nonce)
-    call, made = await ask_anew(run, call, need, at=now, by=op.by, epoch=epoch, follows=approval.id, why=op.why)
-    await let_go_on(call, made, at=now, by=op.by)
-    return Ruled(made, await _look(call), now)
+    need = same_need(approval, op.id, op.nonce)
+    call, made = await make_new_request(run, call, need, at=now, by=op.by, epoch=epoch, follows=approval.id, why=op.why)
+    await wake_after_decision(call, made, at=now, by=op.by)
+    return Ruled(made, await _reread_call(call), now)
 
 
 async def edit_approval(op: EditApproval) -> Ruled:
@@ -246,12 +258,12 @@ async def edit_approval(op: EditApproval) -> Ruled:
 
     The old call is refused, and its reason says what to ask for instead.
     """
-    approval, call = await _found(op.approval)
+    approval, call = await _find(op.approval)
     now = await Now()
     await MoveTime(now)
     new = await FindCall(op.instead.call_id)
     if op.repeated and new is not None:
-        return Ruled(await _again(await FindApproval(new.approval)), new, now)
+        return Ruled(await _reread(await FindApproval(new.approval)), new, now)
     if call.state not in ("held", "ready") or call.approval != approval.id:
         raise TransitionRefused(
             f"approval {approval.id} ({approval.tool}) is {approval.state}, its call {call.state}: nobody is asked",
@@ -261,7 +273,7 @@ async def edit_approval(op: EditApproval) -> Ruled:
     if not _may_decide(approval, op.roles):
         return Ruled(approval, call, now, "role")
     run, root = await find_run(call.run), await find_run(call.root)
-    await _goes_on(run, to="rejected")
+    await _refuse_if_rolling_back(run, to="rejected")
     assert op.instead.need is not None, "other arguments are asked for under conditions at least as strict"
     reason = f"{op.why}; ask for it with {op.instead.args} instead"
     staged = run.staged_pivot == call.id
@@ -279,16 +291,16 @@ async def edit_approval(op: EditApproval) -> Ruled:
         )
     need = replace(op.instead.need, editors=(*approval.edited_by, op.by))
     instead = replace(op.instead, run=run.uid, root=root.uid, repeated=False, need=need)
-    answer = await admit_by_law(instead, run, root, now, 1 if known is None else known.generation + 1)
+    answer = await admit_new_call(instead, run, root, now, 1 if known is None else known.generation + 1)
     if answer.call is None or answer.approval is None:
         raise TransitionRefused(
             f"{call.tool} cannot be asked for with these arguments now ({answer.law})", frm=call.state, to="held"
         )
-    await let_go_on(answer.call, answer.approval, at=now, by=op.by)
+    await wake_after_decision(answer.call, answer.approval, at=now, by=op.by)
     return Ruled(answer.approval, answer.call, now)
 
 
-async def _goes_on(run: RunRow, *, to: str) -> None:
+async def _refuse_if_rolling_back(run: RunRow, *, to: str) -> None:
     """Raise ``TransitionRefused`` if the run, or its root, is rolling back: then nobody is asked anything new."""
     for one in (run, await find_run(run.root)):
         if one.phase == "rolling_back" or (one.phase == "open" and one.goal == "rollback"):
@@ -299,7 +311,7 @@ async def _goes_on(run: RunRow, *, to: str) -> None:
 
 async def expire_approvals(op: ExpireApprovals) -> RunRow:
     """Mark the expired requests of a tree as expired (``ExpireApprovals``)."""
-    root = await owned(op.root, op.owner, op.epoch)
+    root = await find_owned(op.root, op.owner, op.epoch)
     now = await Now()
     await MoveTime(now)
     waiting = {call.approval: call for call in await ListCalls(root.uid, ("held", "ready")) if call.approval}
@@ -316,7 +328,7 @@ async def expire_approvals(op: ExpireApprovals) -> RunRow:
 
 async def void_approval(op: VoidApproval) -> Ruled:
     """Void a request after the ledger was restored from a backup (``VoidApproval``)."""
-    approval, call = await _found(op.approval)
+    approval, call = await _find(op.approval)
     now = await Now()
     await MoveTime(now)
     if approval.state not in OPEN:
@@ -344,7 +356,7 @@ async def delegate(op: Delegate) -> DelegationRow:
     # It belongs to no run: its event is a chain of its own, which checkpoints include like any other.
     seq = await AddEvent(
         at=now, root=row.id, run=row.id, run_id=row.id, tenant=row.tenant, call="", what="delegated", frm="", to_state="",
-        by_whom=op.by, epoch=0, facts=delegation_said(row),
+        by_whom=op.by, epoch=0, facts=delegation_facts(row),
     )  # fmt: skip
     row = replace(row, seq=seq)
     assert await AddDelegation(row), "the id of a delegation is new"
@@ -369,7 +381,7 @@ async def search_approvals(op: SearchApprovals) -> list[Requested]:
     return found
 
 
-async def _found(id: str) -> tuple[ApprovalRow, CallRow]:
+async def _find(id: str) -> tuple[ApprovalRow, CallRow]:
     row = await FindApproval(id)
     if row is None:
         raise LookupError(f"there is no approval {id!r} in this ledger")
@@ -378,14 +390,14 @@ async def _found(id: str) -> tuple[ApprovalRow, CallRow]:
     return row, call
 
 
-async def _again(approval: ApprovalRow | None) -> ApprovalRow:
+async def _reread(approval: ApprovalRow | None) -> ApprovalRow:
     assert approval is not None, "a request is never removed"
     row = await FindApproval(approval.id)
     assert row is not None, "a request is never removed"
     return row
 
 
-async def _look(call: CallRow) -> CallRow:
+async def _reread_call(call: CallRow) -> CallRow:
     found = await FindCall(call.id)
     assert found is not None, "a call is never removed"
     return found

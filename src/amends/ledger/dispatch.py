@@ -26,7 +26,7 @@ INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] 
     operations.OpenChild: opening.open_child,
     operations.ClaimRun: opening.claim_run,
     operations.RenewLeases: opening.renew_leases,
-    operations.LetGo: opening.let_go,
+    operations.LetGo: opening.release_lease,
     operations.DueRuns: opening.due_runs,
     operations.AdmitCall: admission.admit_call,
     operations.StartCall: settlement.start_call,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from amends.ledger.changes import goal_said, note
+from amends.ledger.changes import goal_facts, write_event
 from amends.ledger.rows import (
     CallRow,
     Contention,
@@ -42,20 +42,20 @@ class _Link:
     lock: LockRow
 
 
-async def names_wanted(call: CallRow, run: RunRow, root: RunRow) -> tuple[str, ...]:
+async def lock_names_for(call: CallRow, run: RunRow, root: RunRow) -> tuple[str, ...]:
     """Return the locks needed before this call first starts: its own, and with a pivot those of its outbox."""
-    own = staged_names([call])
+    own = lock_names_of([call])
     starts_outbox = call.kind == "pivot" and not call.violation and root.locked
-    return merged(own, await outbox_names(run)) if starts_outbox else own
+    return merged(own, await outbox_lock_names(run)) if starts_outbox else own
 
 
-async def outbox_names(run: RunRow) -> tuple[str, ...]:
+async def outbox_lock_names(run: RunRow) -> tuple[str, ...]:
     """Return the lock names that the staged calls of this run will need."""
     waiting = await ListCalls(run.root, ("held", "ready"))
-    return staged_names(call for call in waiting if call.run == run.uid and call.is_staged)
+    return lock_names_of(call for call in waiting if call.run == run.uid and call.is_staged)
 
 
-def staged_names(calls: Iterable[CallRow]) -> tuple[str, ...]:
+def lock_names_of(calls: Iterable[CallRow]) -> tuple[str, ...]:
     """Return the lock names of these calls, each once, in the order in which everybody takes them."""
     return merged(*(json.loads(call.locks) for call in calls if call.locks))
 
@@ -74,7 +74,7 @@ async def take_locks(root: RunRow, wanted: Wanted, *, call: str, tool: str, at: 
     others = [row for row in known if row.root != root.uid]
     if others:
         return await _wait_for(root, others, wanted, tool=tool, at=at, by=by)
-    await remember(root)
+    await mark_locked(root)
     mine = {row.name for row in known}
     taken: list[str] = []
     for name in wanted.names:
@@ -90,7 +90,7 @@ async def take_locks(root: RunRow, wanted: Wanted, *, call: str, tool: str, at: 
     return None
 
 
-async def remember(root: RunRow) -> None:
+async def mark_locked(root: RunRow) -> None:
     """Mark that the tree has named locks: only then are locks looked for when it pivots or ends."""
     if not root.locked:
         await UpdateRun(root, {"locked": 1})
@@ -117,23 +117,25 @@ async def _wait_for(
         if wanted.waited:
             await DropWaits(root.uid, wanted.names)
         return why_not
-    await remember(root)
+    await mark_locked(root)
     for row in others:
         if await SeeWait(WaitRow(root.uid, root.tenant, row.name, root.id, tool, at, at)):
-            await note(root, "waits", at=at, by=by, epoch=root.epoch, lock=row.name, held_by=row.run_id, tool=tool)
-    circle = await _circle(root, others, at)
+            await write_event(
+                root, "waits", at=at, by=by, epoch=root.epoch, lock=row.name, held_by=row.run_id, tool=tool
+            )
+    circle = await _find_cycle(root, others, at)
     victim = await _victim(circle)
     if victim is None:
-        await _let_one_go(circle, at)
+        await _free_one_lock(circle, at)
         return why_not
-    why = await _sacrifice(victim, circle, at)
+    why = await _roll_back_victim(victim, circle, at)
     return replace(why_not, victim=why if victim.uid == root.uid else "")
 
 
 # ---- Deadlocks
 
 
-async def _circle(root: RunRow, others: list[LockRow], now: float) -> list[_Link]:
+async def _find_cycle(root: RunRow, others: list[LockRow], now: float) -> list[_Link]:
     """Return the cycle of runs that wait for each other and for this one; empty: waiting may end by itself."""
     came: dict[str, _Link] = {row.root: _Link(root, row) for row in others}
     queue = list(came)
@@ -145,14 +147,14 @@ async def _circle(root: RunRow, others: list[LockRow], now: float) -> list[_Link
         names = tuple(wait.name for wait in await WaitsOf(uid) if waits_now(wait, holder, now))
         for lock in await FindLocks(root.tenant, names) if names else ():
             if lock.root == root.uid:
-                return _closed(_Link(holder, lock), came, root.uid)
+                return _cycle_links(_Link(holder, lock), came, root.uid)
             if lock.root not in came and len(queue) < CYCLE_ROOTS_MAX:
                 came[lock.root] = _Link(holder, lock)
                 queue.append(lock.root)
     return []
 
 
-def _closed(last: _Link, came: dict[str, _Link], first: str) -> list[_Link]:
+def _cycle_links(last: _Link, came: dict[str, _Link], first: str) -> list[_Link]:
     links = [last]
     while links[-1].waiter.uid != first:
         links.append(came[links[-1].waiter.uid])
@@ -161,30 +163,32 @@ def _closed(last: _Link, came: dict[str, _Link], first: str) -> list[_Link]:
 
 async def _victim(circle: list[_Link]) -> RunRow | None:
     """Return the run to roll back: one whose block has not ended if there is one, and of those the youngest."""
-    able = [link.waiter for link in circle if await _may_go_back(link.waiter)]
+    able = [link.waiter for link in circle if await _may_roll_back(link.waiter)]
     return max(able, key=lambda run: (run.goal != "commit", run.created_at, run.uid), default=None)
 
 
-async def _may_go_back(root: RunRow) -> bool:
+async def _may_roll_back(root: RunRow) -> bool:
     """Return whether the run may be rolled back: never past a pivot, its own or a child's, passed or in flight."""
     if root.state != "open" or root.pivot:
         return False
     return not any(run.pivot or run.phase == "pivoted" for run in await ListTree(root.uid))
 
 
-async def _sacrifice(victim: RunRow, circle: list[_Link], now: float) -> str:
+async def _roll_back_victim(victim: RunRow, circle: list[_Link], now: float) -> str:
     waits = [f"run {one.waiter.id} waited for {one.lock.name!r} of run {one.lock.run_id}" for one in circle]
     why = f"deadlock: {', '.join(waits)}"
     names = [one.lock.name for one in circle]
     aim = {"goal": "rollback", "goal_by": "deadlock", "goal_why": why}
-    said = goal_said(victim, aim)
-    await note(victim, "goal", at=now, by="deadlock", epoch=victim.epoch, to="rollback", why=why, locks=names, **said)
+    said = goal_facts(victim, aim)
+    await write_event(
+        victim, "goal", at=now, by="deadlock", epoch=victim.epoch, to="rollback", why=why, locks=names, **said
+    )
     woken = {} if victim.owner else {"wake_at": now, "suspended": 0}
     await UpdateRun(victim, {**aim, **woken})
     return why
 
 
-async def _let_one_go(circle: list[_Link], now: float) -> None:
+async def _free_one_lock(circle: list[_Link], now: float) -> None:
     """Free one lock if no run may roll back: a run past its pivot compensates nothing, so it can spare an unused lock.
 
     Without this, two runs that pivoted and then want each other's locks would wait for ever.
@@ -192,15 +196,15 @@ async def _let_one_go(circle: list[_Link], now: float) -> None:
     runs = {link.waiter.uid: link.waiter for link in circle}
     for link in circle:
         holder, name = runs[link.lock.root], link.lock.name
-        if holder.phase == "pivoted" and not await _is_at_it(holder, name):
+        if holder.phase == "pivoted" and not await _is_in_use(holder, name):
             await DropLock(holder.uid, name)
-            await note(
+            await write_event(
                 holder, "lock let go", at=now, by="deadlock", epoch=holder.epoch, lock=name, wanted_by=link.waiter.id
             )
             return
 
 
-async def _is_at_it(root: RunRow, name: str) -> bool:
+async def _is_in_use(root: RunRow, name: str) -> bool:
     """Return whether a call that was started, and has no result yet, named this lock."""
     calls = await ListCalls(root.uid, ("started", "backing_off", "in_doubt"))
     return any(name in json.loads(call.locks) for call in calls if call.locks and call.attempt)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-from amends.ledger.changes import forks_on, note
+from amends.ledger.changes import forks_on, write_event
 from amends.ledger.operations import CollectGarbage, PinKey, RewriteTexts, Swept
 from amends.ledger.rows import (
     AddMark,
@@ -97,17 +97,17 @@ async def _remove(root: RunRow, calls: Iterable[CallRow], now: float, dry_run: b
     if dry_run:
         return freed
     for row, texts in changes:
-        really = {name: text for name, text in texts.items() if text != getattr(row, name)}
+        changed_texts = {name: text for name, text in texts.items() if text != getattr(row, name)}
         if isinstance(row, RunRow):
-            await UpdateRun(row, really | {"gone_at": now})
-        elif really:
-            await UpdateCall(row, really)
+            await UpdateRun(row, changed_texts | {"gone_at": now})
+        elif changed_texts:
+            await UpdateCall(row, changed_texts)
     if any(isinstance(row, CallRow) and row.cost for row, _ in changes):
         await DropSlices(root.uid)
     count = sum(isinstance(row, CallRow) for row, _ in changes)
     if root.origin:
         return freed  # its events belong to another ledger: none is added, and the existing ones stay whole
-    await note(root, "payloads removed", at=now, by="gc", epoch=root.epoch, calls=count, bytes=freed)
+    await write_event(root, "payloads removed", at=now, by="gc", epoch=root.epoch, calls=count, bytes=freed)
     return freed
 
 

@@ -7,25 +7,25 @@ from typing import Any, Final
 
 from amends.encoding.secret import SEALED
 from amends.errors import TransitionRefused, cut
-from amends.ledger.admission import early, promote
-from amends.ledger.approvals import may_start, told_before, use, use_staged
-from amends.ledger.budgets import pay_start, refused_before, with_actuals
+from amends.ledger.admission import make_ready, pivot_too_early
+from amends.ledger.approvals import first_start_answer, may_start, use_approval, use_staged
+from amends.ledger.budgets import earlier_refusal, reserve_start, with_reported_cost
 from amends.ledger.changes import (
-    begun_again,
+    charge_of_retry,
+    check_owner,
+    find_owned,
     find_run,
-    goal_said,
-    held,
-    holds,
-    learned_said,
+    goal_facts,
+    is_owner,
+    learned_facts,
     move_call,
     move_run,
-    note,
-    owned,
     proof_of,
-    settlement_said,
+    settlement_facts,
     unblock,
+    write_event,
 )
-from amends.ledger.locks import names_wanted, take_locks
+from amends.ledger.locks import lock_names_for, take_locks
 from amends.ledger.operations import (
     VALUE,
     AcceptCall,
@@ -65,14 +65,14 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
     """
     call = await _find(op.call_id)
     run = await find_run(call.run)
-    root = await owned(call.root, op.owner, op.epoch)
+    root = await find_owned(call.root, op.owner, op.epoch)
     if op.repeated and call.state == "started" and call.attempt == op.attempt:
         return call
-    before = await told_before(call, op.terms) if op.repeated else None
+    before = await first_start_answer(call, op.terms) if op.repeated else None
     if before is not None:
         return before
     if call.attempt != op.attempt - 1 or not _startable(run, call):
-        return await refused_before(run, call.id) if op.repeated else None
+        return await earlier_refusal(run, call.id) if op.repeated else None
     now = await Now()
     asks = (call.approval or (op.terms is not None and op.terms.need is not None)) and not call.attempt
     approval = await may_start(run, call, op.terms, at=now, by=op.owner, epoch=op.epoch) if asks else None
@@ -83,7 +83,7 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
     if pivots and lawful and not call.attempt and not call.is_staged and await _is_early(run, call, op, now):
         return None
     # Later attempts need none: locks of the first attempt are held until the tree has ended.
-    names = await names_wanted(call, run, root) if root.locked and not call.attempt else ()
+    names = await lock_names_for(call, run, root) if root.locked and not call.attempt else ()
     if names:
         wanted = Wanted(names, waits=True, waited=True)
         why_not = await take_locks(root, wanted, call=call.id, tool=call.tool, at=now, by=op.owner)
@@ -91,18 +91,18 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
             return why_not
     if not call.attempt and (call.cost or root.charged):
         need = None if op.terms is None else op.terms.need
-        unpaid = await pay_start(run, root, call, approval, need, now=now, by=op.owner)
+        unpaid = await reserve_start(run, root, call, approval, need, now=now, by=op.owner)
         if unpaid is not None:
             return unpaid if isinstance(unpaid, Overrun) else Unapproved(*unpaid)
         call = await _find(op.call_id)
-    call = await promote(run, call, at=now, by=op.owner, epoch=op.epoch)
+    call = await make_ready(run, call, at=now, by=op.owner, epoch=op.epoch)
     if approval is not None:
-        await use(run, approval, at=now, by=op.owner, epoch=op.epoch)
+        await use_approval(run, approval, at=now, by=op.owner, epoch=op.epoch)
     if pivots:
         if not call.attempt:
             await use_staged(run, at=now, by=op.owner, epoch=op.epoch)
         run = await UpdateRun(run, {"pivot": call.id})
-    paid = {"cost": begun_again(call.cost)} if '"said"' in call.cost else {}
+    paid = {"cost": charge_of_retry(call.cost)} if '"said"' in call.cost else {}
     return await move_call(
         run, call, "started", at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt}, **paid,
         attempt=op.attempt, first_at=call.first_at or now, started_at=now, settled_at=None, retry_at=None,
@@ -115,7 +115,7 @@ async def _is_early(run: RunRow, call: CallRow, op: StartCall, now: float) -> bo
     if run.pivot or run.staged_pivot or run.phase != "open":
         return True
     after = () if op.terms is None else op.terms.after
-    return await early(run, call.key, after, op.outbox, now) is not None
+    return await pivot_too_early(run, call.key, after, op.outbox, now) is not None
 
 
 def _startable(run: RunRow, call: CallRow) -> bool:
@@ -133,7 +133,7 @@ async def settle_call(op: SettleCall) -> Settled:
     root = await find_run(call.root)
     if op.repeated and call.state == op.to and call.attempt == op.attempt:
         return Settled(call)
-    if not holds(root, op.owner, op.epoch) or call.attempt != op.attempt or call.state != "started":
+    if not is_owner(root, op.owner, op.epoch) or call.attempt != op.attempt or call.state != "started":
         happened = op.to == "succeeded"
         certain = op.to in ("failed", "backing_off")
         kept = await _keep_evidence(
@@ -144,9 +144,9 @@ async def settle_call(op: SettleCall) -> Settled:
     now = await Now()
     run = root if call.run == call.root else await find_run(call.run)
     tells = op.spent or '"said"' in call.cost
-    paid = {"cost": await with_actuals(call, op, root, now)} if tells else {}
+    paid = {"cost": await with_reported_cost(call, op, root, now)} if tells else {}
     settled = await move_call(
-        run, call, op.to, at=now, by=op.owner, epoch=op.epoch, facts=settlement_said(op), **paid,
+        run, call, op.to, at=now, by=op.owner, epoch=op.epoch, facts=settlement_facts(op), **paid,
         result=op.result, loss=op.loss, error=op.error, why=op.why, settled_at=now,
         retry_at=None if op.retry_s is None else now + op.retry_s, quiet_boot=op.boot, quiet_mono=op.mono,
     )  # fmt: skip
@@ -172,7 +172,7 @@ async def _after_settling(run: RunRow, call: CallRow, now: float, by: str, epoch
             run = await UpdateRun(run, {"pivot": "", "staged_pivot": staged})
     if doom and run.phase == "open" and run.goal != "rollback":
         aim = {"goal": "rollback", "goal_by": "self", "goal_why": f"{call.tool} failed and says that the run fails"}
-        await note(run, "goal", at=now, by=by, epoch=epoch, to="rollback", call=call.id, **goal_said(run, aim))
+        await write_event(run, "goal", at=now, by=by, epoch=epoch, to="rollback", call=call.id, **goal_facts(run, aim))
         run = await UpdateRun(run, aim)
     return run
 
@@ -204,13 +204,13 @@ async def _keep_evidence(
         return call
     word = "happened" if happened else "nothing happened" if certain else "returned"
     changes: dict[str, Any] = {
-        "learned": learned(call, at=now, by=source, attempt=attempt, answer=word, why=told(error))
+        "learned": with_answer(call, at=now, by=source, attempt=attempt, answer=word, why=error_words(error))
     }
     if happened or not call.evidence:
         changes["evidence"] = text
-    await note(
+    await write_event(
         run, "evidence", at=now, by=source, epoch=root.epoch, call=call.id, attempt=attempt, happened=happened,
-        error=error, result=proved, **learned_said(changes),
+        error=error, result=proved, **learned_facts(changes),
     )  # fmt: skip
     if call.state == "in_doubt" and call.attempt == attempt and call.quiet_mono is None and mono is not None:
         changes |= {"quiet_boot": boot, "quiet_mono": mono, "probe_at": None}  # the body has returned
@@ -256,15 +256,17 @@ async def _reopen(
 async def note_probe(op: NoteProbe) -> CallRow:
     """Record a probe's answer that decided nothing (``NoteProbe``)."""
     call = await _find(op.call_id)
-    if op.repeated and (call.probes >= op.number if op.paced else _knows(call, op)):
+    if op.repeated and (call.probes >= op.number if op.paced else _has_answer(call, op)):
         return call
     now = await Now()
     run = await find_run(call.run)
     root = await find_run(call.root)
-    kept = {"learned": learned(call, at=now, by=op.by, attempt=op.about, answer=op.answer, why=op.why)}
+    kept = {"learned": with_answer(call, at=now, by=op.by, attempt=op.about, answer=op.answer, why=op.why)}
     counts = _is_about(call, op.about)
-    said = learned_said(kept) if counts else {}
-    await note(run, "probed", at=now, by=op.by, epoch=root.epoch, call=call.id, answer=op.answer, why=op.why, **said)
+    facts = learned_facts(kept) if counts else {}
+    await write_event(
+        run, "probed", at=now, by=op.by, epoch=root.epoch, call=call.id, answer=op.answer, why=op.why, **facts
+    )
     if not counts:
         return call  # the answer came too late: the call was started again, or is settled
     if not op.paced:
@@ -273,8 +275,8 @@ async def note_probe(op: NoteProbe) -> CallRow:
     return await UpdateCall(call, kept | {"probes": call.probes + 1, "probe_at": at, "quiet_left": op.left_s})
 
 
-def _knows(call: CallRow, op: NoteProbe) -> bool:
-    return knows(call, by=op.by, attempt=op.about, answer=op.answer, why=op.why)
+def _has_answer(call: CallRow, op: NoteProbe) -> bool:
+    return has_answer(call, by=op.by, attempt=op.about, answer=op.answer, why=op.why)
 
 
 async def watch_doubt(op: WatchDoubt) -> CallRow:
@@ -305,7 +307,7 @@ async def resolve_call(op: ResolveCall) -> CallRow:
     if op.repeated and call.state == op.to:
         return call
     if op.epoch is not None:
-        await owned(call.root, op.owner, op.epoch)
+        await find_owned(call.root, op.owner, op.epoch)
     given_up = call.state == "backing_off" and op.to == "failed"
     if call.state not in ("in_doubt", "compensation_in_doubt", "compensation_failed") and not given_up:
         if op.epoch is not None:
@@ -354,7 +356,7 @@ async def decide_call(op: DecideCall) -> CallRow:
                 to="dropped",
             )
     if op.decision == "run":
-        call = await _let_run(run, call, op, now, root.epoch)
+        call = await _make_ready(run, call, op, now, root.epoch)
     elif op.decision == "refuse":
         call = await move_call(
             run,
@@ -380,7 +382,7 @@ async def decide_call(op: DecideCall) -> CallRow:
     return call
 
 
-async def _let_run(run: RunRow, call: CallRow, op: DecideCall, now: float, epoch: int) -> CallRow:
+async def _make_ready(run: RunRow, call: CallRow, op: DecideCall, now: float, epoch: int) -> CallRow:
     """Make a held call ready. The person lifts a suspicion, not the ordering rules: what must be staged is staged."""
     if run.phase == "pivoted" and call.kind in ("compensatable", "pivot") and run.order_mode != "advise":
         raise TransitionRefused(
@@ -418,7 +420,7 @@ async def retry_call(op: RetryCall) -> CallRow:
     run = await find_run(call.run)
     root = await find_run(call.root)
     facts: dict[str, Any] = {} if op.result is None else {"result": proof_of(op, op.result)}
-    await note(run, "retry asked", at=now, by=op.by, epoch=root.epoch, call=call.id, why=op.why, **facts)
+    await write_event(run, "retry asked", at=now, by=op.by, epoch=root.epoch, call=call.id, why=op.why, **facts)
     given = {} if op.result is None else {"result": op.result, "loss": ""}
     call = await UpdateCall(
         call,
@@ -481,14 +483,14 @@ LEARNED_MAX: Final = 20
 WORDS_MAX: Final = 500
 
 
-def learned(call: CallRow, *, at: float, by: str, attempt: int, answer: str, why: str) -> str:
+def with_answer(call: CallRow, *, at: float, by: str, attempt: int, answer: str, why: str) -> str:
     """Return the call's answers with this one added, newest last."""
     kept: list[Any] = json.loads(call.learned) if call.learned else []
     kept.append([at, by, attempt, answer, _cut(why)])
     return json.dumps(kept[-LEARNED_MAX:], ensure_ascii=False)
 
 
-def knows(call: CallRow, *, by: str, attempt: int, answer: str, why: str) -> bool:
+def has_answer(call: CallRow, *, by: str, attempt: int, answer: str, why: str) -> bool:
     """Return whether this very answer is kept already, so that a repeated operation does not record it twice."""
     kept: list[Any] = json.loads(call.learned) if call.learned else []
     return any(one[1:] == [by, attempt, answer, _cut(why)] for one in kept)
@@ -499,7 +501,7 @@ def _cut(why: str) -> str:
     return why if why.startswith(SEALED) else cut(why, WORDS_MAX)
 
 
-def told(error: str) -> str:
+def error_words(error: str) -> str:
     """Return a stored error in words."""
     return ": ".join(part for part in json.loads(error) if part) if error.startswith("[") else error
 
@@ -522,9 +524,9 @@ async def note_value(op: NoteValue) -> float | None:
             return before
     if root.state in RUN_FINAL or run.state in RUN_FINAL:
         return None
-    held(root, op.owner, op.epoch)
+    check_owner(root, op.owner, op.epoch)
     now = await Now()
-    await note(run, VALUE, at=now, by=op.owner, epoch=op.epoch, call=op.call, nonce=op.nonce)
+    await write_event(run, VALUE, at=now, by=op.owner, epoch=op.epoch, call=op.call, nonce=op.nonce)
     return now
 
 
