@@ -51,7 +51,7 @@ LOOP = """\
   hotel: 2 nights in lisbon booked
   hotel: booking H-lisbon cancelled
   airline: ticket F-lisbon cancelled
-  agent: rolled_back, 3 turns: run taken-back was taken back (there is a storm): 2 calls compensated
+  agent: rolled_back, 3 turns: run taken-back was rolled back (there is a storm): 2 calls compensated
   ledger: run taken-back is rolled_back
 4. Its process is killed between the payment and the record; another one goes on.
   airline: flight to lisbon booked

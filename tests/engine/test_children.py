@@ -86,7 +86,7 @@ def test_a_child_that_cannot_be_taken_back_and_is_passed_over_blocks_its_parent_
             raise KeyError
     assert rt.report("r").state == "blocked"
     (cause,) = blocked.value.causes
-    assert "of child r/c/once:k cannot be taken back" in cause
+    assert "of child r/c/once:k cannot be rolled back" in cause
     assert [one.why for one in blocked.value.residue] == ["the pivot of a child run stands"]
     assert "rt.abandon('r'" in cause
     rt.abandon("r", by="ann", why="it stays")

@@ -104,7 +104,7 @@ def test_a_broken_ledger_does_not_hide_your_exception() -> None:
             store.down = True
             raise error
         assert caught.value is error
-        assert "could not be left in order here" in error.__notes__[0]
+        assert "could not be closed here" in error.__notes__[0]
     store.down = False
 
 

@@ -155,7 +155,7 @@ def test_the_outcome_of_a_fenced_worker_is_refused_and_kept_as_evidence(tmp_path
     thread.join(20)
     assert told == [LeaseLost]
     assert any(event.what == "evidence" and event.by == "fenced" for event in other.events("r"))
-    assert [left.why for left in other.report("r").residue] == ["it has not been taken back yet"]
+    assert [left.why for left in other.report("r").residue] == ["it has not been compensated yet"]
     until(lambda: bool(other.recover()), seconds=10)
     assert (log, other.report("r").state) == (["refund"], "rolled_back")
 

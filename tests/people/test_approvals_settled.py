@@ -109,7 +109,7 @@ def test_a_yes_that_a_rule_forbids_by_now_blocks_and_says_what_to_do(shop: Shop)
     rt = shop.runtime(asks={"charge": True}, rules=[Rule("charge", decision="refuse")])
     [report] = rt.recover()
     assert (report.state, shop.sent) == ("blocked", [])
-    assert "a rule refuses it by now: rt.withdraw('apr_" in report.run.causes[0]
+    assert "a rule refuses it now: rt.withdraw('apr_" in report.run.causes[0]
     rt.withdraw(asked.id, by="anna", why="the rule is right")
     [report] = rt.recover()
     assert (report.state, shop.sent) == ("committed", [])

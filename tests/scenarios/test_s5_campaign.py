@@ -8,7 +8,7 @@ import pytest
 
 from amends import Held, Rule, Runtime, tool
 from amends.errors import ApprovalVoid, RunEnded, UsageError
-from amends.ledger.approvals import why_not
+from amends.ledger.approvals import why_not_startable
 from amends.ledger.operations import ReadApproval, ReadCall
 from tests.scenarios.stores import STORES, fresh
 
@@ -102,7 +102,7 @@ def test_a_yes_is_for_one_run_of_one_tenant(kind: str, tmp_path: Path, request: 
     call = rt._host.store.perform(ReadCall(another.call.id))
     assert found is not None
     assert call is not None
-    assert why_not(found.approval, call, None, found.now) == "other_run"
+    assert why_not_startable(found.approval, call, None, found.now) == "other_run"
     assert crm.campaigns == 0
     rt.close()
 

@@ -1,4 +1,4 @@
-"""Telling: rows of the ledger as a report for people, and outcomes as words for a model."""
+"""Turn rows of the ledger into reports for people, and outcomes into answers for a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from amends.encoding.canonical import CLASS_MARK
 from amends.encoding.payloads import decode
 from amends.encoding.secret import SEALED, UNREADABLE
 from amends.engine.call import Done
-from amends.engine.rollback import leftovers, obstacles
+from amends.engine.rollback import commit_obstacles, leftovers
 from amends.engine.session import Ask, Session, call_of, moment, scrubbed
 from amends.errors import (
     Busy,
@@ -36,7 +36,7 @@ from amends.report import Report
 
 
 def info_of(run: RunRow, parent: str = "") -> RunInfo:
-    """A run's row as users see it."""
+    """Return a run's row as users see it."""
     point = point_of(run)
     return RunInfo(
         id=run.id,
@@ -71,7 +71,7 @@ def _payload(text: str) -> Any:
 
 
 def output_gone(run: RunRow) -> ResultGone | None:
-    """What to raise for the output of a run that gc removed; None: it is there, or never was."""
+    """Return the error for a run's output that gc removed; None: it is there, or never was."""
     gone_at = moment(lost_at(run.output))
     return None if gone_at is None else ResultGone(f"run {run.id}", gone_at=gone_at, run_id=run.id)
 
@@ -79,7 +79,7 @@ def output_gone(run: RunRow) -> ResultGone | None:
 def report_of(
     session: Session, tree: Tree, *, ledger: str = "", skipped: tuple[str, ...] = (), forks: Iterable[RunRow] = ()
 ) -> Report:
-    """A tree as a report; children are reports inside it."""
+    """Return a tree as a report; its children are reports inside it."""
     residue = _residue(session, tree)
     by_parent: dict[str, list[RunRow]] = {}
     for run in tree.runs[1:]:
@@ -106,25 +106,29 @@ def _report(
 
 
 def _residue(session: Session, tree: Tree) -> tuple[Residue, ...]:
-    """Everything that stands although the run went back, or that may stand and nobody knows."""
+    """Return every effect that remains although the run was rolled back, or that may remain and nobody knows."""
     found: list[Residue] = []
     state = tree.run.phase
     if state in ("rolling_back", "abandoned"):
         found += [Residue(call_of(one.row, session.spec(one.row.tool)), one.why) for one in leftovers(session, tree)]
     elif tree.run.state == "blocked":
-        found += [Residue(call_of(one.row, session.spec(one.row.tool)), one.why) for one in obstacles(session, tree)]
+        found += [
+            Residue(call_of(one.row, session.spec(one.row.tool)), one.why) for one in commit_obstacles(session, tree)
+        ]
     named = {left.call.id for left in found}
     for row in tree.calls:
         if row.id in named:
             continue
         if row.state == "residue" or (row.late and row.state == "succeeded" and tree.run.state == "committed"):
-            why = row.why or ("it landed after it was thought absent" if row.late else "a person said that it stays")
+            why = row.why or (
+                "its effect came after it was believed absent" if row.late else "a person said that it stays"
+            )
             found.append(Residue(call_of(row, session.spec(row.tool)), why))
     return tuple(found)
 
 
 def lock_of(row: LockRow, run: RunRow, now: float, waiting: tuple[str, ...] = ()) -> Lock:
-    """One lock as users see it."""
+    """Return one lock as users see it."""
     since = moment(row.taken_at)
     assert since is not None, "a lock was taken at some time"
     return Lock(
@@ -140,12 +144,12 @@ def lock_of(row: LockRow, run: RunRow, now: float, waiting: tuple[str, ...] = ()
 
 
 def held_lock_of(held: HeldLock) -> Lock:
-    """The same, with those who wait for it."""
+    """Return one lock as users see it, with the runs that wait for it."""
     return lock_of(held.lock, held.root, held.now, tuple(wait.run_id for wait in held.waits))
 
 
 def event_of(row: EventRow) -> Event:
-    """One line of the record."""
+    """Return one line of the audit log."""
     at = moment(row.at)
     assert at is not None, "every event has a time"
     return Event(
@@ -161,11 +165,11 @@ def event_of(row: EventRow) -> Event:
     )
 
 
-# ---- for models ---------------------------------------------------------------------------
+# ---- Answers for a model
 
 
 def answer_done(session: Session, ask: Ask, done: Done) -> Answer:
-    """What a model is told of a call that was done, answered from the record, or accepted for later."""
+    """Return the answer for a call that was done, answered from the record, or accepted for later."""
     spec = ask.spec
     call = call_of(done.row, spec)
     if done.staged and done.row.state != "succeeded":
@@ -173,15 +177,16 @@ def answer_done(session: Session, ask: Ask, done: Done) -> Answer:
         return Answer("staged", text, call=call)
     value = call.result if done.value is None else done.value
     recorded = done.row.result or ""
-    # Where the annotation leaves the class open, the model is told it as it must say it when it passes the value on.
-    told = _json(decode(recorded) if CLASS_MARK in recorded and not recorded.startswith(SEALED) else value)
-    if spec.redact is not None:  # as it was written down, where it was: there its hidden fields are masked
-        told = session.redactor.scrub(told if call.result is None else _json(call.result), ask.known)
+    # If the annotation leaves the class open, the text has the class as the model must write it when it passes the
+    # value on.
+    text = _json(decode(recorded) if CLASS_MARK in recorded and not recorded.startswith(SEALED) else value)
+    if spec.redact is not None:  # as it was recorded: there its hidden fields are masked
+        text = session.redactor.scrub(text if call.result is None else _json(call.result), ask.known)
     if done.replayed and session.resumed and ask.call_ref and ask.call_ref == done.row.call_ref:
-        return Answer("replayed", told, value, call)  # the very request whose answer was lost: the model never had it
+        return Answer("replayed", text, value, call)  # the very request whose answer was lost: the model never had it
     if done.replayed:
-        return Answer("replayed", f"Already done in this task; the same result: {told}", value, call)
-    return Answer("done", told, value, call)
+        return Answer("replayed", f"Already done in this task; the same result: {text}", value, call)
+    return Answer("done", text, value, call)
 
 
 def _json(value: Any) -> str:
@@ -198,7 +203,7 @@ def _json(value: Any) -> str:
 
 
 def answer_error(session: Session, tool: str, error: Exception) -> Answer:
-    """What a model is told when it was not done."""
+    """Return the answer for a call that was not done."""
     if is_a(error, Error):
         return Answer(_status(error), clean(error.for_model()), call=getattr(error, "call", None), error=error)
     call: Call | None = _call_on(error)
@@ -208,7 +213,7 @@ def answer_error(session: Session, tool: str, error: Exception) -> Answer:
 
 
 def _call_on(error: Exception) -> Call | None:
-    """The call that a tool's own error names, where it does."""
+    """Return the call that a tool's own error names, if it does."""
     try:
         call = getattr(error, "call", None)
     except Exception:

@@ -1,4 +1,7 @@
-"""Waiting for a person's yes in place, and what is told of a request."""
+"""Apply the approval rules to a request, wait in place for a person's decision, and raise what it means.
+
+What a decision changes in the ledger is in ``ledger/approvals.py`` and ``ledger/decisions.py``.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from amends.encoding.dataclass import dataclass
 from amends.engine.session import (
     Ask,
     Session,
-    bill_for,
     body_args,
     call_of,
+    cost_of,
     decode_args,
     describe_error,
     error_parts,
@@ -24,59 +27,59 @@ from amends.engine.session import (
     request_of,
 )
 from amends.errors import ApprovalVoid, Held, Rejected, RuleRefused
-from amends.ledger.operations import Admission, ReadApproval, ReadCall, ReadRun
+from amends.ledger.operations import Admission, ReadApproval, ReadRun
 from amends.ledger.rows import ApprovalRow, CallRow, Need, Terms, Unapproved, lost_at
 from amends.ledger.world import Await, Later, ReadClocks, Watch
 from amends.model import Approval, ApprovalState, Budget, Request, Yes, text_of
 from amends.tools.rules import EXPIRES_S, Judged, Rule, RuleTest, RuleVerdict, yes_or_no
 from amends.tools.spec import Spec
 
-LOOK_S_MIN: Final = 0.02
-LOOK_S_MAX: Final = 1.0
-"""How often who waits looks, where nobody tells it of what other processes decide."""
+APPROVAL_POLL_S_MIN: Final = 0.02
+APPROVAL_POLL_S_MAX: Final = 1.0
+"""The longest interval between polls if the store does not signal what other processes decide."""
 LEFT_S_MIN: Final = 0.001
-"""Less than this is no time any more: added to a clock it may not even move it."""
-TOLD_S_MAX: Final = 15.0
-"""The same where the store rings: only a ring that was lost costs so long."""
+"""Less time than this does not count: added to a clock it may not even change it."""
+APPROVAL_SIGNAL_S_MAX: Final = 15.0
+"""The longest interval if the store signals: only a lost signal costs that much."""
 
 
-PAUSES: Final = "what must pause belongs in a child run or an agent of its own, not in the body of a tool"
-"""What is said where a call inside a body waited in vain."""
+PAUSE_HINT: Final = "what must pause belongs in a child run or an agent of its own, not in the body of a tool"
+"""The hint if a call inside a body waited in vain."""
 
 
 @dataclass(slots=True)
-class Patience:
-    """How long one request waits for people in place.
+class ApprovalWait:
+    """How long one request waits in place for people.
 
-    ``body``: the request comes from this body, which is running. It cannot be left and gone on with later, so the
-    request waits where it stands, under the lease of its run, whoever it is that has to decide.
+    ``body``: the running body that makes the request. It cannot be suspended and resumed later, so the request waits in
+    place, under the lease of its run, whoever has to decide.
     """
 
     limit_s: float
     since: float | None = None
     body: Later | None = None
     watcher: Any = None
-    pause: float = LOOK_S_MIN
+    pause: float = APPROVAL_POLL_S_MIN
     waits: bool = False
 
-    def seen(self, verdict: str) -> None:
-        """Remember whether the body waits for this request now."""
+    def observe(self, verdict: str) -> None:
+        """Record whether the body waits for this request now."""
         waits = verdict in ("held", "void", "wait", "locked")
         if self.body is not None and waits != self.waits:
             self.waits = waits
             self.body.waits += 1 if waits else -1
             self.body.is_stuck = verdict == "over"
 
-    async def decided(self, answer: Admission) -> bool:
-        """Let time pass until the request is decided; False when there was none, or the limit is reached."""
+    async def wait_decided(self, answer: Admission) -> bool:
+        """Wait until the request is decided; return False if there is none, or the limit is reached."""
         if self.body is not None:
-            return await self._in_place(answer)
+            return await self._wait_in_place(answer)
         asked = answer.approval
         if asked is None or self.limit_s <= 0:
             return False
         watcher = await Watch(asked.root)
-        longest = TOLD_S_MAX if getattr(watcher, "is_told", False) else LOOK_S_MAX
-        pause = LOOK_S_MIN
+        longest = APPROVAL_SIGNAL_S_MAX if getattr(watcher, "is_told", False) else APPROVAL_POLL_S_MAX
+        pause = APPROVAL_POLL_S_MIN
         while True:
             found = await ReadApproval(asked.id)
             if found is None or found.approval.state_at(found.now) != "pending":
@@ -89,12 +92,12 @@ class Patience:
             await Await(watcher, min(pause, left))
             pause = min(pause * 2, longest)
 
-    async def _in_place(self, answer: Admission) -> bool:
-        """Let some time pass; the ledger then says again what is to become of the request, or that the run ends."""
+    async def _wait_in_place(self, answer: Admission) -> bool:
+        """Wait for a moment and return True, so that the ledger is asked again; False: do not wait any longer."""
         assert answer.call is not None, "what waits for a person is a call"
         assert self.body is not None, "what waits in place is inside a body"
         if self.body.is_over:
-            return False  # it was left running by its body: it is a call of the run now, which can be let go
+            return False  # its body has ended and left it running: it is a call of the run now, which can be released
         now = (await ReadClocks()).mono
         self.since = now if self.since is None else self.since
         left = self.limit_s - (now - self.since)
@@ -103,21 +106,21 @@ class Patience:
         if self.watcher is None:
             self.watcher = await Watch(answer.call.root)
         await Await(self.watcher, min(self.pause, left))
-        self.pause = min(self.pause * 2, LOOK_S_MAX)
+        self.pause = min(self.pause * 2, APPROVAL_POLL_S_MAX)
         return True
 
 
-async def tell_of(session: Session, asked: ApprovalRow | None) -> None:
-    """People know that they are asked, if this process can tell them; otherwise somebody else does."""
+async def notify_of(session: Session, asked: ApprovalRow | None) -> None:
+    """Notify people that they are asked, if this process can; otherwise another process does."""
     if asked is not None and session.tell is not None:
         await session.tell(asked)
 
 
-# ---- for people ---------------------------------------------------------------------------
+# ---- Requests as people see them
 
 
 def approval_of(row: ApprovalRow, call: CallRow, spec: Spec | None, now: float | None = None) -> Approval:
-    """A request as users see it."""
+    """Return a request as users see it."""
     expires_at, requested_at = moment(row.expires_at), moment(row.requested_at)
     assert expires_at is not None, "a request runs out"
     assert requested_at is not None, "a request was made at some time"
@@ -143,25 +146,25 @@ def approval_of(row: ApprovalRow, call: CallRow, spec: Spec | None, now: float |
     )
 
 
-def _yes(said: dict[str, object]) -> Yes:
-    at = moment(float(str(said["at"])))
+def _yes(given: dict[str, object]) -> Yes:
+    at = moment(float(str(given["at"])))
     assert at is not None, "a yes was said at some time"
-    roles = said.get("roles")
+    roles = given.get("roles")
     return Yes(
-        by=str(said["by"]),
+        by=str(given["by"]),
         at=at,
-        why=str(said.get("why", "")),
-        behalf=str(said["for"]) if said.get("for") else None,
+        why=str(given.get("why", "")),
+        behalf=str(given["for"]) if given.get("for") else None,
         roles=tuple(str(role) for role in roles) if isinstance(roles, list) else (),
-        bypass=bool(said.get("bypass")),
+        bypass=bool(given.get("bypass")),
     )
 
 
-# ---- as errors ----------------------------------------------------------------------------
+# ---- Errors for calls that are not approved
 
 
 def held_for(session: Session, row: CallRow, approval: ApprovalRow | None, twin: CallRow | None = None) -> Held:
-    """The typed word for a call that waits for a person."""
+    """Return the error for a call that waits for a person."""
     reason = row.reason
     if approval is not None:
         reason = "budget" if approval.is_about_money else "approval"
@@ -177,7 +180,7 @@ def held_for(session: Session, row: CallRow, approval: ApprovalRow | None, twin:
 
 
 def rejected(session: Session, row: CallRow) -> Rejected:
-    """The typed error for a person's no."""
+    """Return the error for a call that a person refused."""
     by, reason = error_parts(row.error)
     return Rejected(
         row.tool,
@@ -190,7 +193,7 @@ def rejected(session: Session, row: CallRow) -> Rejected:
 
 
 async def raise_void(session: Session, ask: Ask, answer: Admission) -> NoReturn:
-    """Raise what a void approval means, with what was approved beside what is asked for."""
+    """Raise the error for a void approval, with what was approved beside what is requested."""
     row, made = answer.call, answer.approval
     assert row is not None, "a void approval is of a call"
     assert made is not None, "a void approval is named"
@@ -210,8 +213,8 @@ async def raise_void(session: Session, ask: Ask, answer: Admission) -> NoReturn:
 
 
 async def raise_unapproved(session: Session, ask: Ask, no: Unapproved) -> NoReturn:
-    """Raise why a recorded call was not started."""
-    await tell_of(session, no.approval)
+    """Raise the error that says why a recorded call was not started."""
+    await notify_of(session, no.approval)
     if no.why == "refused":
         raise RuleRefused(no.call.tool, why="a rule forbids it by now", run_id=session.id)
     if no.why and no.approval is not None:
@@ -220,28 +223,21 @@ async def raise_unapproved(session: Session, ask: Ask, no: Unapproved) -> NoRetu
 
 
 async def request_of_call(row: CallRow) -> ApprovalRow | None:
-    """The newest request about a call."""
+    """Return the newest approval request for a call."""
     found = await ReadApproval(row.approval) if row.approval else None
     return None if found is None else found.approval
 
 
-async def newest(row: CallRow) -> CallRow:
-    """The call as it is now."""
-    found = await ReadCall(row.id)
-    assert found is not None, "a call is never removed"
-    return found
-
-
-# ---- What the rules say of a request: pure, evaluated before every admission. A rule that raises holds th
+# ---- Rules: evaluated before every admission, without side effects. A rule that raises holds the call
 
 
 ONCE = "once:"
-"""Code that its programmer runs once is their own word: it needs nobody else's."""
+"""``run.once`` is the programmer's own declaration: it needs nobody else's approval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What was found, before it has an id."""
+    """What the rules decided, before the request has an id."""
 
     decision: str
     why: str
@@ -252,17 +248,17 @@ class Ruling:
     first_use: bool = False
     residue: str = ""
     by: str = ""
-    """Who says so: ``rule 2``, ``tool``, ``undeclared``."""
+    """Which rule decided: ``rule 2``, ``tool``, ``undeclared``."""
 
 
-def rule_on(
+def apply_rules(
     rules: Sequence[Rule], spec: Spec, request: Request, at: datetime | None, *, undeclared: bool = False
 ) -> Ruling | None:
-    """What the tool and the first rule that matches say; None: it may simply start."""
-    ruled = _first(rules, request, at, undeclared=undeclared)
+    """Return what the tool and the first matching rule say; None: it may simply start."""
+    ruled = _first_match(rules, request, at, undeclared=undeclared)
     if ruled is not None and ruled.decision == "refuse":
         return ruled
-    own = _own(spec, request)
+    own = _tool_ruling(spec, request)
     if undeclared and (ruled is None or ruled.decision == "allow"):
         lifted = ruled is not None and ruled.decision == "allow"
         own = None if lifted else Ruling("approve", "nobody has declared this tool", by="undeclared")
@@ -276,11 +272,11 @@ def rule_on(
     )  # fmt: skip
 
 
-def _first(rules: Sequence[Rule], request: Request, at: datetime | None, *, undeclared: bool) -> Ruling | None:
-    """The first rule that matches. One about the first use only adds to what the rules after it say of every use.
+def _first_match(rules: Sequence[Rule], request: Request, at: datetime | None, *, undeclared: bool) -> Ruling | None:
+    """Return the ruling of the first rule that matches.
 
-    A rule of which it is unclear whether it matches holds the call, or refuses it. The rules after it are looked at
-    too, since it may not match: of what both say, the stricter counts.
+    A rule about the first use only adds to what later rules say about every use. A rule that may or may not match holds
+    the call, or refuses it; later rules are evaluated too, and the stricter of both counts.
     """
     first_use: Ruling | None = None
     unclear: Ruling | None = None
@@ -304,7 +300,7 @@ def _first(rules: Sequence[Rule], request: Request, at: datetime | None, *, unde
 
 
 def _ruling(rule: Rule, judged: Judged, number: int) -> Ruling:
-    """What a rule decides; one that may not match lifts nothing and accepts nothing."""
+    """Return what a rule decides; one that may not match allows nothing and accepts no residue."""
     sure = judged.verdict == "matches"
     decision = "approve" if rule.decision == "allow" and not sure else rule.decision
     return Ruling(
@@ -315,7 +311,7 @@ def _ruling(rule: Rule, judged: Judged, number: int) -> Ruling:
 
 
 def _stricter(held: Ruling, other: Ruling) -> Ruling:
-    """What holds a call and what another rule decides of it, as one."""
+    """Combine a ruling that holds a call with that of another rule."""
     if other.decision == "refuse":
         return other
     if other.decision == "allow":
@@ -327,17 +323,20 @@ def _stricter(held: Ruling, other: Ruling) -> Ruling:
 
 
 def _with_first_use(first_use: Ruling, every_use: Ruling) -> Ruling:
-    """Where every use needs a yes the first does too; where every use is allowed the first still needs its own."""
+    """Combine them: if every use needs approval, so does the first.
+
+    If every use is allowed, the first still needs its own.
+    """
     return first_use if every_use.decision == "allow" else every_use
 
 
-def _own(spec: Spec, request: Request) -> Ruling | None:
-    """What the tool says of itself."""
-    said = spec.needs_approval
-    if not callable(said):
-        return Ruling("approve", f"{spec.name} always needs approval", by="tool") if said else None
+def _tool_ruling(spec: Spec, request: Request) -> Ruling | None:
+    """Return what the tool itself requires."""
+    needs_approval = spec.needs_approval
+    if not callable(needs_approval):
+        return Ruling("approve", f"{spec.name} always needs approval", by="tool") if needs_approval else None
     try:
-        needs = yes_or_no(said(request))
+        needs = yes_or_no(needs_approval(request))
     except Exception as error:
         return Ruling("approve", f"needs_approval of {spec.name} raised {error_text(describe_error(error))}", by="tool")
     if needs is None:
@@ -349,12 +348,12 @@ async def tested(
     rules: Sequence[Rule], budgets: Sequence[Budget], spec: Spec, request: Request, *, at: datetime | None,
     undeclared: bool, meant: str,
 ) -> RuleTest:  # fmt: skip
-    """What would become of this request; reads no ledger, so only budgets of one call are looked at."""
+    """Return what would happen to this request; the ledger is not read, so only budgets per call are checked."""
     if at is None and any(rule.tells_time for rule in rules):
         at = moment((await ReadClocks()).wall)
-    found = rule_on(rules, spec, request, at, undeclared=undeclared)
+    found = apply_rules(rules, spec, request, at, undeclared=undeclared)
     if found is None or found.decision != "refuse":
-        found = _over_call(spec, request, budgets, found)
+        found = _with_call_budgets(spec, request, budgets, found)
     judged = [(rule, rule.judge(request, at, undeclared=undeclared)) for rule in rules]
     verdicts = [
         RuleVerdict(
@@ -382,9 +381,9 @@ async def tested(
     )
 
 
-def _over_call(spec: Spec, request: Request, budgets: Sequence[Budget], found: Ruling | None) -> Ruling | None:
-    """What budgets of a single call add to what the rules say."""
-    for want in bill_for(spec, request, budgets, "").wants:
+def _with_call_budgets(spec: Spec, request: Request, budgets: Sequence[Budget], found: Ruling | None) -> Ruling | None:
+    """Add what budgets per call require to what the rules say."""
+    for want in cost_of(spec, request, budgets, "").wants:
         if want.per == "call" and want.amount > want.cap:
             words = f"it would pass {text_of(want.cap)} {want.unit} for one call"
             if want.then != "hold":
@@ -394,13 +393,13 @@ def _over_call(spec: Spec, request: Request, budgets: Sequence[Budget], found: R
 
 
 async def need_of(session: Session, spec: Spec, request: Request, *, undeclared: bool = False) -> Need | None:
-    """What the ledger is told to ask for; None: nothing."""
+    """Return what the ledger must ask a person for; None: nothing."""
     if not (session.rules or spec.needs_approval or undeclared) or (not undeclared and _is_once(session, spec)):
         return None
     at = None
     if any(rule.tells_time for rule in session.rules):
         at = moment((await ReadClocks()).wall)
-    found = rule_on(session.rules, spec, request, at, undeclared=undeclared)
+    found = apply_rules(session.rules, spec, request, at, undeclared=undeclared)
     if found is None:
         return None
     why = session.redactor.scrub(found.why, session.known)  # it may quote what a rule raised
@@ -420,26 +419,26 @@ async def need_of(session: Session, spec: Spec, request: Request, *, undeclared:
 
 
 def _is_once(session: Session, spec: Spec) -> bool:
-    """Whether it is ``run.once``: not a tool that somebody declared, or a model named, in the same manner."""
+    """Return whether it is ``run.once``, and not a declared tool or a model's choice with such a name."""
     return spec.name.startswith(ONCE) and spec.name not in session.specs
 
 
 async def need_for(session: Session, ask: Ask) -> Need | None:
-    """What the rules say of this request now."""
+    """Return what the rules require of this request now."""
     return await need_of(session, ask.spec, request_of(session, ask.spec, ask.fresh()), undeclared=ask.undeclared)
 
 
-async def accepted_by(session: Session, ask: Ask) -> str:
-    """The rule whose author takes what an undeclared tool leaves behind; empty: there is none."""
+async def residue_rule(session: Session, ask: Ask) -> str:
+    """Return the rule whose author accepts the residue of an undeclared tool; empty: there is none."""
     if not ask.undeclared or not any(rule.residue for rule in session.rules):
         return ""
     at = moment((await ReadClocks()).wall)
-    found = _first(session.rules, request_of(session, ask.spec, ask.fresh()), at, undeclared=True)
+    found = _first_match(session.rules, request_of(session, ask.spec, ask.fresh()), at, undeclared=True)
     return "" if found is None or found.residue != "accept" else found.why
 
 
 async def terms_for(session: Session, row: CallRow, ask: Ask | None = None) -> Terms | None:
-    """Under what a recorded call may be started for the first time here; None: nothing is asked of it."""
+    """Return the terms under which a recorded call may first be started here; None: there are none."""
     spec = session.spec(row.tool) if ask is None else ask.spec
     if row.attempt or spec is None or (row.is_staged and not _is_ruled(row)):
         return None
@@ -452,15 +451,15 @@ async def terms_for(session: Session, row: CallRow, ask: Ask | None = None) -> T
 
 
 def _is_ruled(row: CallRow) -> bool:
-    """Whether the rules are asked about a staged call again: not where they let it pass when it was accepted.
+    """Return whether the rules are applied again to a staged call: not if they let it pass when it was accepted.
 
-    One that is ``ready`` was held as a suspected repeat or a conflict: that was lifted, and no rule looked at it yet.
+    A ``ready`` one was held as a suspected duplicate or a conflict: that was lifted, and no rule was applied to it yet.
     """
     return bool(row.approval) or row.state == "ready"
 
 
 async def outbox_terms(session: Session) -> dict[str, Terms]:
-    """The same for what is staged here and somebody was, or is to be, asked about."""
+    """Return the terms for the staged calls of this run that need, or may need, an approval."""
     governed = session.rules or any(spec.needs_approval for spec in session.specs.values())
     if not session.asks and not (session.resumed and governed):
         return {}

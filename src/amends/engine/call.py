@@ -1,4 +1,7 @@
-"""One guarded call: admitted, started at most once, settled, answered."""
+"""Run one guarded call: admit it, start it at most once, settle it, answer the caller.
+
+``ledger/admission.py`` and ``ledger/settlement.py`` are the other side: the transactions that these flows await.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,17 @@ from amends.encoding.dataclass import dataclass
 from amends.encoding.payloads import faithful
 from amends.encoding.secret import SEALED
 from amends.engine.approvals import (
-    PAUSES,
-    Patience,
-    accepted_by,
+    PAUSE_HINT,
+    ApprovalWait,
     held_for,
     need_for,
+    notify_of,
     outbox_terms,
     raise_unapproved,
     raise_void,
     rejected,
     request_of_call,
-    tell_of,
+    residue_rule,
     terms_for,
 )
 from amends.engine.checkpoints import anchor_use
@@ -42,11 +45,10 @@ from amends.engine.session import (
     Ask,
     Session,
     Wait,
-    asking_bill,
     body_args,
-    bring,
     call_of,
     cause_of,
+    cost_with_request_ids,
     decode_args,
     describe_error,
     error_parts,
@@ -59,7 +61,8 @@ from amends.engine.session import (
     moment,
     recorded_result,
     remember,
-    unforeseen,
+    remember_hidden_args,
+    undeclared_costs,
 )
 from amends.errors import (
     Busy,
@@ -86,22 +89,534 @@ from amends.ledger.world import Ended, Invoke, Later, Luck, ReadClocks, Sleep
 from amends.model import LOST, NoEffect, Retry
 from amends.tools.spec import Spec
 
-# ---- Waiting for what another run has locked: how long, and what is said when it was not freed in time
+# ---- A request, from admission to answer
+
+
+NO_TERMS: Final[TermsOf] = {}
+FORWARD: Final = Retry(attempts=1_000_000, delay=1.0, factor=2.0, max_delay=300.0, jitter=0.3)
+"""A retriable is never given up after the pivot; its own ``retry`` sets the pace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a request was answered."""
+
+    row: CallRow
+    value: Any = None
+    replayed: bool = False
+    staged: bool = False
+
+
+async def guarded_call(session: Session, ask: Ask) -> Done:
+    """Run the call once in this run and return its result.
+
+    Raises the tool's own error, or the error that says why the call was not run.
+    """
+    answered = await _answer_from_memory(session, ask)
+    if answered is not None:
+        _note_effect_inside(body_around(session, ask), ask, answered)
+        return answered
+    wait, approval_wait = await _wait_limits(session, ask)
+    done: Done | None = None
+    try:
+        done = await _answer(session, ask, wait, approval_wait)
+        return done
+    except Exception as error:
+        _note_passed_error(error, approval_wait)
+        raise
+    finally:
+        approval_wait.observe("over")
+        _note_effect_inside(approval_wait.body, ask, done)
+
+
+async def _answer(session: Session, ask: Ask, wait: Wait, approval_wait: ApprovalWait) -> Done:
+    while True:
+        answer = await admit(session, ask, wait)
+        approval_wait.observe(answer.verdict)
+        match answer.verdict:
+            case "start":
+                return await run_attempts(session, ask, row_of(answer))
+            case "replay":
+                return _replayed(session, ask.spec, row_of(answer))
+            case "staged":
+                session.handlers.setdefault(row_of(answer).id, (ask.fn, ask.is_async))
+                if answer.approval is not None:
+                    session.asks.add(row_of(answer).id)
+                return Done(row_of(answer), staged=True)
+            case "doubt":
+                remember_hidden_args(session, ask, row_of(answer))
+                row = await settle_doubt(session, ask.spec, row_of(answer), flight=ask.flight)
+                if stays_in_doubt(row):
+                    raise in_doubt(session, row)
+            case "retry":
+                return await resume_attempts(session, ask, row_of(answer))
+            case "wait":
+                _refuse_itself(session, ask, row_of(answer))
+                if not await wait.again(row_of(answer).root):
+                    raise busy(session, answer, wait.waited)
+            case "locked":
+                await _wait_for_lock(session, ask, answer, wait)
+            case "held" if await approval_wait.wait_decided(answer):
+                continue
+            case "void" if approval_wait.body is not None and await approval_wait.wait_decided(answer):
+                continue  # approval is asked for anew, and the body waits for it
+            case "void":
+                _remember_held(session, ask, answer)
+                await raise_void(session, ask, answer)
+            case _:
+                _remember_held(session, ask, answer)
+                refuse(session, ask, answer)
+
+
+def _remember_held(session: Session, ask: Ask, answer: Admission, *, by_hand: bool = False) -> None:
+    """Remember a held call, to check it again when the run is closed.
+
+    If the body came with the request, nobody else has it: the run must be released so that its caller can return.
+    """
+    held = answer.call if answer.approval is not None or answer.verdict == "held" else None
+    if held is None:
+        return
+    session.asks.add(held.id)  # released by a person it may be staged: then the rules are checked again
+    if by_hand or ask.undeclared or ask.spec.fn is None:
+        session.strangers[held.id] = held
+
+
+async def guarded_admission(session: Session, ask: Ask) -> Done:
+    """Start a call whose body the caller runs.
+
+    The row is ``started`` if the caller must run it, else it was answered.
+    """
+    wait, approval_wait = await _wait_limits(session, ask)
+    done: Done | None = None
+    try:
+        done = await _admit_by_hand(session, ask, wait, approval_wait)
+        return done
+    except Exception as error:
+        _note_passed_error(error, approval_wait)
+        raise
+    finally:
+        approval_wait.observe("over")
+        _note_effect_inside(approval_wait.body, ask, done)
+
+
+async def _admit_by_hand(session: Session, ask: Ask, wait: Wait, approval_wait: ApprovalWait) -> Done:
+    while True:
+        answer = await admit(session, ask, wait)
+        approval_wait.observe(answer.verdict)
+        match answer.verdict:
+            case "start":
+                return Done(row_of(answer))
+            case "replay":
+                return _replayed(session, ask.spec, row_of(answer))
+            case "doubt":
+                remember_hidden_args(session, ask, row_of(answer))
+                row = await settle_doubt(session, ask.spec, row_of(answer), flight=ask.flight)
+                if stays_in_doubt(row):
+                    raise in_doubt(session, row)
+            case "retry":
+                restarted = await _restart(session, ask, row_of(answer))
+                if restarted is not None:
+                    await _anchor_approval(session, ask, restarted)
+                    return Done(restarted)
+            case "wait":
+                _refuse_itself(session, ask, row_of(answer))
+                if not await wait.again(row_of(answer).root):
+                    raise busy(session, answer, wait.waited)
+            case "locked":
+                await _wait_for_lock(session, ask, answer, wait)
+            case "staged":
+                raise UsageError(f"{ask.spec.name} is staged: what starts at commit cannot be done by hand")
+            case "held" if await approval_wait.wait_decided(answer):
+                continue
+            case "void" if approval_wait.body is not None and await approval_wait.wait_decided(answer):
+                continue  # approval is asked for anew, and the body waits for it
+            case "void":
+                _remember_held(session, ask, answer, by_hand=True)
+                await raise_void(session, ask, answer)
+            case _:
+                _remember_held(session, ask, answer, by_hand=True)
+                refuse(session, ask, answer)
+
+
+async def _answer_from_memory(session: Session, ask: Ask) -> Done | None:
+    """Answer without the ledger if this process can; in a replay it answers everything, or raises."""
+    if session.recall.record is not None:
+        done: Done = await session.recall.record(session, ask)
+        return done
+    known = await _cached_success(session, ask)
+    return None if known is None else _replayed(session, ask.spec, known)
+
+
+async def _cached_success(session: Session, ask: Ask) -> CallRow | None:
+    """Return the success cached by this process while its lease is valid (see ``Recall``)."""
+    row = None if ask.again else session.recall.of(ask.key, ask.ident)
+    if row is None:
+        return None
+    clocks = await ReadClocks()
+    return row if session.lease.is_ours(clocks.mono) else None  # otherwise the ledger says who owns it
+
+
+async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False) -> Admission:
+    """Ask the ledger for a verdict on this request."""
+    spec, asked = ask.spec, session.asked
+    expected = session.resumed or ask.key in asked
+    asked.add(ask.key)
+    need = await need_for(session, ask) if session.rules or spec.needs_approval or ask.undeclared else None
+    answer = await AdmitCall(
+        call_id=session.new_id("call"), run=session.uid, root=session.root, run_id=session.id, tenant=session.tenant,
+        owner=session.lease.owner, epoch=session.lease.epoch, tool=spec.name, version=spec.version, kind=spec.kind,
+        key=ask.key, ident=ask.ident, digest=ask.digest, args=ask.text, scope=spec.scope, declared=spec.declared_key,
+        again=ask.again, call_ref=ask.call_ref, parent=ask.parent, grp=ask.grp, at_commit=spec.at == "commit",
+        after=spec.after, undoable=spec.compensate is not None, on_conflict=spec.on_conflict,
+        advise=session.advises(spec),
+        locks=locks_for(ask, wait),
+        costs=cost_with_request_ids(session, ask, wide=wide) if session.budgets else ask.costs,
+        need=need,
+        accepts=await residue_rule(session, ask) if ask.undeclared else "",
+        outbox=await outbox_terms(session) if spec.kind == "pivot" else NO_TERMS,
+        expected=expected,
+    )  # fmt: skip
+    if answer.verdict == "again":
+        return await admit(session, ask, wait, wide=True)
+    if answer.verdict == "start":
+        ask.flight.call, ask.flight.sent = answer.call, False
+    elif answer.approval is not None:
+        await notify_of(session, answer.approval)
+    return answer
+
+
+def _replayed(session: Session, spec: Spec, row: CallRow) -> Done:
+    done = recorded_done(session, spec, row)
+    session.replays[row.id] = session.replays.get(row.id, 0) + 1
+    return done
+
+
+def recorded_done(session: Session, spec: Spec, row: CallRow) -> Done:
+    """Return the recorded answer; raise ``ResultLost`` if there is none, even in the process that ran the call.
+
+    A repeat must not depend on which process answers it: what a replay cannot return is not returned here either.
+    """
+    return Done(row, recorded_result(session, spec, row), replayed=True, staged=spec.is_staging)
+
+
+# ---- Attempts
+
+
+async def run_attempts(session: Session, ask: Ask, row: CallRow, *, needs_result: bool = True) -> Done:
+    """Run a started call to its end, with retries, doubts and probes.
+
+    ``needs_result``: the caller waits for the result; otherwise only for the end, and a lost result is no error.
+    """
+    remember_hidden_args(session, ask, row)
+    while True:
+        assert row.state == "started", "an attempt runs only after its start is durable"
+        ask.flight.call, ask.flight.sent, ask.flight.doubted = row, False, False
+        if row.approval:
+            await _anchor_approval(session, ask, row)
+        later = await body_of(session, ask, row)
+        session.bodies[later.id] = later
+        try:
+            ended = await Invoke(
+                fn=ask.fn,
+                kwargs=ask.fresh(),
+                is_async=ask.is_async,
+                timeout=ask.timeout,
+                call=later,
+                lease=session.lease,
+                phase="execute",
+                run=session.run,
+                late=partial(note_late, session, ask.known, ask.spec, row, body=later),
+                flight=ask.flight,
+            )
+        finally:
+            session.end_body(later)
+        value, row = await conclude(session, ask, row, ended, body=later)
+        if row.state == "succeeded":
+            session.recall.keep(row)
+            return Done(row, first_result(session, ask.spec, row) if value is LOST and needs_result else value)
+        if row.state == "in_doubt":
+            row = await settle_doubt(session, ask.spec, row, flight=ask.flight)
+        if row.state == "succeeded":
+            return Done(row, first_result(session, ask.spec, row) if needs_result else None)
+        if stays_in_doubt(row):
+            raise in_doubt(session, row) from cause_of(session, ended.error, ask.known)
+        if row.state == "started":
+            return await guarded_call(session, ask)  # an equal call has started it again: its outcome answers us
+        if row.state != "backing_off":
+            raise ended.error or failure(ask.spec, row)
+        if ask.spec.kind == "retriable":
+            ask.flight.call = None
+            return Done(row, staged=True)  # forward work continues in the drain, or in a worker
+        restarted = await _restart(session, ask, row)
+        if restarted is None:
+            return await guarded_call(session, ask)  # an equal call was faster: its outcome answers us
+        row = restarted
+
+
+async def body_of(session: Session, ask: Ask, row: CallRow) -> Later:
+    """Return the call as its body may ask for it, with the time that the body has."""
+    later = later_of(row, ask)
+    around = body_around(session, ask)
+    later.until = None if around is None else around.until
+    if ask.timeout is not None:
+        until = (await ReadClocks()).mono + ask.timeout
+        later.until = until if later.until is None else min(later.until, until)
+    return later
+
+
+async def _anchor_approval(session: Session, ask: Ask, row: CallRow) -> None:
+    """Write the used approval to the anchor outside the ledger.
+
+    If that fails, settle the call as certainly never sent.
+    """
+    try:
+        await anchor_use(session, row)
+    except LedgerError as broken:
+        await conclude(session, ask, row, Ended(error=NoEffect(words_of(broken))))
+        raise
+
+
+async def resume_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
+    """Continue with a call that was found backing off, or that a person released."""
+    approved = await as_approved(session, ask, row)
+    restarted = await _restart(session, ask, row)
+    if restarted is None:
+        return await guarded_call(session, ask)
+    return await run_attempts(session, approved, restarted)
+
+
+async def as_approved(session: Session, ask: Ask, row: CallRow) -> Ask:
+    """Return the request with the arguments that were approved, if they differ only in what does not enter the key."""
+    if not row.approval or row.digest == ask.digest:
+        return ask
+    if lacking(session, row):
+        # Only the approved request itself brings the hidden values.
+        raise held_for(session, row, await request_of_call(row))
+    copy = partial(body_args, session, ask.spec, row)
+    return replace(
+        ask, args=copy(), text=row.args, recorded_digest=row.digest, shown=None, known=known_of(session, row), copy=copy
+    )
+
+
+async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
+    if row.retry_at is not None:
+        clocks = await ReadClocks()
+        await Sleep(max(0.0, row.retry_at - clocks.wall))
+    outbox = await outbox_terms(session) if row.kind == "pivot" else NO_TERMS
+    wait, _ = await _wait_limits(session, ask)
+    started = await start_when_unlocked(session, row, await terms_for(session, row, ask), outbox, wait=wait)
+    if isinstance(started, Unapproved):
+        await raise_unapproved(session, ask, started)
+    if isinstance(started, Overrun):
+        raise exceeded(row.tool, started, session.id)
+    if isinstance(started, Contention):
+        if started.victim:
+            raise deadlocked(session, row.tool, started.victim)
+        raise locked(session, row.tool, started, waited=wait.waited)
+    if started is None:
+        newest = await ReadCall(row.id)
+        if newest is not None and newest.state == row.state and newest.attempt == row.attempt:
+            raise ended(session, session.state or "closing")
+    return started
+
+
+async def conclude(
+    session: Session,
+    ask: Ask,
+    row: CallRow,
+    ended: Ended,
+    *,
+    reported: dict[str, int] | None = None,
+    body: Later | None = None,
+    is_undone: Callable[[Exception], bool] | None = None,
+) -> tuple[Any, CallRow]:
+    """Settle the outcome of the body and its reported cost; the caller is answered only when that is durable.
+
+    ``reported``: the cost reported by hand, if there is no ``body``. ``is_undone``: says of an error that the caller's
+    own transaction was rolled back. The returned value is ``LOST`` if the call succeeded although this attempt returned
+    nothing.
+    """
+    clocks = await ReadClocks()
+    reported = reported if body is None else body.spent
+    settle = SettleCall(
+        row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded",
+        boot=clocks.boot, mono=clocks.mono, seen=row,
+    )  # fmt: skip
+    value = ended.value
+    if ended.in_flight:
+        settle.to, settle.why, settle.mono = "in_doubt", _timeout_reason(body), None
+        settle.error = describe_error(TimeoutError(f"no answer within {ask.timeout} s"))
+    elif ended.error is None:
+        value, stored = faithful(ended.value, ask.spec.result_type)
+        if ask.spec.redact is not None:
+            stored = session.redactor.kept(stored, ask.known, (session.tenant, row.tool))
+        remember(session, ask.spec, row, value, stored)
+        settle.result, settle.loss = stored.text, stored.loss or ""
+    else:
+        settle.error = describe_error(ended.error, session.redactor, ask.known)
+        found = judge(
+            ask.spec, ended.error, around=ended.around, nested=body is not None and body.touched, is_undone=is_undone
+        )
+        if found.verdict == "certain" and body is not None and any(ended.error is one for one in body.passed):
+            # It came from a call inside: it is certain about that call, not about this one.
+            found = Judgement("ordinary")
+        settle.to, settle.why = _outcome_of(ask.spec, ended.error, found)
+        if settle.why == "timeout":
+            settle.why = _timeout_reason(body)
+        if settle.to == "failed" and _should_retry(ask.spec, row, ended.error):
+            settle.to, settle.retry_s = "backing_off", await _retry_delay(ask.spec, row)
+        elif settle.to == "failed" and ask.spec.kind == "retriable":
+            settle.to, settle.why = "backing_off", "permanent"  # never failed: it waits for a person
+        settle.doom = settle.to == "failed" and ask.spec.on_failure == "rollback"
+    if ask.spec.kind == "read" and settle.to == "in_doubt":
+        settle.to, settle.why = "failed", ""
+        reported = _cost_of_lost_read(ask, reported)
+    if reported:
+        settle.spent, settle.wants = tuple(reported.items()), undeclared_costs(session, ask, reported)
+    settled = await settle
+    ask.flight.call = None
+    around = body_around(session, ask)
+    if around is not None and row.kind != "read" and settled.call.state in ("succeeded", "in_doubt"):
+        around.touched = True
+    if ask.shown is not None and settled.call.state in ("succeeded", "failed"):
+        session.live.pop(row.id, None)
+    if settled.fenced:
+        raise LeaseLost(
+            f"{row.tool} ended after run {row.run_id} had another owner; its outcome is kept as evidence",
+            run_id=row.run_id,
+        )
+    if settled.call.state == "succeeded" and settle.to != "succeeded":  # an earlier attempt had its effect after all
+        value = LOST
+    return value, settled.call
+
+
+def _cost_of_lost_read(ask: Ask, reported: dict[str, int] | None) -> dict[str, int]:
+    """Return the cost of a read that was sent and never answered.
+
+    Nobody knows it, so it is all of the declared cost.
+    """
+    return {unit: amount for unit, amount, _ in ask.costs.costs} | (reported or {})
+
+
+def _timeout_reason(body: Later | None) -> str:
+    return NESTED if body is not None and (body.waits or body.is_stuck) else "timeout"
+
+
+def _outcome_of(spec: Spec, error: Exception, found: Judgement) -> tuple[str, str]:
+    match found.verdict:
+        case "certain":
+            return "failed", ""
+        case "doubt":
+            return "in_doubt", found.why
+        case _:
+            # With a probe every error is probed; without one the error is the tool's word that nothing happened.
+            if spec.probe is None or spec.kind == "read":
+                return "failed", ""
+            # Record which: another process, which never saw the error, may receive the probe's answer.
+            return "in_doubt", "error" if _may_retry(spec, error) else "final error"
+
+
+def _may_retry(spec: Spec, error: Exception) -> bool:
+    return not spec.retry.on or matches(error, spec.retry.on)
+
+
+def _should_retry(spec: Spec, row: CallRow, error: Exception) -> bool:
+    started = row.attempt - row.tries_from
+    if spec.kind == "retriable" and not spec.retry_declared:
+        return not is_a(error, *_PERMANENT) or started < LOST_STARTS_MAX
+    return started < spec.retry.attempts and _may_retry(spec, error)
+
+
+_PERMANENT: Final = (TypeError, AttributeError, NameError, NotImplementedError)
+"""Errors of the code rather than of the world: retrying for hours would hide them."""
+
+
+async def _retry_delay(spec: Spec, row: CallRow) -> float:
+    retry = spec.retry if spec.retry_declared or spec.kind != "retriable" else FORWARD
+    return retry.pause(max(1, row.attempt - row.tries_from), await Luck())
+
+
+# ---- Calls inside a body
+
+BODY_WAIT_SHARE: Final = 0.95
+"""The part of the body's remaining time that a call inside it may wait: the rest is for the body to end."""
+
+
+def body_around(session: Session, ask: Ask) -> Later | None:
+    """Return the body that makes this request, while it runs in this process."""
+    return session.bodies.get(ask.parent) if ask.parent else None
+
+
+async def _wait_limits(session: Session, ask: Ask) -> tuple[Wait, ApprovalWait]:
+    """Return how long this request may wait for other runs and equal calls, and for people.
+
+    Inside a body the limit is the body's remaining time, or what the user has set: the run cannot be released while a
+    body runs.
+    """
+    body = body_around(session, ask)
+    if body is None:
+        return Wait(session.wait_s), ApprovalWait(session.wait_approval_s)
+    left = math.inf
+    if body.until is not None:
+        left = BODY_WAIT_SHARE * max(0.0, body.until - (await ReadClocks()).mono)
+    wait = (session.wait_s if body.until is None else math.inf) if session.said_wait_s is None else session.said_wait_s
+    limit = math.inf if session.said_approval_s is None else session.said_approval_s
+    return Wait(min(wait, left)), ApprovalWait(min(limit, left), body=body)
+
+
+def _refuse_itself(session: Session, ask: Ask, row: CallRow) -> None:
+    """Raise ``UsageError`` if a body asks for its own call: it would wait for itself."""
+    around = ask.parent
+    while around:
+        if around == row.id:
+            raise UsageError(
+                f"the body of {row.tool} asks for {row.tool} with the same identity: it would wait for itself",
+                hint="call tool.fn, the bare function, or give the call inside other arguments",
+                run_id=session.id,
+            )
+        body = session.bodies.get(around)
+        around = "" if body is None else body.row.parent
+
+
+def _note_passed_error(error: Exception, approval_wait: ApprovalWait) -> None:
+    """Record in the enclosing body what a call inside it raised: the body may raise it as its own."""
+    if approval_wait.body is None:
+        return
+    approval_wait.body.passed.append(error)
+    if is_a(error, Error) and (only_waits(error) or is_a(error, Locked)) and PAUSE_HINT not in error.hint:
+        error.hint = f"{error.hint}; inside the body of {approval_wait.body.tool} it waited in place: {PAUSE_HINT}"
+
+
+def _note_effect_inside(body: Later | None, ask: Ask, done: Done | None) -> None:
+    """Record that a call inside this body had its effect, or may have.
+
+    A later refusal no longer means that nothing happened.
+    """
+    if body is None or ask.spec.kind == "read":
+        return
+    if ask.flight.call is not None or (done is not None and done.row.state == "succeeded"):
+        body.touched = True
+
+
+# ---- Waiting for locks
 
 
 def lock_wait_s(ask: Ask, wait: Wait) -> float:
-    """How long this request may wait for another run."""
+    """Return how long this request may wait for a lock that another run holds."""
     return 0.0 if ask.spec.on_lock == "raise" else wait.limit_s
 
 
-def wanted_by(ask: Ask, wait: Wait) -> Wanted:
-    """The names that the request needs. A pivot may need those of its outbox too, which only the ledger knows."""
+def locks_for(ask: Ask, wait: Wait) -> Wanted:
+    """Return the lock names that the request needs.
+
+    A pivot may also need those of its outbox, which only the ledger knows.
+    """
     if not ask.locks and ask.spec.kind != "pivot":
         return NOTHING
     return Wanted(ask.locks, waits=wait.waited < lock_wait_s(ask, wait), waited=bool(wait.root))
 
 
-async def start_waiting(
+async def start_when_unlocked(
     session: Session,
     row: CallRow,
     terms: Terms | None = None,
@@ -109,7 +624,10 @@ async def start_waiting(
     *,
     wait: Wait | None = None,
 ) -> CallRow | Contention | Overrun | Unapproved | None:
-    """Start the next attempt of a recorded call, as soon as its locks are free; the last word if they never were."""
+    """Start the next attempt of a recorded call as soon as its locks are free.
+
+    Return the last answer if they never were.
+    """
     wait = wait or Wait(session.wait_s)
     while True:
         started = await StartCall(
@@ -122,7 +640,7 @@ async def start_waiting(
 
 
 def locked(session: Session, tool: str, lock: Contention, *, waited: float, hint: str | None = None) -> Locked:
-    """The typed error for a lock that was not freed in time."""
+    """Return the error for a lock that was not freed in time."""
     since = moment(lock.since)
     assert since is not None, "a lock was taken at some time"
     error = Locked(
@@ -139,47 +657,55 @@ def locked(session: Session, tool: str, lock: Contention, *, waited: float, hint
 
 
 def deadlocked(session: Session, tool: str, why: str) -> Deadlocked:
-    """The typed error for a run that was chosen to go back."""
+    """Return the error for a run that was chosen to roll back by a deadlock."""
     return Deadlocked(tool, why=why, run_id=session.id)
 
 
-# ---- Answers that are errors: what a verdict of the ledger means to who asked
+async def _wait_for_lock(session: Session, ask: Ask, answer: Admission, wait: Wait) -> None:
+    """Wait until the run that holds the lock may have ended; raise ``Locked`` when the limit is reached."""
+    assert answer.lock is not None, "a request that is locked out is told by whom"
+    if wait.waited >= lock_wait_s(ask, wait):
+        raise locked(session, ask.spec.name, answer.lock, waited=wait.waited)
+    await wait.again(answer.lock.root or session.root)  # False: the next request is the last one
+
+
+# ---- Errors for the verdicts of the ledger
 
 
 def row_of(answer: Admission) -> CallRow:
-    """The call that an answer is about."""
+    """Return the call that an answer is about."""
     assert answer.call is not None, f"a verdict {answer.verdict!r} names its call"
     return answer.call
 
 
 def in_doubt(session: Session, row: CallRow) -> InDoubt:
-    """The typed error for a call that may have happened."""
+    """Return the error for a call that may have had its effect."""
     words = f"{row.tool} was sent and its answer was lost ({row.why or row.state}); it may have happened"
     if row.why == NESTED:
         words = (
             f"{row.tool} may have happened: its body was stopped by a call inside it "
-            f"({error_text(row.error)}); {PAUSES}"
+            f"({error_text(row.error)}); {PAUSE_HINT}"
         )
-    said = str(json.loads(row.learned)[-1][-1]) if row.learned else ""
-    said = "" if said.startswith(SEALED) else said
+    probed = str(json.loads(row.learned)[-1][-1]) if row.learned else ""
+    probed = "" if probed.startswith(SEALED) else probed
     return InDoubt(
         words,
         call=call_of(row, session.spec(row.tool)),
         why=row.why,
         run_id=row.run_id,
-        hint=f"{said}; mend it, or decide with rt.resolve({row.id!r}, ...)" if said else None,
+        hint=f"{probed}; fix it, or decide with rt.resolve({row.id!r}, ...)" if probed else None,
     )
 
 
 def failure(spec: Spec | None, row: CallRow) -> ToolFailed:
-    """A recorded failure: only its words are left of the original exception."""
+    """Return the error for a recorded failure: only the text of the original exception is left."""
     name, message = error_parts(row.error)
     words = "it failed" if row.lost_at is None else "it failed; gc has removed what it said"
     return ToolFailed(message or row.why or words, call=call_of(row, spec), type_name=name, run_id=row.run_id)
 
 
 def busy(session: Session, answer: Admission, waited: float) -> Busy:
-    """The typed error for a call that somebody else is at."""
+    """Return the error for a call that somebody else is running."""
     row = row_of(answer)
     whose = f" in run {answer.run.id}, which may still take it back" if answer.twin is not None and answer.run else ""
     return Busy(
@@ -191,12 +717,12 @@ def busy(session: Session, answer: Admission, waited: float) -> Busy:
 
 
 def ended(session: Session, state: str) -> RunEnded:
-    """The typed error for a run that takes nothing more."""
+    """Return the error for a run that takes no more calls."""
     return RunEnded(f"run {session.id} is {state}: it takes no new call", state=state, run_id=session.id)
 
 
 def refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
-    """Raise what a verdict that starts nothing means."""
+    """Raise the error for a verdict that starts nothing."""
     spec = ask.spec
     match answer.verdict:
         case "refused" if answer.over is not None:
@@ -233,7 +759,7 @@ def refuse(session: Session, ask: Ask, answer: Admission) -> NoReturn:
 
 
 def conflict(session: Session, ask: Ask, row: CallRow) -> KeyConflict:
-    """The typed error for a known identity with other arguments."""
+    """Return the error for a known identity with other arguments."""
     changed, shown = {}, "gc has removed them since"
     given = ask.args if ask.shown is None else ask.shown
     if row.args.startswith(SEALED):
@@ -250,500 +776,3 @@ def conflict(session: Session, ask: Ask, row: CallRow) -> KeyConflict:
         may_repeat=session.may_repeat(row.tool),
         run_id=session.id,
     )
-
-
-# ---- One guarded call: admitted, started at most once, settled, answered
-
-
-NO_TERMS: Final[TermsOf] = {}
-FORWARD: Final = Retry(attempts=1_000_000, delay=1.0, factor=2.0, max_delay=300.0, jitter=0.3)
-"""A retriable is never given up after the pivot; its own ``retry`` sets the pace."""
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """How a request was answered."""
-
-    row: CallRow
-    value: Any = None
-    replayed: bool = False
-    staged: bool = False
-
-
-async def guarded_call(session: Session, ask: Ask) -> Done:
-    """Do it once in this run and give its result; raises the tool's own error, or says why not."""
-    answered = await _from_memory(session, ask)
-    if answered is not None:
-        _touch(body_around(session, ask), ask, answered)
-        return answered
-    wait, people = await _patience(session, ask)
-    done: Done | None = None
-    try:
-        done = await _answered(session, ask, wait, people)
-        return done
-    except Exception as error:
-        _passes_out(error, people)
-        raise
-    finally:
-        people.seen("over")
-        _touch(people.body, ask, done)
-
-
-async def _answered(session: Session, ask: Ask, wait: Wait, people: Patience) -> Done:
-    while True:
-        answer = await admit(session, ask, wait)
-        people.seen(answer.verdict)
-        match answer.verdict:
-            case "start":
-                return await run_attempts(session, ask, row_of(answer))
-            case "replay":
-                return _replayed(session, ask.spec, row_of(answer))
-            case "staged":
-                session.handlers.setdefault(row_of(answer).id, (ask.fn, ask.is_async))
-                if answer.approval is not None:
-                    session.asks.add(row_of(answer).id)
-                return Done(row_of(answer), staged=True)
-            case "doubt":
-                bring(session, ask, row_of(answer))
-                row = await settle_doubt(session, ask.spec, row_of(answer), flight=ask.flight)
-                if stays_in_doubt(row):
-                    raise in_doubt(session, row)
-            case "retry":
-                return await resume_attempts(session, ask, row_of(answer))
-            case "wait":
-                _refuse_itself(session, ask, row_of(answer))
-                if not await wait.again(row_of(answer).root):
-                    raise busy(session, answer, wait.waited)
-            case "locked":
-                await _wait_for_lock(session, ask, answer, wait)
-            case "held" if await people.decided(answer):
-                continue
-            case "void" if people.body is not None and await people.decided(answer):
-                continue  # who was asked before is asked anew, and the body waits for that
-            case "void":
-                _remember_held(session, ask, answer)
-                await raise_void(session, ask, answer)
-            case _:
-                _remember_held(session, ask, answer)
-                refuse(session, ask, answer)
-
-
-def _remember_held(session: Session, ask: Ask, answer: Admission, *, by_hand: bool = False) -> None:
-    """What somebody is asked about is looked at again when the run is left.
-
-    A body that came with the request is known to nobody else: the run must be left so that its caller can come back.
-    """
-    held = answer.call if answer.approval is not None or answer.verdict == "held" else None
-    if held is None:
-        return
-    session.asks.add(held.id)  # let go by a person it may be staged: then the rules look at it again
-    if by_hand or ask.undeclared or ask.spec.fn is None:
-        session.strangers[held.id] = held
-
-
-async def guarded_admission(session: Session, ask: Ask) -> Done:
-    """Start a call by hand: its row is ``started`` when the caller is to do it, else it was answered."""
-    wait, people = await _patience(session, ask)
-    done: Done | None = None
-    try:
-        done = await _begun(session, ask, wait, people)
-        return done
-    except Exception as error:
-        _passes_out(error, people)
-        raise
-    finally:
-        people.seen("over")
-        _touch(people.body, ask, done)
-
-
-async def _begun(session: Session, ask: Ask, wait: Wait, people: Patience) -> Done:
-    while True:
-        answer = await admit(session, ask, wait)
-        people.seen(answer.verdict)
-        match answer.verdict:
-            case "start":
-                return Done(row_of(answer))
-            case "replay":
-                return _replayed(session, ask.spec, row_of(answer))
-            case "doubt":
-                bring(session, ask, row_of(answer))
-                row = await settle_doubt(session, ask.spec, row_of(answer), flight=ask.flight)
-                if stays_in_doubt(row):
-                    raise in_doubt(session, row)
-            case "retry":
-                restarted = await _restart(session, ask, row_of(answer))
-                if restarted is not None:
-                    await _anchored(session, ask, restarted)
-                    return Done(restarted)
-            case "wait":
-                _refuse_itself(session, ask, row_of(answer))
-                if not await wait.again(row_of(answer).root):
-                    raise busy(session, answer, wait.waited)
-            case "locked":
-                await _wait_for_lock(session, ask, answer, wait)
-            case "staged":
-                raise UsageError(f"{ask.spec.name} is staged: what starts at commit cannot be done by hand")
-            case "held" if await people.decided(answer):
-                continue
-            case "void" if people.body is not None and await people.decided(answer):
-                continue  # who was asked before is asked anew, and the body waits for that
-            case "void":
-                _remember_held(session, ask, answer, by_hand=True)
-                await raise_void(session, ask, answer)
-            case _:
-                _remember_held(session, ask, answer, by_hand=True)
-                refuse(session, ask, answer)
-
-
-# ---- inside a body ------------------------------------------------------------------------
-
-ALMOST: Final = 0.95
-"""How much of its body's time a call inside it may wait: what is left is for the body to end in."""
-
-
-def body_around(session: Session, ask: Ask) -> Later | None:
-    """The body that makes this request, while it runs in this process."""
-    return session.bodies.get(ask.parent) if ask.parent else None
-
-
-async def _patience(session: Session, ask: Ask) -> tuple[Wait, Patience]:
-    """How long this request may wait: for other runs and twins, and for people.
-
-    Inside a body it is as long as the body has, or as somebody has said: nothing can be given back while it runs.
-    """
-    body = body_around(session, ask)
-    if body is None:
-        return Wait(session.wait_s), Patience(session.wait_approval_s)
-    left = math.inf
-    if body.until is not None:
-        left = ALMOST * max(0.0, body.until - (await ReadClocks()).mono)
-    wait = (session.wait_s if body.until is None else math.inf) if session.said_wait_s is None else session.said_wait_s
-    people = math.inf if session.said_approval_s is None else session.said_approval_s
-    return Wait(min(wait, left)), Patience(min(people, left), body=body)
-
-
-def _refuse_itself(session: Session, ask: Ask, row: CallRow) -> None:
-    """Raise where a body asks for the very call that it is the body of: that would wait for itself."""
-    around = ask.parent
-    while around:
-        if around == row.id:
-            raise UsageError(
-                f"the body of {row.tool} asks for {row.tool} with the same identity: it would wait for itself",
-                hint="call tool.fn, the bare function, or give the call inside other arguments",
-                run_id=session.id,
-            )
-        body = session.bodies.get(around)
-        around = "" if body is None else body.row.parent
-
-
-def _passes_out(error: Exception, people: Patience) -> None:
-    """What a call inside a body raises goes to that body, which may let it out as its own."""
-    if people.body is None:
-        return
-    people.body.passed.append(error)
-    if is_a(error, Error) and (only_waits(error) or is_a(error, Locked)) and PAUSES not in error.hint:
-        error.hint = f"{error.hint}; inside the body of {people.body.tool} it waited in place: {PAUSES}"
-
-
-def _touch(body: Later | None, ask: Ask, done: Done | None) -> None:
-    """Remember that a call inside this body had its effect, or may have: a no that comes after is no "nothing"."""
-    if body is None or ask.spec.kind == "read":
-        return
-    if ask.flight.call is not None or (done is not None and done.row.state == "succeeded"):
-        body.touched = True
-
-
-async def _from_memory(session: Session, ask: Ask) -> Done | None:
-    """What this process knows without the ledger: in a replay everything, or it raises."""
-    if session.recall.record is not None:
-        done: Done = await session.recall.record(session, ask)
-        return done
-    known = await _recalled(session, ask)
-    return None if known is None else _replayed(session, ask.spec, known)
-
-
-async def _recalled(session: Session, ask: Ask) -> CallRow | None:
-    """The call that this process itself saw succeed, while the tree is certainly its own (see ``recall``)."""
-    row = None if ask.again else session.recall.of(ask.key, ask.ident)
-    if row is None:
-        return None
-    clocks = await ReadClocks()
-    return row if session.lease.is_ours(clocks.mono) else None  # else the ledger says whose it is
-
-
-async def admit(session: Session, ask: Ask, wait: Wait, *, wide: bool = False) -> Admission:
-    """Ask the ledger what is to become of this request."""
-    spec, asked = ask.spec, session.asked
-    expected = session.resumed or ask.key in asked
-    asked.add(ask.key)
-    need = await need_for(session, ask) if session.rules or spec.needs_approval or ask.undeclared else None
-    answer = await AdmitCall(
-        call_id=session.new_id("call"), run=session.uid, root=session.root, run_id=session.id, tenant=session.tenant,
-        owner=session.lease.owner, epoch=session.lease.epoch, tool=spec.name, version=spec.version, kind=spec.kind,
-        key=ask.key, ident=ask.ident, digest=ask.digest, args=ask.text, scope=spec.scope, declared=spec.declared_key,
-        again=ask.again, call_ref=ask.call_ref, parent=ask.parent, grp=ask.grp, at_commit=spec.at == "commit",
-        after=spec.after, undoable=spec.compensate is not None, on_conflict=spec.on_conflict,
-        advise=session.advises(spec),
-        locks=wanted_by(ask, wait),
-        costs=asking_bill(session, ask, wide=wide) if session.budgets else ask.costs,
-        need=need,
-        accepts=await accepted_by(session, ask) if ask.undeclared else "",
-        outbox=await outbox_terms(session) if spec.kind == "pivot" else NO_TERMS,
-        expected=expected,
-    )  # fmt: skip
-    if answer.verdict == "again":
-        return await admit(session, ask, wait, wide=True)
-    if answer.verdict == "start":
-        ask.flight.call, ask.flight.sent = answer.call, False
-    elif answer.approval is not None:
-        await tell_of(session, answer.approval)
-    return answer
-
-
-def _replayed(session: Session, spec: Spec, row: CallRow) -> Done:
-    done = recorded_done(session, spec, row)
-    session.replays[row.id] = session.replays.get(row.id, 0) + 1
-    return done
-
-
-def recorded_done(session: Session, spec: Spec, row: CallRow) -> Done:
-    """Return the answer that the record holds; raise ``ResultLost`` where it has none, also in the same process.
-
-    A repeat must not depend on which process answers it: what a replay cannot be given is not given here either.
-    """
-    return Done(row, recorded_result(session, spec, row), replayed=True, staged=spec.is_staging)
-
-
-# ---- attempts -----------------------------------------------------------------------------
-
-
-async def run_attempts(session: Session, ask: Ask, row: CallRow, *, told: bool = True) -> Done:
-    """Run a started call to its end: retries, doubts and probes included.
-
-    ``told``: somebody waits for its result; False: only for its end, and a result that nobody has is no error.
-    """
-    bring(session, ask, row)
-    while True:
-        assert row.state == "started", "an attempt runs only after its start is durable"
-        ask.flight.call, ask.flight.sent, ask.flight.doubted = row, False, False
-        if row.approval:
-            await _anchored(session, ask, row)
-        later = await body_of(session, ask, row)
-        session.bodies[later.id] = later
-        try:
-            ended = await Invoke(
-                fn=ask.fn,
-                kwargs=ask.fresh(),
-                is_async=ask.is_async,
-                timeout=ask.timeout,
-                call=later,
-                lease=session.lease,
-                phase="execute",
-                run=session.run,
-                late=partial(note_late, session, ask.known, ask.spec, row, body=later),
-                flight=ask.flight,
-            )
-        finally:
-            session.end_body(later)
-        value, row = await conclude(session, ask, row, ended, body=later)
-        if row.state == "succeeded":
-            session.recall.keep(row)
-            return Done(row, first_result(session, ask.spec, row) if value is LOST and told else value)
-        if row.state == "in_doubt":
-            row = await settle_doubt(session, ask.spec, row, flight=ask.flight)
-        if row.state == "succeeded":
-            return Done(row, first_result(session, ask.spec, row) if told else None)
-        if stays_in_doubt(row):
-            raise in_doubt(session, row) from cause_of(session, ended.error, ask.known)
-        if row.state == "started":
-            return await guarded_call(session, ask)  # a twin has begun it again: its outcome answers us
-        if row.state != "backing_off":
-            raise ended.error or failure(ask.spec, row)
-        if ask.spec.kind == "retriable":
-            ask.flight.call = None
-            return Done(row, staged=True)  # forward work goes on in the drain, or in a worker
-        restarted = await _restart(session, ask, row)
-        if restarted is None:
-            return await guarded_call(session, ask)  # a twin was faster: its outcome answers us
-        row = restarted
-
-
-async def body_of(session: Session, ask: Ask, row: CallRow) -> Later:
-    """The call as its body may ask for it, with the time that the body has."""
-    later = later_of(row, ask)
-    around = body_around(session, ask)
-    later.until = None if around is None else around.until
-    if ask.timeout is not None:
-        until = (await ReadClocks()).mono + ask.timeout
-        later.until = until if later.until is None else min(later.until, until)
-    return later
-
-
-async def _anchored(session: Session, ask: Ask, row: CallRow) -> None:
-    """What was used up is known outside the ledger; where that cannot be written the call was certainly never sent."""
-    try:
-        await anchor_use(session, row)
-    except LedgerError as broken:
-        await conclude(session, ask, row, Ended(error=NoEffect(words_of(broken))))
-        raise
-
-
-async def resume_attempts(session: Session, ask: Ask, row: CallRow) -> Done:
-    """Go on with a call that was found backing off, or that a person has let go."""
-    approved = await as_approved(session, ask, row)
-    restarted = await _restart(session, ask, row)
-    if restarted is None:
-        return await guarded_call(session, ask)
-    return await run_attempts(session, approved, restarted)
-
-
-async def as_approved(session: Session, ask: Ask, row: CallRow) -> Ask:
-    """The request in the words that somebody said yes to, where it is worded anew in what means nothing to the key."""
-    if not row.approval or row.digest == ask.digest:
-        return ask
-    if lacking(session, row):
-        raise held_for(session, row, await request_of_call(row))  # only in its own words does it bring what it hides
-    copy = partial(body_args, session, ask.spec, row)
-    return replace(
-        ask, args=copy(), text=row.args, recorded_digest=row.digest, shown=None, known=known_of(session, row), copy=copy
-    )
-
-
-async def _restart(session: Session, ask: Ask, row: CallRow) -> CallRow | None:
-    if row.retry_at is not None:
-        clocks = await ReadClocks()
-        await Sleep(max(0.0, row.retry_at - clocks.wall))
-    outbox = await outbox_terms(session) if row.kind == "pivot" else NO_TERMS
-    wait, _ = await _patience(session, ask)
-    started = await start_waiting(session, row, await terms_for(session, row, ask), outbox, wait=wait)
-    if isinstance(started, Unapproved):
-        await raise_unapproved(session, ask, started)
-    if isinstance(started, Overrun):
-        raise exceeded(row.tool, started, session.id)
-    if isinstance(started, Contention):
-        if started.victim:
-            raise deadlocked(session, row.tool, started.victim)
-        raise locked(session, row.tool, started, waited=wait.waited)
-    if started is None:
-        newest = await ReadCall(row.id)
-        if newest is not None and newest.state == row.state and newest.attempt == row.attempt:
-            raise ended(session, session.state or "closing")
-    return started
-
-
-async def conclude(
-    session: Session,
-    ask: Ask,
-    row: CallRow,
-    ended: Ended,
-    *,
-    said: dict[str, int] | None = None,
-    body: Later | None = None,
-    is_undone: Callable[[Exception], bool] | None = None,
-) -> tuple[Any, CallRow]:
-    """Settle what the body did, and said that it spent. Told to the caller only after it is durable.
-
-    The value is ``LOST`` where the call succeeded although this attempt of its body gave nothing back.
-    """
-    clocks = await ReadClocks()
-    said = said if body is None else body.spent
-    settle = SettleCall(
-        row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded",
-        boot=clocks.boot, mono=clocks.mono, seen=row,
-    )  # fmt: skip
-    value = ended.value
-    if ended.in_flight:
-        settle.to, settle.why, settle.mono = "in_doubt", _late_because(body), None
-        settle.error = describe_error(TimeoutError(f"no answer within {ask.timeout} s"))
-    elif ended.error is None:
-        value, stored = faithful(ended.value, ask.spec.result_type)
-        if ask.spec.redact is not None:
-            stored = session.redactor.kept(stored, ask.known, (session.tenant, row.tool))
-        remember(session, ask.spec, row, value, stored)
-        settle.result, settle.loss = stored.text, stored.loss or ""
-    else:
-        settle.error = describe_error(ended.error, session.redactor, ask.known)
-        found = judge(
-            ask.spec, ended.error, around=ended.around, nested=body is not None and body.touched, is_undone=is_undone
-        )
-        if found.verdict == "certain" and body is not None and any(ended.error is one for one in body.passed):
-            found = Judgement("ordinary")  # of a call inside: certain of itself, not of this one
-        settle.to, settle.why = _outcome_of(ask.spec, ended.error, found)
-        if settle.why == "timeout":
-            settle.why = _late_because(body)
-        if settle.to == "failed" and _tries_again(ask.spec, row, ended.error):
-            settle.to, settle.retry_s = "backing_off", await _pause(ask.spec, row)
-        elif settle.to == "failed" and ask.spec.kind == "retriable":
-            settle.to, settle.why = "backing_off", "permanent"  # never failed: it waits for a person
-        settle.doom = settle.to == "failed" and ask.spec.on_failure == "rollback"
-    if ask.spec.kind == "read" and settle.to == "in_doubt":
-        settle.to, settle.why = "failed", ""
-        said = _perhaps_spent(ask, said)
-    if said:
-        settle.spent, settle.wants = tuple(said.items()), unforeseen(session, ask, said)
-    settled = await settle
-    ask.flight.call = None
-    around = body_around(session, ask)
-    if around is not None and row.kind != "read" and settled.call.state in ("succeeded", "in_doubt"):
-        around.touched = True
-    if ask.shown is not None and settled.call.state in ("succeeded", "failed"):
-        session.live.pop(row.id, None)
-    if settled.fenced:
-        raise LeaseLost(
-            f"{row.tool} ended after run {row.run_id} had another owner; its outcome is kept as evidence",
-            run_id=row.run_id,
-        )
-    if settled.call.state == "succeeded" and settle.to != "succeeded":  # an earlier attempt had its effect after all
-        value = LOST
-    return value, settled.call
-
-
-def _perhaps_spent(ask: Ask, said: dict[str, int] | None) -> dict[str, int]:
-    """What a read cost that was sent and never answered: nobody knows, so all of it."""
-    return {unit: amount for unit, amount, _ in ask.costs.costs} | (said or {})
-
-
-def _late_because(body: Later | None) -> str:
-    return NESTED if body is not None and (body.waits or body.is_stuck) else "timeout"
-
-
-def _outcome_of(spec: Spec, error: Exception, found: Judgement) -> tuple[str, str]:
-    match found.verdict:
-        case "certain":
-            return "failed", ""
-        case "doubt":
-            return "in_doubt", found.why
-        case _:
-            # Where there is a probe every error is probed; without one it is the tool's word.
-            if spec.probe is None or spec.kind == "read":
-                return "failed", ""
-            # Kept, since whoever hears the probe may be another process, which never saw the error.
-            return "in_doubt", "error" if _may_retry(spec, error) else "final error"
-
-
-def _may_retry(spec: Spec, error: Exception) -> bool:
-    return not spec.retry.on or matches(error, spec.retry.on)
-
-
-def _tries_again(spec: Spec, row: CallRow, error: Exception) -> bool:
-    started = row.attempt - row.tries_from
-    if spec.kind == "retriable" and not spec.retry_declared:
-        return not is_a(error, *_PERMANENT) or started < LOST_STARTS_MAX
-    return started < spec.retry.attempts and _may_retry(spec, error)
-
-
-_PERMANENT: Final = (TypeError, AttributeError, NameError, NotImplementedError)
-"""Errors of code rather than of the world: trying again for hours would hide them."""
-
-
-async def _pause(spec: Spec, row: CallRow) -> float:
-    retry = spec.retry if spec.retry_declared or spec.kind != "retriable" else FORWARD
-    return retry.pause(max(1, row.attempt - row.tries_from), await Luck())
-
-
-async def _wait_for_lock(session: Session, ask: Ask, answer: Admission, wait: Wait) -> None:
-    """Let time pass until the run that has the lock may have ended; raises when that was long enough."""
-    assert answer.lock is not None, "a request that is locked out is told by whom"
-    if wait.waited >= lock_wait_s(ask, wait):
-        raise locked(session, ask.spec.name, answer.lock, waited=wait.waited)
-    await wait.again(answer.lock.root or session.root)  # False: the next request is the last, and says so

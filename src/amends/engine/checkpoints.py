@@ -1,4 +1,4 @@
-"""Writing checkpoints: drafted, signed, put at the end of the chain if nobody was faster, then told outside."""
+"""Write and sign checkpoints, and compare the ledger with its anchor."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from amends.ledger.rows import CallRow, CheckpointRow
 from amends.ledger.world import KeepAnchor, KeepCheckpoint, ReadAnchor
 
 ROUNDS_MAX: Final = 1_000
-"""So many checkpoints are written, or lost to others, at once; what is more is behind the next ones."""
+"""How many checkpoints are written, or lost to faster processes, at once; later ones cover the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What came of it."""
+    """What was written."""
 
     rows: tuple[CheckpointRow, ...]
-    """Those that were written here, in order."""
+    """The checkpoints that were written here, in order."""
     newest: CheckpointRow | None
     """The end of the chain, whoever wrote it; None: nothing has ever happened in this ledger."""
     behind: bool = False
-    """The anchor knows a checkpoint that the ledger does not have, and so was left as it is."""
+    """The anchor knows a checkpoint that the ledger does not have, and so was not changed."""
 
 
 async def write_checkpoints(*, ledger: str, key: Any, anchor: Any) -> Written:
-    """Everything that is in the ledger now is behind a checkpoint, and the anchor knows the newest.
+    """Cover everything that is in the ledger now by a checkpoint, and let the anchor know the newest.
 
-    ``key`` signs; None: nobody does. ``ledger``: its name, should it have none yet.
+    ``key`` signs; None: no signature. ``ledger``: the name for the ledger if it has none yet.
     """
     rows: list[CheckpointRow] = []
     for _ in range(ROUNDS_MAX):
@@ -41,7 +41,7 @@ async def write_checkpoints(*, ledger: str, key: Any, anchor: Any) -> Written:
         row = draft if key is None else changed(draft, {"signature": key.sign(draft.hash)})
         if await WriteCheckpoint(row):
             rows.append(row)
-    # Asked again also where nothing was written: who wrote it may have died before its anchor knew.
+    # Read it even if nothing was written: its writer may have died before its anchor knew.
     newest = rows[-1:] or await ReadCheckpoints(-1, 1)
     if not newest:
         return Written((), None)
@@ -49,7 +49,7 @@ async def write_checkpoints(*, ledger: str, key: Any, anchor: Any) -> Written:
 
 
 async def _anchored(anchor: Any, newest: CheckpointRow) -> bool:
-    """The anchor knows this checkpoint or a later one; false where it knows one that is not in this chain."""
+    """Make the anchor know this checkpoint or a later one; return False if it knows one that is not in this chain."""
     if anchor is None:
         return True
     mark = await ReadAnchor(anchor)
@@ -63,18 +63,18 @@ async def _anchored(anchor: Any, newest: CheckpointRow) -> bool:
 
 
 async def holds_checkpoint(known: Anchored, newest: CheckpointRow | None = None) -> bool:
-    """Whether the ledger has the checkpoint that an anchor knows."""
+    """Return whether the ledger has the checkpoint that an anchor knows."""
     if newest is not None and newest.n == known.n + 1:
         return newest.prev == known.hash and newest.ledger == known.ledger
     found = await ReadCheckpoints(known.n - 1, 1)
     return bool(found) and (found[0].n, found[0].hash, found[0].ledger) == (known.n, known.hash, known.ledger)
 
 
-# ---- Holding the ledger against its anchor, before anything is opened and after an approval was used up
+# ---- Comparing the ledger with its anchor, before anything is opened and after an approval was used up
 
 
 async def check_anchor(anchor: Any) -> None:
-    """Raise ``LedgerBehind`` when the ledger does not have what its anchor says was used up, or happened."""
+    """Raise ``LedgerBehind`` if the ledger lacks what its anchor says was used up, or happened."""
     mark = None if anchor is None else await ReadAnchor(anchor)
     if mark is None:
         return
@@ -90,21 +90,21 @@ async def check_anchor(anchor: Any) -> None:
         return
     raise LedgerBehind(
         f"the ledger does not have event {mark.seq}, at which approval {mark.approval or '(none)'} was used up:"
-        " it was put back to an earlier state, and starts nothing",
+        " it was restored to an earlier state, and starts nothing",
         known=mark.seq,
         found=later[0].seq if later else 0,
     )
 
 
 async def _check_checkpoint(anchor: Any, known: Any) -> None:
-    """Once in a process: a ledger that forgot what it did would do it again, approved or not."""
+    """Check the checkpoint once in a process: a ledger that forgot what it did would do it again, approved or not."""
     if await holds_checkpoint(known):
         return
     newest = await ReadCheckpoints(-1, 1)
     has = f"its newest is {newest[0].n}" if newest else "it has none"
     other = "" if not newest or newest[0].ledger == known.ledger else f", of another ledger than {known.ledger}"
     raise LedgerBehind(
-        f"the ledger does not have checkpoint {known.n}, which its anchor knows ({has}{other}): it was put back to an"
+        f"the ledger does not have checkpoint {known.n}, which its anchor knows ({has}{other}): it was restored to an"
         " earlier state or deleted, has forgotten what it did since, and starts nothing",
         known=known.n,
         found=newest[0].n if newest else 0,
@@ -114,7 +114,7 @@ async def _check_checkpoint(anchor: Any, known: Any) -> None:
 
 
 async def anchor_use(session: Session, row: CallRow) -> None:
-    """What was used up to start this call is known outside the ledger before its body runs."""
+    """Write to the anchor that the approval of this call was used up, before its body runs."""
     if session.anchor is None or not row.approval:
         return
     found = await ReadApproval(row.approval)

@@ -1,4 +1,8 @@
-"""Settling doubt: evidence first, then the probe, then one more idempotent start, then a person. Never a timer."""
+"""Settle calls in doubt, and judge what an error says about the effect of a body.
+
+A doubt is settled by evidence, then by the probe, then by one more idempotent start, then by a person. Never by a
+timer.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +19,18 @@ from amends.encoding.redaction import Known
 from amends.engine.session import (
     Session,
     body_args,
-    call_given,
     call_of,
     compensation_key,
     describe_error,
-    kept_result,
     known_of,
     lacking,
     missing,
+    recorded_error,
     remember,
-    said_of,
+    revealed_call,
+    store_result,
     told_result,
-    twin_given,
+    twin_args,
 )
 from amends.errors import (
     ApprovalVoid,
@@ -53,7 +57,410 @@ from amends.ledger.world import Ended, Flight, Invoke, Later, Luck, ReadClocks, 
 from amends.model import LOST, Absent, Call, Happened, NoEffect, Retry, Unknown
 from amends.tools.spec import ProbeSpec, Spec
 
-# ---- What an error says about the effect: certainly none, or perhaps
+# ---- Settling a doubt
+
+
+PROBE_PACE: Final = Retry(attempts=8, delay=0.2, factor=2.0, max_delay=30.0, jitter=0.3)
+PROBE_TIMEOUT_S: Final = 30.0
+LATE_LOSS: Final = "the late result could not be kept"
+LOST_STARTS_MAX: Final = 3
+"""The most starts of a call whose starts are lost, as long as they had no effect or did no harm."""
+
+
+def stays_in_doubt(row: CallRow) -> bool:
+    """Return whether the outcome stays unknown here."""
+    return row.state in ("in_doubt", "compensation_in_doubt", "compensation_failed", "residue")
+
+
+async def settle_doubt(
+    session: Session, spec: Spec | None, row: CallRow, *, back: bool = False, flight: Flight | None = None
+) -> CallRow:
+    """Settle one call's doubt as far as amends can alone; return the row as it is then.
+
+    ``back``: the run is rolling back, so a call that had no effect is ``failed`` and not started again. ``flight``: by
+    which the caller knows what was started if this flow is stopped.
+    """
+    row = await _refreshed(row)
+    if row.state != "in_doubt":
+        return row
+    row = await _by_evidence(session, spec, row, back)
+    if row.state == "in_doubt" and spec is not None and spec.probe is not None:
+        row = await _by_probe(session, spec, row, back)
+    if row.state == "in_doubt" and spec is not None and not (back and may_compensate_in_doubt(spec)):
+        row = await _by_repeating(session, spec, row, flight or session.memory.flight(row))
+    return row
+
+
+async def _refreshed(row: CallRow) -> CallRow:
+    newest = await ReadCall(row.id)
+    assert newest is not None, "calls are never deleted while their run is open"
+    return newest
+
+
+def may_compensate_in_doubt(spec: Spec) -> bool:
+    """Return whether the compensation tolerates that there is no effect to compensate.
+
+    It does not if it needs the result: nobody has the result of a call in doubt.
+    """
+    twin = spec.compensate
+    return twin is not None and (twin.absent_ok or twin.wins) and not twin.needs_result
+
+
+# ---- By evidence
+
+
+async def _by_evidence(session: Session, spec: Spec | None, row: CallRow, back: bool) -> CallRow:
+    if not row.evidence:
+        return row
+    kept: dict[str, Any] = json.loads(row.evidence)
+    if kept["happened"]:
+        loss = "" if kept["result"] is not None else LATE_LOSS
+        return await _resolve(session, row, "succeeded", by="evidence", result=kept["result"], loss=loss)
+    unprobed = spec is None or spec.probe is None
+    if kept["certain"] and unprobed and kept["attempt"] == row.attempt and row.attempt == 1 and not kept["result"]:
+        return await _resolve_absent(session, spec, row, back, by="evidence")
+    return row
+
+
+# ---- By the probe
+
+
+async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> CallRow:
+    assert spec.probe is not None, "only a probed tool is probed"
+    spent, asked = 0.0, 0
+    while True:
+        answer = await ask_probe(session, spec, spec.probe, row)
+        asked += 1
+        if isinstance(answer, Happened):
+            text, loss = told_result(session, spec, row, answer.result)
+            if loss and answer.result is not LOST and answer.result is not None:
+                session.memory.keep_result(row.id, answer.result)
+            return await _resolve(session, row, "succeeded", by="probe", result=text, loss=loss)
+        moved = isinstance(answer, Absent) and not await _same_host(row)
+        left = await settle_delay_left(session, spec, row) if isinstance(answer, Absent) else None
+        if left is not None and left <= 0:
+            return await _resolve_absent(session, spec, row, back, by="probe")
+        pause = PROBE_PACE.pause(asked, await Luck()) if left is None else left
+        named = "absent, too early to believe" if isinstance(answer, Absent) else "unknown"
+        why = answer.why if isinstance(answer, Unknown) else ""
+        if asked >= PROBE_PACE.attempts or spent + pause > session.wait_s:
+            # Not a matter for a person yet: the next visitor probes again.
+            if moved and left is not None and left < float("inf"):
+                # The clocks of two hosts cannot be compared: time waited here is time that the next host need not wait.
+                await Sleep(session.wait_s - spent)
+                left -= session.wait_s - spent
+            await NoteProbe(
+                row.id,
+                row.in_question,
+                row.probes + 1,
+                named,
+                why,
+                next_s=min(pause, PROBE_PACE.max_delay),
+                left_s=left,
+            )
+            return await _refreshed(row)
+        await NoteProbe(row.id, row.in_question, row.probes + 1, named, why, next_s=pause, left_s=left)
+        await Sleep(pause)
+        spent += pause
+        row = await _refreshed(row)
+        if row.state != "in_doubt":
+            return row
+
+
+RETURNED: Final = "the probe returned"
+RETURNED_CHARS_MAX: Final = 100
+
+
+async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow) -> Happened[Any] | Absent | Unknown:
+    """Return what the world says about a call. Anything other than the three answers is ``Unknown``."""
+    if row.lost_at is not None:
+        return Unknown("gc removed what it would be asked with")
+    if why := missing(session, spec, row, probe):
+        return Unknown(why)
+    call = revealed_call(session, spec, row, phase="probe")
+    if spec.compensate is not None and probe is spec.compensate.probe:
+        # A compensation is probed by its own key: that is the one its destination was given.
+        call = replace(call, key=compensation_key(row), attempt=row.comp_attempt)
+    kwargs, call = twin_args(session, spec, probe, row, call=call)
+    ended = await Invoke(
+        fn=probe.fn,
+        kwargs=kwargs,
+        is_async=probe.is_async,
+        timeout=PROBE_TIMEOUT_S,
+        call=call,
+        lease=session.lease,
+        phase="probe",
+        run=session.run,
+        probes=True,
+    )
+    answer = _probe_answer(ended, describe=lambda error: recorded_error(session, row, error))
+    return (
+        Unknown(session.redactor.scrub(answer.why, known_of(session, row))) if isinstance(answer, Unknown) else answer
+    )
+
+
+def _probe_answer(ended: Ended, *, describe: Callable[[BaseException], str]) -> Happened[Any] | Absent | Unknown:
+    if ended.in_flight:
+        return Unknown("the probe did not answer in time")
+    if ended.error is not None:
+        return Unknown(describe(ended.error))
+    if ended.value is Absent or isinstance(ended.value, Absent):
+        return Absent()
+    if isinstance(ended.value, Happened):
+        return ended.value
+    if isinstance(ended.value, Unknown):
+        return Unknown(clean(ended.value.why))
+    if ended.value is Unknown:
+        return Unknown()
+    return Unknown(f"{RETURNED} {_shown(ended.value)}; a probe returns Happened(result), Absent() or Unknown()")
+
+
+def _shown(value: object) -> str:
+    try:
+        return cut(f"{value!r}", RETURNED_CHARS_MAX)
+    except Exception:  # its own __repr__ raises
+        return f"a {type(value).__name__}"
+
+
+async def settle_delay_left(session: Session, spec: Spec, row: CallRow) -> float:
+    """Return the seconds until ``Absent`` may be believed; infinite while the body may still be running here."""
+    compensating = row.state == "compensation_in_doubt"
+    boot, quiet = (row.comp_boot, row.comp_mono) if compensating else (row.quiet_boot, row.quiet_mono)
+    if quiet is None:
+        return float("inf")
+    clocks = await ReadClocks()
+    if boot != clocks.boot:
+        # The old host's clock cannot be read: continue with what was left there, or as if it could have sent until now.
+        known = row.quiet_left
+        quiet = clocks.mono + (session.lease.lease_s if known is None else known - spec.settle)
+        await WatchDoubt(row.id, row.in_question, clocks.boot, quiet)
+    return quiet + spec.settle - clocks.mono
+
+
+async def wait_settle_delay(session: Session, spec: Spec, row: CallRow) -> float:
+    """Wait for the settle delay as long as this flow may wait; return the seconds that are left, 0 when it is over."""
+    moved = not await _same_host(row)
+    left = await settle_delay_left(session, spec, row)
+    if left <= 0:
+        return 0.0
+    if left <= session.wait_s:
+        await Sleep(left)
+        return 0.0
+    if moved and left < float("inf"):
+        await Sleep(session.wait_s)
+        left -= session.wait_s
+        await NoteProbe(
+            row.id,
+            row.in_question,
+            row.probes + 1,
+            "not probed: its settle delay is not over",
+            "",
+            next_s=left,
+            left_s=left,
+        )
+    return left
+
+
+async def _same_host(row: CallRow) -> bool:
+    boot = row.comp_boot if row.state == "compensation_in_doubt" else row.quiet_boot
+    return (await ReadClocks()).boot == boot
+
+
+# ---- By one more idempotent start
+
+
+async def _by_repeating(session: Session, spec: Spec, row: CallRow, flight: Flight) -> CallRow:
+    """Start an idempotent call again, inside its window, to learn its result: its destination knows the key.
+
+    It is repeated at its tool's own pace, and only as long as this flow may wait: the next visitor goes on.
+    """
+    left = session.wait_s
+    wait = await _not_before(spec, row)
+    while row.state == "in_doubt" and spec.fn is not None and wait <= left and await is_repeatable(session, spec, row):
+        await Sleep(wait)
+        left -= wait
+        started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
+        if started is None:
+            return await _refreshed(row)
+        assert isinstance(started, CallRow), "what was started before has its locks until its run has ended"
+        row = await _repeat(session, spec, started, flight, alone=row.quiet_mono is not None)
+        if row.state == "in_doubt" and await is_repeatable(session, spec, row):
+            pace = spec.retry if spec.retry_declared else PROBE_PACE
+            wait = pace.pause(max(1, row.attempt - row.tries_from), await Luck())
+            answer = "not probed: it was started again"
+            row = await NoteProbe(row.id, row.in_question, row.probes + 1, answer, "", next_s=wait)
+    return row
+
+
+async def _not_before(spec: Spec, row: CallRow) -> float:
+    """Return the seconds until the next start that an earlier visit has scheduled.
+
+    0 if a probe was just asked instead.
+    """
+    if row.probe_at is None or spec.probe is not None:
+        return 0.0
+    return max(0.0, row.probe_at - (await ReadClocks()).wall)
+
+
+async def is_repeatable(session: Session, spec: Spec, row: CallRow) -> bool:
+    """Return whether a call in doubt may be started again: its destination still deduplicates, and it has starts left.
+
+    It may not if a hidden argument is missing that only the requesting process had.
+    """
+    if lacking(session, row):
+        return False
+    tried = row.attempt - row.tries_from
+    endless = spec.kind == "retriable" and not spec.retry_declared  # after the pivot there is only forward
+    if not spec.idempotent or (not endless and tried >= max(spec.retry.attempts, LOST_STARTS_MAX)):
+        return False
+    if spec.window is None:
+        return True
+    clocks = await ReadClocks()
+    return row.first_at is not None and clocks.wall < row.first_at + spec.window
+
+
+async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *, alone: bool) -> CallRow:
+    assert spec.fn is not None, "only a tool with a body is repeated"
+    known, args = known_of(session, row), body_args(session, spec, row)
+    later = Later(row, lambda: call_of(row, spec, args=body_args(session, spec, row)))
+    flight.call, flight.sent, flight.doubted = row, False, True
+    around = session.bodies.get(row.parent)
+    later.until = None if around is None else around.until
+    if spec.timeout is not None:
+        until = (await ReadClocks()).mono + spec.timeout
+        later.until = until if later.until is None else min(later.until, until)
+    session.bodies[later.id] = later
+    try:
+        ended = await Invoke(
+            fn=spec.fn,
+            kwargs=args,
+            is_async=spec.is_async,
+            timeout=spec.timeout,
+            call=later,
+            lease=session.lease,
+            phase="execute",
+            run=session.run,
+            late=partial(note_late, session, known, spec, row, body=later),
+            flight=flight,
+        )
+    finally:
+        session.end_body(later)
+    clocks = await ReadClocks()
+    settle = SettleCall(
+        row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded", boot=clocks.boot, mono=clocks.mono
+    )
+    if not alone:
+        settle.mono = None  # the start before this one is still in flight
+    if ended.in_flight:
+        settle.to, settle.why, settle.mono = "in_doubt", NESTED if later.waits else "timeout", None
+    elif ended.error is not None:
+        # The first start may have had its effect: an error of the second says nothing about the first.
+        settle.to, settle.why, settle.error = "in_doubt", "error", describe_error(ended.error, session.redactor, known)
+        found = judge(spec, ended.error, around=ended.around, nested=later.touched)
+        if found.verdict == "doubt":
+            settle.why = found.why
+    else:
+        settle.result, settle.loss = store_result(session, spec, row, ended.value)
+    settle.spent = tuple((later.spent or {}).items())
+    settled = await settle
+    flight.call = None
+    if settled.fenced:
+        raise LeaseLost(
+            f"{row.tool} ended after run {row.run_id} had another owner; its outcome is kept as evidence",
+            run_id=row.run_id,
+        )
+    return settled.call
+
+
+async def note_late(
+    session: Session, known: Known, spec: Spec, row: CallRow, late: Ended, *, body: Later | None = None
+) -> None:
+    """Record the return of a body that outlived its timeout: it is evidence, never a settlement."""
+    clocks = await ReadClocks()
+    text = None
+    happened = late.error is None
+    if happened:
+        seen, stored = faithful(late.value, spec.result_type)
+        stored = session.redactor.kept(stored, known, (row.tenant, row.tool)) if spec.redact else stored
+        remember(session, spec, row, seen, stored)
+        text = stored.text
+    certain = False
+    if late.error is not None and spec.probe is None:
+        nested = body is not None and body.touched
+        certain = judge(spec, late.error, around=late.around, nested=nested).verdict != "doubt"
+    await NoteEvidence(
+        row.id,
+        row.attempt,
+        happened=happened,
+        result=text,
+        error="" if late.error is None else describe_error(late.error, session.redactor, known),
+        boot=clocks.boot,
+        mono=clocks.mono,
+        source="late" if happened or certain else "late, unclear",
+        certain=certain,
+    )
+
+
+# ---- Recording the answer
+
+
+async def _resolve_absent(session: Session, spec: Spec | None, row: CallRow, back: bool, *, by: str) -> CallRow:
+    """Record that certainly nothing happened: back off if the call should be started again, else it failed."""
+    again = not back and spec is not None and _should_retry(spec, row)
+    pause = 0.0 if spec is None or row.why == "lost" else spec.retry.pause(max(1, row.attempt), await Luck())
+    return await _resolve(
+        session, row, "backing_off" if again else "failed", by=by, why=row.why, retry_s=pause if again else None
+    )
+
+
+def _should_retry(spec: Spec, row: CallRow) -> bool:
+    started = row.attempt - row.tries_from
+    if spec.kind == "retriable":
+        return True
+    if row.why == "final error":  # not one of the errors that its retry names: the probe only tells whether it happened
+        return False
+    if row.why == "error":
+        return started < spec.retry.attempts
+    return started < max(spec.retry.attempts, LOST_STARTS_MAX)
+
+
+async def _resolve(
+    session: Session,
+    row: CallRow,
+    to: str,
+    *,
+    by: str,
+    why: str = "",
+    result: str | None = None,
+    loss: str = "",
+    retry_s: float | None = None,
+) -> CallRow:
+    return await ResolveCall(
+        row.id,
+        to,
+        by,
+        why,
+        result=result,
+        loss=loss,
+        epoch=session.lease.epoch,
+        owner=session.lease.owner,
+        retry_s=retry_s,
+    )
+
+
+def doubt_question(call: Call) -> str:
+    """Return what a person is asked about a doubt, with the verb that settles it."""
+    return (
+        f"{call.tool} ({call.id}) may have happened: look, then "
+        f"rt.resolve({call.id!r}, Happened(...) | Absent() | Unknown(), by=..., why=...)"
+    )
+
+
+# ---- What an error says about the effect
+#
+# This is the only place where errors are judged: those of bodies, of compensations and of attempts by hand. The tables
+# in ``docs/reference/errors-of-tools.md`` are generated from here. Classes of clients are matched by name, through
+# their base classes, so that no client is imported.
 
 # The one place where errors are judged: those of bodies, of compensations and of attempts by hand. The tables in
 # ``docs/reference/errors-of-tools.md`` are generated from here. Classes of clients are matched by name, through the
@@ -63,7 +470,7 @@ from amends.tools.spec import ProbeSpec, Spec
 Verdict = Literal["certain", "ordinary", "doubt"]
 
 LINKS_MAX: Final = 1_000
-"""Errors of one group or chain that are looked at; one with more is a doubt."""
+"""The most errors of one group or chain that are looked at; one with more is a doubt."""
 
 NEVER_SENT: Final = frozenset(
     {
@@ -137,7 +544,7 @@ NEVER_SENT: Final = frozenset(
         "websockets.exceptions.InvalidURI",
     }
 )
-"""The request never left: nothing can have happened."""
+"""The request was never sent: nothing can have happened."""
 
 PERHAPS: Final = frozenset(
     {
@@ -281,7 +688,7 @@ PERHAPS: Final = frozenset(
         "websockets.exceptions.ConnectionClosed",
     }
 )
-"""The request may have been sent: the effect may be there."""
+"""The request may have been sent: the effect may exist."""
 
 ERRNOS: Final = frozenset(
     getattr(errno, name)
@@ -292,22 +699,22 @@ ERRNOS: Final = frozenset(
     )
     if hasattr(errno, name)
 )
-"""Numbers of an ``OSError`` after which the effect may be there: the connection, the share or the disk broke."""
+"""Error numbers of an ``OSError`` after which the effect may exist: the connection, the share or the disk broke."""
 
-SAID_NO: Final = frozenset({"slack_sdk.errors.SlackApiError"})
-"""Classes whose answer is a clear no although its HTTP status says 200."""
+CLEAR_REFUSALS: Final = frozenset({"slack_sdk.errors.SlackApiError"})
+"""Classes that report a clear refusal although the HTTP status is 200."""
 
-_CONNECTING: Final = frozenset({"urllib3.exceptions.MaxRetryError"})
-"""Wrappers that say nothing of their own: under an error of ``NEVER_SENT`` they only repeat it."""
-_LOW: Final = frozenset(
+_WRAPPERS: Final = frozenset({"urllib3.exceptions.MaxRetryError"})
+"""Wrappers without a meaning of their own: under an error of ``NEVER_SENT`` they only repeat it."""
+_TRANSPORT_MODULES: Final = frozenset(
     {"builtins", "socket", "_socket", "ssl", "_ssl", "asyncio", "concurrent", "anyio", "trio", "select"}
 )
-"""Modules whose errors are what a client's own error is made from."""
+"""Modules whose errors are the usual causes of a client's own errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What an error says of the effect; ``why``: of a doubt, in one word for the record."""
+    """What an error says about the effect; ``why``: the reason of a doubt, in one word for the record."""
 
     verdict: Verdict
     why: str = ""
@@ -321,35 +728,38 @@ def judge(
     nested: bool = False,
     is_undone: Callable[[Exception], bool] | None = None,
 ) -> Judgement:
-    """``certain``: nothing happened. ``ordinary``: the tool's word that nothing did. ``doubt``: perhaps it did.
+    """Judge what an error says about the effect of the body that raised it.
 
-    A group, or an error that was raised over another one (``from``, or while that one was handled), is a doubt as soon
-    as one of them is. ``around``: what the caller was handling when the body began, which is no part of it. ``nested``:
-    a call inside the body had its effect, or may have. ``is_undone``: whether all that such an error can have left
-    behind is gone with the caller's transaction.
+    ``certain``: nothing happened. ``ordinary``: an ordinary error, by which the tool says that nothing happened.
+    ``doubt``: something may have happened. A group, or an error that was raised over another one (``from``, or while
+    that one was handled), is a doubt as soon as one of them is.
+
+    ``around``: what the caller was handling when the body began, which does not count. ``nested``: a call inside the
+    body had its effect, or may have. ``is_undone``: whether everything that such an error can have left behind was
+    rolled back with the caller's transaction.
     """
     if is_a(error, NoEffect):
         return Judgement("certain")
     for count, (link, covered) in enumerate(_links(error, around)):
         if count >= LINKS_MAX:
             return Judgement("doubt", "connection")
-        found = _said_by(spec, link, nested=nested, is_undone=is_undone)
-        if found == "doubt" and not (covered and _only_repeats(link)):
-            return Judgement("doubt", _why(link))
+        found = _verdict_of(spec, link, nested=nested, is_undone=is_undone)
+        if found == "doubt" and not (covered and _adds_nothing(link)):
+            return Judgement("doubt", _doubt_reason(link))
     leaves = list(_leaves(error))
-    if all(_said_by(spec, leaf, nested=nested, is_undone=is_undone) == "certain" for leaf in leaves):
+    if all(_verdict_of(spec, leaf, nested=nested, is_undone=is_undone) == "certain" for leaf in leaves):
         return Judgement("certain")
     return Judgement("ordinary")
 
 
-# ---- groups and chains --------------------------------------------------------------------
+# ---- Groups and chains of errors
 
 
 def _links(error: BaseException, around: BaseException | None) -> Iterator[tuple[BaseException, bool]]:
-    """Every error of the group or chain, once, the error itself first.
+    """Yield every error of the group or chain once, the error itself first.
 
-    With each, whether it stands under one that says that nothing was sent: a client's "could not connect" is raised
-    over the timeout or the refusal that it comes from, and those add nothing to it.
+    With each: whether it is the cause of an error that says that nothing was sent. A client's "could not connect" is
+    raised over the timeout or the refusal that caused it, and those add nothing to it.
     """
     seen: set[int] = set()
     todo = [(error, False)]
@@ -360,9 +770,9 @@ def _links(error: BaseException, around: BaseException | None) -> Iterator[tuple
         seen.add(id(link))
         yield link, covered
         if is_a(link, NoEffect):
-            continue  # whatever it was raised over: the tool says for certain
-        low = _is_low(link)
-        covers = (covered or _by_name(link) == "certain") and not low
+            continue  # whatever it was raised over: the tool says it for certain
+        low = _is_transport_error(link)
+        covers = (covered or _verdict_by_class(link) == "certain") and not low
         if is_a(link, BaseExceptionGroup):
             todo += [(leaf, covered) for leaf in _EXCEPTIONS(link)]
         cause, context = _CAUSE(link), _CONTEXT(link)
@@ -386,28 +796,28 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield link
 
 
-# As they are kept, whatever a class puts in front of them.
+# The slots themselves, whatever a class overrides.
 _CAUSE: Final = BaseException.__dict__["__cause__"].__get__
 _CONTEXT: Final = BaseException.__dict__["__context__"].__get__
 _SUPPRESSED: Final = BaseException.__dict__["__suppress_context__"].__get__
 _EXCEPTIONS: Final = BaseExceptionGroup.__dict__["exceptions"].__get__
 
 
-def _is_low(error: BaseException) -> bool:
-    return class_name(type(error)).partition(".")[0] in _LOW
+def _is_transport_error(error: BaseException) -> bool:
+    return class_name(type(error)).partition(".")[0] in _TRANSPORT_MODULES
 
 
-def _only_repeats(error: BaseException) -> bool:
-    return _is_low(error) or class_name(type(error)) in _CONNECTING
+def _adds_nothing(error: BaseException) -> bool:
+    return _is_transport_error(error) or class_name(type(error)) in _WRAPPERS
 
 
-# ---- one error ----------------------------------------------------------------------------
+# ---- One error
 
 
-def _said_by(
+def _verdict_of(
     spec: Spec, error: BaseException, *, nested: bool, is_undone: Callable[[Exception], bool] | None
 ) -> Verdict:
-    """What one error of a group or chain says by itself."""
+    """Return what one error of a group or chain says by itself."""
     if is_a(error, NoEffect):
         return "certain"
     if not is_a(error, Exception):
@@ -415,24 +825,27 @@ def _said_by(
     if is_undone is not None and is_undone(error):
         return "ordinary"
     if is_a(error, Error):
-        return _of_amends(error, nested=nested)
+        return _verdict_of_amends_error(error, nested=nested)
     if spec.doubt and matches(error, spec.doubt):
         return "doubt"
-    return _by_name(error)
+    return _verdict_by_class(error)
 
 
 def matches(error: BaseException, kinds: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
-    """Whether it is one of these; by its real class, where one of them cannot answer."""
+    """Return whether the error is of one of these classes; by its real class if ``isinstance`` raises."""
     try:
         return isinstance(error, kinds)
     except Exception:
         return any(kind in type(error).__mro__ for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
 
 
-def _of_amends(error: Any, *, nested: bool) -> Verdict:
-    """Words of amends that pass through a body: of a call inside it, or of a run."""
+def _verdict_of_amends_error(error: Any, *, nested: bool) -> Verdict:
+    """Return what an error of amends says when it passes through a body.
+
+    It is about a call inside the body, or a run.
+    """
     if is_a(error, Waiting, InDoubt, RunBlocked, LedgerError, Locked):
-        return "doubt"  # the body stopped in the middle: what it had done by then nobody knows
+        return "doubt"  # the body stopped in the middle: nobody knows what it had done by then
     if is_a(error, ApprovalVoid) and error.asked:
         return "doubt"  # a person was asked anew
     if is_a(error, RolledBack) and getattr(getattr(error, "report", None), "state", "") != "rolled_back":
@@ -440,8 +853,8 @@ def _of_amends(error: Any, *, nested: bool) -> Verdict:
     return "doubt" if nested and is_a(error, Refused, UsageError, RolledBack) else "ordinary"
 
 
-def _by_name(error: BaseException) -> Verdict:
-    """By the HTTP status that it carries, else by its class and those that it is made from, the nearest first."""
+def _verdict_by_class(error: BaseException) -> Verdict:
+    """Judge by the HTTP status that the error carries, else by its class and base classes, the nearest first."""
     names = [class_name(cls) for cls in type.__dict__["__mro__"].__get__(type(error))]
     status = _status_of(error, "status_code", "status", "http_status")
     if status is not None:
@@ -455,20 +868,20 @@ def _by_name(error: BaseException) -> Verdict:
             found = BY_CONTENT[name](error)
             if found is not None:
                 return found
-    status = _status_of(error, "code", "errcode")  # perhaps a number of its own: only a broken server is believed
+    status = _status_of(error, "code", "errcode")  # perhaps a number of its own: only a server error is believed
     return "doubt" if status is not None and _is_broken(status) else "ordinary"
 
 
 def _of_status(status: int, names: list[str]) -> Verdict:
-    """What an answer with this HTTP status says of the effect.
+    """Return what an answer with this HTTP status says about the effect.
 
     5xx, 408 and 499: the server broke or gave up while it worked on the request. 2xx, and 3xx that do not ask for the
-    same request elsewhere: it was done, and something after that failed. Others are a clear no.
+    same request elsewhere: it was done, and something after that failed. All others are a clear refusal.
     """
     if _is_broken(status) or status < 200:
         return "doubt"
     done = status < 400 and status not in (304, 307, 308)
-    return "doubt" if done and SAID_NO.isdisjoint(names) else "ordinary"
+    return "doubt" if done and CLEAR_REFUSALS.isdisjoint(names) else "ordinary"
 
 
 def _is_broken(status: int) -> bool:
@@ -476,7 +889,7 @@ def _is_broken(status: int) -> bool:
 
 
 def _status_of(error: BaseException, *names: str) -> int | None:
-    """The HTTP status that the error carries, if it does: then there was an answer."""
+    """Return the HTTP status that the error carries, if any: then there was an answer."""
     response = _peek(error, "response")
     if isinstance(response, Mapping):
         facts = response.get("ResponseMetadata")
@@ -495,15 +908,15 @@ def _is_status(value: Any) -> bool:
 
 
 def _peek(holder: object, name: str) -> Any:
-    """An attribute, or None where there is none or it cannot be read."""
+    """Return an attribute, or None if there is none or it cannot be read."""
     try:
         return getattr(holder, name, None)
     except Exception:
         return None
 
 
-def _why(error: BaseException) -> str:
-    """One word for the record."""
+def _doubt_reason(error: BaseException) -> str:
+    """Return the reason of the doubt in one word for the record."""
     if is_a(error, Error):
         return NESTED
     if not is_a(error, Exception):
@@ -513,10 +926,10 @@ def _why(error: BaseException) -> str:
 
 
 NESTED: Final = "nested"
-"""Why a call is in doubt whose body ended over a call inside it that had not ended."""
+"""The reason of a doubt if the body ended because of a call inside it that had not ended."""
 
 
-# ---- classes that have to be looked into --------------------------------------------------
+# ---- Classes whose content decides
 
 DOUBTFUL_EXITS: Final = frozenset({124, *range(129, 193)})
 """Exit codes of a shell for a child that a signal killed (128 + its number), and of ``timeout``."""
@@ -524,7 +937,10 @@ WINDOWS_KILLED: Final = 0xC0000000
 
 
 def _of_exit(error: BaseException) -> Verdict:
-    """A child that was killed may have done its work; one that ended with a code of its own says no."""
+    """Judge the exit of a child: one that was killed may have done its work.
+
+    An exit code of its own means no effect.
+    """
     code = _peek(error, "returncode")
     if not isinstance(code, int):
         return "doubt"
@@ -539,9 +955,9 @@ def _of_errno(error: BaseException) -> Verdict | None:
 
 
 def _of_reason(error: BaseException) -> Verdict:
-    """urllib wraps what broke while it connected or sent."""
+    """Judge the error that urllib wraps: what broke while it connected or sent."""
     reason = _peek(error, "reason")
-    return "certain" if is_a(reason, Exception) and _by_name(reason) == "certain" else "doubt"
+    return "certain" if is_a(reason, Exception) and _verdict_by_class(reason) == "certain" else "doubt"
 
 
 def _of_http_code(error: BaseException) -> Verdict:
@@ -561,7 +977,7 @@ GRPC_NO: Final = frozenset(
         "UNAUTHENTICATED",
     }
 )
-"""Codes of gRPC with which a server says no; every other one may come from the connection."""
+"""gRPC codes by which a server refuses; every other one may come from the connection."""
 
 
 def _of_grpc(error: BaseException) -> Verdict:
@@ -574,12 +990,12 @@ def _of_grpc(error: BaseException) -> Verdict:
 
 
 SQLSTATES: Final = ("08", "40003", "57P01", "57P02", "57P05", "58", "HYT")
-"""Beginnings of SQLSTATEs after which nobody knows whether the statement or its commit took effect."""
+"""Prefixes of SQLSTATEs after which nobody knows whether the statement or its commit took effect."""
 SQLSTATES_UNSENT: Final = ("08001", "08004", "57P03")
 
 
 def _of_sqlstate(error: BaseException) -> Verdict | None:
-    """An error with a state is the server's own word, and its transaction is undone; without one the line broke."""
+    """Judge by SQLSTATE: with one the server itself answered and rolled back; without one the connection broke."""
     state = _peek(error, "sqlstate") or _peek(error, "pgcode")
     if isinstance(state, str) and state:
         if state in SQLSTATES_UNSENT:
@@ -617,7 +1033,7 @@ def _of_oracle(error: BaseException) -> Verdict | None:
 
 
 def _of_sqlite(error: BaseException) -> Verdict | None:
-    """SQLITE_IOERR and its kind: the disk failed, perhaps in the middle of the commit."""
+    """Judge SQLITE_IOERR and its kind as doubt: the disk failed, perhaps in the middle of the commit."""
     code = _peek(error, "sqlite_errorcode")
     return "doubt" if isinstance(code, int) and code & 0xFF == 10 else None
 
@@ -626,7 +1042,7 @@ def _of_sqlalchemy(error: BaseException) -> Verdict | None:
     if _peek(error, "connection_invalidated") is True:
         return "doubt"
     origin = _peek(error, "orig")
-    return _by_name(origin) if is_a(origin, BaseException) else None
+    return _verdict_by_class(origin) if is_a(origin, BaseException) else None
 
 
 KAFKA_LOST: Final = frozenset({-1, 7, 13, 20, -185, -187, -192, -195, -196, -197})
@@ -646,7 +1062,7 @@ MCP_LOST: Final = frozenset({-32000, -32001, 408})
 
 
 def _of_mcp(error: BaseException) -> Verdict | None:
-    """Requests that timed out, and those that were under way when the connection ended."""
+    """Judge requests that timed out, and those that were in flight when the connection ended, as doubt."""
     return "doubt" if _peek(_peek(error, "error"), "code") in MCP_LOST else None
 
 
@@ -678,400 +1094,4 @@ BY_CONTENT: Final[dict[str, Callable[[BaseException], Verdict | None]]] = {
     "urllib.error.HTTPError": _of_http_code,
     "urllib.error.URLError": _of_reason,
 }
-"""Classes of which the content decides: a code, an exit, a state, a wrapped error; None: it says nothing."""
-
-
-# ---- Settling doubt: evidence first, then the probe, then one more idempotent start, then a person. Never
-
-
-PROBE_PACE: Final = Retry(attempts=8, delay=0.2, factor=2.0, max_delay=30.0, jitter=0.3)
-PROBE_TIMEOUT_S: Final = 30.0
-LATE_LOSS: Final = "the late result could not be kept"
-LOST_STARTS_MAX: Final = 3
-"""How often a call is started, at most, when its starts are lost and nothing (or no harm) came of them."""
-
-
-def stays_in_doubt(row: CallRow) -> bool:
-    """Whether nobody here can say what became of it."""
-    return row.state in ("in_doubt", "compensation_in_doubt", "compensation_failed", "residue")
-
-
-async def settle_doubt(
-    session: Session, spec: Spec | None, row: CallRow, *, back: bool = False, flight: Flight | None = None
-) -> CallRow:
-    """Settle one call's doubt as far as amends can alone; the row is returned as it is then.
-
-    ``back``: the run goes back, so a call that had no effect is ``failed`` and not started again. ``flight``: where
-    the caller learns what was started, should this flow be stopped.
-    """
-    row = await _refreshed(row)
-    if row.state != "in_doubt":
-        return row
-    row = await _by_evidence(session, spec, row, back)
-    if row.state == "in_doubt" and spec is not None and spec.probe is not None:
-        row = await _by_probe(session, spec, row, back)
-    if row.state == "in_doubt" and spec is not None and not (back and may_compensate_in_doubt(spec)):
-        row = await _by_repeating(session, spec, row, flight or session.memory.flight(row))
-    return row
-
-
-async def _refreshed(row: CallRow) -> CallRow:
-    newest = await ReadCall(row.id)
-    assert newest is not None, "calls are never deleted while their run is open"
-    return newest
-
-
-def may_compensate_in_doubt(spec: Spec) -> bool:
-    """Return whether its compensation tolerates that there is nothing to take back.
-
-    Not where it needs the result: of a call in doubt nobody has that.
-    """
-    twin = spec.compensate
-    return twin is not None and (twin.absent_ok or twin.wins) and not twin.needs_result
-
-
-# ---- evidence -----------------------------------------------------------------------------
-
-
-async def _by_evidence(session: Session, spec: Spec | None, row: CallRow, back: bool) -> CallRow:
-    if not row.evidence:
-        return row
-    kept: dict[str, Any] = json.loads(row.evidence)
-    if kept["happened"]:
-        loss = "" if kept["result"] is not None else LATE_LOSS
-        return await _resolve(session, row, "succeeded", by="evidence", result=kept["result"], loss=loss)
-    unprobed = spec is None or spec.probe is None
-    if kept["certain"] and unprobed and kept["attempt"] == row.attempt and row.attempt == 1 and not kept["result"]:
-        return await _resolve_absent(session, spec, row, back, by="evidence")
-    return row
-
-
-# ---- the probe ----------------------------------------------------------------------------
-
-
-async def _by_probe(session: Session, spec: Spec, row: CallRow, back: bool) -> CallRow:
-    assert spec.probe is not None, "only a probed tool is probed"
-    spent, asked = 0.0, 0
-    while True:
-        answer = await ask_probe(session, spec, spec.probe, row)
-        asked += 1
-        if isinstance(answer, Happened):
-            text, loss = told_result(session, spec, row, answer.result)
-            if loss and answer.result is not LOST and answer.result is not None:
-                session.memory.keep_result(row.id, answer.result)
-            return await _resolve(session, row, "succeeded", by="probe", result=text, loss=loss)
-        moved = isinstance(answer, Absent) and not await _same_host(row)
-        left = await settle_left(session, spec, row) if isinstance(answer, Absent) else None
-        if left is not None and left <= 0:
-            return await _resolve_absent(session, spec, row, back, by="probe")
-        pause = PROBE_PACE.pause(asked, await Luck()) if left is None else left
-        named = "absent, too early to believe" if isinstance(answer, Absent) else "unknown"
-        why = answer.why if isinstance(answer, Unknown) else ""
-        if asked >= PROBE_PACE.attempts or spent + pause > session.wait_s:
-            # Not a person's matter yet: whoever looks next asks again.
-            if moved and left is not None and left < float("inf"):
-                # Nobody may trust the clocks of two hosts: what this one waits here is what the next need not.
-                await Sleep(session.wait_s - spent)
-                left -= session.wait_s - spent
-            await NoteProbe(
-                row.id,
-                row.in_question,
-                row.probes + 1,
-                named,
-                why,
-                next_s=min(pause, PROBE_PACE.max_delay),
-                left_s=left,
-            )
-            return await _refreshed(row)
-        await NoteProbe(row.id, row.in_question, row.probes + 1, named, why, next_s=pause, left_s=left)
-        await Sleep(pause)
-        spent += pause
-        row = await _refreshed(row)
-        if row.state != "in_doubt":
-            return row
-
-
-RETURNED: Final = "the probe returned"
-RETURNED_CHARS_MAX: Final = 100
-
-
-async def ask_probe(session: Session, spec: Spec, probe: ProbeSpec, row: CallRow) -> Happened[Any] | Absent | Unknown:
-    """What the world says of a call. Anything that is not one of the three answers is ``Unknown``."""
-    if row.lost_at is not None:
-        return Unknown("gc removed what it would be asked with")
-    if why := missing(session, spec, row, probe):
-        return Unknown(why)
-    call = call_given(session, spec, row, phase="probe")
-    if spec.compensate is not None and probe is spec.compensate.probe:
-        # A compensation is asked for by its own key: that is the one its destination was given.
-        call = replace(call, key=compensation_key(row), attempt=row.comp_attempt)
-    kwargs, call = twin_given(session, spec, probe, row, call=call)
-    ended = await Invoke(
-        fn=probe.fn,
-        kwargs=kwargs,
-        is_async=probe.is_async,
-        timeout=PROBE_TIMEOUT_S,
-        call=call,
-        lease=session.lease,
-        phase="probe",
-        run=session.run,
-        probes=True,
-    )
-    answer = _understood(ended, said=lambda error: said_of(session, row, error))
-    return (
-        Unknown(session.redactor.scrub(answer.why, known_of(session, row))) if isinstance(answer, Unknown) else answer
-    )
-
-
-def _understood(ended: Ended, *, said: Callable[[BaseException], str]) -> Happened[Any] | Absent | Unknown:
-    if ended.in_flight:
-        return Unknown("the probe did not answer in time")
-    if ended.error is not None:
-        return Unknown(said(ended.error))
-    if ended.value is Absent or isinstance(ended.value, Absent):
-        return Absent()
-    if isinstance(ended.value, Happened):
-        return ended.value
-    if isinstance(ended.value, Unknown):
-        return Unknown(clean(ended.value.why))
-    if ended.value is Unknown:
-        return Unknown()
-    return Unknown(f"{RETURNED} {_shown(ended.value)}; a probe returns Happened(result), Absent() or Unknown()")
-
-
-def _shown(value: object) -> str:
-    try:
-        return cut(f"{value!r}", RETURNED_CHARS_MAX)
-    except Exception:  # its own __repr__ raises
-        return f"a {type(value).__name__}"
-
-
-async def settle_left(session: Session, spec: Spec, row: CallRow) -> float:
-    """Seconds until ``Absent`` may be believed; infinite while the body may still be running here."""
-    compensating = row.state == "compensation_in_doubt"
-    boot, quiet = (row.comp_boot, row.comp_mono) if compensating else (row.quiet_boot, row.quiet_mono)
-    if quiet is None:
-        return float("inf")
-    clocks = await ReadClocks()
-    if boot != clocks.boot:
-        # The old host's clock is out of reach: go on from what it had left, or as if it could have sent until now.
-        known = row.quiet_left
-        quiet = clocks.mono + (session.lease.lease_s if known is None else known - spec.settle)
-        await WatchDoubt(row.id, row.in_question, clocks.boot, quiet)
-    return quiet + spec.settle - clocks.mono
-
-
-async def wait_settled(session: Session, spec: Spec, row: CallRow) -> float:
-    """Wait for the settle delay as long as one may stand here; seconds that are left then, 0 when it is over."""
-    moved = not await _same_host(row)
-    left = await settle_left(session, spec, row)
-    if left <= 0:
-        return 0.0
-    if left <= session.wait_s:
-        await Sleep(left)
-        return 0.0
-    if moved and left < float("inf"):
-        await Sleep(session.wait_s)
-        left -= session.wait_s
-        await NoteProbe(
-            row.id,
-            row.in_question,
-            row.probes + 1,
-            "not probed: its settle delay is not over",
-            "",
-            next_s=left,
-            left_s=left,
-        )
-    return left
-
-
-async def _same_host(row: CallRow) -> bool:
-    boot = row.comp_boot if row.state == "compensation_in_doubt" else row.quiet_boot
-    return (await ReadClocks()).boot == boot
-
-
-# ---- one more start -----------------------------------------------------------------------
-
-
-async def _by_repeating(session: Session, spec: Spec, row: CallRow, flight: Flight) -> CallRow:
-    """An idempotent call inside its window is started again to learn its result: its destination knows the key.
-
-    At its tool's own pace, and only as long as one may stand here: whoever looks next goes on.
-    """
-    left = session.wait_s
-    wait = await _not_before(spec, row)
-    while row.state == "in_doubt" and spec.fn is not None and wait <= left and await is_repeatable(session, spec, row):
-        await Sleep(wait)
-        left -= wait
-        started = await StartCall(row.id, session.lease.owner, session.lease.epoch, row.attempt + 1)
-        if started is None:
-            return await _refreshed(row)
-        assert isinstance(started, CallRow), "what was started before has its locks until its run has ended"
-        row = await _repeat(session, spec, started, flight, alone=row.quiet_mono is not None)
-        if row.state == "in_doubt" and await is_repeatable(session, spec, row):
-            pace = spec.retry if spec.retry_declared else PROBE_PACE
-            wait = pace.pause(max(1, row.attempt - row.tries_from), await Luck())
-            said = "not probed: it was started again"
-            row = await NoteProbe(row.id, row.in_question, row.probes + 1, said, "", next_s=wait)
-    return row
-
-
-async def _not_before(spec: Spec, row: CallRow) -> float:
-    """Seconds until the next start that an earlier visit has put off; a probe has just been asked in its place."""
-    if row.probe_at is None or spec.probe is not None:
-        return 0.0
-    return max(0.0, row.probe_at - (await ReadClocks()).wall)
-
-
-async def is_repeatable(session: Session, spec: Spec, row: CallRow) -> bool:
-    """Whether a call in doubt may be started again: its destination deduplicates, still, and it has starts left.
-
-    Not without a hidden argument that only the process which asked for it had.
-    """
-    if lacking(session, row):
-        return False
-    tried = row.attempt - row.tries_from
-    endless = spec.kind == "retriable" and not spec.retry_declared  # after the pivot only forward
-    if not spec.idempotent or (not endless and tried >= max(spec.retry.attempts, LOST_STARTS_MAX)):
-        return False
-    if spec.window is None:
-        return True
-    clocks = await ReadClocks()
-    return row.first_at is not None and clocks.wall < row.first_at + spec.window
-
-
-async def _repeat(session: Session, spec: Spec, row: CallRow, flight: Flight, *, alone: bool) -> CallRow:
-    assert spec.fn is not None, "only a tool with a body is repeated"
-    known, args = known_of(session, row), body_args(session, spec, row)
-    later = Later(row, lambda: call_of(row, spec, args=body_args(session, spec, row)))
-    flight.call, flight.sent, flight.doubted = row, False, True
-    around = session.bodies.get(row.parent)
-    later.until = None if around is None else around.until
-    if spec.timeout is not None:
-        until = (await ReadClocks()).mono + spec.timeout
-        later.until = until if later.until is None else min(later.until, until)
-    session.bodies[later.id] = later
-    try:
-        ended = await Invoke(
-            fn=spec.fn,
-            kwargs=args,
-            is_async=spec.is_async,
-            timeout=spec.timeout,
-            call=later,
-            lease=session.lease,
-            phase="execute",
-            run=session.run,
-            late=partial(note_late, session, known, spec, row, body=later),
-            flight=flight,
-        )
-    finally:
-        session.end_body(later)
-    clocks = await ReadClocks()
-    settle = SettleCall(
-        row.id, session.lease.owner, session.lease.epoch, row.attempt, "succeeded", boot=clocks.boot, mono=clocks.mono
-    )
-    if not alone:
-        settle.mono = None  # the start before this one is still in flight
-    if ended.in_flight:
-        settle.to, settle.why, settle.mono = "in_doubt", NESTED if later.waits else "timeout", None
-    elif ended.error is not None:
-        # The first start may have had its effect: an error of the second says nothing about the first.
-        settle.to, settle.why, settle.error = "in_doubt", "error", describe_error(ended.error, session.redactor, known)
-        found = judge(spec, ended.error, around=ended.around, nested=later.touched)
-        if found.verdict == "doubt":
-            settle.why = found.why
-    else:
-        settle.result, settle.loss = kept_result(session, spec, row, ended.value)
-    settle.spent = tuple((later.spent or {}).items())
-    settled = await settle
-    flight.call = None
-    if settled.fenced:
-        raise LeaseLost(
-            f"{row.tool} ended after run {row.run_id} had another owner; its outcome is kept as evidence",
-            run_id=row.run_id,
-        )
-    return settled.call
-
-
-async def note_late(
-    session: Session, known: Known, spec: Spec, row: CallRow, late: Ended, *, body: Later | None = None
-) -> None:
-    """A body that outlived its timeout has returned: evidence, never a settlement."""
-    clocks = await ReadClocks()
-    text = None
-    happened = late.error is None
-    if happened:
-        seen, stored = faithful(late.value, spec.result_type)
-        stored = session.redactor.kept(stored, known, (row.tenant, row.tool)) if spec.redact else stored
-        remember(session, spec, row, seen, stored)
-        text = stored.text
-    certain = False
-    if late.error is not None and spec.probe is None:
-        nested = body is not None and body.touched
-        certain = judge(spec, late.error, around=late.around, nested=nested).verdict != "doubt"
-    await NoteEvidence(
-        row.id,
-        row.attempt,
-        happened=happened,
-        result=text,
-        error="" if late.error is None else describe_error(late.error, session.redactor, known),
-        boot=clocks.boot,
-        mono=clocks.mono,
-        source="late" if happened or certain else "late, unclear",
-        certain=certain,
-    )
-
-
-# ---- writing the answer down --------------------------------------------------------------
-
-
-async def _resolve_absent(session: Session, spec: Spec | None, row: CallRow, back: bool, *, by: str) -> CallRow:
-    """Certainly nothing happened: start again where that is what the caller wants, else it failed."""
-    again = not back and spec is not None and _wants_again(spec, row)
-    pause = 0.0 if spec is None or row.why == "lost" else spec.retry.pause(max(1, row.attempt), await Luck())
-    return await _resolve(
-        session, row, "backing_off" if again else "failed", by=by, why=row.why, retry_s=pause if again else None
-    )
-
-
-def _wants_again(spec: Spec, row: CallRow) -> bool:
-    started = row.attempt - row.tries_from
-    if spec.kind == "retriable":
-        return True
-    if row.why == "final error":  # none of those that its retry names: the probe only tells whether it happened
-        return False
-    if row.why == "error":
-        return started < spec.retry.attempts
-    return started < max(spec.retry.attempts, LOST_STARTS_MAX)
-
-
-async def _resolve(
-    session: Session,
-    row: CallRow,
-    to: str,
-    *,
-    by: str,
-    why: str = "",
-    result: str | None = None,
-    loss: str = "",
-    retry_s: float | None = None,
-) -> CallRow:
-    return await ResolveCall(
-        row.id,
-        to,
-        by,
-        why,
-        result=result,
-        loss=loss,
-        epoch=session.lease.epoch,
-        owner=session.lease.owner,
-        retry_s=retry_s,
-    )
-
-
-def unclear(call: Call) -> str:
-    """What a person is asked about a doubt, with the verb that settles it."""
-    return (
-        f"{call.tool} ({call.id}) may have happened: look, then "
-        f"rt.resolve({call.id!r}, Happened(...) | Absent() | Unknown(), by=..., why=...)"
-    )
+"""Classes whose content decides: a code, an exit, a state, a wrapped error; None: it says nothing."""

@@ -1,4 +1,4 @@
-"""Leaving a run: commit, go forward, go back, or let it go. Each is a flow of its own."""
+"""End a run: commit it, go forward after the pivot, roll it back, or release it; and leave a block."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from functools import partial
 from typing import Final, NoReturn
 
 from amends.engine.answers import report_of
-from amends.engine.approvals import held_for, outbox_terms, rejected, request_of_call, tell_of, terms_for
-from amends.engine.call import Done, conclude, guarded_admission, locked, run_attempts, start_waiting
+from amends.engine.approvals import held_for, notify_of, outbox_terms, rejected, request_of_call, terms_for
+from amends.engine.call import Done, conclude, guarded_admission, locked, run_attempts, start_when_unlocked
 from amends.engine.doubts import is_repeatable
 from amends.engine.rollback import (
     STOPPED,
-    Back,
-    Leftover,
+    Obstacle,
+    RollbackProgress,
+    commit_obstacles,
     leftovers,
-    let_land,
-    obstacles,
     roll_back,
-    settle_all,
+    settle_doubts,
     wait_for_live,
+    wait_if_live,
 )
 from amends.engine.session import (
     POLL_S_MAX,
@@ -36,7 +36,7 @@ from amends.engine.session import (
     give_back,
     known_of,
     lacking,
-    lacks,
+    lacking_words,
     read_tree,
     scrubbed,
 )
@@ -73,136 +73,154 @@ from amends.model import Residue
 from amends.states import LIVE
 from amends.visible import visible
 
-# ---- Calls that wait for a person: suspending a run for them, and doing what was decided after its block
+# ---- Leaving a block
 
 
-def asks_somebody(tree: Tree) -> bool:
-    """Whether a person can still say something that this tree waits for, or has said yes to what it has not done."""
-    living = {row.id for row in tree.approvals if row.lives(tree.now)}
-    for row in tree.calls:
-        if row.state not in ("held", "ready") or row.attempt:
-            continue
-        if row.approval in living or (row.state == "held" and not row.is_staged and not row.approval):
-            return True
-    return False
-
-
-def is_pending(tree: Tree) -> bool:
-    """Whether somebody has not yet said what this tree waits for."""
-    asked = {row.approval for row in tree.calls if row.state in ("held", "ready") and not row.attempt}
-    if any(row.state == "held" and not row.approval and not row.is_staged for row in tree.calls):
-        return True
-    return any(row.id in asked and row.state == "pending" and row.lives(tree.now) for row in tree.approvals)
-
-
-async def let_go_held(session: Session, row: CallRow, *, again_s: float | None = None) -> Held:
-    """Suspend the run for a person, in one transaction; returns what to raise.
-
-    Not while a call of the tree runs in this process, in the body of which a child may be left: its run is still needed.
-    """
-    twin = await ReadCall(row.twin) if row.twin else None
-    if session.uid == session.root or not (session.bodies or await LiveCalls(session.root)):
-        await give_back(session, again_s, suspended=True)
-    held = held_for(session, row, await request_of_call(row), twin)
-    held.args = (f"run {visible(session.id)} waits for a person: {visible(row.tool)} is held ({held.reason})",)
-    return held
-
-
-async def leave_to_caller(session: Session) -> None:
-    """Raise ``Held``, and decide nothing, where only the caller's own body can go on with what waits for a person."""
-    for known in session.strangers.values():
-        if session.uid not in (known.run, known.root):
-            continue  # another child's: this one ends without it
-        row = await ReadCall(known.id)
-        if row is not None and row.state in ("held", "ready") and not row.is_staged:
-            raise await let_go_held(session, row)
-    if session.resumed and any(spec.fn is None for spec in session.specs.values()):
-        # Asked for by an earlier opening, and not yet again: its caller may still come.
-        for row in (await read_tree(session)).calls:
-            if row.state in ("held", "ready") and not row.is_staged and session.body(row) is None:
-                raise await let_go_held(session, row)
-
-
-async def start_decided(session: Session, row: CallRow) -> None:
-    """A person let this call go on after its block had ended: it is done now, and its own error is no failure."""
-    if session.body(row) is None:
-        raise await let_go_held(session, row, again_s=session.lease.lease_s)
-    if lacking(session, row):
-        raise await let_go_held(session, row)  # whoever asked for it has what it hides, and comes back for it
-    outbox = await outbox_terms(session) if row.kind == "pivot" else {}
-    started = await start_waiting(session, row, await terms_for(session, row), outbox)
-    if isinstance(started, Contention) and not started.victim:
-        raise locked(session, row.tool, started, waited=session.wait_s)
-    if isinstance(started, Overrun):
-        raise exceeded(row.tool, started, session.id)
-    if isinstance(started, Unapproved):
-        await tell_of(session, started.approval)
-    if isinstance(started, Unapproved) and started.why == "refused" and session.uid == session.root:
-        await _block_refused(session, started)
-    if isinstance(started, Unapproved) and started.why not in ("", "expired"):
-        raise await let_go_held(session, started.call, again_s=session.lease.lease_s)
-    if not isinstance(started, CallRow):
-        return
+async def leave(session: Session, error: BaseException | None, output: str | None) -> str:
+    """Leave a block in one of nine ways; return the note for the error. Never swallows an error."""
+    if error is None:
+        await leave_clean(session, output)
+        return ""
+    if is_a(error, LedgerError) or (is_a(error, RolledBack) and error.run_id == session.id):
+        return ""  # nothing can be recorded here; or nothing is left to do
     try:
-        await run_attempts(session, recorded_ask(session, started), started, told=False)
-    except (Waiting, LedgerError):
+        if only_waits(error):
+            if session.uid == session.root:
+                await leave_waiting(session)
+            return ""
+        phase = "" if is_a(error, Exception) else await _release_unfinished(session)
+        if phase:
+            return f"amends: run {session.id} was released as it is ({phase}); open it again, or a worker continues it"
+        back = await leave_raised(session, error)
+    except LedgerError as broken:
+        return f"amends: run {session.id} could not be closed here ({broken}); a worker will do it"
+    if back.run.state == "blocked" and back.run.phase != "pivoted" and is_a(error, Exception):
+        # Only over an ordinary error: an interrupt or a cancellation must not be replaced by another error.
+        raise_blocked(session, back.tree, error)
+    return rollback_note(session, back)
+
+
+async def _release_unfinished(session: Session) -> str:
+    """Release a run that was stopped from outside and may be resumed or only goes forward.
+
+    Return its phase, else "".
+    """
+    run = (await read_tree(session)).run
+    if run.policy == "rollback" and run.phase in ("open", "rolling_back"):
+        return ""
+    if session.uid == session.root:
+        await wait_for_live(session)
+        await release_run(session)
+    return run.phase
+
+
+async def leave_clean(session: Session, output: str | None) -> RunRow:
+    """Commit a block that ended without error.
+
+    Raises the error for what prevents it, or ``RolledBack`` if the goal was to roll back.
+    """
+    await wait_if_live(session, patient=True)
+    run = await commit(session, output=output)
+    if run.state == "committed":
+        return run
+    tree = await read_tree(session)
+    raise_blocked(session, tree, None)
+    if run.state in ("abandoned", "rolled_back"):
+        raise RunEnded(
+            f"run {session.id} was {run.state.replace('_', ' ')} meanwhile: it is not committed",
+            state=run.state,
+            run_id=session.id,
+        )
+    if run.phase == "open" and run.goal == "rollback":
+        await _roll_back_to_goal(session, run)
+    return tree.run
+
+
+async def _roll_back_to_goal(session: Session, run: RunRow) -> None:
+    """Roll back; raise a person's refusal of the pivot as ``Rejected``."""
+    try:
+        await take_back(session, why=run.goal_why or "the deadline passed")
+    except RolledBack as back:
+        for row in (await read_tree(session)).calls:
+            if row.state == "refused" and row.at_commit and row.approval and row.run == session.uid:
+                raise rejected(session, row) from back
         raise
-    except Exception:  # settled as failed, or in doubt for the next round; a tool's error is not its run's
-        return
 
 
-async def _block_refused(session: Session, no: Unapproved) -> NoReturn:
-    """Somebody has said yes, and a rule says no by now: more asking changes nothing, so a person must end it."""
-    row, tree = no.call, await read_tree(session)
-    withdraw = "" if no.approval is None else f"rt.withdraw({no.approval.id!r}, by=..., why=...), or "
-    end = "rollback" if tree.run.phase == "open" else "abandon"
-    cause = f"{row.tool} ({row.id}): a rule refuses it by now: {withdraw}rt.{end}({session.id!r}, by=..., why=...)"
-    await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=(cause,))
-    raise RunBlocked(f"run {session.id} is blocked: {cause}", run_id=session.id, causes=[cause])
+async def take_back(session: Session, *, why: str) -> None:
+    """Roll back on request; always raises, ``RolledBack`` if no effect is left."""
+    why = clean(why)
+    back = await roll_back_block(session, by=session.principal or session.lease.owner, why=why)
+    raise_blocked(session, back.tree, None)
+    report = report_of(session, back.tree)
+    undone = compensated_in_words(back)
+    words = f"run {session.id} was rolled back ({why}): {undone} compensated"
+    if back.run.state == "abandoned":
+        words = f"run {session.id} was rolled back ({why}), but {back.run.goal_why}"
+    elif back.run.state != "rolled_back":
+        words = f"run {session.id} is {back.run.state} ({why}); a worker continues it"
+    raise RolledBack(words, report=report, run_id=session.id)
 
 
-def recorded_ask(session: Session, row: CallRow) -> Ask:
-    """The request of a recorded call, to start it again in its own words."""
-    spec = session.spec(row.tool)
-    body = session.body(row)
-    assert spec is not None, f"the tool {row.tool} is known here"
-    assert body is not None, f"the tool {row.tool} has its body here"
-    return Ask(
-        spec=spec,
-        args=body_args(session, spec, row),
-        copy=partial(body_args, session, spec, row),
-        text=row.args,
-        key=row.key,
-        ident=row.ident,
-        whole="",
-        fn=body[0],
-        is_async=body[1],
-        timeout=spec.timeout,
-        flight=session.memory.flight(row),
-        recorded_digest=row.digest,
-        known=known_of(session, row),
-    )
+async def leave_raised(session: Session, error: BaseException) -> RollbackProgress:
+    """Leave a block that raised: roll back before the pivot, go forward after it."""
+    return await roll_back_block(session, by=session.lease.owner, why=scrubbed(session, described(error))[:500])
 
 
-# ---- Leaving a run: commit, go forward, go back, or let it go. Each is a flow of its own
+async def leave_waiting(session: Session) -> RunRow:
+    """Release a run whose block waits for something; to a person if a call is held."""
+    await wait_for_live(session, patient=True)  # calls that other threads and tasks have sent are settled by them
+    tree = await read_tree(session)
+    held = [row for row in tree.calls if row.state in ("held", "ready") and not row.is_staged]
+    if held:
+        await suspend_for_person(session, held[0])
+        return (await read_tree(session)).run
+    return await release_run(session)
+
+
+def compensated_in_words(back: RollbackProgress) -> str:
+    """Return how many calls were compensated, in words."""
+    count = sum(row.state == "compensated" for row in back.tree.calls)
+    return f"{count} call{'' if count == 1 else 's'}"
+
+
+def rollback_note(session: Session, back: RollbackProgress) -> str:
+    """Return the note for the exception that rolled the run back."""
+    match back.run.state:
+        case "rolled_back":
+            return f"amends: run {session.id} rolled back, {compensated_in_words(back)} compensated"
+        case "abandoned":
+            undone = compensated_in_words(back)
+            return f"amends: run {session.id} was rolled back, {undone} compensated; {back.run.goal_why}"
+        case "rolling_back":
+            return f"amends: run {session.id} is rolling back; a worker continues it in {back.again_s or 0:.0f} s"
+        case "pivoted":
+            return f"amends: run {session.id} has pivoted and goes on: its recorded calls are being run"
+        case "blocked" if back.run.phase == "pivoted":
+            return f"amends: run {session.id} has pivoted and was interrupted; open it again or finish it"
+        case _:
+            return f"amends: run {session.id} is {back.run.state}"
+
+
+# ---- Commit
 
 
 ROUNDS_MAX: Final = 10_000
 
 
 async def commit(session: Session, *, output: str | None = None) -> RunRow:
-    """Commit, or go forward as far as one can now; raises what stands in the way."""
+    """Commit, or go forward as far as possible now; raise the error for what prevents it."""
     if session.uid == session.root:
-        session.recall.close()  # what a child has committed stands as before; of a root that has ended gc takes its share
-    await let_land(session)
-    await leave_to_caller(session)
-    await _need_body(session)
+        session.recall.close()  # a child's committed calls stay valid; of a root that has ended gc may remove payloads
+    await wait_if_live(session)
+    await raise_if_caller_needed(session)
+    await _require_pivot_body(session)
     try:
         return await _commit(session, output)
     except (Locked, BudgetExceeded):
-        # Its block has ended and nothing is decided: a worker goes on, and nothing but a person or a deadlock undoes it.
+        # Its block has ended and nothing is decided: a worker continues, and only a person or a deadlock rolls it back.
         if session.uid == session.root:
-            await let_go(session)
+            await release_run(session)
         raise
 
 
@@ -218,7 +236,7 @@ async def _commit(session: Session, output: str | None) -> RunRow:
             case "committed" | "ended":
                 return decision.run
             case "rollback":
-                return replace(decision.run, goal="rollback")  # said, where only the deadline has decided it
+                return replace(decision.run, goal="rollback")  # say so, if only the deadline has decided it
             case "pivot":
                 await _run_pivot(session, decision.calls[0])
             case "early":
@@ -257,8 +275,11 @@ def _locked_commit(session: Session, decision: Decision, waited: float) -> Locke
     return locked(session, tool, lock, waited=waited, hint=hint)
 
 
-async def _need_body(session: Session) -> None:
-    """A pivot at commit whose handler lived in another process cannot be started here: that is said before it is."""
+async def _require_pivot_body(session: Session) -> None:
+    """Block the run before the commit if its pivot cannot be started here.
+
+    The handler of that pivot lived in another process.
+    """
     if not any(spec.at == "commit" and spec.fn is None for spec in session.specs.values()):
         return
     tree = await read_tree(session)
@@ -271,9 +292,9 @@ async def _need_body(session: Session) -> None:
 
 
 async def _run_pivot(session: Session, row: CallRow) -> None:
-    """The pivot that waited for the commit; if it fails the run goes back, and its error comes out."""
+    """Run the pivot that waited for the commit; if it fails, roll back and raise its error."""
     try:
-        await run_attempts(session, recorded_ask(session, row), row, told=False)
+        await run_attempts(session, recorded_ask(session, row), row, needs_result=False)
     except InDoubt:
         return  # the next round finds it unsettled
     except (Waiting, LedgerError):
@@ -284,11 +305,11 @@ async def _run_pivot(session: Session, row: CallRow) -> None:
         raise
 
 
-# ---- forward ------------------------------------------------------------------------------
+# ---- Forward, after the commit is decided
 
 
 async def _drain(session: Session, staged: tuple[CallRow, ...]) -> tuple[CallRow, ...] | None:
-    """Start what was staged, in its order; None when all of it is done, else what is not."""
+    """Start the staged calls in order; return None when all are done, else those that are not."""
     for row in staged:
         await drive_forward(session, row)
     tree = await read_tree(session)
@@ -297,31 +318,31 @@ async def _drain(session: Session, staged: tuple[CallRow, ...]) -> tuple[CallRow
 
 
 def _pending(row: CallRow) -> bool:
-    let_go = row.state == "ready" and row.kind == "retriable"  # past the pivot somebody has said yes to it
+    let_go = row.state == "ready" and row.kind == "retriable"  # past the pivot a person has approved it
     return row.is_staged or let_go or row.state in ("in_doubt", "backing_off", "started")
 
 
 async def drive_forward(session: Session, row: CallRow) -> None:
-    """One start of one retriable, unless it is not its time."""
+    """Start one retriable once, unless its time has not come."""
     clocks = await ReadClocks()
     waits = row.state == "backing_off" and (row.retry_at is None or row.retry_at > clocks.wall)
     if waits or row.state not in ("held", "ready", "backing_off") or session.body(row) is None:
         return
     if lacking(session, row):
-        return  # named among the obstacles
-    started = await start_waiting(session, row, await terms_for(session, row))
+        return  # it is named among the obstacles
+    started = await start_when_unlocked(session, row, await terms_for(session, row))
     if not isinstance(started, CallRow):
-        return  # not now: another run has its lock, and it stays staged
+        return  # not now: another run holds its lock, and it stays staged
     try:
-        await run_attempts(session, recorded_ask(session, started), started, told=False)
+        await run_attempts(session, recorded_ask(session, started), started, needs_result=False)
     except InDoubt:
-        return  # stays visible; the next round probes it again
+        return  # it stays visible; the next round probes it again
 
 
 async def _pause_forward(session: Session, left: tuple[CallRow, ...]) -> RunRow:
-    """The run goes on later: in a worker when the first is due, or when a person has decided."""
+    """Release the run until a worker resumes it when the first call is due, or a person has decided."""
     tree = await read_tree(session)
-    blocking = obstacles(session, tree)
+    blocking = commit_obstacles(session, tree)
     clocks = await ReadClocks()
     due = [row.retry_at - clocks.wall for row in left if row.retry_at is not None]
     due += [row.probe_at - clocks.wall for row in left if row.state == "in_doubt" and row.probe_at is not None]
@@ -334,28 +355,31 @@ async def _pause_forward(session: Session, left: tuple[CallRow, ...]) -> RunRow:
     return await give_back(session, wake)
 
 
-# ---- what is not settled ------------------------------------------------------------------
+# ---- Unsettled calls
 
 
 async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
-    """Settle what can be settled without a person; raises ``Held`` or ``RunBlocked`` otherwise."""
+    """Settle what can be settled without a person; raise ``Held`` or ``RunBlocked`` otherwise."""
     held = [row for row in decision.calls if row.state == "held" or row.is_staged]
     if held:
         tree = await read_tree(session)
-        if asks_somebody(tree):
-            # Decided meanwhile, or by people whose yes needs a process with that version of the tool: looked at again.
-            raise await let_go_held(session, held[0], again_s=None if is_pending(tree) else session.lease.lease_s)
+        if awaits_person(tree):
+            # Decided meanwhile, or approved for another version of the tool, which needs another process: look again
+            # later.
+            raise await suspend_for_person(
+                session, held[0], again_s=None if has_pending_decision(tree) else session.lease.lease_s
+            )
     if any(row.state in LIVE for row in decision.calls):
         await wait_for_live(session)
     waits = [await _close_child(session, child) for child in decision.children]
     tree = await read_tree(session)
-    waits.append(await settle_all(session, tree, back=False))
+    waits.append(await settle_doubts(session, tree, back=False))
     later = min((wait for wait in waits if wait is not None), default=None)
-    # A pivot last: it starts only when everything else is settled.
+    # The pivot last: it starts only when everything else is settled.
     for row in sorted((await read_tree(session)).calls, key=lambda row: row.kind == "pivot"):
-        await _go_on_with(session, row)
+        await _continue_call(session, row)
     tree = await read_tree(session)
-    blocking = obstacles(session, tree)
+    blocking = commit_obstacles(session, tree)
     forward = tree.run.phase == "pivoted"
     waiting = [
         row
@@ -372,33 +396,33 @@ async def _settle_rest(session: Session, decision: Decision) -> RunRow | None:
 
 
 async def _is_repeated(session: Session, row: CallRow) -> bool:
-    """Whether a doubt needs neither probe nor person: its idempotent call is started again when it is due."""
+    """Return whether a doubt needs neither probe nor person: its idempotent call is started again when it is due."""
     spec = session.spec(row.tool)
     if row.state != "in_doubt" or row.probe_at is None or spec is None or spec.probe is not None:
         return False
     return await is_repeatable(session, spec, row)
 
 
-async def _go_on_with(session: Session, row: CallRow) -> None:
-    """What an unsettled call needs before its run can commit."""
+async def _continue_call(session: Session, row: CallRow) -> None:
+    """Do what an unsettled call needs before its run can commit."""
     if row.state == "ready" and not row.is_staged:
-        await start_decided(session, row)
+        await run_decided_call(session, row)
     elif row.state == "backing_off" and row.kind == "retriable":
         await drive_forward(session, row)
     elif row.state == "backing_off" and row.kind == "pivot" and row.retry_at is not None:
-        # Its start was lost and had no effect; what is staged behind it must not go out as if it had.
+        # Its start was lost and had no effect; the calls staged behind it must not run as if it had.
         await _restart_pivot(session, row)
     elif row.state == "backing_off":
-        # Nobody asked for it again, and certainly nothing happened: it is not part of what is committed.
+        # It was not requested again, and certainly nothing happened: it is not part of the commit.
         await _give_up(session, row)
 
 
 async def _restart_pivot(session: Session, row: CallRow) -> None:
     if gone := lacking(session, row):
-        # It certainly did not happen and cannot be started here: it failed, and before a pivot failure goes backward.
+        # It certainly did not happen and cannot be started here: it failed, and before a pivot a failure rolls back.
         await _give_up(session, row)
         call, name = call_of(row, session.spec(row.tool)), "Redacted"
-        failed = ToolFailed(f"{row.tool} was not started again: {lacks(gone)}", call=call, type_name=name)
+        failed = ToolFailed(f"{row.tool} was not started again: {lacking_words(gone)}", call=call, type_name=name)
         back = await roll_back(session, by=session.lease.owner, why=str(failed))
         raise_blocked(session, back.tree, failed)
         raise failed
@@ -414,22 +438,19 @@ async def _give_up(session: Session, row: CallRow) -> None:
 
 
 async def _close_child(session: Session, child: RunRow) -> float | None:
-    """A child that was left open never finished: it goes back; one that pivoted goes forward.
-
-    Seconds until it can go on, where it must wait.
-    """
+    """Roll back a child that was left open, or go forward if it pivoted; return the seconds until it can continue."""
     inner = session.child(child.uid, child.id, generation=child.generation, resumed=True, state=child.state)
     if child.phase == "pivoted" or child.goal == "commit":
-        with suppress(RunBlocked):  # what blocks it blocks us: it is found, and named, with our own obstacles
+        with suppress(RunBlocked):  # what blocks it blocks us: it is found and named with our own obstacles
             await commit(inner)
         return None
     return (await roll_back(inner, by=session.lease.owner, why="its block was never finished")).again_s
 
 
-# ---- blocked ------------------------------------------------------------------------------
+# ---- Blocked and interrupted runs
 
 
-async def _block(session: Session, blocking: list[Leftover], *, again_s: float | None = None) -> RunRow:
+async def _block(session: Session, blocking: list[Obstacle], *, again_s: float | None = None) -> RunRow:
     causes = tuple(left.cause for left in blocking)
     return await CloseRun(
         session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes, wake_s=again_s
@@ -437,39 +458,40 @@ async def _block(session: Session, blocking: list[Leftover], *, again_s: float |
 
 
 async def interrupted(session: Session) -> RunRow:
-    """After the pivot the block ended early: what is recorded goes on, then the run waits to be opened again."""
+    """Finish the recorded calls of a block that ended early after its pivot; then the run waits to be opened again."""
     tree = await read_tree(session)
     staged = tuple(row for row in tree.calls if row.run == session.uid and _pending(row))
-    await settle_all(session, tree, back=False)
+    await settle_doubts(session, tree, back=False)
     left = await _drain(session, staged)
-    if left is not None and any(_goes_on(session, row) for row in left):
+    if left is not None and any(_will_continue(session, row) for row in left):
         return await _pause_forward(session, left)
     cause = (
         f"the block ended after the pivot and before its end: open run {session.id!r} again, "
         f"or close it with rt.finish({session.id!r}, by=..., why=...)"
     )
     tree = await read_tree(session)
-    causes = (cause, *(one.cause for one in obstacles(session, tree)))
+    causes = (cause, *(one.cause for one in commit_obstacles(session, tree)))
     return await CloseRun(
         session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes, interrupted=True
     )
 
 
-def _goes_on(session: Session, row: CallRow) -> bool:
-    """Whether time brings more: it is due later, or waits for a lock of another run."""
+def _will_continue(session: Session, row: CallRow) -> bool:
+    """Return whether waiting helps: it is due later, or waits for a lock of another run."""
     is_locked = row.is_staged and bool(row.locks) and session.body(row) is not None
     return is_locked or row.retry_at is not None or row.probe_at is not None
 
 
 def raise_blocked(session: Session, tree: Tree, cause: BaseException | None) -> None:
-    """Raise ``RunBlocked`` when the run is, naming everything that is left."""
+    """Raise ``RunBlocked`` if the run is blocked, naming everything that is left."""
     if tree.run.state != "blocked":
         return
-    left = leftovers(session, tree) if tree.run.phase == "rolling_back" else obstacles(session, tree)
+    left = leftovers(session, tree) if tree.run.phase == "rolling_back" else commit_obstacles(session, tree)
     doubts = [call_of(one.row, session.spec(one.row.tool)) for one in left if one.doubtful]
     residue = [Residue(call_of(one.row, session.spec(one.row.tool)), one.why) for one in left if not one.doubtful]
     names = ", ".join(dict.fromkeys(one.row.tool for one in left)) or "nothing amends can name"
-    if tree.run.phase == "open" and tree.run.goal == "rollback" and not left:  # not turned: others stand on it
+    # It has not begun to roll back: forks depend on it.
+    if tree.run.phase == "open" and tree.run.goal == "rollback" and not left:
         names = "; ".join(json.loads(tree.run.causes))
     raise RunBlocked(
         f"run {session.id} is blocked: {names}",
@@ -481,7 +503,7 @@ def raise_blocked(session: Session, tree: Tree, cause: BaseException | None) -> 
 
 
 async def stop_call(session: Session, flight: Flight) -> None:
-    """A flow was stopped in a living process: its call becomes doubt, or failed if it was never sent."""
+    """Settle the call of a flow that was stopped in a living process: as doubt, or as failed if it was never sent."""
     row = flight.call
     if row is None:
         return
@@ -493,155 +515,151 @@ async def stop_call(session: Session, flight: Flight) -> None:
     )  # fmt: skip
 
 
-async def let_go(session: Session) -> RunRow:
-    """Leave the run to whoever opens it next; a worker follows its policy after one lease."""
+async def release_run(session: Session) -> RunRow:
+    """Release the run to its next opener; a worker follows its policy after one lease."""
     return await give_back(session, session.lease.lease_s)
 
 
-async def go_back(session: Session, *, by: str, why: str) -> Back:
-    """The rollback of a block that raised; after the pivot it goes forward instead."""
-    await let_land(session, patient=True)
+async def roll_back_block(session: Session, *, by: str, why: str) -> RollbackProgress:
+    """Roll back a block that raised; after the pivot go forward instead."""
+    await wait_if_live(session, patient=True)
     back = await roll_back(session, by=by, why=why)
     if back.run.phase == "pivoted" and back.run.state == "pivoted":
         run = await interrupted(session)
-        return Back(run, await read_tree(session))
+        return RollbackProgress(run, await read_tree(session))
     return back
 
 
-# ---- The ways out of a block, and what a person may do to a run from outside
+# ---- Calls that wait for a person
 
 
-async def leave(session: Session, error: BaseException | None, output: str | None) -> str:
-    """The nine ways out of a block; returns what is to be noted on the error. Never swallows one."""
-    if error is None:
-        await leave_clean(session, output)
-        return ""
-    if is_a(error, LedgerError) or (is_a(error, RolledBack) and error.run_id == session.id):
-        return ""  # nothing can be written down here; or nothing is left to do
-    try:
-        if only_waits(error):
-            if session.uid == session.root:
-                await leave_waiting(session)
-            return ""
-        phase = "" if is_a(error, Exception) else await _let_go_as_it_is(session)
-        if phase:
-            return f"amends: run {session.id} was let go as it is ({phase}); open it again, or a worker goes on"
-        back = await leave_raised(session, error)
-    except LedgerError as broken:
-        return f"amends: run {session.id} could not be left in order here ({broken}); a worker will see to it"
-    if back.run.state == "blocked" and back.run.phase != "pivoted" and is_a(error, Exception):
-        # Only over an ordinary error: an interrupt or a cancellation that comes out as another one is swallowed.
-        raise_blocked(session, back.tree, error)
-    return note_of(session, back)
+def awaits_person(tree: Tree) -> bool:
+    """Return whether a decision of a person is still open in this tree, or an approved call is not done yet."""
+    living = {row.id for row in tree.approvals if row.lives(tree.now)}
+    for row in tree.calls:
+        if row.state not in ("held", "ready") or row.attempt:
+            continue
+        if row.approval in living or (row.state == "held" and not row.is_staged and not row.approval):
+            return True
+    return False
 
 
-async def _let_go_as_it_is(session: Session) -> str:
-    """Stopped from outside: a run that may be resumed, or only goes forward, is given back; its phase, else ""."""
-    run = (await read_tree(session)).run
-    if run.policy == "rollback" and run.phase in ("open", "rolling_back"):
-        return ""
-    if session.uid == session.root:
-        await wait_for_live(session)
-        await let_go(session)
-    return run.phase
+def has_pending_decision(tree: Tree) -> bool:
+    """Return whether a person has not yet decided what this tree waits for."""
+    asked = {row.approval for row in tree.calls if row.state in ("held", "ready") and not row.attempt}
+    if any(row.state == "held" and not row.approval and not row.is_staged for row in tree.calls):
+        return True
+    return any(row.id in asked and row.state == "pending" and row.lives(tree.now) for row in tree.approvals)
 
 
-async def leave_clean(session: Session, output: str | None) -> RunRow:
-    """The block ended: commit. Raises what stands in the way, or ``RolledBack`` when the goal was to go back."""
-    await let_land(session, patient=True)
-    run = await commit(session, output=output)
-    if run.state == "committed":
-        return run
-    tree = await read_tree(session)
-    raise_blocked(session, tree, None)
-    if run.state in ("abandoned", "rolled_back"):
-        raise RunEnded(
-            f"run {session.id} was {run.state.replace('_', ' ')} meanwhile: it is not committed",
-            state=run.state,
-            run_id=session.id,
-        )
-    if run.phase == "open" and run.goal == "rollback":
-        await _take_back_undecided(session, run)
-    return tree.run
+async def suspend_for_person(session: Session, row: CallRow, *, again_s: float | None = None) -> Held:
+    """Suspend the run for a person, in one transaction; return the error to raise.
+
+    It is not released while this process runs a call of the tree, in whose body a child may be closed: the run is still
+    needed.
+    """
+    twin = await ReadCall(row.twin) if row.twin else None
+    if session.uid == session.root or not (session.bodies or await LiveCalls(session.root)):
+        await give_back(session, again_s, suspended=True)
+    held = held_for(session, row, await request_of_call(row), twin)
+    held.args = (f"run {visible(session.id)} waits for a person: {visible(row.tool)} is held ({held.reason})",)
+    return held
 
 
-async def _take_back_undecided(session: Session, run: RunRow) -> None:
-    """The goal is to go back; a person's no to the pivot comes out as what it is."""
-    try:
-        await take_back(session, why=run.goal_why or "the deadline passed")
-    except RolledBack as back:
+async def raise_if_caller_needed(session: Session) -> None:
+    """Raise ``Held`` if only the caller's own body can continue with a call that waits for a person.
+
+    Nothing is decided then.
+    """
+    for known in session.strangers.values():
+        if session.uid not in (known.run, known.root):
+            continue  # another child's call: this one ends without it
+        row = await ReadCall(known.id)
+        if row is not None and row.state in ("held", "ready") and not row.is_staged:
+            raise await suspend_for_person(session, row)
+    if session.resumed and any(spec.fn is None for spec in session.specs.values()):
+        # Requested by an earlier opening, and not yet again: its caller may still come.
         for row in (await read_tree(session)).calls:
-            if row.state == "refused" and row.at_commit and row.approval and row.run == session.uid:
-                raise rejected(session, row) from back
+            if row.state in ("held", "ready") and not row.is_staged and session.body(row) is None:
+                raise await suspend_for_person(session, row)
+
+
+async def run_decided_call(session: Session, row: CallRow) -> None:
+    """Run a call that a person released after its block had ended; its own error is no failure of the run."""
+    if session.body(row) is None:
+        raise await suspend_for_person(session, row, again_s=session.lease.lease_s)
+    if lacking(session, row):
+        raise await suspend_for_person(session, row)  # its requester has the hidden values, and comes back for it
+    outbox = await outbox_terms(session) if row.kind == "pivot" else {}
+    started = await start_when_unlocked(session, row, await terms_for(session, row), outbox)
+    if isinstance(started, Contention) and not started.victim:
+        raise locked(session, row.tool, started, waited=session.wait_s)
+    if isinstance(started, Overrun):
+        raise exceeded(row.tool, started, session.id)
+    if isinstance(started, Unapproved):
+        await notify_of(session, started.approval)
+    if isinstance(started, Unapproved) and started.why == "refused" and session.uid == session.root:
+        await _block_refused(session, started)
+    if isinstance(started, Unapproved) and started.why not in ("", "expired"):
+        raise await suspend_for_person(session, started.call, again_s=session.lease.lease_s)
+    if not isinstance(started, CallRow):
+        return
+    try:
+        await run_attempts(session, recorded_ask(session, started), started, needs_result=False)
+    except (Waiting, LedgerError):
         raise
+    except Exception:  # settled as failed, or in doubt for the next round; a tool's error is not its run's
+        return
 
 
-async def take_back(session: Session, *, why: str) -> None:
-    """Go back on request; always raises, ``RolledBack`` when nothing is left standing."""
-    why = clean(why)
-    back = await go_back(session, by=session.principal or session.lease.owner, why=why)
-    raise_blocked(session, back.tree, None)
-    report = report_of(session, back.tree)
-    undone = undone_in(back)
-    words = f"run {session.id} was taken back ({why}): {undone} compensated"
-    if back.run.state == "abandoned":
-        words = f"run {session.id} was taken back ({why}), but {back.run.goal_why}"
-    elif back.run.state != "rolled_back":
-        words = f"run {session.id} is {back.run.state} ({why}); a worker goes on with it"
-    raise RolledBack(words, report=report, run_id=session.id)
+async def _block_refused(session: Session, no: Unapproved) -> NoReturn:
+    """Block a run whose call was approved but is now refused by a rule.
+
+    Asking again changes nothing, a person must end it.
+    """
+    row, tree = no.call, await read_tree(session)
+    withdraw = "" if no.approval is None else f"rt.withdraw({no.approval.id!r}, by=..., why=...), or "
+    end = "rollback" if tree.run.phase == "open" else "abandon"
+    cause = f"{row.tool} ({row.id}): a rule refuses it now: {withdraw}rt.{end}({session.id!r}, by=..., why=...)"
+    await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=(cause,))
+    raise RunBlocked(f"run {session.id} is blocked: {cause}", run_id=session.id, causes=[cause])
 
 
-async def leave_raised(session: Session, error: BaseException) -> Back:
-    """The block raised: go back before the pivot, forward after it."""
-    return await go_back(session, by=session.lease.owner, why=scrubbed(session, described(error))[:500])
+def recorded_ask(session: Session, row: CallRow) -> Ask:
+    """Return the request of a recorded call, to start it again with its recorded arguments."""
+    spec = session.spec(row.tool)
+    body = session.body(row)
+    assert spec is not None, f"the tool {row.tool} is known here"
+    assert body is not None, f"the tool {row.tool} has its body here"
+    return Ask(
+        spec=spec,
+        args=body_args(session, spec, row),
+        copy=partial(body_args, session, spec, row),
+        text=row.args,
+        key=row.key,
+        ident=row.ident,
+        whole="",
+        fn=body[0],
+        is_async=body[1],
+        timeout=spec.timeout,
+        flight=session.memory.flight(row),
+        recorded_digest=row.digest,
+        known=known_of(session, row),
+    )
 
 
-async def leave_waiting(session: Session) -> RunRow:
-    """The block waits for something: give the run back, to a person if a call is held."""
-    await wait_for_live(session, patient=True)  # what other threads and tasks have sent is settled by its owner
-    tree = await read_tree(session)
-    held = [row for row in tree.calls if row.state in ("held", "ready") and not row.is_staged]
-    if held:
-        await let_go_held(session, held[0])
-        return (await read_tree(session)).run
-    return await let_go(session)
-
-
-def undone_in(back: Back) -> str:
-    """How many calls were compensated, in words."""
-    count = sum(row.state == "compensated" for row in back.tree.calls)
-    return f"{count} call{'' if count == 1 else 's'}"
-
-
-def note_of(session: Session, back: Back) -> str:
-    """What is said on the exception that took the run back."""
-    match back.run.state:
-        case "rolled_back":
-            return f"amends: run {session.id} rolled back, {undone_in(back)} compensated"
-        case "abandoned":
-            return f"amends: run {session.id} was taken back, {undone_in(back)} compensated; {back.run.goal_why}"
-        case "rolling_back":
-            return f"amends: run {session.id} is rolling back; a worker goes on in {back.again_s or 0:.0f} s"
-        case "pivoted":
-            return f"amends: run {session.id} goes on: it has pivoted, what it recorded is being done"
-        case "blocked" if back.run.phase == "pivoted":
-            return f"amends: run {session.id} has pivoted and was interrupted; open it again or finish it"
-        case _:
-            return f"amends: run {session.id} is {back.run.state}"
-
-
-# ---- attempts by hand ---------------------------------------------------------------------
+# ---- Attempts by hand
 
 
 async def begin_by_hand(session: Session, ask: Ask) -> Done:
-    """Admit a call whose body is the caller's own code; ``replayed`` when the record answers."""
+    """Admit a call whose body is the caller's own code; ``replayed`` if the record answers."""
     return await guarded_admission(session, ask)
 
 
 async def let_others_end(session: Session) -> None:
-    """What other threads and tasks of this process do in the run comes to its end; however long that takes.
+    """Wait until other threads and tasks of this process have finished in the run, however long that takes.
 
-    Unlike ``let_land`` it judges nobody: attempts by hand that are open are asked next.
+    Unlike ``wait_if_live`` it settles nothing: open attempts by hand are asked next.
     """
     pause = POLL_S_MIN
     while await LiveCalls(session.uid):
@@ -652,13 +670,13 @@ async def let_others_end(session: Session) -> None:
 async def end_by_hand(
     session: Session, ask: Ask, row: CallRow, ended: Ended, *, said: dict[str, int] | None = None
 ) -> CallRow:
-    """Settle a call that was started by hand, and was said to have spent this."""
-    _, settled = await conclude(session, ask, row, ended, said=said)
+    """Settle a call that was started by hand, with the cost that was reported for it."""
+    _, settled = await conclude(session, ask, row, ended, reported=said)
     return settled
 
 
 async def doubt_by_hand(session: Session, ask: Ask, row: CallRow, *, said: dict[str, int] | None = None) -> CallRow:
-    """The caller left without a word: perhaps it happened."""
+    """Settle an attempt by hand that ended without an outcome: as doubt."""
     newest = await ReadCall(row.id)
     if newest is not None and newest.state != "started":
         return newest

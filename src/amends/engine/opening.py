@@ -1,4 +1,4 @@
-"""Opening a run: as a new one, as one that goes on, or as one whose end is already decided."""
+"""Open a run: as a new one, as a resumed one, or as one whose end is already decided."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from amends.encoding.redaction import NO_SECRETS, Known
 from amends.encoding.secret import SEALED, UNREADABLE
 from amends.engine.checkpoints import check_anchor
 from amends.engine.ending import commit, raise_blocked
-from amends.engine.rollback import roll_back, settle_all
+from amends.engine.rollback import roll_back, settle_doubts
 from amends.engine.session import Session, Wait, give_back, lacking, read_tree
 from amends.errors import Busy, RunConflict, RunEnded
 from amends.ledger.operations import OpenChild, Opened, OpenRun
@@ -20,7 +20,7 @@ from amends.ledger.world import IsDead, Lease, ReadClocks
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What the caller said about the run it wants."""
+    """What the caller said about the run that it wants."""
 
     id: str
     tenant: str
@@ -29,12 +29,12 @@ class Opening:
     wait_s: float
     wait_approval_s: float = 0.0
     said: tuple[float | None, float | None] = (None, None)
-    """``wait`` and ``wait_approval``, where the caller has set them for this run."""
+    """``wait`` and ``wait_approval`` if the caller has set them for this run."""
     anchor: Any = None
     input: str = ""
     input_digest: str = ""
     given: Any = None
-    """The input as it is written down, for who is told that there was another one."""
+    """The input as it is recorded, for the error that says that there was another one."""
     known: Known = NO_SECRETS
     policy: str = "rollback"
     order_mode: str = "strict"
@@ -49,7 +49,10 @@ class Opening:
 
 
 async def take(opening: Opening) -> tuple[Opened, Lease]:
-    """Own the run, waiting for a live owner up to a limit; raises ``Busy``, ``RunConflict``, ``RunEnded``."""
+    """Take ownership of the run, waiting for a live owner up to a limit.
+
+    Raise ``Busy``, ``RunConflict`` or ``RunEnded``.
+    """
     await check_anchor(opening.anchor)
     wait, dead = Wait(opening.wait_s), ""
     while True:
@@ -97,14 +100,14 @@ async def take(opening: Opening) -> tuple[Opened, Lease]:
 
 
 async def go_on(session: Session, run: RunRow) -> RunRow:
-    """What a resumed run owes before its caller may go on: its goal, and what blocks it."""
+    """Do what a resumed run needs before its caller may go on: follow its goal, settle what blocks it."""
     if run.phase == "rolling_back" or (run.goal == "rollback" and run.phase == "open"):
         back = await roll_back(session, by=session.lease.owner, why=run.goal_why or "resumed")
         if back.run.state == "blocked":
             raise_blocked(session, back.tree, None)
         if back.run.state == "rolling_back":
             raise Busy(
-                f"run {run.id} is being taken back and must wait for the world to settle",
+                f"run {run.id} is being rolled back and must wait for a settle delay",
                 owner=session.lease.owner,
                 retry_after=back.again_s or session.lease.lease_s,
                 run_id=run.id,
@@ -114,10 +117,10 @@ async def go_on(session: Session, run: RunRow) -> RunRow:
         return run if await _needs_caller(session) else await commit(session)
     if run.state == "blocked":
         tree = await read_tree(session)
-        later = await settle_all(session, tree, back=False)
+        later = await settle_doubts(session, tree, back=False)
         tree = await read_tree(session)
         if tree.run.state == "blocked":
-            # A blocked run is still probed: whoever looked in vain does not take that away.
+            # A blocked run is still probed: a look without result does not end that.
             await give_back(session, later)
             raise_blocked(session, tree, None)
         return tree.run
@@ -125,7 +128,7 @@ async def go_on(session: Session, run: RunRow) -> RunRow:
 
 
 async def _needs_caller(session: Session) -> bool:
-    """Whether the commit waits for a call that a person let go, and that only its caller has the hidden arguments of."""
+    """Return whether the commit waits for a released call whose hidden arguments only its caller has."""
     if not session.redactor.key:
         return False
     tree = await read_tree(session)
@@ -135,7 +138,7 @@ async def _needs_caller(session: Session) -> bool:
 async def open_child(
     session: Session, *, id: str, input: str, input_digest: str, given: Any, shown: Any
 ) -> tuple[Opened, Session]:
-    """A run inside this one: the same request finds the same child."""
+    """Open a run inside this one: the same request finds the same child."""
     opened = await OpenChild(
         uid=session.new_id("run"),
         id=id,
@@ -186,7 +189,7 @@ def _foreign(run: RunRow, principal: str) -> RunConflict:
 
 def _refused(run: RunRow) -> RunEnded:
     who = {"person": "by a person", "self": "by its own failure", "deadlock": "to end a deadlock"}.get(run.goal_by, "")
-    ended = {"rolled_back": "was taken back", "abandoned": "was abandoned"}.get(run.state, f"is {run.state}")
+    ended = {"rolled_back": "was rolled back", "abandoned": "was abandoned"}.get(run.state, f"is {run.state}")
     inside = "; it is a child of another run" if run.parent else ""
     return RunEnded(
         f"run {run.id} {ended} {who}{inside}; it is not opened again".replace("  ", " "),

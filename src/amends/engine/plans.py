@@ -1,4 +1,4 @@
-"""Plans: a model's list of calls, checked as a whole before anything runs, then run group by group."""
+"""Check a model's plan as a whole before anything runs, and run it group by group; run the calls of one turn."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ CALLS_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One call of a plan. ``place`` is its number, counted through the whole plan from 0."""
+    """One call of a plan. ``place`` is its number in the whole plan, from 0."""
 
     place: int
     id: str
     spec: Spec
     args: Mapping[str, Any]
     refs: tuple[str, ...]
-    """Arguments (or parts of them) that are results of earlier calls."""
+    """Arguments that contain results of earlier calls."""
     given: Mapping[str, Any]
     """The arguments as they were written."""
 
@@ -65,11 +65,11 @@ class Check:
         return f"<Check: {len(self.problems)} violations>"
 
 
-# ---- reading ------------------------------------------------------------------------------
+# ---- Reading a plan
 
 
 def read_plan(plan: Sequence[object], specs: Mapping[str, Spec]) -> tuple[list[Group], list[Refused]]:
-    """The plan's groups, and everything that is wrong with its names and arguments."""
+    """Return the plan's groups, and everything that is wrong with its names and arguments."""
     problems: list[Refused] = []
     groups: list[Group] = []
     place = 0
@@ -100,7 +100,9 @@ def _read_call(member: object, place: int, specs: Mapping[str, Spec], problems: 
     strange = sorted(set(map(str, member)) - {"tool", "args", "id"})
     if strange:
         problems.append(
-            BadArguments("plan", problems=[f"call {place} of the plan has {', '.join(strange)}, which means nothing"])
+            BadArguments(
+                "plan", problems=[f"call {place} of the plan has {', '.join(strange)}, which is no part of a call"]
+            )
         )
         return None
     name = str(member["tool"])
@@ -159,7 +161,7 @@ def _bad_references(groups: Iterable[Group]) -> list[Refused]:
     return problems
 
 
-# ---- the law, beforehand ------------------------------------------------------------------
+# ---- Checking the ordering rules beforehand
 
 
 def check_plan(plan: Sequence[object], specs: Mapping[str, Spec]) -> Check:
@@ -198,7 +200,10 @@ def _violations(groups: Sequence[Group], specs: Mapping[str, Spec]) -> list[Refu
 
 
 def _lawful(groups: Sequence[Group], specs: Mapping[str, Spec]) -> list[object] | None:
-    """Reads and compensatables as they are, then the pivot, then the retriables; None if that is not lawful either."""
+    """Return reads and compensatables in their order, then the pivot, then the retriables.
+
+    None: that is not lawful either.
+    """
     first: list[Group] = []
     pivots: list[Group] = []
     last: list[Group] = []
@@ -215,7 +220,7 @@ def _lawful(groups: Sequence[Group], specs: Mapping[str, Spec]) -> list[object] 
 
 
 def _written(groups: Sequence[Group]) -> list[object]:
-    """The plan in this order. What is referred to gets a name, since its number is another one now."""
+    """Return the plan in this order. A call that is referred to gets an id, since its number has changed."""
     calls = [call for group in groups for call in group]
     names = {id: call.id if call.id != str(call.place) else f"call-{call.place}" for call in calls for id in _ids(call)}
     wanted = {names[target] for call in calls for name in call.refs for target in _references(call.args[name])}
@@ -241,23 +246,24 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
     return [_renamed(one, names) for one in value] if isinstance(value, list) else value
 
 
-# ---- running ------------------------------------------------------------------------------
+# ---- Running a plan
 
 
 async def run_plan(
     session: Session, plan: Sequence[object], *, parent: str = "", flights: list[Flight] | None = None
 ) -> list[Answer]:
-    """Run a plan. A failing member lets its siblings land; then its error comes out and nothing more starts.
+    """Run a plan; if a call fails, finish its group, raise its error and start nothing more.
 
-    ``flights``: filled with what is under way, for a caller that must settle it when this flow is stopped.
+    ``parent``: the call in whose body the plan is run. ``flights``: filled with what is in flight, for a caller that must
+    settle it when this flow is stopped.
     """
     groups, problems = read_plan(plan, session.specs)
     if problems:
-        raise problems[0] if len(problems) == 1 else _all_of(problems)
+        raise problems[0] if len(problems) == 1 else _combined(problems)
     results: dict[str, Any] = {}
     answers: list[Answer] = []
     for group in groups:
-        # A name of its own: two plans of one run are not side by side with each other.
+        # An id of its own: calls of two plans in one run are not parallel to each other.
         grp = session.new_id("grp") if len(group) > 1 else ""
         asks = [_ask(session, call, results, parent, grp) for call in group]
         if flights is not None:
@@ -267,7 +273,7 @@ async def run_plan(
         for call, ask, end in zip(group, asks, ends, strict=True):
             if isinstance(end, Exception):
                 answers.append(answer_error(session, call.spec.name, end))
-                if not _goes_on(call.spec, end):
+                if not _continues_after(call.spec, end):
                     failed = failed or end
                 continue
             answers.append(answer_done(session, ask, end))
@@ -277,27 +283,17 @@ async def run_plan(
     return answers
 
 
-async def _side_by_side(session: Session, asks: Sequence[Any]) -> list[Any]:
-    if len(asks) > 1:
-        return await Together([guarded_call(session, ask) for ask in asks])
-    try:
-        done: Done = await guarded_call(session, asks[0])
-    except Exception as error:  # as the driver gives it for a group
-        return [error]
-    return [done]
-
-
-def _goes_on(spec: Spec, error: Exception) -> bool:
+def _continues_after(spec: Spec, error: Exception) -> bool:
     return spec.on_failure == "continue" and not (only_waits(error) or is_a(error, LedgerError, UsageError))
 
 
-def _all_of(problems: Sequence[Refused]) -> Refused:
+def _combined(problems: Sequence[Refused]) -> Refused:
     names = [problem.tool for problem in problems if isinstance(problem, BadArguments)]
     said = [text for problem in problems for text in getattr(problem, "problems", [str(problem)])]
     return BadArguments(names[0] if names else "plan", problems=said)
 
 
-def _ask(session: Session, call: Planned, results: Mapping[str, Any], parent: str, grp: str) -> Any:
+def _ask(session: Session, call: Planned, results: Mapping[str, Any], parent: str, grp: str) -> Ask:
     args = call.args
     if call.refs:
         args = call.spec.bind_json({name: _filled(call, name, results) for name in call.args})
@@ -329,36 +325,42 @@ def _part(value: Any, name: str) -> Any:
     return value[int(name)] if isinstance(value, list | tuple) else getattr(value, name)
 
 
-# ---- One turn of a model: what it asks for at once is done side by side, and a point of no return comes l
+# ---- One turn of a model: parallel calls, and a pivot last
 
 
 SIDE_BY_SIDE_MAX: Final = 16
-"""Calls of one turn that run at once; more wait for them."""
+"""The most calls of one turn that run at once; more wait for them."""
 
 End = Done | Exception
 
 
-def comes_last(ask: Ask) -> bool:
-    """A pivot that starts at once: whoever asks for it together with others has not seen what became of those."""
+def is_immediate_pivot(ask: Ask) -> bool:
+    """Return whether it is a pivot that starts at once.
+
+    Its requester has not seen the outcome of the calls beside it.
+    """
     return ask.spec.kind == "pivot" and ask.spec.at == "call"
 
 
 async def do_turn(session: Session, asks: Sequence[Ask | Exception]) -> list[End]:
-    """How each ended, in the order they were asked for. An exception stands for what could not be asked at all."""
+    """Run the calls of a turn and return how each ended, in order.
+
+    An exception in ``asks`` could not be requested at all.
+    """
     ends: dict[int, End] = {place: ask for place, ask in enumerate(asks) if isinstance(ask, Exception)}
     open_ = {place: ask for place, ask in enumerate(asks) if isinstance(ask, Ask)}
-    first = [place for place, ask in open_.items() if not comes_last(ask)]
+    first = [place for place, ask in open_.items() if not is_immediate_pivot(ask)]
     for at in range(0, len(first), SIDE_BY_SIDE_MAX):
         some = first[at : at + SIDE_BY_SIDE_MAX]
-        ends |= zip(some, await _turn_side_by_side(session, [open_[place] for place in some]), strict=True)
+        ends |= zip(some, await _side_by_side(session, [open_[place] for place in some]), strict=True)
     missing = [_name(asks[place], end) for place, end in sorted(ends.items()) if isinstance(end, Exception)]
     for place, ask in open_.items():
-        if not comes_last(ask):
+        if not is_immediate_pivot(ask):
             continue
         if missing:
             ends[place] = OutOfOrder(ask.spec.name, law="pivot_early", missing=missing, run_id=session.id)
         else:
-            ends |= zip([place], await _turn_side_by_side(session, [ask]), strict=True)
+            ends |= zip([place], await _side_by_side(session, [ask]), strict=True)
     return [ends[place] for place in range(len(asks))]
 
 
@@ -366,55 +368,56 @@ def _name(ask: Ask | Exception, end: Exception) -> str:
     return ask.spec.name if isinstance(ask, Ask) else str(getattr(end, "tool", "what you asked for beside it"))
 
 
-async def _turn_side_by_side(session: Session, asks: Sequence[Ask]) -> list[End]:
+async def _side_by_side(session: Session, asks: Sequence[Ask]) -> list[End]:
     if len(asks) > 1:
         return await Together([guarded_call(session, ask) for ask in asks])
     try:
         return [await guarded_call(session, asks[0])]
-    except Exception as error:  # as the driver gives it for a group
+    except Exception as error:  # as the driver returns it for a group
         return [error]
 
 
-# ---- Asking for a person's yes before a call is made, for whoever must know that first. Starts nothing
+# ---- Asking for approval before a call is made. Starts nothing
 
 
 FREED: Final = ("failed", "compensated", "dropped")
-"""What is recorded of an earlier request, and leaves the next one to be asked about anew."""
+"""States of an earlier request after which the next one asks for approval anew."""
 
 
 async def ask_first(session: Session, ask: Ask) -> NoReturn:
-    """Raise ``Held`` where the call waits for a person's yes, the request made; else ``Waiting``, for nothing.
+    """Raise ``Held`` if the call needs a person's approval, with the request made; otherwise raise ``Waiting``.
 
     It never returns, so that the run of an undeclared call is left as it is.
     """
-    raise await _waits_for(session, ask) or Waiting(f"{ask.spec.name} waits for nobody", run_id=session.id)
+    raise await _held_for_approval(session, ask) or Waiting(f"{ask.spec.name} waits for nobody", run_id=session.id)
 
 
-async def _waits_for(session: Session, ask: Ask) -> Held | None:
+async def _held_for_approval(session: Session, ask: Ask) -> Held | None:
     need = await need_for(session, ask)
-    if need is None or need.decision != "approve" or need.first_use:  # whether it is the first only a start can tell
+    # Only a start can tell whether it is the first use.
+    if need is None or need.decision != "approve" or need.first_use:
         return None
     known = await _newest(session, ask)
     if known is not None and known.state == "held" and known.reason == "approval":
         asked = await request_of_call(known)
         if asked is not None and asked.state == "pending" and known.digest == ask.digest:
-            _leave_to_caller(session, ask, known)
+            _remember_held(session, ask, known)
             return held_for(session, known, asked)
     if known is not None and known.state not in (*FREED, "held"):
         return None
     answer = await admit(session, ask, Wait(0.0))
-    if answer.verdict == "start":  # its rule was lifted this very moment: nobody has called it yet
+    if answer.verdict == "start":  # its rule was lifted at this very moment: nobody has called it yet
         await conclude(session, ask, row_of(answer), Ended(error=NoEffect("it was only asked about")))
         return None
     if answer.verdict not in ("held", "void") or answer.approval is None:
         return None
     row = row_of(answer)
-    _leave_to_caller(session, ask, row)
+    _remember_held(session, ask, row)
     return held_for(session, row, answer.approval)
 
 
 async def _newest(session: Session, ask: Ask) -> CallRow | None:
-    """The newest call of this identity in this run; a read that waits is kept under a key of its own."""
+    """Return the newest call of this identity in this run; a held read has a key of its own."""
     found = [
         row
         for row in (await read_tree(session)).calls
@@ -423,7 +426,7 @@ async def _newest(session: Session, ask: Ask) -> CallRow | None:
     return max(found, key=lambda row: row.seq, default=None)
 
 
-def _leave_to_caller(session: Session, ask: Ask, row: CallRow) -> None:
+def _remember_held(session: Session, ask: Ask, row: CallRow) -> None:
     session.asks.add(row.id)
     if ask.undeclared or ask.spec.fn is None:
         session.strangers[row.id] = row

@@ -1,4 +1,7 @@
-"""What a program reads through its run: the clock, dice and new names, the same after a resume and in a replay."""
+"""Record what a program reads through its run, so that it is the same after a resume and in a replay.
+
+These values are the clock, random numbers and new ids.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,15 @@ from amends.ledger.rows import twins_of
 
 EVENTS_PAGE: Final = 1_000
 Reader: TypeAlias = tuple[str, int]
-"""The call in whose body something is read, and its attempt; of the program itself: no call, 0."""
+"""The call in whose body something is read, and its attempt; for the program itself: no call, 0."""
 PAGES_MAX: Final = 100_000
-"""Pages of one tree's record: a hundred million events."""
+"""The most pages of one tree's events: a hundred million events."""
 
 
 async def read_clock(session: Session, reader: Reader) -> datetime:
-    """The time now, written down. In a resumed run the nth reading is what the nth was before, as far as that goes.
+    """Return the time now, and record it; in a resumed run the nth reading returns the recorded nth one.
 
-    ``reader``: the call in whose body it is read; bodies count for themselves, since a replay does not run them.
+    ``reader``: the call in whose body it is read; bodies are counted separately, since a replay does not run them.
     """
     call, place, readings = reader[0], nth(session, "now", reader), session.readings
     if readings.recorded is None and (session.resumed or session.lease.epoch > 1):
@@ -40,16 +43,17 @@ async def read_clock(session: Session, reader: Reader) -> datetime:
 
 
 def clock_stopped(run_id: str, state: str) -> RunEnded:
-    """What a run that has ended says of its clock."""
-    return RunEnded(f"run {run_id} has ended: its clock is read no more", state=state, run_id=run_id)
+    """Return the error for reading the clock of a run that has ended."""
+    return RunEnded(f"run {run_id} has ended: its clock can no longer be read", state=state, run_id=run_id)
 
 
 async def recorded_values(session: Session) -> dict[tuple[str, str], list[float]]:
-    """Every reading of the tree, by run and by the call in whose body it was."""
+    """Return every reading of the tree, by run and by the call in whose body it was."""
     found: dict[tuple[str, str], list[float]] = {}
     tree = await ReadRun(session.tenant, uid=session.root) if session.phases else None
     for place, (root, last, _) in enumerate(session.phases):
-        # What the original had read when it asked for the last call that is shared, by the names that runs have here.
+        # What the original had read before it requested the last shared call, under the uids that its runs have in the
+        # fork.
         left = len(session.phases) - place
         names = {twins_of(run)[-left]: run.uid for run in (tree.runs if tree else ()) if len(twins_of(run)) >= left}
         for run, _, at in await _read(root, last):
@@ -61,7 +65,7 @@ async def recorded_values(session: Session) -> dict[tuple[str, str], list[float]
 
 
 async def _read(root: str, last: str = "") -> list[tuple[str, str, float]]:
-    """What was read in this tree, by run and call, in order; ``last``: only before this call was asked for."""
+    """Return what was read in this tree, by run and call, in order; ``last``: only before this call was requested."""
     found: list[tuple[str, str, float]] = []
     after = 0
     for _ in range(PAGES_MAX):
@@ -78,18 +82,24 @@ async def _read(root: str, last: str = "") -> list[tuple[str, str, float]]:
 
 
 def nth(session: Session, what: str, reader: Reader) -> int:
-    """How often this was asked for before, in this run and in this body; counted in one operation, threads included."""
+    """Return how often this was read before, in this run and this body; atomic also for threads."""
     counter: Iterator[int] = session.readings.counters.setdefault((what, session.uid, *reader), count())
     return next(counter)
 
 
 def seed_of(session: Session, what: str, reader: Reader) -> str:
-    """What the nth die or name of a run is made from: the run, and how many there were before. Nothing is written."""
-    return digest(what, _drawn_by(session), reader[0], nth(session, what, reader))
+    """Return the seed of the nth random number or id of a run.
+
+    It is made from the run and from how many there were before; nothing is recorded.
+    """
+    return digest(what, _seeding_run(session), reader[0], nth(session, what, reader))
 
 
-def _drawn_by(session: Session) -> str:
-    """The run whose dice these are: of a fork, those of the original until it has asked for all that it shares of it."""
+def _seeding_run(session: Session) -> str:
+    """Return the run whose random numbers these are.
+
+    In a fork they are those of the original until all calls shared with it were requested.
+    """
     left = sum(mine not in session.replays for _, _, mine in session.phases)
     return session.twins[-left] if 0 < left <= len(session.twins) else session.uid
 

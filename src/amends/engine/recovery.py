@@ -1,4 +1,4 @@
-"""Recovery: the same flows as a live run, for a tree whose owner is gone. Repeated, it changes nothing."""
+"""Recover trees whose owner is gone, with the same flows as a live run. Repeating a recovery changes nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from amends.encoding.dataclass import dataclass
 from amends.engine.checkpoints import check_anchor
 from amends.engine.ending import commit, interrupted
-from amends.engine.rollback import obstacles, roll_back, settle_all
+from amends.engine.rollback import commit_obstacles, roll_back, settle_doubts
 from amends.engine.session import Session, give_back, read_tree
 from amends.errors import BudgetExceeded, Locked, RunBlocked, Waiting
 from amends.ledger.flow import Flow
@@ -18,12 +18,12 @@ from amends.ledger.world import IsDead, Lease, ReadClocks
 from amends.states import UNSETTLED
 
 LOOKED_AT_MAX: Final = 10_000
-"""How many due trees one look goes through, at most, for those that this process has the tools for."""
+"""The most due trees that one search goes through for those that this process has the tools for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A tree that recovery should look at; ``missing``: names of tools this process does not have."""
+    """A tree that recovery should look at; ``missing``: names of tools that this process does not have."""
 
     root: RunRow
     missing: tuple[str, ...]
@@ -41,47 +41,48 @@ class Recovered:
 async def find_abandoned(
     tools: frozenset[str], *, tenant: str | None, limit: int, agents: frozenset[str] | None = None
 ) -> list[Found]:
-    """Trees whose lease ran out, whose owner is certainly dead, or which said: look again now.
+    """Find trees whose lease has ended, whose owner is certainly dead, or which are due.
 
-    A run that only its agent can go on with is left to a process that has the agent; ``None``: has them all.
+    A run that only its agent can continue is left to a process that has the agent; ``None``: this one has all agents.
     """
     asked, seen = limit, -1
     while True:
-        found = await _looked_at(tools, tenant, asked, agents)
+        found = await _find_due(tools, tenant, asked, agents)
         ours = [one for one in found if not one.missing]
         if len(ours) >= limit or len(found) <= seen or asked >= LOOKED_AT_MAX:
             return [*ours, *(one for one in found if one.missing)][:limit]
-        # Those that this process cannot help must not hide those behind them that it can.
+        # Trees that this process cannot recover must not hide those behind them that it can.
         asked, seen = min(asked * 4, LOOKED_AT_MAX), len(found)
 
 
-async def _looked_at(
+async def _find_due(
     tools: frozenset[str], tenant: str | None, limit: int, agents: frozenset[str] | None
 ) -> list[Found]:
     found: list[Found] = []
     clocks = await ReadClocks()
     for root, needed, is_due in await DueRuns(tenant, limit):
-        # By the owner's monotonic clock too: a wall clock that was set back must not keep an abandoned run for an hour.
+        # By the owner's monotonic clock too: a wall clock that was set back must not delay an abandoned run for an
+        # hour.
         same = root.lease_boot == clocks.boot and root.lease_mono is not None
         due, dead = is_due or (same and clocks.mono >= (root.lease_mono or 0.0)), ""
         if root.owner:
             dead = root.owner if await IsDead(root.owner) else ""
         if due or dead:
             missing = tuple(tool for tool in needed if tool not in tools)
-            if agents is not None and _wants_agent(root) and root.agent not in agents:
+            if agents is not None and _needs_agent(root) and root.agent not in agents:
                 missing = (*missing, f"agent {root.agent}")
             found.append(Found(root, missing, dead))
     return found
 
 
-def _wants_agent(root: RunRow) -> bool:
+def _needs_agent(root: RunRow) -> bool:
     return root.policy == "resume" and bool(root.agent) and root.state in ("open", "pivoted") and not root.goal
 
 
 async def claim(
     found: Found, *, owner: str, lease_s: float, new_id: Callable[[str], str], force: bool = False, anchor: Any = None
 ) -> tuple[RunRow, Lease] | None:
-    """Take the tree over; None when somebody was faster."""
+    """Take the tree over; return None if another process was faster."""
     await check_anchor(anchor)
     clocks = await ReadClocks()
     row = await ClaimRun(
@@ -100,39 +101,39 @@ async def claim(
 
 
 def recover_tree(session: Session, root: RunRow, *, has_agent: bool) -> Flow[Recovered]:
-    """Finish one claimed tree: its goal, else forward if pivoted, else its policy."""
+    """Finish one claimed tree: follow its goal, else go forward if it pivoted, else apply its policy."""
     if root.phase == "rolling_back" or (root.goal == "rollback" and root.phase == "open"):
-        return _go_back(session, root.goal_why or "recovered")
+        return _roll_back(session, root.goal_why or "recovered")
     if root.state == "pivoted" and not root.goal and root.policy == "resume" and has_agent:
-        # Forward, and by the one who knows the way: only without an agent is it a person's matter.
+        # Forward, and by the agent that knows how: a person decides only if there is no agent.
         return _wait_or_resume(session, root, has_agent)
     if root.goal == "commit" or root.phase == "pivoted":
         return _go_forward(session, root)
     if _deadline_passed(root):
-        return _go_back(session, "the deadline passed")
+        return _roll_back(session, "the deadline passed")
     if root.policy == "rollback":
-        return _unless_a_person_is_asked(session)
+        return _roll_back_unless_held(session)
     return _wait_or_resume(session, root, has_agent)
 
 
-async def _unless_a_person_is_asked(session: Session) -> Recovered:
-    """Go back, but not with a run that waits only for a person and died before it could say so."""
+async def _roll_back_unless_held(session: Session) -> Recovered:
+    """Roll back, but not a run that only waits for a person and died before it could record that."""
     tree = await read_tree(session)
-    if _asks_a_person(tree):
-        # What is doubtful can be settled meanwhile; what somebody may still say yes to is not taken from under them.
-        later = await settle_all(session, tree, back=False)
+    if _waits_for_person(tree):
+        # Doubts can be settled meanwhile; calls that somebody may still approve are not rolled back.
+        later = await settle_doubts(session, tree, back=False)
         tree = await read_tree(session)
-        if _asks_a_person(tree):
+        if _waits_for_person(tree):
             run = await give_back(session, later, suspended=True)
             return Recovered("done", run)
-        # A body that was started again has used the yes of a call inside it: nobody is waited for any more.
+        # A body that was started again has used the approval of a call inside it: the run waits for nobody any more.
     if any(row.state_at(tree.now) == "expired" for row in tree.approvals):
         await ExpireApprovals(session.root, session.lease.owner, session.lease.epoch)
-        return await _go_back(session, "nobody decided in time")
-    return await _go_back(session, "its owner was lost")
+        return await _roll_back(session, "nobody decided in time")
+    return await _roll_back(session, "its owner was lost")
 
 
-def _asks_a_person(tree: Tree) -> bool:
+def _waits_for_person(tree: Tree) -> bool:
     unsettled = [row for row in tree.calls if row.state in UNSETTLED and not row.is_staged]
     expired = {row.id for row in tree.approvals if not row.lives(tree.now)}
     waits = [row for row in unsettled if row.state == "held" and row.approval not in expired]
@@ -144,7 +145,7 @@ def _deadline_passed(root: RunRow) -> bool:
     return root.deadline_at is not None and root.lease_until - root.lease_s > root.deadline_at
 
 
-async def _go_back(session: Session, why: str) -> Recovered:
+async def _roll_back(session: Session, why: str) -> Recovered:
     back = await roll_back(session, by="recovery", why=why)
     if back.run.phase == "pivoted":
         return await _go_forward(session, back.run)
@@ -156,7 +157,7 @@ async def _go_forward(session: Session, root: RunRow) -> Recovered:
         if root.goal == "commit":
             run = await commit(session)
             if run.state in ("open", "rolling_back") and run.goal == "rollback":
-                return await _go_back(session, run.goal_why)
+                return await _roll_back(session, run.goal_why)
             return Recovered("done", run)
         return Recovered("done", await interrupted(session))
     except (BudgetExceeded, Locked, RunBlocked, Waiting):
@@ -164,31 +165,34 @@ async def _go_forward(session: Session, root: RunRow) -> Recovered:
     except Exception:
         tree = await read_tree(session)
         if tree.run.state in ("rolled_back", "blocked"):
-            return Recovered("done", tree.run)  # the pivot failed at commit, and the run was taken back
+            return Recovered("done", tree.run)  # the pivot failed at commit, and the run was rolled back
         raise
 
 
 async def _wait_or_resume(session: Session, root: RunRow, has_agent: bool) -> Recovered:
-    waits = await _children_back(session, await read_tree(session))
-    waits.append(await settle_all(session, await read_tree(session), back=False))
+    waits = await _roll_back_children(session, await read_tree(session))
+    waits.append(await settle_doubts(session, await read_tree(session), back=False))
     later = min((wait for wait in waits if wait is not None), default=None)
     tree = await read_tree(session)
     doubtful = any(row.state == "in_doubt" for row in tree.calls)
-    # A doubt first, then the policy: an agent that meets one fails, and would take back what a person can still save.
+    # Doubts first, then the policy: an agent that meets one fails, and would roll back what a person can still save.
     if root.policy == "resume" and has_agent and not doubtful and tree.run.state in ("open", "pivoted"):
         return Recovered("resume", tree.run)
     if tree.run.phase == "pivoted":
-        return await _go_forward(session, tree.run)  # the doubt was about its pivot, and it had passed
+        return await _go_forward(session, tree.run)  # the doubt was about its pivot, which had happened
     if later is None and doubtful and tree.run.state != "blocked":
-        causes = tuple(left.cause for left in obstacles(session, tree))
+        causes = tuple(left.cause for left in commit_obstacles(session, tree))
         run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes)
         return Recovered("done", run)
     run = await give_back(session, later)
     return Recovered("done", run)
 
 
-async def _children_back(session: Session, tree: Tree) -> list[float | None]:
-    """A child whose way back had begun goes on with it, whatever its parent waits for; when each goes on, if later."""
+async def _roll_back_children(session: Session, tree: Tree) -> list[float | None]:
+    """Continue the rollback of children that had begun it, whatever the parent waits for.
+
+    Return when each continues.
+    """
     turning = {run.uid for run in tree.runs if run.state == "rolling_back"}
     waits: list[float | None] = []
     for child in tree.runs:

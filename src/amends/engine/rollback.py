@@ -1,4 +1,7 @@
-"""Going back: settle what is doubtful, then compensate in reverse order of settling, then close."""
+"""Roll a run back: settle doubts, compensate in reverse order of settling, then close the run or block it.
+
+Also here: what keeps a run from ending (``Obstacle``), and waiting for calls that this process still runs.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +14,30 @@ from amends.encoding.dataclass import dataclass
 from amends.engine.doubts import (
     PROBE_PACE,
     ask_probe,
+    doubt_question,
     is_repeatable,
     judge,
     may_compensate_in_doubt,
+    settle_delay_left,
     settle_doubt,
-    settle_left,
-    unclear,
-    wait_settled,
+    wait_settle_delay,
 )
 from amends.engine.session import (
     POLL_S_MAX,
     POLL_S_MIN,
     Session,
-    call_given,
     call_of,
     describe_error,
     error_parts,
     error_text,
     give_back,
     lacking,
-    lacks,
+    lacking_words,
     missing,
     read_tree,
-    said_of,
-    twin_given,
+    recorded_error,
+    revealed_call,
+    twin_args,
 )
 from amends.errors import ResultLost, TransitionRefused, is_a
 from amends.ledger.flow import Flow
@@ -57,295 +60,28 @@ from amends.states import LIVE, UNSETTLED
 from amends.tools.rules import yes_or_no
 from amends.tools.spec import Spec, Twin
 
-# ---- What stands in the way of an end, each with its name and the verb that removes it
-
-
-NOT_STARTED: Final = "NotStarted"
-"""The name of the recorded error of a compensation that was not started, because something it needs is missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Leftover:
-    """An effect that is, or may be, still there, and what to do about it."""
-
-    row: CallRow
-    why: str
-    cause: str
-    doubtful: bool = False
-
-
-def leftovers(session: Session, tree: Tree) -> list[Leftover]:
-    """Everything that keeps a run that goes back from being ``rolled_back``."""
-    runs = {run.uid: run for run in tree.runs}
-    found = []
-    for row in tree.calls:
-        left = _leftover(session, row, runs[row.run], tree.run)
-        if left is not None:
-            found.append(left)
-    return found
-
-
-def taken_by_rule(left: list[Leftover]) -> str:
-    """What stands, where who wrote a rule said beforehand that all of it may; empty: somebody must be asked."""
-    if not all(one.row.accepts and not one.doubtful for one in left):
-        return ""
-    return "; ".join(dict.fromkeys(f"{one.row.tool} stands: {one.row.accepts}" for one in left))
-
-
-def _leftover(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> Leftover | None:
-    """``closing``: the run that goes back, whose end waits for a person's word on this call."""
-    if row.kind == "read" or row.shared:
-        return None
-    inside = row.run != closing.uid
-    if inside and _kept(run):
-        if row.id != run.pivot or row.state != "succeeded":
-            return None
-        return Leftover(
-            row,
-            "the pivot of a child run stands",
-            _accept(row, f"{row.tool} of child {run.id} cannot be taken back", closing),
-        )
-    if inside and run.state == "open" and row.state != "in_doubt":
-        return None  # its child waits for the word on its pivot: that is named instead
-    spec = session.spec(row.tool)
-    call = call_of(row, spec)
-    match row.state:
-        case "in_doubt":
-            return Leftover(row, "it may have happened", unclear(call), doubtful=True)
-        case "compensation_in_doubt":
-            why = "its compensation may have happened"
-            verb = f"rt.resolve({row.id!r}, Happened(None) | Absent(), by=..., why=...)"
-            return Leftover(row, why, f"{row.tool} ({row.id}): {why}: look, then {verb}", doubtful=True)
-        case "compensation_failed":
-            return _not_taken_back(row)
-        case "succeeded":
-            why = _why_standing(session, row)
-            what = f"{row.tool}: {why}"
-            cause = _accept(row, what, closing)
-            if row.undoable and row.lost_at is None:  # by a process that has what this one lacks
-                where = f"rt.rollback({closing.id!r}, by=..., why=...) where all its tools and compensations are known"
-                cause = f"{what} ({row.id}): {where}, or accept it with rt.abandon({closing.id!r}, by=..., why=...)"
-            return Leftover(row, (row.violation and f"it broke the law ({row.violation})") or why, cause)
-        case "residue":  # rolled_back never has residue: the person who said that it stays also closes the run
-            why = row.why or "a person said that it stays"
-            return Leftover(row, why, _accept(row, f"{row.tool} stays ({why})", closing))
-    return None
-
-
-def _not_taken_back(row: CallRow) -> Leftover:
-    """A compensation that gave up, or that was not started because something it needs is missing."""
-    name, words = error_parts(row.comp_error)
-    retry = f"rt.retry({row.id!r}, by=..., why=...)"
-    if name != NOT_STARTED:
-        why = f"its compensation failed: {error_text(row.comp_error) or 'no reason kept'}"
-        return Leftover(row, why, f"{row.tool} ({row.id}): {why}: {retry}")
-    why = f"its compensation was not started: {words}"
-    verbs = [f"take it back by hand, then rt.resolve({row.id!r}, Happened(None), by=..., why=...)"]
-    if row.result is None or lost_at(row.result) is not None or row.loss:
-        verbs.append(f"give the result with rt.retry({row.id!r}, result=..., by=..., why=...)")
-    else:
-        verbs.append(f"{retry} where nothing is missing")
-    verbs.append(f"or let it stand with rt.accept({row.id!r}, by=..., why=...)")
-    return Leftover(row, why, f"{row.tool} ({row.id}): {why}: {', '.join(verbs)}")
-
-
-def _why_standing(session: Session, row: CallRow) -> str:
-    if row.lost_at is not None:
-        return "gc removed what its compensation would be given: take it back by hand"
-    spec = session.spec(row.tool)
-    if spec is None:
-        return "this process does not know its tool"
-    return "it has not been taken back yet" if spec.compensate else "it has no compensation"
-
-
-def under(fork: RunRow, run: RunRow) -> str:
-    """Why a run is not taken back under this fork, and the verbs that change that."""
-    back = f"rt.rollback({run.id!r}, by=..., why=...)"
-    if fork.phase in ("pivoted", "committed"):
-        stays = f"let it stand with rt.abandon({run.id!r}, by=..., why=...), or take it back all the same with {back}"
-        return f"fork {fork.id} has {fork.phase} on what run {run.id} did: {stays}"
-    ends = f"end the fork with rt.rollback({fork.id!r}, by=..., why=...), or take this back under it with {back}"
-    return f"fork {fork.id} is open and stands on what run {run.id} did: {ends}"
-
-
-def _is_under_forks(run: RunRow) -> bool:
-    """Whether it would go back, and only forks keep it: it has not turned, and says that it is blocked."""
-    return run.state == "blocked" and run.came_from == "open" and run.goal == "rollback" and not run.pivot
-
-
-def _around(runs: Mapping[str, RunRow], row: CallRow, closing: RunRow) -> list[RunRow]:
-    """The run of a call and those around it, below the one that is closed: what keeps one of these keeps that too."""
-    around: list[RunRow] = []
-    uid = row.run
-    while uid != closing.uid and uid in runs and len(around) < len(runs):
-        around.append(runs[uid])
-        uid = runs[uid].parent
-    return around
-
-
-def _kept(run: RunRow) -> bool:
-    return run.phase == "pivoted" or (run.state == "committed" and bool(run.pivot))
-
-
-def _accept(row: CallRow, what: str, closing: RunRow) -> str:
-    return f"{what} ({row.id}): accept it with rt.abandon({closing.id!r}, by=..., why=...)"
-
-
-def _unknown_to_us(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> Leftover | None:
-    """A call that has to be started and cannot be: its hidden arguments died with the process that asked for it."""
-    due = row.is_staged or (row.state == "backing_off" and row.kind == "retriable")
-    gone = lacking(session, row) if due and run.phase in ("open", "pivoted") else ()
-    if not gone:
-        return None
-    why = f"it was not started: {lacks(gone)}"
-    verb = "rollback" if closing.phase == "open" else "abandon"
-    return Leftover(row, why, f"{row.tool} ({row.id}): {why}: rt.{verb}({closing.id!r}, by=..., why=...)")
-
-
-def obstacles(session: Session, tree: Tree) -> list[Leftover]:
-    """Everything that keeps a run from committing and needs a person."""
-    found = []
-    runs = {run.uid: run for run in tree.runs}
-    expired = {row.id for row in tree.approvals if row.state_at(tree.now) == "expired"}
-    for row in tree.calls:
-        if row.approval in expired and row.state in ("held", "ready") and not row.attempt:
-            back = f"rt.rollback({tree.run.id!r}, by=..., why=...)"
-            if tree.run.phase == "pivoted":  # which only goes forward, with it or without
-                back = f"rt.withdraw({row.approval!r}, by=..., why=...)"
-            verb = f"rt.ask_again({row.approval!r}, by=..., why=...), or {back}"
-            found.append(
-                Leftover(row, "nobody decided in time", f"{row.tool} ({row.id}): nobody decided in time: {verb}")
-            )
-            continue
-        left = _unknown_to_us(session, row, runs[row.run], tree.run)
-        around = _around(runs, row, tree.run)
-        kept = next((run for run in around if _is_under_forks(run)), None)
-        if row.state == "succeeded" and kept is not None:
-            found.append(Leftover(row, "a fork stands on it", "; ".join(json.loads(kept.causes))))
-            continue
-        if any(run.phase == "rolling_back" for run in around):
-            left = _leftover(session, row, runs[row.run], tree.run)  # a child that cannot be taken back
-        if left is not None:
-            found.append(left)
-        if left is not None or row.state not in UNSETTLED or (row.is_staged and row.run == tree.run.uid):
-            continue
-        if row.state == "in_doubt":
-            found.append(
-                Leftover(row, "it may have happened", unclear(call_of(row, session.spec(row.tool))), doubtful=True)
-            )
-        elif row.state == "backing_off" and row.retry_at is None:
-            why = f"it fails for good: {error_text(row.error) or row.why}"
-            found.append(Leftover(row, why, f"{row.tool} ({row.id}): {why}: rt.retry({row.id!r}, by=..., why=...)"))
-    return found
-
-
-# ---- What other threads and tasks of this process still run lands before a run is ended
-
-
-STOPPED: Final = '["Cancelled", "its flow was stopped"]'
-
-
-async def let_land(session: Session, *, patient: bool = False) -> None:
-    """What other threads and tasks of this process still run lands first.
-
-    Calls that nobody is behind stay as they are: whoever comes here meets them in what it reads next.
-    """
-    if await LiveCalls(session.uid):
-        await wait_for_live(session, patient=patient)
-
-
-async def wait_for_live(session: Session, *, patient: bool = False) -> None:
-    """Let the calls that other threads and tasks of this process still run land first.
-
-    ``patient``: however long they take, as leaving a block does. A body that must not is given a timeout.
-    """
-    waited, pause = 0.0, POLL_S_MIN
-    while True:
-        seen = {row.id for row in (await read_tree(session)).calls if row.state in LIVE}
-        if not await LiveCalls(session.uid):
-            return await _settle_orphans(session, seen)
-        if not patient and waited >= session.wait_s:
-            return None
-        await Sleep(pause)
-        waited, pause = waited + pause, min(pause * 2, POLL_S_MAX)
-
-
-async def stop_here(session: Session) -> None:
-    """A flow that ended or recovered this run was stopped by an interrupt, an exit or a cancellation.
-
-    Turn what it had started into doubt, and give the tree back, so that recovery goes on at once and not after a
-    lease. While other threads of this process still run calls of the run, it stays theirs.
-    """
-    if await LiveCalls(session.uid):
-        return
-    await _settle_orphans(session, {row.id for row in (await read_tree(session)).calls if row.state in LIVE})
-    if session.uid == session.root:
-        await give_back(session, 0.0)
-
-
-async def _settle_orphans(session: Session, seen: set[str]) -> None:
-    """Settle calls that nobody is behind: a flow was stopped (an interrupt, a cancellation) and could not do it.
-
-    They were seen before the last flow ended and are still there after it: a call that another thread has begun
-    since then is not among them.
-    """
-    if not seen:
-        return
-    clocks = await ReadClocks()
-    owner, epoch = session.lease.owner, session.lease.epoch
-    for row in (await read_tree(session)).calls:
-        if row.id not in seen:
-            continue
-        flight = _flight_of(session, row)
-        mono = None if flight is not None and flight.goes_on else clocks.mono
-        if row.state == "started":
-            to = "failed" if row.kind == "read" else "in_doubt"
-            await SettleCall(
-                row.id, owner, epoch, row.attempt, to, why="cancelled", error=STOPPED, boot=clocks.boot, mono=mono
-            )
-        elif row.state == "compensating":
-            undo = SettleCompensation(
-                row.id, owner, epoch, row.comp_attempt, "compensation_in_doubt", error=STOPPED, boot=clocks.boot,
-                mono=mono,
-            )  # fmt: skip
-            if (
-                flight is not None and not flight.sent
-            ):  # stopped in its guard, say: it was never started, and may be at once
-                undo.to, undo.retry_s = "compensation_failed", 0.0
-            await undo
-
-
-def _flight_of(session: Session, row: CallRow) -> Flight | None:
-    """Return what this process knows of the very attempt that a live row stands for."""
-    flight = session.memory.flights.pop(row.id, None)
-    begun = None if flight is None else flight.call
-    if begun is None or (begun.attempt, begun.comp_attempt) != (row.attempt, row.comp_attempt):
-        return None
-    return flight
-
-
-# ---- Going back: settle what is doubtful, then compensate in reverse order of settling, then close
+# ---- Rolling back
 
 
 PASSES_MAX: Final = 1_000
-"""A rollback that is still finding work after this many passes is a bug of ours, not progress."""
+"""A rollback that still finds work after so many passes is a bug of ours, not progress."""
 LOOK_AGAIN: Final = -1.0
 GUARDED: Final = '["Guard", "somebody else changed it since; it was left as it is"]'
 
 
 @dataclass(frozen=True, slots=True)
-class Back:
-    """How far the way back went: ``rolled_back``, ``blocked``, ``pivoted``, or still ``rolling_back``."""
+class RollbackProgress:
+    """How far the rollback got: ``rolled_back``, ``blocked``, ``pivoted``, or still ``rolling_back``."""
 
     run: RunRow
     tree: Tree
     again_s: float | None = None
 
 
-async def roll_back(session: Session, *, by: str, why: str, person: bool = False) -> Back:
-    """Take everything back that this run did. Repeated, or after any crash, it goes on where it stood."""
-    session.recall.close()  # of the whole tree: what is asked for again after a child went back is a new call
-    await let_land(session)
+async def roll_back(session: Session, *, by: str, why: str, person: bool = False) -> RollbackProgress:
+    """Compensate everything that this run did. Repeated, or after a crash, it continues where it was."""
+    session.recall.close()  # for the whole tree: what is requested again after a child was rolled back is a new call
+    await wait_if_live(session)
     for _ in range(PASSES_MAX):
         began = await BeginRollback(session.uid, by, why, person, session.lease.owner, session.lease.epoch)
         tree = began.tree or await read_tree(session)
@@ -353,17 +89,17 @@ async def roll_back(session: Session, *, by: str, why: str, person: bool = False
             await wait_for_live(session)
             tree = await read_tree(session)
         if began.how in ("refused", "ended"):
-            return Back(began.run, tree)
+            return RollbackProgress(began.run, tree)
         if began.how == "forked":
             return await _wait_for_forks(session, tree, began.forks)
-        later = await settle_all(session, tree, back=True)
+        later = await settle_doubts(session, tree, back=True)
         if later is not None:
             return await _stop(session, tree, later)
         if any(row.state == "in_doubt" for row in tree.calls):
             tree = await read_tree(session)
         if began.how == "deferred":
             if tree.run.pivot and tree.run.phase == "open":
-                return await _block(session, tree)  # the pivot's doubt is a person's matter
+                return await _block(session, tree)  # the pivot's doubt needs a person
             continue
         done: dict[str, CallRow] = {}
         again = await _one_pass(session, tree, done)
@@ -377,37 +113,37 @@ async def roll_back(session: Session, *, by: str, why: str, person: bool = False
     raise AssertionError(f"the rollback of run {session.id} does not end")
 
 
-async def settle_all(session: Session, tree: Tree, *, back: bool) -> float | None:
-    """Settle every doubt that needs no person; seconds until the first that must wait, else None."""
+async def settle_doubts(session: Session, tree: Tree, *, back: bool) -> float | None:
+    """Settle every doubt that needs no person; return the seconds until the first that must wait, else None."""
     waits: list[float] = []
     for row in tree.calls:
         if row.state != "in_doubt":
             continue
         spec = session.spec(row.tool)
         after = await settle_doubt(session, spec, row, back=back)
-        if after.state == "in_doubt" and spec is not None and await _asked_again(session, spec, after, back=back):
+        if after.state == "in_doubt" and spec is not None and await _will_retry_doubt(session, spec, after, back=back):
             clocks = await ReadClocks()
             waits.append(max(POLL_S_MAX, (after.probe_at or clocks.wall) - clocks.wall))
     return min(waits, default=None)
 
 
-async def _asked_again(session: Session, spec: Spec, row: CallRow, *, back: bool) -> bool:
-    """Whether time brings more: another probe, or another start of an idempotent call."""
+async def _will_retry_doubt(session: Session, spec: Spec, row: CallRow, *, back: bool) -> bool:
+    """Return whether waiting helps: another probe, or another start of an idempotent call, will follow."""
     if spec.probe is not None:
         return True
     blind = back and may_compensate_in_doubt(spec)
     return row.probe_at is not None and not blind and await is_repeatable(session, spec, row)
 
 
-# ---- compensations ------------------------------------------------------------------------
+# ---- Compensations
 
 
 async def _one_pass(session: Session, tree: Tree, done: dict[str, CallRow]) -> float | None:
-    """Compensate what is there. None: nothing left to do; 0: look again; more: not before so many seconds.
+    """Compensate what can be. Return None: nothing left to do; 0: look again; more: not before so many seconds.
 
-    ``done`` gets the calls as they were left.
+    ``done`` receives the calls in their final state.
     """
-    todo = _in_turn(session, tree)
+    todo = _compensation_order(session, tree)
     if not todo:
         return None
     while todo:
@@ -438,12 +174,15 @@ def _reversed(tree: Tree) -> list[CallRow]:
     return sorted(mine, key=lambda row: row.settled_seq, reverse=True)
 
 
-def _in_turn(session: Session, tree: Tree) -> list[CallRow]:
-    """What is to be taken back, the last first; nothing that must wait for a later one which cannot be, here."""
+def _compensation_order(session: Session, tree: Tree) -> list[CallRow]:
+    """Return what is to be compensated, the last first.
+
+    A call is left out if a later one must be compensated before it and cannot be, in this process.
+    """
     todo: list[CallRow] = []
     stuck: list[CallRow] = []
     for row in _reversed(tree):
-        if _is_open(session, row):
+        if _may_compensate(session, row):
             if not any(_comes_first(tree, later, row) for later in stuck):
                 todo.append(row)
         elif row.state == "succeeded" and row.undoable:
@@ -452,7 +191,7 @@ def _in_turn(session: Session, tree: Tree) -> list[CallRow]:
 
 
 def _comes_first(tree: Tree, later: CallRow, row: CallRow) -> bool:
-    """Whether the ledger would refuse to take ``row`` back while ``later`` stands: of one run or of a child of it."""
+    """Return whether the ledger refuses to compensate ``row`` before ``later``: one run, or a child of it."""
     parents = {run.uid: run.parent for run in tree.runs}
     uid = later.run
     for _ in tree.runs:
@@ -462,7 +201,7 @@ def _comes_first(tree: Tree, later: CallRow, row: CallRow) -> bool:
     return False
 
 
-def _is_open(session: Session, row: CallRow) -> bool:
+def _may_compensate(session: Session, row: CallRow) -> bool:
     spec = session.spec(row.tool)
     twin = None if spec is None else spec.compensate
     if spec is None or twin is None or row.violation == "after_pivot" or row.lost_at is not None or row.shared:
@@ -476,25 +215,26 @@ def _is_open(session: Session, row: CallRow) -> bool:
             return not row.comp_gave_up
         case "compensation_in_doubt":
             tried = row.comp_attempt - row.comp_from
-            again = twin.idempotent and tried < twin.retry.attempts and not _without(session, spec, twin, row)
+            again = twin.idempotent and tried < twin.retry.attempts and not _lacks(session, spec, twin, row)
             return again or twin.probe is not None
     return False
 
 
 async def compensate(session: Session, row: CallRow, done: dict[str, CallRow]) -> float:
-    """Take one call back, at most once per attempt. 0: settled or passed over; less: it is not its turn, look again;
-    more: not before so many seconds.
+    """Compensate one call, starting each attempt at most once.
+
+    Returns 0: settled or skipped; less than 0: it is not its turn, look again; more: not before so many seconds.
     """
     spec = session.spec(row.tool)
     assert spec is not None, "only what is known here is taken back"
     assert spec.compensate is not None, "only what can be taken back is"
     twin = spec.compensate
-    while _is_open(session, row):
+    while _may_compensate(session, row):
         wait = await _not_before(session, spec, twin, row)
         if wait > 0:
             return wait
-        if row.state == "compensation_in_doubt" and not (twin.idempotent and not _without(session, spec, twin, row)):
-            # Not started again without what it needs: that would call an attempt failed that may have happened.
+        if row.state == "compensation_in_doubt" and not (twin.idempotent and not _lacks(session, spec, twin, row)):
+            # Not started again without what it needs: that would record an attempt as failed that may have happened.
             row, wait = await _probe_compensation(session, spec, twin, row)
             if wait > 0:
                 return wait
@@ -504,7 +244,7 @@ async def compensate(session: Session, row: CallRow, done: dict[str, CallRow]) -
             from_doubt=row.state == "in_doubt", seen=row,
         )  # fmt: skip
         if started is None:
-            # Another thread has begun a call since we looked: it lands first.
+            # Another thread has started a call meanwhile: wait for it first.
             await Sleep(POLL_S_MIN)
             await wait_for_live(session)
             return LOOK_AGAIN
@@ -515,9 +255,9 @@ async def compensate(session: Session, row: CallRow, done: dict[str, CallRow]) -
 
 
 async def _not_before(session: Session, spec: Spec, twin: Twin, row: CallRow) -> float:
-    """Wait for the right moment, up to a limit; seconds that are left then."""
+    """Wait for the right moment, up to a limit; return the seconds that are left then."""
     if row.state == "in_doubt" and not twin.wins:
-        return await wait_settled(session, spec, row)
+        return await wait_settle_delay(session, spec, row)
     if row.comp_retry_at is None:
         return 0.0
     clocks = await ReadClocks()
@@ -529,16 +269,16 @@ async def _not_before(session: Session, spec: Spec, twin: Twin, row: CallRow) ->
 
 
 async def _attempt(session: Session, spec: Spec, twin: Twin, row: CallRow) -> CallRow:
-    if without := _without(session, spec, twin, row):
-        # Passed over and named, so that what was done before it is still taken back.
+    if without := _lacks(session, spec, twin, row):
+        # Skip it and name it, so that what was done before it is still compensated.
         return await _settle(session, row, Ended(), spec, twin, refused=json.dumps([NOT_STARTED, without]))
     if spec.guard is not None:
         held = await _guard(session, spec, row)
         if held is not None:
             return await _settle(session, row, held, spec, twin, refused=GUARDED)
-    given = call_given(session, spec, row)
-    kwargs, _ = twin_given(session, spec, twin, row, call=given)
-    _, call = twin_given(session, spec, twin, row, call=call_of(row, spec, phase="compensate", args=given.args))
+    given = revealed_call(session, spec, row)
+    kwargs, _ = twin_args(session, spec, twin, row, call=given)
+    _, call = twin_args(session, spec, twin, row, call=call_of(row, spec, phase="compensate", args=given.args))
     ended = await Invoke(
         fn=twin.fn,
         kwargs=kwargs,
@@ -553,16 +293,16 @@ async def _attempt(session: Session, spec: Spec, twin: Twin, row: CallRow) -> Ca
     return await _settle(session, row, ended, spec, twin)
 
 
-def _without(session: Session, spec: Spec, twin: Twin, row: CallRow) -> str:
-    """Return what the compensation or its guard needs and nobody here has; "" where nothing is missing."""
+def _lacks(session: Session, spec: Spec, twin: Twin, row: CallRow) -> str:
+    """Return what the compensation or its guard needs and this process does not have; "" if nothing is missing."""
     why = missing(session, spec, row, twin)
     return why or ("" if spec.guard is None else missing(session, spec, row, spec.guard))
 
 
 async def _guard(session: Session, spec: Spec, row: CallRow) -> Ended | None:
-    """None: nobody changed the thing since. Otherwise why it must not be overwritten."""
+    """Return None if nobody changed the thing since; otherwise why it must not be overwritten."""
     assert spec.guard is not None, "only a guarded tool is guarded"
-    kwargs, call = twin_given(session, spec, spec.guard, row, call=call_given(session, spec, row, phase="probe"))
+    kwargs, call = twin_args(session, spec, spec.guard, row, call=revealed_call(session, spec, row, phase="probe"))
     ended = await Invoke(
         fn=spec.guard.fn,
         kwargs=kwargs,
@@ -577,7 +317,7 @@ async def _guard(session: Session, spec: Spec, row: CallRow) -> Ended | None:
         return Ended(error=ended.error)
     unchanged = yes_or_no(ended.value)
     if unchanged is None:
-        # A text that says who changed it is true, too: only True lets a compensation overwrite the thing.
+        # A text that says who changed it is truthy, too: only True lets a compensation overwrite the thing.
         what = type(ended.value).__name__
         return Ended(error=TypeError(f"the guard of {spec.name} returned a {what}; it returns True or False"))
     return None if unchanged else Ended(value=False)
@@ -598,12 +338,11 @@ async def _settle(
         settle.to, settle.mono = "compensation_in_doubt", None
         settle.error = describe_error(TimeoutError(f"no answer within {twin.timeout} s"))
     elif ended.error is not None:
-        settle.error = said_of(session, row, ended.error)
-        doubtful = (
-            judge(spec, ended.error, around=ended.around).verdict == "doubt" and not refused
-        )  # a guard that broke has started nothing
+        settle.error = recorded_error(session, row, ended.error)
+        # A guard that raised has started nothing.
+        doubtful = judge(spec, ended.error, around=ended.around).verdict == "doubt" and not refused
         settle.to = "compensation_in_doubt" if doubtful else "compensation_failed"
-        # Without the result that it asked for, another attempt ends the same way.
+        # Without the result that it needs, another attempt would end the same way.
         settle.gave_up = tried >= twin.retry.attempts or (is_a(ended.error, ResultLost) and not doubtful)
         if not settle.gave_up:
             settle.retry_s = twin.retry.pause(tried, await Luck())
@@ -620,34 +359,34 @@ async def _probe_compensation(session: Session, spec: Spec, twin: Twin, row: Cal
             row.id, row.in_question, row.probes + 1, "unknown", answer.why, next_s=pause, left_s=row.quiet_left
         )
         return row, max(POLL_S_MAX, pause)
-    if isinstance(answer, Absent) and await settle_left(session, spec, row) > 0:
-        left = await wait_settled(session, spec, row)
+    if isinstance(answer, Absent) and await settle_delay_left(session, spec, row) > 0:
+        left = await wait_settle_delay(session, spec, row)
         newest = await ReadCall(row.id)
         assert newest is not None, "calls are never deleted while their run is open"
-        return newest, left  # asked again when the delay is over: only then is it believed
+        return newest, left  # probed again when the delay is over: only then is the answer believed
     to = "compensated" if isinstance(answer, Happened) else "compensation_failed"
     resolved = await ResolveCall(row.id, to, "probe", "", epoch=session.lease.epoch, owner=session.lease.owner)
     return resolved, 0.0
 
 
-# ---- the end ------------------------------------------------------------------------------
+# ---- Closing
 
 
-async def _close(session: Session, tree: Tree) -> Back:
+async def _close(session: Session, tree: Tree) -> RollbackProgress:
     left = leftovers(session, tree)
     if left:
-        stays = taken_by_rule(left) if session.uid == session.root else ""
+        stays = accepted_by_rule(left) if session.uid == session.root else ""
         if not stays:
             return await _block(session, tree)
-        return Back(await AbandonRun(session.uid, "rule", stays), await read_tree(session))
+        return RollbackProgress(await AbandonRun(session.uid, "rule", stays), await read_tree(session))
     run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "rolled_back")
-    return Back(run, await read_tree(session))
+    return RollbackProgress(run, await read_tree(session))
 
 
-async def _close_at_once(session: Session, tree: Tree, done: dict[str, CallRow]) -> Back | None:
-    """Close a run without children of which all was taken back in one pass; None: look again.
+async def _close_at_once(session: Session, tree: Tree, done: dict[str, CallRow]) -> RollbackProgress | None:
+    """Close a run without children if all of it was compensated in one pass; None: look again.
 
-    Whether that is all is the ledger's to say, in the transaction that closes it: nobody need look for it before.
+    The ledger checks in the closing transaction that nothing is left: no flow need look for it before.
     """
     calls = tuple(done.get(row.id, row) for row in tree.calls)
     left = replace(tree, calls=calls, locks=())
@@ -657,27 +396,300 @@ async def _close_at_once(session: Session, tree: Tree, done: dict[str, CallRow])
         run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "rolled_back")
     except TransitionRefused:
         return None
-    return Back(run, replace(left, run=run, runs=(run,)))
+    return RollbackProgress(run, replace(left, run=run, runs=(run,)))
 
 
-async def _block(session: Session, tree: Tree) -> Back:
+async def _block(session: Session, tree: Tree) -> RollbackProgress:
     causes = tuple(left.cause for left in leftovers(session, tree))
     run = await CloseRun(session.uid, session.lease.owner, session.lease.epoch, "blocked", causes=causes)
-    return Back(run, await read_tree(session))
+    return RollbackProgress(run, await read_tree(session))
 
 
-async def _wait_for_forks(session: Session, tree: Tree, forks: Iterable[RunRow]) -> Back:
-    """Others stand on what it did: it goes back when they have ended, or when a person says so. Doubts are settled."""
-    later = await settle_all(session, tree, back=False)
-    causes = tuple(under(fork, tree.run) for fork in forks)
+async def _wait_for_forks(session: Session, tree: Tree, forks: Iterable[RunRow]) -> RollbackProgress:
+    """Block a run that forks depend on until they have ended or a person decides; settle its doubts meanwhile."""
+    later = await settle_doubts(session, tree, back=False)
+    causes = tuple(fork_obstacle(fork, tree.run) for fork in forks)
     lease = session.lease
     run = await CloseRun(session.uid, lease.owner, lease.epoch, "blocked", causes=causes, wake_s=later)
-    return Back(run, await read_tree(session))
+    return RollbackProgress(run, await read_tree(session))
 
 
-async def _stop(session: Session, tree: Tree, again_s: float) -> Back:
-    """It must wait longer than anybody wants to stand here: a worker goes on."""
+async def _stop(session: Session, tree: Tree, again_s: float) -> RollbackProgress:
+    """Stop here and let a worker continue: the wait is too long."""
     wake = min(again_s, session.lease.lease_s * 10)
     if session.uid == session.root:
         await give_back(session, wake)
-    return Back(tree.run, await read_tree(session), wake)
+    return RollbackProgress(tree.run, await read_tree(session), wake)
+
+
+# ---- Waiting for calls that this process still runs
+
+
+STOPPED: Final = '["Cancelled", "its flow was stopped"]'
+
+
+async def wait_if_live(session: Session, *, patient: bool = False) -> None:
+    """Wait for the calls that other threads and tasks of this process run, if there are any.
+
+    Calls without a flow stay as they are: the caller finds them in what it reads next.
+    """
+    if await LiveCalls(session.uid):
+        await wait_for_live(session, patient=patient)
+
+
+async def wait_for_live(session: Session, *, patient: bool = False) -> None:
+    """Wait for the calls that other threads and tasks of this process run, then settle those without a flow.
+
+    ``patient``: wait however long they take, as closing a block does. A body that must not take long needs a timeout.
+    """
+    waited, pause = 0.0, POLL_S_MIN
+    while True:
+        seen = {row.id for row in (await read_tree(session)).calls if row.state in LIVE}
+        if not await LiveCalls(session.uid):
+            return await _settle_orphans(session, seen)
+        if not patient and waited >= session.wait_s:
+            return None
+        await Sleep(pause)
+        waited, pause = waited + pause, min(pause * 2, POLL_S_MAX)
+
+
+async def stop_here(session: Session) -> None:
+    """Clean up after a flow that ended or recovered this run was stopped by an interrupt, an exit or a cancellation.
+
+    Turn what it had started into doubt and release the tree, so that recovery goes on at once and not after a lease.
+    While other threads of this process still run calls of the run, it stays theirs.
+    """
+    if await LiveCalls(session.uid):
+        return
+    await _settle_orphans(session, {row.id for row in (await read_tree(session)).calls if row.state in LIVE})
+    if session.uid == session.root:
+        await give_back(session, 0.0)
+
+
+async def _settle_orphans(session: Session, seen: set[str]) -> None:
+    """Settle calls that no flow runs any more.
+
+    Their flow was stopped (an interrupt, a cancellation) and could not do it.
+
+    They were seen before the last flow ended and are still there after it: a call that another thread has started since
+    then is not among them.
+    """
+    if not seen:
+        return
+    clocks = await ReadClocks()
+    owner, epoch = session.lease.owner, session.lease.epoch
+    for row in (await read_tree(session)).calls:
+        if row.id not in seen:
+            continue
+        flight = _flight_of(session, row)
+        mono = None if flight is not None and flight.goes_on else clocks.mono
+        if row.state == "started":
+            to = "failed" if row.kind == "read" else "in_doubt"
+            await SettleCall(
+                row.id, owner, epoch, row.attempt, to, why="cancelled", error=STOPPED, boot=clocks.boot, mono=mono
+            )
+        elif row.state == "compensating":
+            undo = SettleCompensation(
+                row.id, owner, epoch, row.comp_attempt, "compensation_in_doubt", error=STOPPED, boot=clocks.boot,
+                mono=mono,
+            )  # fmt: skip
+            # Stopped in its guard, for example: it was never started, and may be started at once.
+            if flight is not None and not flight.sent:
+                undo.to, undo.retry_s = "compensation_failed", 0.0
+            await undo
+
+
+def _flight_of(session: Session, row: CallRow) -> Flight | None:
+    """Return what this process knows of the very attempt that is recorded as live."""
+    flight = session.memory.flights.pop(row.id, None)
+    begun = None if flight is None else flight.call
+    if begun is None or (begun.attempt, begun.comp_attempt) != (row.attempt, row.comp_attempt):
+        return None
+    return flight
+
+
+# ---- What keeps a run from ending, each with the verb that removes it
+
+
+NOT_STARTED: Final = "NotStarted"
+"""The name of the recorded error of a compensation that was not started because something it needs is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """An effect that exists, or may exist, and what a person can do about it."""
+
+    row: CallRow
+    why: str
+    cause: str
+    doubtful: bool = False
+
+
+def leftovers(session: Session, tree: Tree) -> list[Obstacle]:
+    """Return everything that keeps a run that is rolling back from becoming ``rolled_back``."""
+    runs = {run.uid: run for run in tree.runs}
+    found = []
+    for row in tree.calls:
+        left = _rollback_obstacle(session, row, runs[row.run], tree.run)
+        if left is not None:
+            found.append(left)
+    return found
+
+
+def accepted_by_rule(left: list[Obstacle]) -> str:
+    """Return the accepted residue if rules accepted all of it beforehand; empty: a person must be asked."""
+    if not all(one.row.accepts and not one.doubtful for one in left):
+        return ""
+    return "; ".join(dict.fromkeys(f"{one.row.tool} stands: {one.row.accepts}" for one in left))
+
+
+def _rollback_obstacle(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> Obstacle | None:
+    """Return why this call keeps ``closing``, the run that is rolling back, from its end; None: it does not."""
+    if row.kind == "read" or row.shared:
+        return None
+    inside = row.run != closing.uid
+    if inside and _keeps_pivot(run):
+        if row.id != run.pivot or row.state != "succeeded":
+            return None
+        return Obstacle(
+            row,
+            "the pivot of a child run stands",
+            _accept(row, f"{row.tool} of child {run.id} cannot be rolled back", closing),
+        )
+    if inside and run.state == "open" and row.state != "in_doubt":
+        return None  # its child waits for a decision on its pivot: that is named instead
+    spec = session.spec(row.tool)
+    call = call_of(row, spec)
+    match row.state:
+        case "in_doubt":
+            return Obstacle(row, "it may have happened", doubt_question(call), doubtful=True)
+        case "compensation_in_doubt":
+            why = "its compensation may have happened"
+            verb = f"rt.resolve({row.id!r}, Happened(None) | Absent(), by=..., why=...)"
+            return Obstacle(row, why, f"{row.tool} ({row.id}): {why}: look, then {verb}", doubtful=True)
+        case "compensation_failed":
+            return _failed_compensation(row)
+        case "succeeded":
+            why = _why_not_compensated(session, row)
+            what = f"{row.tool}: {why}"
+            cause = _accept(row, what, closing)
+            if row.undoable and row.lost_at is None:  # by a process that has what this one lacks
+                where = f"rt.rollback({closing.id!r}, by=..., why=...) where all its tools and compensations are known"
+                cause = f"{what} ({row.id}): {where}, or accept it with rt.abandon({closing.id!r}, by=..., why=...)"
+            return Obstacle(row, (row.violation and f"it broke the ordering rules ({row.violation})") or why, cause)
+        case "residue":  # rolled_back never has residue: the person who said that it stays also closes the run
+            why = row.why or "a person said that it stays"
+            return Obstacle(row, why, _accept(row, f"{row.tool} stays ({why})", closing))
+    return None
+
+
+def _failed_compensation(row: CallRow) -> Obstacle:
+    """Return the obstacle for a compensation that gave up, or was not started because something it needs is missing."""
+    name, words = error_parts(row.comp_error)
+    retry = f"rt.retry({row.id!r}, by=..., why=...)"
+    if name != NOT_STARTED:
+        why = f"its compensation failed: {error_text(row.comp_error) or 'no reason kept'}"
+        return Obstacle(row, why, f"{row.tool} ({row.id}): {why}: {retry}")
+    why = f"its compensation was not started: {words}"
+    verbs = [f"compensate it by hand, then rt.resolve({row.id!r}, Happened(None), by=..., why=...)"]
+    if row.result is None or lost_at(row.result) is not None or row.loss:
+        verbs.append(f"give the result with rt.retry({row.id!r}, result=..., by=..., why=...)")
+    else:
+        verbs.append(f"{retry} where nothing is missing")
+    verbs.append(f"or accept it with rt.accept({row.id!r}, by=..., why=...)")
+    return Obstacle(row, why, f"{row.tool} ({row.id}): {why}: {', '.join(verbs)}")
+
+
+def _why_not_compensated(session: Session, row: CallRow) -> str:
+    if row.lost_at is not None:
+        return "gc removed the arguments of its compensation: compensate it by hand"
+    spec = session.spec(row.tool)
+    if spec is None:
+        return "this process does not know its tool"
+    return "it has not been compensated yet" if spec.compensate else "it has no compensation"
+
+
+def fork_obstacle(fork: RunRow, run: RunRow) -> str:
+    """Return why a run is not rolled back under this fork, and the verbs that change that."""
+    back = f"rt.rollback({run.id!r}, by=..., why=...)"
+    if fork.phase in ("pivoted", "committed"):
+        stays = f"accept it with rt.abandon({run.id!r}, by=..., why=...), or roll it back all the same with {back}"
+        return f"fork {fork.id} has {fork.phase} on what run {run.id} did: {stays}"
+    ends = f"end the fork with rt.rollback({fork.id!r}, by=..., why=...), or roll this back under it with {back}"
+    return f"fork {fork.id} is open and depends on what run {run.id} did: {ends}"
+
+
+def _waits_for_forks(run: RunRow) -> bool:
+    """Return whether the run would roll back and only forks prevent it: it is blocked and has not begun."""
+    return run.state == "blocked" and run.came_from == "open" and run.goal == "rollback" and not run.pivot
+
+
+def _runs_around(runs: Mapping[str, RunRow], row: CallRow, closing: RunRow) -> list[RunRow]:
+    """Return the run of a call and its ancestors below the run that is closing.
+
+    What blocks one of these blocks that too.
+    """
+    around: list[RunRow] = []
+    uid = row.run
+    while uid != closing.uid and uid in runs and len(around) < len(runs):
+        around.append(runs[uid])
+        uid = runs[uid].parent
+    return around
+
+
+def _keeps_pivot(run: RunRow) -> bool:
+    return run.phase == "pivoted" or (run.state == "committed" and bool(run.pivot))
+
+
+def _accept(row: CallRow, what: str, closing: RunRow) -> str:
+    return f"{what} ({row.id}): accept it with rt.abandon({closing.id!r}, by=..., why=...)"
+
+
+def _lacks_hidden_args(session: Session, row: CallRow, run: RunRow, closing: RunRow) -> Obstacle | None:
+    """Return the obstacle for a call that must be started but lacks hidden arguments, which only its requester had."""
+    due = row.is_staged or (row.state == "backing_off" and row.kind == "retriable")
+    gone = lacking(session, row) if due and run.phase in ("open", "pivoted") else ()
+    if not gone:
+        return None
+    why = f"it was not started: {lacking_words(gone)}"
+    verb = "rollback" if closing.phase == "open" else "abandon"
+    return Obstacle(row, why, f"{row.tool} ({row.id}): {why}: rt.{verb}({closing.id!r}, by=..., why=...)")
+
+
+def commit_obstacles(session: Session, tree: Tree) -> list[Obstacle]:
+    """Return everything that keeps a run from committing and needs a person."""
+    found = []
+    runs = {run.uid: run for run in tree.runs}
+    expired = {row.id for row in tree.approvals if row.state_at(tree.now) == "expired"}
+    for row in tree.calls:
+        if row.approval in expired and row.state in ("held", "ready") and not row.attempt:
+            back = f"rt.rollback({tree.run.id!r}, by=..., why=...)"
+            if tree.run.phase == "pivoted":  # a pivoted run only goes forward, with the call or without it
+                back = f"rt.withdraw({row.approval!r}, by=..., why=...)"
+            verb = f"rt.ask_again({row.approval!r}, by=..., why=...), or {back}"
+            found.append(
+                Obstacle(row, "nobody decided in time", f"{row.tool} ({row.id}): nobody decided in time: {verb}")
+            )
+            continue
+        left = _lacks_hidden_args(session, row, runs[row.run], tree.run)
+        around = _runs_around(runs, row, tree.run)
+        kept = next((run for run in around if _waits_for_forks(run)), None)
+        if row.state == "succeeded" and kept is not None:
+            found.append(Obstacle(row, "a fork depends on it", "; ".join(json.loads(kept.causes))))
+            continue
+        if any(run.phase == "rolling_back" for run in around):
+            left = _rollback_obstacle(session, row, runs[row.run], tree.run)  # a child that cannot be rolled back
+        if left is not None:
+            found.append(left)
+        if left is not None or row.state not in UNSETTLED or (row.is_staged and row.run == tree.run.uid):
+            continue
+        if row.state == "in_doubt":
+            found.append(
+                Obstacle(
+                    row, "it may have happened", doubt_question(call_of(row, session.spec(row.tool))), doubtful=True
+                )
+            )
+        elif row.state == "backing_off" and row.retry_at is None:
+            why = f"it failed permanently: {error_text(row.error) or row.why}"
+            found.append(Obstacle(row, why, f"{row.tool} ({row.id}): {why}: rt.retry({row.id!r}, by=..., why=...)"))
+    return found

@@ -1,4 +1,7 @@
-"""Admitting a request: the key, then the law, then the row. One transaction."""
+"""Decide whether a call may start: by its key, by the ordering rules, by approvals, locks and budgets.
+
+One transaction.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,33 @@ from typing import Any, Final
 from amends.ledger.approvals import (
     PENDING,
     REVIVED,
-    ask,
-    really,
+    make_request,
     replace_request,
-    unready,
+    still_needed,
+    undecided_staged,
     use_staged,
-    why_not,
+    why_not_startable,
     why_replaced,
 )
-from amends.ledger.budgets import asked_again, charge_for, need_for, refused_before, remember_cost, replanned
-from amends.ledger.changes import call_bound, find_run, goal_said, held, move_call, note, proof_of, taken_back
-from amends.ledger.locks import merged, outbox_names, remember, take_locks
+from amends.ledger.budgets import (
+    earlier_refusal,
+    initial_charge,
+    overrun_need,
+    repeat_need,
+    reserve_new_call,
+    with_current_caps,
+)
+from amends.ledger.changes import (
+    call_bound,
+    check_owner,
+    find_run,
+    goal_facts,
+    move_call,
+    proof_of,
+    rolled_back_source,
+    write_event,
+)
+from amends.ledger.locks import mark_locked, merged, outbox_lock_names, take_locks
 from amends.ledger.operations import Admission, AdmitCall
 from amends.ledger.rows import (
     CallRow,
@@ -43,90 +62,454 @@ from amends.ledger.rows import (
 )
 from amends.states import FREES_KEY, RUN_FINAL, UNSETTLED
 
-# ---- The law: whether a request may start now, and the row that says that it did. Part of one transaction
+# ---- Admission
 
 
-def is_record(root: RunRow) -> bool:
-    """Whether the run is over for its callers: closed, or decided and given to whoever goes forward with it."""
+GENERATIONS_MAX: Final = 100
+"""How often one key may fail or be compensated in one scope before amends refuses it."""
+
+
+async def admit_call(op: AdmitCall) -> Admission:
+    """Decide about one request (``AdmitCall``): the key first, then the ordering rules, then write the row."""
+    root = await find_run(op.root)
+    if not is_over_for_callers(root):  # a closed run starts nothing for anybody and answers everybody
+        check_owner(root, op.owner, op.epoch)
+    run = root if op.run == op.root else await find_run(op.run)
+    now = await Now()
+    if op.repeated:
+        mine = await FindCall(op.call_id)
+        if mine is not None:
+            return await _first_answer(mine, run)
+        over = await earlier_refusal(run, op.call_id)
+        if over is not None:
+            return Admission("refused", run=run, law="budget", over=over)
+    if op.kind == "read":
+        return await _admit_read(op, run, root, now)
+    known = await FindKey((await _with_fork_key(op, root)).key)
+    if known is not None:
+        asked = replace(op, key=known.key) if known.shared else op
+        answer = await _answer_known(asked, run, root, await with_current_caps(known, op), now)
+        if answer is not None:
+            return answer
+    closed = await closed_for_calls(op, run, root, now)
+    if closed is not None:
+        return closed
+    if op.again:
+        no = await _refused_repeat(op, root)
+        if no is not None:
+            return Admission("rejected", no, run=run)
+        await _drop_suspected(op, root, now)
+    if known is None and root.epoch > 1 and not root.history and not op.declared and not op.again:
+        twin = await _suspected_duplicate(op, root)
+        if twin is not None and op.need is not None and op.need.decision == "refuse":
+            return await refuse_by_rule(op, run, root, now)  # nobody is asked about what a rule forbids
+        if twin is not None:
+            call = await write_call(op, run, root, now, state="held", generation=1, reason="duplicate", twin=twin.id)
+            return Admission("held", call, twin, run)
+    return await admit_new_call(op, run, root, now, 1 if known is None else known.generation + 1)
+
+
+async def _first_answer(mine: CallRow, run: RunRow) -> Admission:
+    if mine.state == "held":
+        twin = await FindCall(mine.twin) if mine.twin else None
+        asked = await FindApproval(mine.approval) if mine.approval else None
+        if asked is not None and asked.follows:
+            return Admission("void", mine, run=run, approval=asked, void="changed")
+        return Admission("staged" if mine.is_staged else "held", mine, twin, run, approval=asked)
+    return Admission("start", mine)
+
+
+async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission:
+    # Reads are recorded, never deduplicated: the call's own id keeps their keys apart.
+    shared = await _shared_read(op, root) if root.forked_from and not is_over_for_callers(root) else None
+    if shared is not None:
+        return Admission("replay" if shared.state == "succeeded" else "failed", shared, run=run)
+    closed = await closed_for_calls(op, run, root, now)
+    if closed is not None and ("committed" in (root.state, run.state) or root.goal == "commit"):
+        recorded = [call for call in await ListCalls(root.uid, ("succeeded",)) if call.key.startswith(f"{op.key}:")]
+        if run.uid != root.uid and run.state == "committed":
+            return await _replay_read([call for call in recorded if call.run == run.uid], root) or closed
+        return Admission("replay", recorded[-1]) if recorded else closed
+    if closed is not None:
+        return closed
+    if op.need is not None or any(op.costs.ask):
+        asked = await _answer_held_read(op, run, root, now)
+        if asked is not None:
+            return asked
+    locked = await take_call_locks(op, run, root, now)
+    if locked is not None:
+        return locked
+    paid = await reserve_new_call(op, run, root, now)
+    if isinstance(paid, Overrun):
+        return await hold_for_budget(op, run, root, now, paid, {"generation": 1})
+    if isinstance(paid, Admission):
+        return paid
+    op = replace(op, key=f"{op.key}:{op.call_id}")  # the operation itself may be repeated: it must not change
+    return Admission("start", await write_call(op, run, root, now, state="started", generation=1, **paid))
+
+
+async def _replay_read(recorded: list[CallRow], root: RunRow) -> Admission | None:
+    """Answer a read in a committed child from the record: the nth read gets the nth answer, later reads the last one.
+
+    The child's other calls are answered in the same way.
+    """
+    if not recorded:
+        return None
+    call = next((call for call in recorded if call.asked_epoch < root.epoch), recorded[-1])
+    if call.asked_epoch < root.epoch and root.closed_at is None:
+        call = await UpdateCall(call, {"asked_epoch": root.epoch})
+    return Admission("replay", call)
+
+
+async def _shared_read(op: AdmitCall, root: RunRow) -> CallRow | None:
+    """Return the shared answer to a read in a fork.
+
+    The nth read gets the nth, until the fork makes a call of its own.
+    """
+    if root.history:
+        return None
+    calls = await ListCalls(root.uid)
+    if any(call.asked_epoch == root.epoch and not call.shared for call in calls):
+        return None  # that call may have changed what is read now
+    mine = (call for call in calls if call.shared and call.key.startswith(f"{op.key}:"))
+    first = next((call for call in mine if call.asked_epoch < root.epoch), None)
+    return None if first is None else await UpdateCall(first, {"asked_epoch": root.epoch})
+
+
+async def _with_fork_key(op: AdmitCall, root: RunRow) -> AdmitCall:
+    """Return the request under the key that the fork has for it.
+
+    A shared call of scope ``ledger`` has a key of its own.
+    """
+    if not root.forked_from or op.scope != "ledger":
+        return op
+    mine = await FindKey(forked_key(op.key, root.uid))
+    answers = mine is not None and (mine.state == "succeeded" or mine.asked_epoch < root.epoch)
+    return replace(op, key=mine.key) if mine is not None and answers else op
+
+
+# ---- Requests with a known key
+
+
+async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission | None:
+    """Return the answer from the record, or None if the key is free for the next generation."""
+    if known.alias:
+        twin = await FindCall(known.alias)
+        assert twin is not None, "an alias names a call of this ledger"
+        return Admission("replay", twin)
+    if known.root != root.uid:
+        return await _answer_other_run(op, run, known, now)
+    asked_now = False
+    if known.asked_epoch < root.epoch and not root.history and root.closed_at is None:
+        known = await _next_recorded(op, root)
+        asked_now = True
+    if known.state in ("held", "ready") and (known.approval or known.reason in ("duplicate", "conflict")):
+        return await _answer_held(op, run, root, known, now)
+    if known.ident != op.ident and known.state not in FREES_KEY:
+        return await _conflict(op, run, root, known, now)
+    match known.state:
+        case "succeeded":
+            return Admission("replay", known)
+        case "started" | "compensating":
+            return Admission("wait", known, run=run)
+        case "in_doubt" | "backing_off" if is_over_for_callers(root) or (known.kind, known.state) == (
+            "retriable",
+            "backing_off",
+        ):
+            return Admission("staged", known, run=run)  # whoever finishes the run starts it when it is due
+        case "in_doubt" | "compensation_in_doubt" | "compensation_failed" | "residue":
+            return Admission("doubt", known, run=run)
+        case "backing_off":
+            return Admission("retry", known, run=run)
+        case "held" | "ready":
+            return Admission("staged" if known.is_staged else "held", known, run=run)
+        case "failed" if (asked_now or is_over_for_callers(root)) and known.ident == op.ident:
+            return Admission("failed", known, run=run)
+        case "refused" if known.ident == op.ident:
+            return Admission("rejected", known, run=run)
+    newest = known if not asked_now else await FindKey(op.key)
+    assert newest is not None, "a key that is known has a newest generation"
+    return await _why_no_next(op, run, root, newest)
+
+
+async def _why_no_next(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow) -> Admission | None:
+    """Return why there is no next generation; None: there may be one.
+
+    If a person refused exactly these arguments, that stays so, whatever other arguments were requested since.
+    """
+    same = [call for call in await ListGenerations(op.key) if call.root == root.uid and call.ident == op.ident]
+    if same and same[-1].state == "refused":
+        return Admission("rejected", same[-1], run=run)
+    return Admission("spent", newest, run=run) if newest.generation >= GENERATIONS_MAX else None
+
+
+async def _next_recorded(op: AdmitCall, root: RunRow) -> CallRow:
+    """Return the next recorded generation: in a resumed run the nth request gets the nth recorded generation first."""
+    generations = await ListGenerations(op.key)
+    chosen = next((call for call in generations if _answers(call, op, root)), generations[-1])
+    return await UpdateCall(chosen, {"asked_epoch": root.epoch})
+
+
+def _answers(call: CallRow, op: AdmitCall, root: RunRow) -> bool:
+    """Return whether this generation answers the request; one that freed the key only answers equal arguments."""
+    if call.root != root.uid or call.asked_epoch >= root.epoch or call.state in ("dropped", "compensated"):
+        return False
+    return call.state not in FREES_KEY or call.ident == op.ident
+
+
+async def _answer_other_run(op: AdmitCall, run: RunRow, known: CallRow, now: float) -> Admission | None:
+    """Answer a call of scope ``ledger`` from another run, but only once that run can no longer roll it back."""
+    if known.state in FREES_KEY:
+        return None
+    if known.ident != op.ident:
+        return await _conflict(op, run, await find_run(run.root), known, now)
+    other = await find_run(known.run, peek=True)
+    other_root = await find_run(known.root, peek=True)
+    pivoted = other.phase == "pivoted" or (other.state == "committed" and bool(other.pivot))
+    kept = pivoted or other_root.phase == "pivoted" or other_root.state == "committed"
+    if kept and known.state == "succeeded":
+        return Admission("replay", known)
+    if kept and known.is_staged:
+        return Admission("staged", known, run=run)
+    return Admission("wait", known, twin=known, run=other_root)
+
+
+async def _answer_held(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission | None:
+    if known.approval:
+        return await _answer_requested(op, run, root, known, now)
+    if known.ident != op.ident:
+        return await _conflict(op, run, root, known, now)
+    twin = await FindCall(known.twin) if known.twin else None
+    if known.state == "held":
+        return Admission("held", known, twin, run)
+    closed = await closed_for_calls(op, run, root, now, recorded=True)
+    if closed is not None:
+        return closed
+    broken = None if op.advise else await order_violation(op, run, now)
+    if broken is not None:
+        return await refuse_by_order(op, run, root, now, broken)
+    return Admission("retry", known, twin, run)  # a person decided to run it; the ordering rules still hold
+
+
+# ---- Calls with an approval request
+
+
+async def _answer_requested(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
+    """Answer that the call is held, or may start: with exactly the arguments of the request and no others."""
+    approval = await FindApproval(known.approval)
+    assert approval is not None, "a call names a request of this ledger"
+    waiting = Admission("staged" if known.is_staged else "held", known, run=run, approval=approval)
+    if op.repeated and op.need is not None and op.need.id == known.approval:
+        return replace(waiting, verdict="void", void=await why_replaced(approval))
+    if is_over_for_callers(root) or (known.is_staged and approval.state == "used" and op.digest == known.digest):
+        return waiting  # decided: it starts with the forward work
+    closed = await closed_for_calls(op, run, root, now, recorded=known.state == "ready")
+    if closed is not None:
+        return closed
+    need = await still_needed(op.need, run, op.tool)
+    if need is not None and need.decision == "refuse":
+        return await refuse_by_rule(op, run, root, now)
+    if op.digest != known.digest:
+        return await _replace_held_call(op, run, root, known, now)
+    why = why_not_startable(approval, known, Terms(op.version, need), now)
+    need = need or repeat_need(op, approval)
+    if why in ("expired", "changed", REVIVED) and need is not None:
+        call, made = await replace_request(run, known, approval, need, why, at=now, by=op.owner, epoch=root.epoch)
+        return Admission("void", call, run=run, approval=made, void=why)
+    if why not in ("", PENDING):
+        return replace(waiting, verdict="void", void=why)
+    if why == PENDING or known.is_staged:
+        return waiting
+    broken = None if op.advise or op.kind == "read" else await order_violation(op, run, now)
+    if broken is not None:
+        return await refuse_by_order(op, run, root, now, broken)
+    return replace(waiting, verdict="retry")
+
+
+async def _replace_held_call(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
+    """Replace a held call by one with other arguments under the same key: nobody has approved those."""
+    no = await _why_no_next(op, run, root, known)
+    if no is not None:
+        return no
+    home = await find_run(known.run)
+    why = "asked for with other arguments"
+    await move_call(home, known, "dropped", at=now, by=op.owner, epoch=root.epoch, why=why, settled_at=now)
+    if home.staged_pivot == known.id:
+        await UpdateRun(home, {"staged_pivot": ""})
+    run = await find_run(run.uid)
+    return await admit_new_call(op, run, root, now, known.generation + 1, follows=known.approval)
+
+
+async def _answer_held_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission | None:
+    """Find a read that waits for a person by its arguments, since reads are not deduplicated; None: it may start."""
+    need = await still_needed(op.need, run, op.tool)
+    if need is not None and need.decision == "refuse":
+        return await refuse_by_rule(op, run, root, now)
+    if need is None and not any(op.costs.ask):
+        return None
+    same = [
+        call
+        for call in await ListCalls(root.uid, ("held", "ready", "refused"))
+        if call.kind == "read" and call.approval and call.key.startswith(f"{op.key}:")
+    ]
+    mine = [call for call in same if call.run == run.uid]
+    same_tree = mine or [call for call in same if call.state == "refused"]  # a refusal holds for the whole tree
+    if same_tree and same_tree[-1].state == "refused":
+        return Admission("rejected", same_tree[-1], run=run)
+    if mine and mine[-1].digest == op.digest:
+        return await _answer_requested(op, run, root, await with_current_caps(mine[-1], op), now)
+    if mine:  # another version or other arguments: nobody has approved this one, and the old request is dropped
+        why = "asked for with other arguments"
+        await move_call(run, mine[-1], "dropped", at=now, by=op.owner, epoch=root.epoch, why=why, settled_at=now)
+    return None if need is None else await hold_read(op, run, root, need, now)
+
+
+async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
+    if op.on_conflict == "raise" or known.state in ("held", "ready"):
+        if not is_over_for_callers(root):
+            await write_event(
+                run, "refused", at=now, by=op.tool, epoch=root.epoch, law="conflict", tool=op.tool, known=known.id,
+                **refusal_facts(op),
+            )  # fmt: skip
+        return Admission("conflict", known, run=run)
+    closed = await closed_for_calls(op, run, root, now)
+    if closed is not None:
+        return closed
+    if op.need is not None and op.need.decision == "refuse":
+        return await refuse_by_rule(op, run, root, now)
+    # The person decides about exactly these arguments, so the held call has a key of its own.
+    op = replace(op, key=f"{op.key}:{op.ident}")
+    mine = await FindKey(op.key)
+    if mine is None or (mine.state in FREES_KEY - {"refused"} and not mine.alias):
+        generation = 1 if mine is None else mine.generation + 1
+        mine = await write_call(
+            op, run, root, now, state="held", generation=generation, reason="conflict", twin=known.id
+        )
+        return Admission("held", mine, known, run)
+    answer = await _answer_known(op, run, root, mine, now)
+    return answer or Admission("conflict", known, run=run)
+
+
+async def _refused_repeat(op: AdmitCall, root: RunRow) -> CallRow | None:
+    """Return the call with these arguments that a person refused.
+
+    A declared repeat (``again``) does not get around it.
+    """
+    same = [call for call in await ListCalls(root.uid) if (call.tool, call.ident) == (op.tool, op.ident)]
+    return same[-1] if same and same[-1].state == "refused" else None
+
+
+async def _drop_suspected(op: AdmitCall, root: RunRow, now: float) -> None:
+    """Drop calls that are held as suspected duplicates: a declared repeat answers that question."""
+    for call in await ListCalls(root.uid, ("held",)):
+        if call.reason in ("duplicate", "conflict") and call.tool == op.tool and call.ident == op.ident:
+            run = await find_run(call.run)
+            await move_call(run, call, "dropped", at=now, by=op.owner, epoch=root.epoch, why=f"repeated: {op.again}")
+
+
+async def _suspected_duplicate(op: AdmitCall, root: RunRow) -> CallRow | None:
+    """Return a call of this tool from before the resume that was not requested again yet."""
+    for call in await ListCalls(root.uid):
+        before = call.created_epoch < root.epoch and call.asked_epoch < root.epoch
+        # One that waits for approval counts too: otherwise both would run once they are approved.
+        counts = call.state == "succeeded" or call.is_staged or (call.approval and call.state in ("held", "ready"))
+        if before and call.tool == op.tool and not call.declared and counts:
+            return call
+    return None
+
+
+# ---- The ordering rules, and the call that is written
+
+
+def is_over_for_callers(root: RunRow) -> bool:
+    """Return whether the run is over for its callers: closed, or decided to commit and left to whoever finishes it."""
     return root.closed_at is not None or (root.goal == "commit" and not root.owner)
 
 
-async def takes_nothing(
+async def closed_for_calls(
     op: AdmitCall, run: RunRow, root: RunRow, now: float, *, recorded: bool = False
 ) -> Admission | None:
-    """Whether the run takes nothing new; a deadline that has passed is found here.
+    """Return the answer if the run takes nothing new; None if it does. A missed deadline is noticed here.
 
-    ``recorded``: it is not new, and a commit waits for it: its caller may bring what nobody else can start it with.
+    ``recorded``: the call is not new and a commit waits for it: its caller may bring what nobody else can start it
+    with.
     """
     late = root.deadline_at is not None and now > root.deadline_at
     if late and root.phase == "open" and not root.pivot and root.goal != "rollback":
         aim = {"goal": "rollback", "goal_by": "deadline", "goal_why": "the deadline passed"}
-        await note(root, "goal", at=now, by="deadline", epoch=root.epoch, to="rollback", **goal_said(root, aim))
+        await write_event(root, "goal", at=now, by="deadline", epoch=root.epoch, to="rollback", **goal_facts(root, aim))
         root = await UpdateRun(root, aim)
         run = root if run.uid == root.uid else run
-    gone = await taken_back(root) if root.phase == "open" and not root.pivot and root.goal != "rollback" else None
+    gone = (
+        await rolled_back_source(root) if root.phase == "open" and not root.pivot and root.goal != "rollback" else None
+    )
     if gone is not None:
         why = f"run {gone.id}, whose calls it shares, was taken back"
         aim = {"goal": "rollback", "goal_by": "self", "goal_why": why}
-        await note(root, "goal", at=now, by="fork", epoch=root.epoch, to="rollback", why=why, **goal_said(root, aim))
+        await write_event(
+            root, "goal", at=now, by="fork", epoch=root.epoch, to="rollback", why=why, **goal_facts(root, aim)
+        )
         root = await UpdateRun(root, aim)
         run = root if run.uid == root.uid else run
     for one in (run, root):
         if one.state in RUN_FINAL or one.phase == "rolling_back" or (one.goal == "rollback" and one.phase == "open"):
             return Admission("ended", run=one)
-    if run.goal == "commit" and not recorded and (op.kind != "read" or is_record(root)):
+    if run.goal == "commit" and not recorded and (op.kind != "read" or is_over_for_callers(root)):
         return Admission("ended", run=run)
     return None
 
 
-async def admit_by_law(
+async def admit_new_call(
     op: AdmitCall, run: RunRow, root: RunRow, now: float, generation: int, *, follows: str = ""
 ) -> Admission:
-    """Start it, stage it, hold it for a person, or refuse it. ``follows``: the request for other arguments that ended."""
-    broken = await broken_law(op, run, now)
+    """Start the call, stage it, hold it for a person, or refuse it by the ordering rules.
+
+    ``follows``: the request for other arguments that this one replaces.
+    """
+    broken = await order_violation(op, run, now)
     if broken is not None and not op.advise:
-        return await refused_by_law(op, run, root, now, broken)
-    need = None if op.need is None else await really(op.need, run, op.tool)
+        return await refuse_by_order(op, run, root, now, broken)
+    need = None if op.need is None else await still_needed(op.need, run, op.tool)
     if need is not None and need.decision == "refuse":
-        return await refused_by_rule(op, run, root, now)
+        return await refuse_by_rule(op, run, root, now)
     facts: dict[str, Any] = {"generation": generation, "violation": "" if broken is None else broken.law}
     if run.phase == "open" and (op.kind == "retriable" or op.at_commit):
         call = await write_call(op, run, root, now, state="held", reason="order", need=need, **facts)
         if op.at_commit:
             run = await UpdateRun(run, {"staged_pivot": call.id})
-        return await _asked(op, run, root, call, need, now, follows=follows, verdict="staged")
+        return await _held_answer(op, run, root, call, need, now, follows=follows, verdict="staged")
     if need is not None:
         call = await write_call(op, run, root, now, state="held", reason="approval", need=need, **facts)
-        return await _asked(op, run, root, call, need, now, follows=follows)
+        return await _held_answer(op, run, root, call, need, now, follows=follows)
     return await _start(op, run, root, now, facts)
 
 
-async def refused_by_law(op: AdmitCall, run: RunRow, root: RunRow, now: float, broken: Admission) -> Admission:
-    """Record that the ordering law refuses this request."""
-    await note(
+async def refuse_by_order(op: AdmitCall, run: RunRow, root: RunRow, now: float, broken: Admission) -> Admission:
+    """Record that the ordering rules refuse this request."""
+    await write_event(
         run, "refused", at=now, by=op.tool, epoch=root.epoch, law=broken.law, tool=op.tool, missing=broken.missing,
-        unsettled=broken.unsettled, pivot=broken.pivot, **asked_for(op),
+        unsettled=broken.unsettled, pivot=broken.pivot, **refusal_facts(op),
     )  # fmt: skip
     return broken
 
 
-def asked_for(op: AdmitCall) -> dict[str, str]:
-    """What a refusal was an answer to, for a replay: a refusal has no row."""
+def refusal_facts(op: AdmitCall) -> dict[str, str]:
+    """Return the identity of a refused request, for a replay: a refusal has no row."""
     return {"ident": op.ident, "again": op.again, "parent": op.parent}
 
 
 async def _start(op: AdmitCall, run: RunRow, root: RunRow, now: float, facts: dict[str, Any]) -> Admission:
     pivots = op.kind == "pivot" and not facts["violation"]
-    locked = await locked_out(op, run, root, now, pivots=pivots)
+    locked = await take_call_locks(op, run, root, now, pivots=pivots)
     if locked is not None and op.kind != "retriable":
         return locked
-    paid = await charge_for(op, run, root, now, pivots=pivots)
+    paid = await reserve_new_call(op, run, root, now, pivots=pivots)
     if isinstance(paid, Overrun):
         return await hold_for_budget(op, run, root, now, paid, facts)
     if isinstance(paid, Admission):
         return paid
     if locked is not None:
-        # Past the pivot it is forward work, whoever has the lock: accepted, and started when that is free.
+        # After the pivot it is forward work, whoever holds the lock: accept it, and start it when the lock is free.
         facts = {"generation": facts["generation"], "reason": "lock", **paid}
         return Admission("staged", await write_call(op, run, root, now, state="held", **facts), run=run)
     if pivots:
@@ -137,49 +520,54 @@ async def _start(op: AdmitCall, run: RunRow, root: RunRow, now: float, facts: di
     return Admission("start", call)
 
 
-async def refused_by_rule(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission:
-    """A rule says no: an event and an answer, no call; it takes no key."""
+async def refuse_by_rule(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission:
+    """Record the refusal by a rule: an event and an answer, but no call, so that it takes no key."""
     why = "" if op.need is None else op.need.why
-    await note(
-        run, "refused", at=now, by=op.tool, epoch=root.epoch, law="rule", tool=op.tool, rule=why, **asked_for(op)
+    await write_event(
+        run, "refused", at=now, by=op.tool, epoch=root.epoch, law="rule", tool=op.tool, rule=why, **refusal_facts(op)
     )
     return Admission("refused", run=run, law="rule", void=why)
 
 
-async def _asked(
+async def _held_answer(
     op: AdmitCall, run: RunRow, root: RunRow, call: CallRow, need: Need | None, now: float, *,
     follows: str, verdict: str = "held",
 ) -> Admission:  # fmt: skip
     if need is None:
         return Admission(verdict, call, run=run)
-    made = await ask(run, call, need, at=now, by=op.owner, epoch=root.epoch, follows=follows)
+    made = await make_request(run, call, need, at=now, by=op.owner, epoch=root.epoch, follows=follows)
     return Admission("void" if follows else verdict, call, run=run, approval=made, void="changed" if follows else "")
 
 
 async def hold_for_budget(
     op: AdmitCall, run: RunRow, root: RunRow, now: float, over: Overrun, facts: dict[str, Any]
 ) -> Admission:
-    """A call that would pass a cap waits for a person, who may let it."""
-    need = need_for(over, op.costs.ask, None)
+    """Hold a call that would exceed a budget for a person, who may allow it."""
+    need = overrun_need(over, op.costs.ask, None)
     kept = replace(op, key=f"{op.key}:{op.call_id}") if op.kind == "read" else op
     call = await write_call(kept, run, root, now, state="held", reason="budget", need=need, **facts)
-    return await _asked(op, run, root, call, need, now, follows="")
+    return await _held_answer(op, run, root, call, need, now, follows="")
 
 
 async def hold_read(op: AdmitCall, run: RunRow, root: RunRow, need: Need, now: float) -> Admission:
-    """A read that a person must allow: reads take no key, so that its own id keeps it apart."""
+    """Hold a read that a person must allow: reads take no key, so its own id keeps it apart."""
     call = await write_call(
         replace(op, key=f"{op.key}:{op.call_id}"), run, root, now, state="held", reason="approval", need=need,
         generation=1,
     )  # fmt: skip
-    return await _asked(op, run, root, call, need, now, follows="")
+    return await _held_answer(op, run, root, call, need, now, follows="")
 
 
-async def locked_out(op: AdmitCall, run: RunRow, root: RunRow, now: float, *, pivots: bool = False) -> Admission | None:
-    """Take what the call names, and with a pivot what its outbox will need; the answer when somebody has it."""
+async def take_call_locks(
+    op: AdmitCall, run: RunRow, root: RunRow, now: float, *, pivots: bool = False
+) -> Admission | None:
+    """Take the locks that the call names, and with a pivot those of its outbox.
+
+    Return the answer if another run has one.
+    """
     wanted = op.locks
     if pivots and root.locked:
-        wanted = replace(wanted, names=merged(wanted.names, await outbox_names(run)))
+        wanted = replace(wanted, names=merged(wanted.names, await outbox_lock_names(run)))
     if not wanted.names:
         return None
     why_not = await take_locks(root, wanted, call=op.call_id, tool=op.tool, at=now, by=op.owner)
@@ -189,8 +577,8 @@ async def locked_out(op: AdmitCall, run: RunRow, root: RunRow, now: float, *, pi
     return Admission("ended" if why_not.victim else "locked", run=run, lock=why_not)
 
 
-async def broken_law(op: AdmitCall, run: RunRow, now: float) -> Admission | None:
-    """What of the ordering law the request would break."""
+async def order_violation(op: AdmitCall, run: RunRow, now: float) -> Admission | None:
+    """Return the refusal if the request would break the ordering rules; None if it would not."""
     pivoted = run.phase == "pivoted"
     if run.pivot and not pivoted:
         return Admission("refused", run=run, law="pivot_in_flight", pivot=await _tool_of(run.pivot))
@@ -201,33 +589,33 @@ async def broken_law(op: AdmitCall, run: RunRow, now: float) -> Admission | None
     if pivoted or run.staged_pivot:
         return Admission("refused", run=run, law="pivot_twice", pivot=await _tool_of(run.pivot or run.staged_pivot))
     if op.at_commit:
-        return None  # what is missing or unsettled is looked at when the run commits
-    return await early(run, op.key, op.after, op.outbox, now)
+        return None  # what is missing or unsettled is checked when the run commits
+    return await pivot_too_early(run, op.key, op.after, op.outbox, now)
 
 
-async def early(run: RunRow, key: str, after: Sequence[str], outbox: TermsOf, now: float) -> Admission | None:
-    """Why the pivot of this key comes too early; None: it does not."""
-    calls, open_children = await within(run)
-    missing = not_done(after, calls)
+async def pivot_too_early(run: RunRow, key: str, after: Sequence[str], outbox: TermsOf, now: float) -> Admission | None:
+    """Return why the pivot with this key comes too early; None: it does not."""
+    calls, open_children = await calls_within(run)
+    missing = not_succeeded(after, calls)
     if missing:
         return Admission("refused", run=run, law="pivot_early", missing=missing)
-    others = [call for call in calls if call.key != key]  # a held pivot that a person let go is not its own obstacle
+    others = [call for call in calls if call.key != key]  # a held pivot that a person released does not block itself
     unsettled = [call.tool for call in others if call.state in UNSETTLED and not call.is_staged]
-    unsettled += [call.tool for call in await unready(run, others, outbox, now)]
+    unsettled += [call.tool for call in await undecided_staged(run, others, outbox, now)]
     unsettled += [child.id for child in open_children]
     if unsettled:
         return Admission("refused", run=run, law="pivot_early", unsettled=tuple(dict.fromkeys(unsettled)))
     return None
 
 
-def not_done(after: Sequence[str], calls: Iterable[CallRow]) -> tuple[str, ...]:
-    """Which of these tools have not succeeded."""
+def not_succeeded(after: Sequence[str], calls: Iterable[CallRow]) -> tuple[str, ...]:
+    """Return those of these tools that have not succeeded."""
     done = {call.tool for call in calls if call.state == "succeeded"}
     return tuple(tool for tool in after if tool not in done)
 
 
-async def within(run: RunRow) -> tuple[list[CallRow], list[RunRow]]:
-    """The calls of a run and of its descendants, and those descendants that are not closed."""
+async def calls_within(run: RunRow) -> tuple[list[CallRow], list[RunRow]]:
+    """Return the calls of a run and of its descendants, and those descendants that are not closed."""
     tree = await ListTree(run.root)
     inside = {run.uid}
     for row in tree:  # parents come first
@@ -246,18 +634,18 @@ async def _tool_of(call_id: str) -> str:
 async def write_call(
     op: AdmitCall, run: RunRow, root: RunRow, now: float, *, state: str, need: Need | None = None, **facts: Any
 ) -> CallRow:
-    """Write the request down, started or held, with its event."""
+    """Write the call, started or held, with its event."""
     if need is not None:
         facts["approval"] = need.id
     if op.accepts:
         facts["accepts"] = op.accepts
     if op.locks.names:
         facts["locks"] = json.dumps(op.locks.names, ensure_ascii=False)
-        await remember(root)
+        await mark_locked(root)
     costs = None
     if op.costs.costs:
-        facts["cost"], costs = await remember_cost(op, root, facts.get("cost", ""))
-    seq = await note(
+        facts["cost"], costs = await initial_charge(op, root, facts.get("cost", ""))
+    seq = await write_event(
         run, "call", at=now, by=op.owner, epoch=root.epoch, call=op.call_id, frm="(new)", to=state,
         tool=op.tool, args=proof_of(op, op.args), row=call_bound(op, op.key, facts["generation"]),
         reason=facts.get("reason"), violation=facts.get("violation"), twin=facts.get("twin"),
@@ -301,352 +689,8 @@ def _row_of(op: AdmitCall, run: RunRow, root: RunRow, now: float, **facts: Any) 
     )
 
 
-async def promote(run: RunRow, call: CallRow, *, at: float, by: str, epoch: int) -> CallRow:
-    """A held call's turn has come."""
+async def make_ready(run: RunRow, call: CallRow, *, at: float, by: str, epoch: int) -> CallRow:
+    """Make a held call ready to start."""
     if call.state == "held":
         call = await move_call(run, call, "ready", at=at, by=by, epoch=epoch)
     return call
-
-
-# ---- Admitting a request: the key, then the law, then the row. One transaction
-
-
-GENERATIONS_MAX: Final = 100
-"""How often one key may fail or be taken back in one scope before amends says stop."""
-
-
-async def admit_call(op: AdmitCall) -> Admission:
-    """See ``AdmitCall``."""
-    root = await find_run(op.root)
-    if not is_record(root):  # a record starts nothing for anybody and answers everybody
-        held(root, op.owner, op.epoch)
-    run = root if op.run == op.root else await find_run(op.run)
-    now = await Now()
-    if op.repeated:
-        mine = await FindCall(op.call_id)
-        if mine is not None:
-            return await _first_answer(mine, run)
-        over = await refused_before(run, op.call_id)
-        if over is not None:
-            return Admission("refused", run=run, law="budget", over=over)
-    if op.kind == "read":
-        return await _admit_read(op, run, root, now)
-    known = await FindKey((await _of_fork(op, root)).key)
-    if known is not None:
-        asked = replace(op, key=known.key) if known.shared else op
-        answer = await _answer_known(asked, run, root, await replanned(known, op), now)
-        if answer is not None:
-            return answer
-    closed = await takes_nothing(op, run, root, now)
-    if closed is not None:
-        return closed
-    if op.again:
-        no = await _no_to_a_repeat(op, root)
-        if no is not None:
-            return Admission("rejected", no, run=run)
-        await _let_the_suspicion_go(op, root, now)
-    if known is None and root.epoch > 1 and not root.history and not op.declared and not op.again:
-        twin = await _suspected_twin(op, root)
-        if twin is not None and op.need is not None and op.need.decision == "refuse":
-            return await refused_by_rule(op, run, root, now)  # nobody is asked about what may not be
-        if twin is not None:
-            call = await write_call(op, run, root, now, state="held", generation=1, reason="duplicate", twin=twin.id)
-            return Admission("held", call, twin, run)
-    return await admit_by_law(op, run, root, now, 1 if known is None else known.generation + 1)
-
-
-async def _first_answer(mine: CallRow, run: RunRow) -> Admission:
-    if mine.state == "held":
-        twin = await FindCall(mine.twin) if mine.twin else None
-        asked = await FindApproval(mine.approval) if mine.approval else None
-        if asked is not None and asked.follows:
-            return Admission("void", mine, run=run, approval=asked, void="changed")
-        return Admission("staged" if mine.is_staged else "held", mine, twin, run, approval=asked)
-    return Admission("start", mine)
-
-
-async def _admit_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission:
-    # Reads are recorded, never deduplicated: the call's own id keeps their keys apart.
-    shared = await _shared_read(op, root) if root.forked_from and not is_record(root) else None
-    if shared is not None:
-        return Admission("replay" if shared.state == "succeeded" else "failed", shared, run=run)
-    closed = await takes_nothing(op, run, root, now)
-    if closed is not None and ("committed" in (root.state, run.state) or root.goal == "commit"):
-        recorded = [call for call in await ListCalls(root.uid, ("succeeded",)) if call.key.startswith(f"{op.key}:")]
-        if run.uid != root.uid and run.state == "committed":
-            return await _read_again([call for call in recorded if call.run == run.uid], root) or closed
-        return Admission("replay", recorded[-1]) if recorded else closed
-    if closed is not None:
-        return closed
-    if op.need is not None or any(op.costs.ask):
-        asked = await _admit_asked_read(op, run, root, now)
-        if asked is not None:
-            return asked
-    locked = await locked_out(op, run, root, now)
-    if locked is not None:
-        return locked
-    paid = await charge_for(op, run, root, now)
-    if isinstance(paid, Overrun):
-        return await hold_for_budget(op, run, root, now, paid, {"generation": 1})
-    if isinstance(paid, Admission):
-        return paid
-    op = replace(op, key=f"{op.key}:{op.call_id}")  # the request itself may be repeated: it stays as it is
-    return Admission("start", await write_call(op, run, root, now, state="started", generation=1, **paid))
-
-
-async def _read_again(recorded: list[CallRow], root: RunRow) -> Admission | None:
-    """In a child that had committed the nth read gets the nth answer, as what it did with them does; then the last."""
-    if not recorded:
-        return None
-    call = next((call for call in recorded if call.asked_epoch < root.epoch), recorded[-1])
-    if call.asked_epoch < root.epoch and root.closed_at is None:
-        call = await UpdateCall(call, {"asked_epoch": root.epoch})
-    return Admission("replay", call)
-
-
-async def _shared_read(op: AdmitCall, root: RunRow) -> CallRow | None:
-    """In a fork the nth read of what it shares gets the nth answer, until something is asked for that it does not."""
-    if root.history:
-        return None
-    calls = await ListCalls(root.uid)
-    if any(call.asked_epoch == root.epoch and not call.shared for call in calls):
-        return None  # what is read now may have been changed by that
-    mine = (call for call in calls if call.shared and call.key.startswith(f"{op.key}:"))
-    first = next((call for call in mine if call.asked_epoch < root.epoch), None)
-    return None if first is None else await UpdateCall(first, {"asked_epoch": root.epoch})
-
-
-async def _of_fork(op: AdmitCall, root: RunRow) -> AdmitCall:
-    """The request by the key that a fork has it under: a call of the whole ledger is shared under one of its own."""
-    if not root.forked_from or op.scope != "ledger":
-        return op
-    mine = await FindKey(forked_key(op.key, root.uid))
-    answers = mine is not None and (mine.state == "succeeded" or mine.asked_epoch < root.epoch)
-    return replace(op, key=mine.key) if mine is not None and answers else op
-
-
-# ---- a key that is known ------------------------------------------------------------------
-
-
-async def _answer_known(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission | None:
-    """The answer from the record, or None when the key is free for a next generation."""
-    if known.alias:
-        twin = await FindCall(known.alias)
-        assert twin is not None, "an alias names a call of this ledger"
-        return Admission("replay", twin)
-    if known.root != root.uid:
-        return await _answer_other_run(op, run, known, now)
-    asked_now = False
-    if known.asked_epoch < root.epoch and not root.history and root.closed_at is None:
-        known = await _next_unasked(op, root)
-        asked_now = True
-    if known.state in ("held", "ready") and (known.approval or known.reason in ("duplicate", "conflict")):
-        return await _answer_held(op, run, root, known, now)
-    if known.ident != op.ident and known.state not in FREES_KEY:
-        return await _conflict(op, run, root, known, now)
-    match known.state:
-        case "succeeded":
-            return Admission("replay", known)
-        case "started" | "compensating":
-            return Admission("wait", known, run=run)
-        case "in_doubt" | "backing_off" if is_record(root) or (known.kind, known.state) == (
-            "retriable",
-            "backing_off",
-        ):
-            return Admission("staged", known, run=run)  # whoever goes forward with the run starts it when it is due
-        case "in_doubt" | "compensation_in_doubt" | "compensation_failed" | "residue":
-            return Admission("doubt", known, run=run)
-        case "backing_off":
-            return Admission("retry", known, run=run)
-        case "held" | "ready":
-            return Admission("staged" if known.is_staged else "held", known, run=run)
-        case "failed" if (asked_now or is_record(root)) and known.ident == op.ident:
-            return Admission("failed", known, run=run)
-        case "refused" if known.ident == op.ident:
-            return Admission("rejected", known, run=run)
-    newest = known if not asked_now else await FindKey(op.key)
-    assert newest is not None, "a key that is known has a newest generation"
-    return await _no_further(op, run, root, newest)
-
-
-async def _no_further(op: AdmitCall, run: RunRow, root: RunRow, newest: CallRow) -> Admission | None:
-    """Why there is no next generation; None: there may be.
-
-    A person's no to exactly this stays a no, whatever other arguments were asked for since.
-    """
-    same = [call for call in await ListGenerations(op.key) if call.root == root.uid and call.ident == op.ident]
-    if same and same[-1].state == "refused":
-        return Admission("rejected", same[-1], run=run)
-    return Admission("spent", newest, run=run) if newest.generation >= GENERATIONS_MAX else None
-
-
-async def _next_unasked(op: AdmitCall, root: RunRow) -> CallRow:
-    """In a resumed run the nth request gets the nth recorded generation first."""
-    generations = await ListGenerations(op.key)
-    chosen = next((call for call in generations if _answers(call, op, root)), generations[-1])
-    return await UpdateCall(chosen, {"asked_epoch": root.epoch})
-
-
-def _answers(call: CallRow, op: AdmitCall, root: RunRow) -> bool:
-    """Whether this generation is an answer to the request. One that freed the key answers only its own words."""
-    if call.root != root.uid or call.asked_epoch >= root.epoch or call.state in ("dropped", "compensated"):
-        return False
-    return call.state not in FREES_KEY or call.ident == op.ident
-
-
-async def _answer_other_run(op: AdmitCall, run: RunRow, known: CallRow, now: float) -> Admission | None:
-    """``scope="ledger"``: another run's call answers only once that run can no longer take it back."""
-    if known.state in FREES_KEY:
-        return None
-    if known.ident != op.ident:
-        return await _conflict(op, run, await find_run(run.root), known, now)
-    other = await find_run(known.run, peek=True)
-    other_root = await find_run(known.root, peek=True)
-    pivoted = other.phase == "pivoted" or (other.state == "committed" and bool(other.pivot))
-    kept = pivoted or other_root.phase == "pivoted" or other_root.state == "committed"
-    if kept and known.state == "succeeded":
-        return Admission("replay", known)
-    if kept and known.is_staged:
-        return Admission("staged", known, run=run)
-    return Admission("wait", known, twin=known, run=other_root)
-
-
-async def _answer_held(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission | None:
-    if known.approval:
-        return await _answer_requested(op, run, root, known, now)
-    if known.ident != op.ident:
-        return await _conflict(op, run, root, known, now)
-    twin = await FindCall(known.twin) if known.twin else None
-    if known.state == "held":
-        return Admission("held", known, twin, run)
-    closed = await takes_nothing(op, run, root, now, recorded=True)
-    if closed is not None:
-        return closed
-    broken = None if op.advise else await broken_law(op, run, now)
-    if broken is not None:
-        return await refused_by_law(op, run, root, now, broken)
-    return Admission("retry", known, twin, run)  # a person said: run it; that changes no law
-
-
-# ---- a call that a person is asked about --------------------------------------------------
-
-
-async def _answer_requested(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
-    """It is held, or may start: exactly as it was asked for and no other way."""
-    approval = await FindApproval(known.approval)
-    assert approval is not None, "a call names a request of this ledger"
-    waiting = Admission("staged" if known.is_staged else "held", known, run=run, approval=approval)
-    if op.repeated and op.need is not None and op.need.id == known.approval:
-        return replace(waiting, verdict="void", void=await why_replaced(approval))
-    if is_record(root) or (known.is_staged and approval.state == "used" and op.digest == known.digest):
-        return waiting  # decided: it starts with what goes forward
-    closed = await takes_nothing(op, run, root, now, recorded=known.state == "ready")
-    if closed is not None:
-        return closed
-    need = await really(op.need, run, op.tool)
-    if need is not None and need.decision == "refuse":
-        return await refused_by_rule(op, run, root, now)
-    if op.digest != known.digest:
-        return await _ask_for_these(op, run, root, known, now)
-    why = why_not(approval, known, Terms(op.version, need), now)
-    need = need or asked_again(op, approval)
-    if why in ("expired", "changed", REVIVED) and need is not None:
-        call, made = await replace_request(run, known, approval, need, why, at=now, by=op.owner, epoch=root.epoch)
-        return Admission("void", call, run=run, approval=made, void=why)
-    if why not in ("", PENDING):
-        return replace(waiting, verdict="void", void=why)
-    if why == PENDING or known.is_staged:
-        return waiting
-    broken = None if op.advise or op.kind == "read" else await broken_law(op, run, now)
-    if broken is not None:
-        return await refused_by_law(op, run, root, now, broken)
-    return replace(waiting, verdict="retry")
-
-
-async def _ask_for_these(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
-    """Other arguments under the same key: nobody has said yes to those, and what was asked is asked no more."""
-    no = await _no_further(op, run, root, known)
-    if no is not None:
-        return no
-    home = await find_run(known.run)
-    why = "asked for with other arguments"
-    await move_call(home, known, "dropped", at=now, by=op.owner, epoch=root.epoch, why=why, settled_at=now)
-    if home.staged_pivot == known.id:
-        await UpdateRun(home, {"staged_pivot": ""})
-    run = await find_run(run.uid)
-    return await admit_by_law(op, run, root, now, known.generation + 1, follows=known.approval)
-
-
-async def _admit_asked_read(op: AdmitCall, run: RunRow, root: RunRow, now: float) -> Admission | None:
-    """Reads are not deduplicated; one that waits for a person is found again by what it asks. None: it may start."""
-    need = await really(op.need, run, op.tool)
-    if need is not None and need.decision == "refuse":
-        return await refused_by_rule(op, run, root, now)
-    if need is None and not any(op.costs.ask):
-        return None
-    same = [
-        call
-        for call in await ListCalls(root.uid, ("held", "ready", "refused"))
-        if call.kind == "read" and call.approval and call.key.startswith(f"{op.key}:")
-    ]
-    mine = [call for call in same if call.run == run.uid]
-    told = mine or [call for call in same if call.state == "refused"]  # a no is one for the whole tree
-    if told and told[-1].state == "refused":
-        return Admission("rejected", told[-1], run=run)
-    if mine and mine[-1].digest == op.digest:
-        return await _answer_requested(op, run, root, await replanned(mine[-1], op), now)
-    if mine:  # of another version, or worded anew: nobody has said yes to this one, and what was asked is asked no more
-        why = "asked for with other arguments"
-        await move_call(run, mine[-1], "dropped", at=now, by=op.owner, epoch=root.epoch, why=why, settled_at=now)
-    return None if need is None else await hold_read(op, run, root, need, now)
-
-
-async def _conflict(op: AdmitCall, run: RunRow, root: RunRow, known: CallRow, now: float) -> Admission:
-    if op.on_conflict == "raise" or known.state in ("held", "ready"):
-        if not is_record(root):
-            await note(
-                run, "refused", at=now, by=op.tool, epoch=root.epoch, law="conflict", tool=op.tool, known=known.id,
-                **asked_for(op),
-            )  # fmt: skip
-        return Admission("conflict", known, run=run)
-    closed = await takes_nothing(op, run, root, now)
-    if closed is not None:
-        return closed
-    if op.need is not None and op.need.decision == "refuse":
-        return await refused_by_rule(op, run, root, now)
-    # The person decides about exactly these arguments, so the held call has a key of its own.
-    op = replace(op, key=f"{op.key}:{op.ident}")
-    mine = await FindKey(op.key)
-    if mine is None or (mine.state in FREES_KEY - {"refused"} and not mine.alias):
-        generation = 1 if mine is None else mine.generation + 1
-        mine = await write_call(
-            op, run, root, now, state="held", generation=generation, reason="conflict", twin=known.id
-        )
-        return Admission("held", mine, known, run)
-    answer = await _answer_known(op, run, root, mine, now)
-    return answer or Admission("conflict", known, run=run)
-
-
-async def _no_to_a_repeat(op: AdmitCall, root: RunRow) -> CallRow | None:
-    """A person's no to these arguments, which a request does not get around by calling itself another one."""
-    same = [call for call in await ListCalls(root.uid) if (call.tool, call.ident) == (op.tool, op.ident)]
-    return same[-1] if same and same[-1].state == "refused" else None
-
-
-async def _let_the_suspicion_go(op: AdmitCall, root: RunRow, now: float) -> None:
-    """A repeat said on purpose answers the question whether it was one: nobody need be asked any more."""
-    for call in await ListCalls(root.uid, ("held",)):
-        if call.reason in ("duplicate", "conflict") and call.tool == op.tool and call.ident == op.ident:
-            run = await find_run(call.run)
-            await move_call(run, call, "dropped", at=now, by=op.owner, epoch=root.epoch, why=f"repeated: {op.again}")
-
-
-async def _suspected_twin(op: AdmitCall, root: RunRow) -> CallRow | None:
-    """A call of this tool from before the resume that nobody has asked for again yet."""
-    for call in await ListCalls(root.uid):
-        before = call.created_epoch < root.epoch and call.asked_epoch < root.epoch
-        # One that a person was asked about counts too: else both would be done once they said yes.
-        counts = call.state == "succeeded" or call.is_staged or (call.approval and call.state in ("held", "ready"))
-        if before and call.tool == op.tool and not call.declared and counts:
-            return call
-    return None

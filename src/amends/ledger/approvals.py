@@ -1,4 +1,7 @@
-"""Asking for a person's yes, and using it up: inside the transactions that hold a call and that start it."""
+"""Make approval requests and use approvals up, inside the transactions that hold a call and that start it.
+
+What a person decides on a request is applied in ``decisions``. The outbox of notices about requests is here, too.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from amends.encoding.canonical import digest
-from amends.ledger.changes import find_run, move_approval, move_call, note, terms_bound
+from amends.ledger.changes import find_run, move_approval, move_call, terms_bound, write_event
 from amends.ledger.operations import TELLS_MAX, ClaimNotice, DueNotices, NoteTold
 from amends.ledger.rows import (
     BUDGET,
@@ -35,37 +38,37 @@ from amends.ledger.rows import (
 )
 
 PENDING: Final = "pending"
-"""Why a call may not start, where nothing is wrong with its request: nobody has said yes yet."""
+"""Why a call may not start although nothing is wrong with its request: nobody has approved it yet."""
 
 
 REVIVED: Final = "revived"
-"""Why an approval is void, and the reason it has in the ledger, once that was put back to an earlier state."""
+"""Why an approval is void after the ledger was restored from a backup; also the reason that the ledger stores."""
 
 
 def binding(approval: ApprovalRow, call: CallRow) -> str:
-    """What a person says yes to: this call, this generation, all its arguments, asked for this once."""
+    """Return the digest of what a person approves: this call, this generation, all its arguments, this one request."""
     return digest(
         "approval", call.tenant, call.principal, approval.run, call.tool, call.version, call.digest, call.key,
         call.generation, approval.nonce,
     )  # fmt: skip
 
 
-def use_of(run: RunRow, tool: str) -> str:
-    """This tool, in the hands of this agent."""
+def use_digest(run: RunRow, tool: str) -> str:
+    """Return the digest of this tool as used by this agent."""
     return digest("use", run.tenant, run.agent, tool)
 
 
-async def really(need: Need | None, run: RunRow, tool: str) -> Need | None:
-    """What is needed: nothing, where only the first use was, and that has been."""
-    if need is not None and need.first_use and await FindUse(use_of(run, tool)):
+async def still_needed(need: Need | None, run: RunRow, tool: str) -> Need | None:
+    """Return what is needed; None if only the first use needed approval and this is not the first."""
+    if need is not None and need.first_use and await FindUse(use_digest(run, tool)):
         return None
     return need
 
 
-async def ask(
+async def make_request(
     run: RunRow, call: CallRow, need: Need, *, at: float, by: str, epoch: int, follows: str = "", **facts: Any
 ) -> ApprovalRow:
-    """Write down that somebody is asked about this call, which names the request already."""
+    """Record that people are asked about this call, which names the request already."""
     assert call.approval == need.id, "a call names its newest request"
     await MoveTime(at)
     editors = await _editors(call, need)
@@ -74,11 +77,11 @@ async def ask(
         tool=call.tool, version=call.version, principal=call.principal, agent=call.agent, digest="", nonce=need.nonce,
         state="pending", needed=need.needed, roles=json.dumps(need.roles, ensure_ascii=False),
         reasons=json.dumps(need.reasons, ensure_ascii=False), rule=need.why, policy=need.policy, given="[]",
-        requested_at=at, expires_at=at + need.expires_s, use_key=use_of(run, call.tool), residue=need.residue,
+        requested_at=at, expires_at=at + need.expires_s, use_key=use_digest(run, call.tool), residue=need.residue,
         follows=follows, tell_at=at, editors=json.dumps(editors, ensure_ascii=False) if editors else "",
     )  # fmt: skip
     bound = binding(row, call)
-    seq = await note(
+    seq = await write_event(
         run, "approval", at=at, by=by, epoch=epoch, call=call.id, frm="(new)", to="pending", approval=row.id,
         tool=call.tool, digest=bound, terms=terms_bound(row), rule=need.why, needed=need.needed, roles=need.roles,
         follows=follows, editors=editors, **facts,
@@ -89,10 +92,10 @@ async def ask(
 
 
 async def _editors(call: CallRow, need: Need) -> tuple[str, ...]:
-    """Who wrote what this call asks for: those of every request that was ever made under its key in this tree.
+    """Return who edited what this call asks for: the editors of every request made under its key in this tree.
 
-    An edited request may be withdrawn, expire, or be replaced when a rule or the price changes; whoever asks for the
-    same again still asks for what the editor wrote.
+    An edited request may be withdrawn, expire, or be replaced when a rule or the price changes. Whoever makes the same
+    request again still asks for what the editor wrote.
     """
     found = list(need.editors)
     for row in await ApprovalsOf(call.root):
@@ -102,10 +105,10 @@ async def _editors(call: CallRow, need: Need) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-async def ask_anew(
+async def make_new_request(
     run: RunRow, call: CallRow, need: Need, *, at: float, by: str, epoch: int, follows: str = "", **facts: Any
 ) -> tuple[CallRow, ApprovalRow]:
-    """The same for a call that is in the ledger: it is held again if it was let go."""
+    """Make a new request for a call that is in the ledger; hold the call again if it was ready."""
     changes: dict[str, Any] = {"approval": need.id}
     if not call.is_staged:
         changes["reason"] = "budget" if need.policy.startswith(BUDGET) else "approval"
@@ -113,11 +116,11 @@ async def ask_anew(
         call = await move_call(run, call, "held", at=at, by=by, epoch=epoch, facts={"approval": need.id}, **changes)
     else:
         call = await UpdateCall(call, changes)
-    return call, await ask(run, call, need, at=at, by=by, epoch=epoch, follows=follows, **facts)
+    return call, await make_request(run, call, need, at=at, by=by, epoch=epoch, follows=follows, **facts)
 
 
-def as_before(approval: ApprovalRow, id: str = "", nonce: str = "") -> Need:
-    """What this request asked for, to ask for it anew."""
+def same_need(approval: ApprovalRow, id: str = "", nonce: str = "") -> Need:
+    """Return what this request asked for, to ask for it anew."""
     return Need(
         id,
         nonce,
@@ -132,11 +135,11 @@ def as_before(approval: ApprovalRow, id: str = "", nonce: str = "") -> Need:
     )
 
 
-# ---- using --------------------------------------------------------------------------------
+# ---- Using an approval
 
 
-def why_not(approval: ApprovalRow, call: CallRow, terms: Terms | None, now: float) -> str:
-    """Why this request does not let this call start; empty: it does."""
+def why_not_startable(approval: ApprovalRow, call: CallRow, terms: Terms | None, now: float) -> str:
+    """Return why this request does not let this call start; empty: it does."""
     if approval.tenant != call.tenant:
         return "other_tenant"
     if approval.root != call.root or approval.call != call.id:
@@ -158,32 +161,33 @@ def why_not(approval: ApprovalRow, call: CallRow, terms: Terms | None, now: floa
 
 
 def is_requester(approval: ApprovalRow, who: str) -> bool:
-    """Return whether this is who asked, or who wrote what is asked for; spelled with other capitals it is the same."""
+    """Return whether this person made the request or edited it; names are compared in their normal form."""
     named = person(who)
     return bool(named) and named in map(person, (approval.principal, approval.agent, *approval.edited_by))
 
 
 def suffices(approval: ApprovalRow, need: Need | None) -> bool:
-    """Whether those who said yes are enough for what the rules ask for now."""
+    """Return whether the approvals given are enough for what the rules require now."""
     if need is None or need.policy == approval.policy or need.decision == "refuse":
-        return True  # what a rule refuses by now was accepted before; only what has not started yet is refused again
+        # What a rule refuses now was accepted before; only calls that have not started yet are refused again.
+        return True
     return is_enough(approval.yeses, need.needed, need.roles)
 
 
 def is_enough(yeses: Iterable[Mapping[str, Any]], needed: int, roles: Iterable[str]) -> bool:
-    """Whether so many different people of these roles said yes, or one took it upon themselves to pass over the rule."""
+    """Return whether enough different people with these roles approved, or one bypassed the rule."""
     wanted = set(roles)
     people: set[str] = set()
     for said in yeses:
         if said.get("bypass"):
             return True
         if not wanted or wanted & set(said.get("roles", ())):
-            people.add(person(str(said.get("for") or said["by"])))  # whose word it is, whoever says it
+            people.add(person(str(said.get("for") or said["by"])))  # the person whose decision it is, whoever gives it
     return len(people) >= needed
 
 
 def _is_stricter(need: Need | None, approval: ApprovalRow) -> bool:
-    """Whether the rules ask for more, or for others, than the people who were asked."""
+    """Return whether the rules require more approvals, or other roles, than the request asked for."""
     if need is None or need.policy == approval.policy:
         return False
     return need.needed > approval.needed or set(need.roles) != set(json.loads(approval.roles))
@@ -192,29 +196,30 @@ def _is_stricter(need: Need | None, approval: ApprovalRow) -> bool:
 async def may_start(
     run: RunRow, call: CallRow, terms: Terms | None, *, at: float, by: str, epoch: int
 ) -> Unapproved | ApprovalRow | None:
-    """The request that a first start uses up, None where none is needed, or why it may not be started.
+    """Return the approval that a first start uses up, None if none is needed, or why the call may not be started.
 
-    What has expired, or no longer suffices, is asked for anew where the rules are known.
+    If the rules are known, an approval that has expired or no longer suffices is requested anew.
     """
     approval = await FindApproval(call.approval) if call.approval else None
     if approval is not None:
         await MoveTime(at)
     if call.attempt or (call.is_staged and (approval is None or approval.state == "used")):
-        return None  # a later attempt needs nothing more; what was staged was decided with the pivot or the commit
-    need = None if terms is None else await really(terms.need, run, call.tool)
+        return None  # later attempts need no more approval; staged calls were decided with the pivot or the commit
+    need = None if terms is None else await still_needed(terms.need, run, call.tool)
     if need is not None and need.decision == "refuse":
         return Unapproved(call, approval, "refused")
     if approval is None:
         if need is None:
             return None
-        call, made = await ask_anew(run, call, need, at=at, by=by, epoch=epoch)
+        call, made = await make_new_request(run, call, need, at=at, by=by, epoch=epoch)
         return Unapproved(call, made)
-    why = why_not(approval, call, terms, at)
+    why = why_not_startable(approval, call, terms, at)
     if not why:
         return approval
     if why == PENDING:
         return Unapproved(call, approval)
-    other_version = terms is not None and terms.version != call.version  # of a process that may not be the last one
+    # This process has another version; one with the approved version may come.
+    other_version = terms is not None and terms.version != call.version
     if why in ("expired", "changed", REVIVED) and need is not None and not other_version:
         call, made = await replace_request(run, call, approval, need, why, at=at, by=by, epoch=epoch)
         return Unapproved(call, made, why)
@@ -224,25 +229,28 @@ async def may_start(
 async def replace_request(
     run: RunRow, call: CallRow, old: ApprovalRow, need: Need, why: str, *, at: float, by: str, epoch: int
 ) -> tuple[CallRow, ApprovalRow]:
-    """End a request that is void, and ask anew. One about money stays that: what the rules say is added to it."""
+    """End a void request and make a new one. A request about a budget stays one.
+
+    What the rules require is added to it.
+    """
     if old.is_about_money and not need.policy.startswith(BUDGET):
         need = replace(need, policy=old.policy, why=f"{need.why}; {old.rule}")
     if old.state in ("pending", "approved"):
         to = "expired" if why == "expired" else "cancelled"
         await move_approval(run, old, to, at=at, by=by, epoch=epoch, why=why)
-    return await ask_anew(run, call, need, at=at, by=by, epoch=epoch, follows=old.id, why=why)
+    return await make_new_request(run, call, need, at=at, by=by, epoch=epoch, follows=old.id, why=why)
 
 
 async def why_replaced(approval: ApprovalRow) -> str:
-    """Why this request was made; empty: it is the first."""
+    """Return why this request was made; empty: it is the first."""
     old = await FindApproval(approval.follows) if approval.follows else None
     if old is None:
         return ""
     return "changed" if old.state != "expired" else REVIVED if old.reason == REVIVED else "expired"
 
 
-async def told_before(call: CallRow, terms: Terms | None) -> Unapproved | None:
-    """The answer to a start that asked for a new request, if that was so."""
+async def first_start_answer(call: CallRow, terms: Terms | None) -> Unapproved | None:
+    """Return the answer to a repeated start if its first try made a new request."""
     if terms is None or terms.need is None or call.approval != terms.need.id:
         return None
     approval = await FindApproval(call.approval)
@@ -250,16 +258,16 @@ async def told_before(call: CallRow, terms: Terms | None) -> Unapproved | None:
     return Unapproved(call, approval, await why_replaced(approval))
 
 
-async def use(run: RunRow, approval: ApprovalRow, *, at: float, by: str, epoch: int) -> ApprovalRow:
-    """The one start that a request was for."""
+async def use_approval(run: RunRow, approval: ApprovalRow, *, at: float, by: str, epoch: int) -> ApprovalRow:
+    """Use the approval up for the one start that it was given for."""
     return await move_approval(run, approval, "used", at=at, by=by, epoch=epoch, used_at=at)
 
 
-# ---- what is staged -----------------------------------------------------------------------
+# ---- Staged calls
 
 
-async def unready(run: RunRow, calls: Iterable[CallRow], outbox: TermsOf, now: float) -> list[CallRow]:
-    """The staged calls of this run that nobody has said yes to, or not so that they may start now."""
+async def undecided_staged(run: RunRow, calls: Iterable[CallRow], outbox: TermsOf, now: float) -> list[CallRow]:
+    """Return the staged calls of this run that are not approved, or not so that they may start now."""
     staged = [call for call in calls if call.run == run.uid and call.is_staged and not call.attempt]
     if not any(call.approval or call.id in outbox for call in staged):
         return []
@@ -268,7 +276,7 @@ async def unready(run: RunRow, calls: Iterable[CallRow], outbox: TermsOf, now: f
     for call in staged:
         terms, asked = outbox.get(call.id), requests.get(call.approval)
         if asked is None:
-            waits = terms is not None and await really(terms.need, run, call.tool) is not None
+            waits = terms is not None and await still_needed(terms.need, run, call.tool) is not None
         else:
             waits = await _is_undecided(run, call, asked, terms, now)
         if waits:
@@ -278,24 +286,24 @@ async def unready(run: RunRow, calls: Iterable[CallRow], outbox: TermsOf, now: f
 
 async def _is_undecided(run: RunRow, call: CallRow, asked: ApprovalRow, terms: Terms | None, now: float) -> bool:
     if asked.state != "used":
-        return why_not(asked, call, terms, now) != ""
-    # Used up with a pivot that failed: what decides now is another start, and for that it must still count.
-    if run.pivot or terms is None or await really(terms.need, run, call.tool) is None:
+        return why_not_startable(asked, call, terms, now) != ""
+    # It was used up with a pivot that failed: another start decides now, and for that the approval must still count.
+    if run.pivot or terms is None or await still_needed(terms.need, run, call.tool) is None:
         return False
-    return why_not(replace(asked, state="approved"), call, terms, now) in ("expired", "changed")
+    return why_not_startable(replace(asked, state="approved"), call, terms, now) in ("expired", "changed")
 
 
-async def ask_for_more(
+async def request_more(
     run: RunRow, calls: Iterable[CallRow], outbox: TermsOf, *, at: float, by: str, epoch: int
 ) -> list[CallRow]:
-    """The same calls; where the rules ask for more than was given, that is asked for now."""
+    """Return the same calls; request approval anew for those of which the rules require more than was given."""
     found: list[CallRow] = []
     for call in calls:
         terms = outbox.get(call.id)
         approval = await FindApproval(call.approval) if call.approval else None
         need = None if terms is None else terms.need
         if need is not None and approval is None:
-            call, _ = await ask_anew(run, call, need, at=at, by=by, epoch=epoch)
+            call, _ = await make_new_request(run, call, need, at=at, by=by, epoch=epoch)
         elif (
             need is not None
             and approval is not None
@@ -307,20 +315,24 @@ async def ask_for_more(
 
 
 def _asks_more(approval: ApprovalRow, call: CallRow, terms: Terms | None, at: float) -> bool:
-    """Whether the rules changed, and not only the tool's version: a process with the one that was approved may come."""
-    return terms is not None and terms.version == call.version and why_not(approval, call, terms, at) == "changed"
+    """Return whether the rules changed, not only the tool's version: a process with the approved version may come."""
+    return (
+        terms is not None
+        and terms.version == call.version
+        and why_not_startable(approval, call, terms, at) == "changed"
+    )
 
 
 async def use_staged(run: RunRow, *, at: float, by: str, epoch: int) -> None:
-    """What is staged will be started: its requests are used up by what decides that."""
+    """Use up the approvals of the staged calls, in the transaction that decides that they will be started."""
     for row in await ApprovalsOf(run.root):
         call = await FindCall(row.call) if row.state == "approved" and row.lives(at) else None
         if call is not None and call.approval == row.id and call.run == run.uid and call.is_staged:
-            await use(run, row, at=at, by=by, epoch=epoch)
+            await use_approval(run, row, at=at, by=by, epoch=epoch)
 
 
 async def waits_until(root: str, now: float) -> tuple[bool, float | None]:
-    """Whether a person is asked in this tree, and when the last of those requests runs out; None: never."""
+    """Return whether a person is asked in this tree, and when the last of those requests expires; None: never."""
     held = [call for call in await ListCalls(root, ("held", "ready")) if not call.attempt]
     if any(call.state == "held" and not call.is_staged and not call.approval for call in held):
         return True, None
@@ -329,10 +341,10 @@ async def waits_until(root: str, now: float) -> tuple[bool, float | None]:
     return any(row.state == "pending" for row in living), max((row.expires_at for row in living), default=None)
 
 
-async def resting(root: RunRow, now: float, *, at_least: float | None = None) -> dict[str, Any]:
-    """Until when a run that nobody holds is left alone, and whether it waits for a person.
+async def released_columns(root: RunRow, now: float, *, at_least: float | None = None) -> dict[str, Any]:
+    """Return until when a released run is left alone, and whether it waits for a person.
 
-    ``at_least``: so long its caller may take to come back for what was decided.
+    ``at_least``: how long its caller may take to come back for the decision.
     """
     waits, until = await waits_until(root.uid, now)
     if root.goal == "rollback":
@@ -346,16 +358,16 @@ async def resting(root: RunRow, now: float, *, at_least: float | None = None) ->
     return {"suspended": 0, "wake_at": max(until or now + root.lease_s, at_least or 0.0)}
 
 
-# ---- The outbox of notices: claimed for a while, told, marked. Who dies in between leaves it to the next
+# ---- The outbox of notices: claim a notice, send it, mark it. If the sender dies, another one takes over
 
 
 async def due_notices(op: DueNotices) -> list[str]:
-    """Those that nobody is telling now."""
+    """List the notices that are due and not claimed (``DueNotices``)."""
     return [row.id for row in await ListTells(await Now(), op.tenant, op.limit)]
 
 
 async def claim_notice(op: ClaimNotice) -> Requested | None:
-    """Ours for a while; what need not be told any more leaves the outbox."""
+    """Claim a notice for a while (``ClaimNotice``); one that is no longer needed leaves the outbox."""
     row = await FindApproval(op.approval)
     if row is None:
         return None
@@ -364,7 +376,7 @@ async def claim_notice(op: ClaimNotice) -> Requested | None:
         if row.tell_at is None or row.tell_at > now:
             return None
         if row.state_at(now) != "pending" or row.tells >= TELLS_MAX:
-            await _leave(row, now)
+            await _give_up_notice(row, now)
             return None
         claim = {"tell_at": now + op.claim_s, "teller": op.teller, "tells": row.tells + 1}
         row = await UpdateApproval(row, claim)
@@ -374,7 +386,7 @@ async def claim_notice(op: ClaimNotice) -> Requested | None:
 
 
 async def note_told(op: NoteTold) -> ApprovalRow:
-    """What became of it. A failure that comes after somebody else's claim changes nothing."""
+    """Record the outcome of a notice (``NoteTold``). A failure after another process has claimed it changes nothing."""
     row = await FindApproval(op.approval)
     assert row is not None, f"what was claimed is in the ledger: {op.approval}"
     is_news = row.told_at is None and (not op.error or row.teller == op.teller)
@@ -382,19 +394,19 @@ async def note_told(op: NoteTold) -> ApprovalRow:
         return row
     now = await Now()
     if not op.error:
-        await _said(row, "told", now)
+        await _note_notice(row, "told", now)
         return await UpdateApproval(row, {"told_at": now, "tell_at": None, "teller": ""})
-    await _said(row, "not told", now, error=op.error, gave_up=int(op.retry_s is None))
+    await _note_notice(row, "not told", now, error=op.error, gave_up=int(op.retry_s is None))
     again_at = None if op.retry_s is None else now + op.retry_s
     return await UpdateApproval(row, {"tell_at": again_at, "teller": ""})
 
 
-async def _leave(row: ApprovalRow, now: float) -> None:
+async def _give_up_notice(row: ApprovalRow, now: float) -> None:
     if row.state_at(now) == "pending":
-        await _said(row, "not told", now, error="whoever told of it did not come back", gave_up=1)
+        await _note_notice(row, "not told", now, error="the process that sent it did not come back", gave_up=1)
     await UpdateApproval(row, {"tell_at": None, "teller": ""})
 
 
-async def _said(row: ApprovalRow, what: str, now: float, **facts: Any) -> None:
+async def _note_notice(row: ApprovalRow, what: str, now: float, **facts: Any) -> None:
     run = await find_run(row.run)
-    await note(run, what, at=now, by="", epoch=0, call=row.call, approval=row.id, tells=row.tells, **facts)
+    await write_event(run, what, at=now, by="", epoch=0, call=row.call, approval=row.id, tells=row.tells, **facts)

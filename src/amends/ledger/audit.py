@@ -1,4 +1,7 @@
-"""Reading whole trees in one snapshot: a row is compared with the events that there were when it was read."""
+"""Read whole trees for an audit, each page in one snapshot, and write the checkpoints of the ledger's own chain.
+
+A row can be compared with its events only if both are read in one snapshot.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ from amends.ledger.rows import (
 
 
 async def read_chains(op: ReadChains) -> Chains:
-    """See ``ReadChains``."""
+    """Read a page of trees as they are stored (``ReadChains``)."""
     place = op.place
     if op.alone:
         return await _alone(op, await ChainOf(place.within, place.n, op.limit))
@@ -55,7 +58,7 @@ async def read_chains(op: ReadChains) -> Chains:
     newest = events[-1]
     whole = [event for event in events if event.root != newest.root]
     if not whole and newest.root != place.within and place.within:
-        # The tree that was begun has no more events: what comes now is another one.
+        # The tree that was begun has no more events: what follows is another one.
         return await _ended([], place.done, place.within, Place(place.within))
     if not whole:
         return Chains(tuple(events), next=Place(place.done, newest.root, newest.n))
@@ -78,18 +81,18 @@ async def _alone(op: ReadChains, events: list[EventRow]) -> Chains:
     return Chains(tuple(events), tuple(runs), tuple(calls), tuple(await ApprovalsOf(root)), delegations)
 
 
-# ---- The ledger's own chain: what has changed since its end, and one more link, whoever is first
+# ---- The ledger's own chain of checkpoints
 
 
 MARGIN_S: Final = 60.0
-"""A transaction that is open for longer than this may write below what was looked at, and is not waited for: what it
-wrote is behind the next event of its tree."""
+"""How long an open transaction may still write below the place that was read. A longer one is not waited for: what it
+wrote is covered by the next event of its tree."""
 GAPS_MAX: Final = 64
-"""More gaps than this are looked at as fewer, longer ones."""
+"""The most gaps that are kept; more of them are merged into fewer, longer ones."""
 
 
 async def draft_checkpoint(op: DraftCheckpoint) -> CheckpointRow | None:
-    """See ``DraftCheckpoint``. A server commits out of order: a place that is passed over is looked at again."""
+    """Draft the next checkpoint (``DraftCheckpoint``). Servers commit out of order: skipped places are read again."""
     last = await NewestCheckpoint()
     now = await Now()
     high = 0 if last is None else last.high
@@ -122,7 +125,7 @@ async def draft_checkpoint(op: DraftCheckpoint) -> CheckpointRow | None:
 
 
 def _gaps(old: list[list[Any]], late: frozenset[int], places: list[int], now: float) -> list[list[Any]]:
-    """The places that still nobody has written to, and that somebody may still write to."""
+    """Return the places that have no event yet and may still get one."""
     left: list[list[Any]] = []
     for frm, to, since in old:
         if since > now - MARGIN_S:
@@ -135,7 +138,7 @@ def _gaps(old: list[list[Any]], late: frozenset[int], places: list[int], now: fl
 
 
 async def write_checkpoint(op: WriteCheckpoint) -> bool:
-    """See ``WriteCheckpoint``. The number decides who is first; whoever is not has seen another end of the chain."""
+    """Append a checkpoint (``WriteCheckpoint``). Its number decides who is first; the others have read another end."""
     last = await NewestCheckpoint()
     if op.repeated and last is not None and (last.n, last.hash) == (op.row.n, op.row.hash):
         return True
@@ -145,7 +148,7 @@ async def write_checkpoint(op: WriteCheckpoint) -> bool:
 
 
 async def read_checkpoints(op: ReadCheckpoints) -> list[CheckpointRow]:
-    """See ``ReadCheckpoints``."""
+    """Read a page of checkpoints (``ReadCheckpoints``)."""
     if op.after >= 0:
         return await PageCheckpoints(op.after, op.limit)
     last = await NewestCheckpoint()
@@ -153,6 +156,6 @@ async def read_checkpoints(op: ReadCheckpoints) -> list[CheckpointRow]:
 
 
 async def read_hashes(op: ReadHashes) -> list[tuple[str, int, str]]:
-    """See ``ReadHashes``."""
+    """Read the hashes of events (``ReadHashes``)."""
     assert len(op.places) <= PLACES_MAX, "a page has its limit"
     return await HashesAt(op.places) if op.places else []

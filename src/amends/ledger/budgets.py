@@ -1,7 +1,8 @@
-"""Reserving: what calls will cost is taken from every budget it comes out of, in the transaction that starts them.
+"""Reserve the cost of calls in every budget that it counts against, in the transaction that starts them.
 
-A shared budget has slices. A run takes from its own, and only where that has not enough are all of them locked, in
-the order of their names, and what is left is dealt out anew. So the sum never passes the cap, and runs seldom meet.
+A shared budget has slices. A run reserves in its own slice. Only if that has not enough left, all slices are locked, in
+the order of their names, and what is left is distributed anew. So the sum never exceeds the cap, and runs seldom wait
+for each other.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from typing import Any, Final
 
 from amends.encoding.canonical import digest
 from amends.errors import limit_words
-from amends.ledger.approvals import ask_anew, replace_request
+from amends.ledger.approvals import make_new_request, replace_request
 from amends.ledger.changes import (
     PLANNED,
     RESERVED,
     Charge,
-    free,
-    goal_said,
-    note,
+    available,
+    dump_charge,
+    goal_facts,
     overrun_in,
-    planned,
+    planned_charge,
     read_charge,
     slice_names,
-    written,
+    write_event,
 )
 from amends.ledger.operations import Admission, AdmitCall, SettleCall
 from amends.ledger.rows import (
@@ -52,12 +53,12 @@ from amends.ledger.rows import (
 from amends.model import ONE, amount_in, decimal_of, text_of
 
 _PERIODS: Final = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m"}
-_GRAVEST: Final = ("rollback", "refuse", "hold")
+_SEVERITY: Final = ("rollback", "refuse", "hold")
 
 
 @dataclass(slots=True)
 class _Counter:
-    """One budget, whose it is, in this period; what is wanted of it, and its slices as they were found."""
+    """One budget in this period: what is needed of it, and its slices as they were found."""
 
     want: Want
     period: str
@@ -65,7 +66,7 @@ class _Counter:
     home: str
     need: int = 0
     bound: int = 0
-    """How much of it must fit under the cap: a person may have let a call pass."""
+    """How much of it must fit under the cap: a person may have allowed a call to exceed it."""
     rows: dict[str, SliceRow] = field(default_factory=dict)
 
     @property
@@ -83,7 +84,7 @@ class _Counter:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Reservation:
     """What was reserved, (slice, unit, amount) for every want; or why nothing was."""
 
     parts: tuple[tuple[str, str, int], ...] = ()
@@ -92,8 +93,12 @@ class Taken:
     """The run's own slice has not enough: ask again, wide."""
 
 
-async def reserve(wants: Sequence[Want], root: RunRow, *, now: float, wide: bool, forced: bool = False) -> Taken:
-    """All of it is reserved, or nothing and the answer says which budget has not enough."""
+async def reserve(wants: Sequence[Want], root: RunRow, *, now: float, wide: bool, forced: bool = False) -> Reservation:
+    """Reserve everything, or nothing and say which budget has not enough.
+
+    ``wide``: look at all slices of a shared budget, not only at the run's own. ``forced``: exceed the caps if
+    necessary, since the cost is spent already.
+    """
     homes: list[str] = []
     counters: dict[str, _Counter] = {}
     overs: list[Overrun] = []
@@ -106,45 +111,45 @@ async def reserve(wants: Sequence[Want], root: RunRow, *, now: float, wide: bool
         counter = _counter(want, root, now)
         counter = counters.setdefault(counter.home, counter)
         if want.cap < counter.want.cap:
-            counter.want = want  # what was staged under another cap: the lower one is both
+            counter.want = want  # a call staged under another cap: the lower cap holds for both
         counter.need += want.amount
         counter.bound += want.amount if is_bound else 0
         homes.append(counter.home)
     looked_at = {name: one for one in counters.values() for name in (one.names if wide else [one.home])}
-    for name in sorted(looked_at):  # in one order: others take them as well
+    for name in sorted(looked_at):  # in one order: others lock them as well
         counter = looked_at[name]
-        row = await _found(name, counter, root, wide=wide)
+        row = await _slice(name, counter, root, wide=wide)
         if row is None:
-            return Taken(again=True)
+            return Reservation(again=True)
         counter.rows[name] = row
-    lacking = [one for one in counters.values() if _lacks(one)]
+    lacking = [one for one in counters.values() if _exceeds(one)]
     if any(one.is_narrow for one in lacking):
-        return Taken(again=True)
+        return Reservation(again=True)
     overs += [Overrun(one.want, one.spent, one.reserved, one.bound, one.period) for one in lacking]
     if overs:
-        gravest, *others = sorted(overs, key=lambda over: _GRAVEST.index(over.want.then))
-        return Taken(over=replace(gravest, also=tuple(others)))
+        gravest, *others = sorted(overs, key=lambda over: _SEVERITY.index(over.want.then))
+        return Reservation(over=replace(gravest, also=tuple(others)))
     for counter in counters.values():
         await _take(counter)
-    return Taken(tuple((name, want.unit, want.amount) for name, want in zip(homes, wants, strict=True) if name))
+    return Reservation(tuple((name, want.unit, want.amount) for name, want in zip(homes, wants, strict=True) if name))
 
 
 def period_of(every: str, now: float) -> str:
-    """The hour, day or month of this moment; empty: it has no period."""
+    """Return the hour, day or month of this moment; empty: no period."""
     return time.strftime(_PERIODS[every], time.gmtime(now)) if every else ""
 
 
 def _counter(want: Want, root: RunRow, now: float) -> _Counter:
     tenant = "" if want.per == "ledger" else root.tenant
     period = period_of(want.every, now)
-    # Not the cap: who raises it goes on from what was spent under the old one.
+    # Without the cap: a budget whose cap is raised keeps what was spent under the old one.
     ident = digest("budget", tenant, want.unit, want.per, want.every, want.tool, want.then, want.who, period)
     names = [ident] if want.per == "run" else slice_names(f"{ident}/")
     return _Counter(want, period, names, names[zlib.crc32(root.uid.encode()) % len(names)])
 
 
-async def _found(name: str, counter: _Counter, root: RunRow, *, wide: bool) -> SliceRow | None:
-    """The slice, nobody else's from now on; made where there is none, by whoever looks at all of them."""
+async def _slice(name: str, counter: _Counter, root: RunRow, *, wide: bool) -> SliceRow | None:
+    """Return the slice, locked from now on; if it does not exist, it is made by whoever looks at all slices."""
     row = await FindSlice(name)
     if row is not None or (not wide and len(counter.names) > 1):
         return row
@@ -167,11 +172,11 @@ async def _found(name: str, counter: _Counter, root: RunRow, *, wide: bool) -> S
     return new if await AddSlice(new) else await FindSlice(name)
 
 
-def _lacks(counter: _Counter) -> bool:
-    """Whether what was looked at has less than is needed; a slice cut from another cap says nothing."""
+def _exceeds(counter: _Counter) -> bool:
+    """Return whether the slices that were read have less than is needed; one with an outdated cap does not count."""
     if counter.is_narrow:
         home = counter.rows[counter.home]
-        return free(home) < counter.need or amount_in(home.cap) != counter.want.cap
+        return available(home) < counter.need or amount_in(home.cap) != counter.want.cap
     return counter.bound > 0 and counter.spent + counter.reserved + counter.bound > counter.want.cap
 
 
@@ -179,16 +184,16 @@ async def _take(counter: _Counter) -> None:
     if not counter.need:
         return
     if not counter.is_narrow:
-        await _deal(counter)
+        await _redistribute(counter)
     home = counter.rows[counter.home]
     reserved = amount_in(home.reserved) + counter.need
     counter.rows[counter.home] = await UpdateSlice(home, {"reserved": text_of(reserved)})
 
 
-async def _deal(counter: _Counter) -> None:
-    """The cap is dealt out anew: to each slice what it has used and an equal part of the rest, in whole requests.
+async def _redistribute(counter: _Counter) -> None:
+    """Distribute the cap anew: each slice gets what it has used and an equal part of the rest, in whole requests.
 
-    Is it passed already, every slice lacks all that is lacking: what one of them gives back is nobody's to take.
+    If the cap is exceeded already, every slice lacks all of the excess: what one of them returns must not be reserved.
     """
     cap, need = counter.want.cap, counter.need
     left = cap - counter.spent - counter.reserved - need
@@ -202,30 +207,32 @@ async def _deal(counter: _Counter) -> None:
             counter.rows[name] = await UpdateSlice(row, changes)
 
 
-# ---- Paying for calls: what starts is reserved with its start, what is staged with what lets it go
+# ---- Costs of calls: a call's cost is reserved with its start, a staged call's with the decision to run it
+#
+# If there is not enough, nothing starts: the call is refused, its run is rolled back, or a person is asked to allow it.
 
 # Is there not enough, nothing starts: the call is refused, its run goes back, or a person is asked whether it may pass.
 
 
 EVENTS_PAGE: Final = 500
-NOTHING: Final[Mapping[str, str]] = {}
+_NO_FACTS: Final[Mapping[str, str]] = {}
 PAGES_MAX: Final = 10_000
-"""Pages of one run's record that are looked through for what a request was told."""
+"""The most pages of one run's events that are searched for the answer to a request."""
 
-# ---- a new call ---------------------------------------------------------------------------
+# ---- New calls
 
 
-async def charge_for(
+async def reserve_new_call(
     op: AdmitCall, run: RunRow, root: RunRow, now: float, *, pivots: bool = False
 ) -> dict[str, Any] | Admission | Overrun:
-    """What a call that starts now costs is reserved, and with a pivot what its outbox will: its charge, or the answer.
+    """Reserve the cost of a call that starts now, and with a pivot that of its outbox.
 
-    An ``Overrun`` is for a person to decide.
+    Returns the columns of its charge, or the answer if nothing was reserved; an ``Overrun`` is for a person to decide.
     """
-    outbox = await outbox_of(run) if pivots and root.charged else []
+    outbox = await staged_with_cost(run) if pivots and root.charged else []
     if not op.costs.costs and not outbox:
         return {}
-    staged = await _unpaid(outbox)
+    staged = await _planned_charges(outbox)
     wants = [*op.costs.wants, *(want for _, charge in staged for want in charge.wants)]
     taken = await reserve(wants, root, now=now, wide=op.costs.wide or bool(staged))
     if taken.again:
@@ -235,38 +242,41 @@ async def charge_for(
         if over.want.holds and any(op.costs.ask):
             return over
         asked = {"asks": op.tool, "ident": op.ident, "again": op.again, "parent": op.parent}
-        run = await refused(over, run, root, now, by=op.owner, request=op.call_id, asked=asked)
+        run = await refuse_by_budget(over, run, root, now, by=op.owner, request=op.call_id, asked=asked)
         return Admission("refused", run=run, law="budget", over=replace(over, also=()))
     parts = list(taken.parts)
     mine = [parts.pop(0) for want in op.costs.wants if want.per != "call"]
     await _write_reserved(staged, parts)
-    return {"cost": written(_reserved(planned(op.costs), mine))} if op.costs.costs else {}
+    return {"cost": dump_charge(_reserved(planned_charge(op.costs), mine))} if op.costs.costs else {}
 
 
-async def refused(
-    over: Overrun, run: RunRow, root: RunRow, now: float, *, by: str, request: str, asked: Mapping[str, str] = NOTHING
+async def refuse_by_budget(
+    over: Overrun, run: RunRow, root: RunRow, now: float, *, by: str, request: str, asked: Mapping[str, str] = _NO_FACTS
 ) -> RunRow:
-    """The refusal of a call, or of a run's end, is in the record. The run goes back where the budget says so, or where
-    this was its end, but never over a pivot.
+    """Record that a budget refused a call, or the end of a run; set the goal ``rollback`` if that follows.
+
+    It follows if the budget says so, or if this was the run's end, but never after a pivot.
     """
     at_end = request == run.uid
     words = {name: getattr(over.want, name) for name in ("unit", "per", "every", "then", "who")}
     amounts = {"spent": text_of(over.spent), "reserved": text_of(over.reserved), "asked": text_of(over.asked)}
-    await note(
+    await write_event(
         run, "refused", at=now, by=by, epoch=root.epoch, law="budget", tool=over.tool, cap=text_of(over.want.cap),
         amount=text_of(over.want.amount), pattern=over.want.tool, period=over.period, request=request, **words, **amounts,
         **asked,
     )  # fmt: skip
     if not (over.want.then == "rollback" or at_end) or run.phase != "open" or run.pivot or run.goal == "rollback":
         return run
-    why = f"{over.tool} would have passed a budget{'' if at_end else ' that takes the run back'}"
+    why = f"{over.tool} would have exceeded a budget{'' if at_end else ' that rolls the run back'}"
     aim = {"goal": "rollback", "goal_by": "budget", "goal_why": why}
-    await note(run, "goal", at=now, by="budget", epoch=root.epoch, to="rollback", why=why, **goal_said(run, aim))
+    await write_event(
+        run, "goal", at=now, by="budget", epoch=root.epoch, to="rollback", why=why, **goal_facts(run, aim)
+    )
     return await UpdateRun(run, aim)
 
 
-async def refused_before(run: RunRow, request: str) -> Overrun | None:
-    """What this request was told, if a budget refused it and took the run back; None: that was not so."""
+async def earlier_refusal(run: RunRow, request: str) -> Overrun | None:
+    """Return the answer that this request got, if a budget refused it and rolled the run back; None otherwise."""
     if run.goal_by != "budget":
         return None
     after, found = 0, None
@@ -281,64 +291,71 @@ async def refused_before(run: RunRow, request: str) -> Overrun | None:
     return None if found is None else overrun_in(found)
 
 
-async def remember_cost(op: AdmitCall, root: RunRow, reserved: str) -> tuple[str, dict[str, str]]:
-    """The charge of a new call, reserved or planned, and what it is by unit."""
+async def initial_charge(op: AdmitCall, root: RunRow, reserved: str) -> tuple[str, dict[str, str]]:
+    """Return the charge of a new call, reserved or planned, and its cost by unit."""
     if not reserved and op.costs.wants and not root.charged:
         await UpdateRun(root, {"charged": 1})
-    charge = planned(op.costs)
-    return reserved or written(charge), charge.totals(RESERVED)
+    charge = planned_charge(op.costs)
+    return reserved or dump_charge(charge), charge.totals(RESERVED)
 
 
-# ---- a call that is in the ledger ---------------------------------------------------------
+# ---- Recorded calls
 
 
-async def pay_start(
+async def reserve_start(
     run: RunRow, root: RunRow, call: CallRow, approval: ApprovalRow | None, need: Need | None, *, now: float, by: str
 ) -> Overrun | tuple[CallRow, ApprovalRow] | None:
-    """What a recorded call costs is reserved for its first start, and with a pivot what its outbox will.
+    """Reserve the cost of a recorded call for its first start, and with a pivot that of its outbox.
 
-    Otherwise which budget has not enough; or, where that asks a person, the call held and the request.
+    Returns None, or the budget that has not enough; or, if that asks a person, the held call and the request.
     """
     pivots = call.kind == "pivot" and not call.violation and root.charged
-    calls = {one.id: one for one in (call, *(await outbox_of(run) if pivots else ()))}
-    let = {} if approval is None else limits_in(approval)
+    calls = {one.id: one for one in (call, *(await staged_with_cost(run) if pivots else ()))}
+    allowed = {} if approval is None else limits_in(approval)
     over = await _reserve_recorded(calls.values(), root, now)
-    if over is not None and _is_let(over, let):
-        over = await _reserve_recorded(calls.values(), root, now, passing=dict.fromkeys(calls, let), by=approval)
+    if over is not None and _is_allowed(over, allowed):
+        over = await _reserve_recorded(
+            calls.values(), root, now, allowed_limits=dict.fromkeys(calls, allowed), by=approval
+        )
     if over is None:
         return None
     ask = read_charge(call.cost).ask if call.cost else ("", "")
     if not over.want.holds or not (any(ask) or call.approval):
-        await refused(over, run, root, now, by=by, request=call.id)
+        await refuse_by_budget(over, run, root, now, by=by, request=call.id)
         return replace(over, also=())
-    asked = need_for(over, await _unused(ask, call), need or approval)
+    asked = overrun_need(over, await _fresh_ids(ask, call), need or approval)
     if approval is not None:
         return await replace_request(run, call, approval, asked, "changed", at=now, by=by, epoch=root.epoch)
-    return await ask_anew(run, call, asked, at=now, by=by, epoch=root.epoch)
+    return await make_new_request(run, call, asked, at=now, by=by, epoch=root.epoch)
 
 
-async def pay_staged(
+async def reserve_staged(
     run: RunRow, root: RunRow, calls: Iterable[CallRow], *, terms: TermsOf, now: float, by: str
 ) -> Overrun | list[CallRow] | None:
-    """What is staged is reserved by what lets it go. Otherwise which budget has not enough, or who waits for a person."""
+    """Reserve the cost of the staged calls.
+
+    Return the budget that has not enough, or the calls that wait for a person.
+    """
     calls = list(calls)
     requests: dict[str, ApprovalRow] = {}
     for call in calls:
         request = await FindApproval(call.approval) if call.cost and call.approval else None
         if request is not None:
             requests[call.id] = request
-    let = {id: limits_in(request) for id, request in requests.items() if request.state in ("approved", "used")}
-    over = await _reserve_recorded(calls, root, now, passing=let)
+    allowed = {id: limits_in(request) for id, request in requests.items() if request.state in ("approved", "used")}
+    over = await _reserve_recorded(calls, root, now, allowed_limits=allowed)
     if over is None or not over.want.holds:
         return over and replace(over, also=())
     asked: list[CallRow] = []
-    for call, charge in await _unpaid(calls):
-        before = let.get(call.id, {})
+    for call, charge in await _planned_charges(calls):
+        before = allowed.get(call.id, {})
         mine = [one for one in (over, *over.also) if _is_of(one, charge.wants) and limit_of(one.want) not in before]
         if mine:
             rule = terms[call.id].need if call.id in terms else None
-            ask = await _unused(charge.ask, call)
-            need = need_for(replace(mine[0], also=tuple(mine[1:])), ask, rule or requests.get(call.id), before=before)
+            ask = await _fresh_ids(charge.ask, call)
+            need = overrun_need(
+                replace(mine[0], also=tuple(mine[1:])), ask, rule or requests.get(call.id), before=before
+            )
             asked.append(await _ask_about_money(run, call, requests.get(call.id), need, at=now, by=by, root=root))
     return asked
 
@@ -346,9 +363,9 @@ async def pay_staged(
 async def _ask_about_money(
     run: RunRow, call: CallRow, old: ApprovalRow | None, need: Need, *, at: float, by: str, root: RunRow
 ) -> CallRow:
-    """A staged call waits for a person; where somebody was asked about it before, that request is over."""
+    """Hold a staged call for a person because of its cost; an earlier request about it ends."""
     if old is None:
-        return (await ask_anew(run, call, need, at=at, by=by, epoch=root.epoch))[0]
+        return (await make_new_request(run, call, need, at=at, by=by, epoch=root.epoch))[0]
     return (await replace_request(run, call, old, need, "changed", at=at, by=by, epoch=root.epoch))[0]
 
 
@@ -357,16 +374,17 @@ async def _reserve_recorded(
     root: RunRow,
     now: float,
     *,
-    passing: Mapping[str, Mapping[str, int]] | None = None,
+    allowed_limits: Mapping[str, Mapping[str, int]] | None = None,
     by: ApprovalRow | None = None,
 ) -> Overrun | None:
-    """``passing``: by call, which limits a person let it pass."""
-    let = passing or {}
-    charges = await _unpaid(calls)
+    """Reserve the cost of recorded calls; ``allowed_limits``: by call, which limits a person allowed it to exceed."""
+    allowed = allowed_limits or {}
+    charges = await _planned_charges(calls)
     if not charges:
         return None
     charges = [
-        (call, _passing(call, charge, let[call.id], by) if call.id in let else charge) for call, charge in charges
+        (call, _with_allowed(call, charge, allowed[call.id], by) if call.id in allowed else charge)
+        for call, charge in charges
     ]
     wants = [want for _, charge in charges for want in charge.wants]
     taken = await reserve(wants, root, now=now, wide=True)
@@ -376,56 +394,59 @@ async def _reserve_recorded(
     return None
 
 
-def _passing(call: CallRow, charge: Charge, let: Mapping[str, int], by: ApprovalRow | None) -> Charge:
-    wants = tuple(replace(want, passes=True) if limit_of(want) in let else want for want in charge.wants)
+def _with_allowed(call: CallRow, charge: Charge, allowed: Mapping[str, int], by: ApprovalRow | None) -> Charge:
+    wants = tuple(replace(want, passes=True) if limit_of(want) in allowed else want for want in charge.wants)
     if wants == charge.wants:
         return charge
     return replace(charge, wants=wants, passed=call.approval if by is None else by.id)
 
 
-async def replanned(call: CallRow, op: AdmitCall) -> CallRow:
-    """The call with the caps of today, where it was not paid for yet and costs what it did: who asks again knows them."""
+async def with_current_caps(call: CallRow, op: AdmitCall) -> CallRow:
+    """Return the call with today's caps if it is not charged yet and its cost is the same: the requester knows them."""
     if not call.cost or call.state not in ("held", "ready") or call.digest != op.digest:
         return call
     charge = read_charge(call.cost)
     if charge.phase != PLANNED or charge.wants == op.costs.wants:
         return call
-    if charge.costs != planned(op.costs).costs:
-        return call  # a person may have been told what it costs
-    return await UpdateCall(call, {"cost": written(replace(charge, wants=op.costs.wants))})
+    if charge.costs != planned_charge(op.costs).costs:
+        return call  # a person may have been shown its cost
+    return await UpdateCall(call, {"cost": dump_charge(replace(charge, wants=op.costs.wants))})
 
 
-async def outbox_of(run: RunRow) -> list[CallRow]:
-    """The staged calls of this run that cost something."""
+async def staged_with_cost(run: RunRow) -> list[CallRow]:
+    """Return the staged calls of this run that have a cost."""
     waiting = await ListCalls(run.root, ("held", "ready"))
     return [call for call in waiting if call.run == run.uid and call.is_staged and call.cost]
 
 
-async def with_actuals(call: CallRow, op: SettleCall, root: RunRow, now: float) -> str:
-    """The call's charge with what its body said that it spent; what nobody reserved is taken now, cap or not."""
+async def with_reported_cost(call: CallRow, op: SettleCall, root: RunRow, now: float) -> str:
+    """Return the call's charge with the cost that its body reported.
+
+    Units of which nothing was reserved are charged now, even over the cap.
+    """
     charge = read_charge(call.cost) if call.cost else Charge(RESERVED)
-    said = {unit for unit, _ in op.spent}
-    charge.silent = tuple(unit for unit in charge.said if unit not in said)
+    reported = {unit for unit, _ in op.spent}
+    charge.silent = tuple(unit for unit in charge.reported if unit not in reported)
     for unit, amount in op.spent:
-        charge.said[unit] = charge.said.get(unit, 0) + amount  # an earlier attempt may have spent as well
+        charge.reported[unit] = charge.reported.get(unit, 0) + amount  # an earlier attempt may have spent as well
         charge.costs.setdefault(unit, (0, ONE))
     known = {unit for _, unit, _ in charge.taken}
-    wants = [want for want in op.wants if want.unit not in known]  # an earlier attempt may have said it, too
+    wants = [want for want in op.wants if want.unit not in known]  # an earlier attempt may have reported it, too
     if wants:
         taken = await reserve(wants, root, now=now, wide=True, forced=True)
         charge.taken += taken.parts
-    return written(charge)
+    return dump_charge(charge)
 
 
-# ---- asking a person ----------------------------------------------------------------------
+# ---- Asking a person
 
 
-def need_for(
+def overrun_need(
     over: Overrun, ask: tuple[str, str], rule: Need | ApprovalRow | None, *, before: Mapping[str, int] | None = None
 ) -> Need:
-    """What a person is asked about a call that would pass caps; what a rule asks for besides is part of it.
+    """Return what a person is asked about a call that would exceed budgets; what a rule requires besides is part of it.
 
-    ``before``: the limits that somebody let this call pass already.
+    ``before``: the limits that a person allowed this call to exceed already.
     """
     overs = (over, *over.also)
     why = limit_words((decimal_of(one.want.cap), one.want.unit, one.want.per, one.want.every) for one in overs)
@@ -440,25 +461,25 @@ def need_for(
 
 
 def limit_of(want: Want) -> str:
-    """The name of a limit in a request: of another cap it is another limit."""
+    """Return the name of a limit in a request: with another cap it is another limit."""
     return digest("limit", want.unit, want.cap, want.per, want.every, want.tool)[:16] if want.holds else ""
 
 
 def limits_in(request: ApprovalRow) -> dict[str, int]:
-    """Which limits a request asks to pass, and with how much; none where it is not about a budget."""
+    """Return which limits a request asks to exceed, and with how much; empty if it is not about a budget."""
     if not request.is_about_money:
         return {}
     parts = [part.partition("=") for part in request.policy.removeprefix(BUDGET).split(",")]
     return {name: amount_in(amount) for name, _, amount in parts if name and amount}
 
 
-def _is_let(over: Overrun, let: Mapping[str, int]) -> bool:
-    """Whether somebody said yes to all of it: a yes is for the limits, and for as much, as who said it was told."""
-    return all(one.asked <= let.get(limit_of(one.want), -1) for one in (over, *over.also))
+def _is_allowed(over: Overrun, allowed: Mapping[str, int]) -> bool:
+    """Return whether a person allowed all of it: an approval holds for the limits and the amounts that were shown."""
+    return all(one.asked <= allowed.get(limit_of(one.want), -1) for one in (over, *over.also))
 
 
-async def _unused(ask: tuple[str, str], call: CallRow) -> tuple[str, str]:
-    """Id and nonce for one more request: what came with the call, or made of its last request where that is used."""
+async def _fresh_ids(ask: tuple[str, str], call: CallRow) -> tuple[str, str]:
+    """Return id and nonce for another request: those of the call, or derived from its last request if they are used."""
     if any(ask) and await FindApproval(ask[0]) is None:
         return ask
     last = await FindApproval(call.approval)
@@ -466,8 +487,8 @@ async def _unused(ask: tuple[str, str], call: CallRow) -> tuple[str, str]:
     return f"apr_{digest('asked again', last.id)[:24]}", digest("asked again", last.nonce)
 
 
-def asked_again(op: AdmitCall, request: ApprovalRow) -> Need | None:
-    """The same once more, for a request that ran out; None: it was not about a budget."""
+def repeat_need(op: AdmitCall, request: ApprovalRow) -> Need | None:
+    """Return the same need once more, for a request that expired; None: it was not about a budget."""
     if not request.is_about_money or not any(op.costs.ask):
         return None
     return Need(
@@ -480,10 +501,10 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(json.loads(text))
 
 
-# ---- charges ------------------------------------------------------------------------------
+# ---- Charges
 
 
-async def _unpaid(calls: Iterable[CallRow]) -> list[tuple[CallRow, Charge]]:
+async def _planned_charges(calls: Iterable[CallRow]) -> list[tuple[CallRow, Charge]]:
     charges = [(call, read_charge(call.cost)) for call in calls if call.cost]
     return [(call, charge) for call, charge in charges if charge.phase == PLANNED]
 
@@ -495,7 +516,7 @@ def _reserved(charge: Charge, parts: Iterable[tuple[str, str, int]]) -> Charge:
 async def _write_reserved(charges: Iterable[tuple[CallRow, Charge]], parts: list[tuple[str, str, int]]) -> None:
     for call, charge in charges:
         mine = [parts.pop(0) for want in charge.wants if want.per != "call"]
-        await UpdateCall(call, {"cost": written(_reserved(charge, mine))})
+        await UpdateCall(call, {"cost": dump_charge(_reserved(charge, mine))})
 
 
 def _named(charges: Iterable[tuple[CallRow, Charge]]) -> list[tuple[str, tuple[Want, ...]]]:
@@ -503,7 +524,7 @@ def _named(charges: Iterable[tuple[CallRow, Charge]]) -> list[tuple[str, tuple[W
 
 
 def _tools_of(over: Overrun, asked: Iterable[tuple[str, tuple[Want, ...]]]) -> str:
-    """Who asked for it: the tools whose wants are of this budget."""
+    """Return the tools that need something of this budget."""
     return ", ".join(dict.fromkeys(tool for tool, wants in asked if _is_of(over, wants)))
 
 

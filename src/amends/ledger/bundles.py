@@ -1,4 +1,4 @@
-"""Records of other ledgers: read out whole, and added so that nothing here ever works with them."""
+"""Export whole run trees, and load trees of other ledgers so that nothing here ever works with them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from amends.encoding.chain import storable
 from amends.errors import BadBundle, LedgerTampered, RunTaken
-from amends.ledger.changes import note, run_bound
+from amends.ledger.changes import run_bound, write_event
 from amends.ledger.operations import EVENTS_MAX, FindTrees, HasLoaded, LoadRecords, ReadRecord, Record, RunsOf
 from amends.ledger.rows import (
     LOADED,
@@ -40,7 +40,7 @@ T = TypeVar("T", RunRow, CallRow, ApprovalRow)
 
 
 async def find_trees(op: FindTrees) -> list[RunRow]:
-    """See ``FindTrees``."""
+    """List the roots of every generation of a run (``FindTrees``)."""
     found: dict[str, RunRow] = {}
     for run in await RunsOf(op.tenant, op.id):
         root = run if run.uid == run.root else await FindRun(run.root)
@@ -50,7 +50,7 @@ async def find_trees(op: FindTrees) -> list[RunRow]:
 
 
 async def read_record(op: ReadRecord) -> Record | None:
-    """See ``ReadRecord``. The root is locked first, where rows can be: nothing of the tree changes while it is read."""
+    """Read one whole tree (``ReadRecord``). Its root is locked first, so that the tree does not change meanwhile."""
     if await FindRun(op.root) is None:
         return None
     events: list[EventRow] = []
@@ -63,15 +63,15 @@ async def read_record(op: ReadRecord) -> Record | None:
 
 
 async def has_loaded(_op: HasLoaded) -> bool:
-    """See ``HasLoaded``."""
+    """Return whether runs of other ledgers were ever loaded (``HasLoaded``)."""
     return await FindMark(MARK) is not None
 
 
 async def load_records(op: LoadRecords) -> list[str]:
-    """See ``LoadRecords``."""
+    """Load trees of other ledgers (``LoadRecords``)."""
     coming_in = sorted(op.records, key=lambda one: one.root.uid)
     if op.repeated and await FindRun(op.uid, peek=True) is not None:
-        heads = await _told_heads(op.uid)
+        heads = await _loaded_heads(op.uid)
         return [one.root.uid for one in coming_in if one.events[-1].hash in heads]
     coming = {run.uid for record in coming_in for run in record.runs}
     fresh = [one for one in coming_in if not await _is_here(one) and await _is_free(one, coming)]
@@ -79,23 +79,23 @@ async def load_records(op: LoadRecords) -> list[str]:
         return []
     now = await Now()
     await AddMark(MarkRow(MARK, "", now))
-    # Runs first, in one order: whoever loads the same at the same time waits here, and then finds them.
+    # Runs first, in one order: whoever loads the same trees at the same time waits here, and then finds them.
     for record in fresh:
         for run in record.runs:
-            await InsertRun(_at_rest(run))
+            await InsertRun(_without_owner(run))
     seqs = await _add_events(fresh)
     for record in fresh:
         for call in record.calls:
-            await InsertCall(_kept_apart(call, seqs))
+            await InsertCall(_with_loaded_key(call, seqs))
         for asked in record.approvals:
-            await InsertApproval(_decided(asked, seqs))
-    # Last, so that the newest event of the ledger is one of its own: its time is what the next one may not precede.
-    await _tell(op, fresh, now)
+            await InsertApproval(_without_notice(asked, seqs))
+    # Last, so that the newest event of the ledger is one of its own: later events must not have an earlier time.
+    await _record_load(op, fresh, now)
     return [record.root.uid for record in fresh]
 
 
 async def _is_here(record: Record) -> bool:
-    """Whether the ledger has this very tree, at least as far as it goes here."""
+    """Return whether the ledger has this very tree, at least as far as the bundle has it."""
     mine = await FindRun(record.root.uid, peek=True)
     if mine is None:
         return False
@@ -116,10 +116,10 @@ async def _is_here(record: Record) -> bool:
 
 
 async def _is_free(record: Record, coming: set[str]) -> bool:
-    """Return whether this tree may be added; False where somebody has added it since we looked. Else raise ``RunTaken``.
+    """Return whether this tree may be added; False if another process has loaded it meanwhile. Else raise ``RunTaken``.
 
-    On a server every statement sees what others have committed by then, the second one too. What is taken now may be
-    this very tree, loaded by who was faster: whole, since its transaction is.
+    On a server every statement sees what others have committed by then. What is taken now may be this very tree, loaded
+    by a faster process: completely, since that is one transaction.
     """
     taken = await _taken(record, coming)
     if taken is None:
@@ -147,30 +147,30 @@ async def _taken(record: Record, coming: set[str]) -> RunTaken | None:
 
 
 async def _add_events(records: Iterable[Record]) -> dict[int, int]:
-    """Write the chains again, which must give the same links; the new place of each event, by its old one."""
+    """Write the chains again, which must give the same hashes; return the new place of each event by its old one."""
     events = sorted((event for record in records for event in record.events), key=lambda event: event.seq)
     seqs: dict[int, int] = {0: 0}
     for event in events:
-        said = {field.name: getattr(event, field.name) for field in fields(AddEvent)}
-        seqs[event.seq] = await AddEvent(**{name: _storable(value) for name, value in said.items()})
+        columns = {field.name: getattr(event, field.name) for field in fields(AddEvent)}
+        seqs[event.seq] = await AddEvent(**{name: _storable(value) for name, value in columns.items()})
     for record in records:
         last = record.events[-1]
         page = await PageEvents(last.root, None, seqs[last.seq] - 1, 1)
         if not page or (page[0].n, page[0].hash) != (last.n, last.hash):
-            raise LedgerTampered(f"the events of run {record.root.id} do not hang together", run_id=record.root.id)
+            raise LedgerTampered(f"the events of run {record.root.id} do not form one chain", run_id=record.root.id)
     return seqs
 
 
-def _at_rest(run: RunRow) -> RunRow:
-    """Nobody's: no worker wakes for it, and no owner is waited for."""
+def _without_owner(run: RunRow) -> RunRow:
+    """Return the run without an owner: no worker wakes for it, and nobody waits for an owner."""
     return replace(
         _cleaned(run), owner="", opener="", lease_s=0.0, lease_until=0.0, wake_at=None, suspended=0, locked=0, charged=0,
         lease_boot="", lease_mono=None, silent_boot="", silent_mono=None, silent_at=None,
     )  # fmt: skip
 
 
-def _kept_apart(call: CallRow, seqs: dict[int, int]) -> CallRow:
-    """Under a key that no request here has."""
+def _with_loaded_key(call: CallRow, seqs: dict[int, int]) -> CallRow:
+    """Return the call under a key that no request here has."""
     return replace(
         _cleaned(call),
         key=f"{LOADED}{call.id}:{call.key}",
@@ -179,34 +179,36 @@ def _kept_apart(call: CallRow, seqs: dict[int, int]) -> CallRow:
     )
 
 
-def _decided(asked: ApprovalRow, seqs: dict[int, int]) -> ApprovalRow:
-    """Nobody is told of it, and it is nobody's first use."""
+def _without_notice(asked: ApprovalRow, seqs: dict[int, int]) -> ApprovalRow:
+    """Return the request without a pending notice, and so that it does not count as a first use here."""
     use = f"{LOADED}{asked.use_key}" if asked.use_key else ""
     return replace(
         _cleaned(asked), seq=seqs[asked.seq], used_seq=seqs[asked.used_seq], tell_at=None, teller="", use_key=use
     )
 
 
-async def _tell(op: LoadRecords, records: list[Record], now: float) -> None:
+async def _record_load(op: LoadRecords, records: list[Record], now: float) -> None:
     heads = [[record.root.origin, record.root.id, record.events[-1].n, record.events[-1].hash] for record in records]
     run = RunRow(
         uid=op.uid, id=op.id, tenant=op.tenant, generation=1, root=op.uid, parent="", state="open", created_at=now,
         epoch=1,
     )  # fmt: skip
     await InsertRun(replace(run, state="committed", closed_at=now))
-    await note(run, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=1, row=run_bound(run))
-    await note(run, "runs loaded", at=now, by=op.owner, epoch=1, heads=heads)
-    await note(run, "run", at=now, by=op.owner, epoch=1, frm="open", to="committed")
+    await write_event(
+        run, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=1, row=run_bound(run)
+    )
+    await write_event(run, "runs loaded", at=now, by=op.owner, epoch=1, heads=heads)
+    await write_event(run, "run", at=now, by=op.owner, epoch=1, frm="open", to="committed")
 
 
-async def _told_heads(uid: str) -> set[str]:
-    """The newest hashes of what this load has added."""
-    told = [event for event in await PageEvents(uid, None, 0, PAGE) if event.what == "runs loaded"]
-    return {head[-1] for event in told for head in json.loads(event.facts)["heads"]}
+async def _loaded_heads(uid: str) -> set[str]:
+    """Return the newest hashes of the trees that this load has added."""
+    loads = [event for event in await PageEvents(uid, None, 0, PAGE) if event.what == "runs loaded"]
+    return {head[-1] for event in loads for head in json.loads(event.facts)["heads"]}
 
 
 def _cleaned(row: T) -> T:
-    """With texts that every database can hold."""
+    """Return the row with texts that every database can hold."""
     return replace(row, **{field.name: _storable(getattr(row, field.name)) for field in fields(row)})
 
 

@@ -1,4 +1,8 @@
-"""Every change of state goes through here: guarded by the table, with its event, in one transaction."""
+"""Change the state of runs, calls and approvals.
+
+Every change is guarded by the table of transitions and written with its event in one transaction. Also here, because a
+change of state needs them: what events say about rows, the budget charge of a call, and forks.
+"""
 
 from __future__ import annotations
 
@@ -43,422 +47,48 @@ from amends.ledger.rows import (
 from amends.model import ONE, amount_in, text_of
 from amends.states import call_may, run_may
 
-# ---- Who stands on whom: a fork on the run that it was forked from, a fork of that on both
+# ---- State changes
 
 
-GONE_BACK: Final = ("rolled_back", "abandoned")
+async def find_owned(root_uid: str, owner: str, epoch: int) -> RunRow:
+    """Return the root if this owner and epoch still hold it; raise ``LeaseLost`` otherwise."""
+    return check_owner(await find_run(root_uid), owner, epoch)
 
 
-async def forks_on(root: str) -> list[RunRow]:
-    """The forks that stand on what this tree did, open or committed; forks of all its forks too, whatever those are."""
-    found: list[RunRow] = []
-    todo = [root]
-    seen = 0
-    while todo and seen < FORKS_MAX:
-        for fork in await ListForks(todo.pop(0)):
-            seen += 1
-            todo.append(fork.uid)
-            if fork.state not in GONE_BACK and not fork.origin:
-                found.append(fork)
-    return found
-
-
-async def standing_on(root: str, calls: Collection[str]) -> list[RunRow]:
-    """The forks on this tree that share one of these calls of it."""
-    forks = await forks_on(root)
-    return [fork for fork in forks if any(call.shared in calls for call in await ListCalls(fork.uid))]
-
-
-async def sources(fork: RunRow, *, peek: bool = True) -> list[RunRow]:
-    """The run that this one was forked from, the one that that was forked from, and so on.
-
-    Locked, they are locked from the youngest to the oldest, and everybody who locks more than one does so.
-    """
-    found: list[RunRow] = []
-    uid = fork.forked_from
-    while uid and len(found) < FORKS_MAX:
-        row = await FindRun(uid, peek=peek)
-        assert row is not None, "a fork names a run of this ledger"
-        found.append(row)
-        uid = row.forked_from
-    return found
-
-
-def goes_back(run: RunRow) -> bool:
-    """Whether what this run did is being taken back, was, or will be."""
-    return run.phase in ("rolling_back", "rolled_back") or (run.goal == "rollback" and run.phase == "open")
-
-
-async def taken_back(fork: RunRow) -> RunRow | None:
-    """The run under this fork that is taken back, or was; None: what the fork shares stands."""
-    if not fork.forked_from:
-        return None
-    return next((run for run in await sources(fork) if run.phase in ("rolling_back", "rolled_back")), None)
-
-
-# ---- What a call has taken from budgets, as its row keeps it
-
-
-PLANNED: Final = "planned"
-"""Nothing is taken yet: it is held, or staged."""
-RESERVED: Final = "reserved"
-SPENT: Final = "spent"
-FAILED: Final = "failed"
-"""Given back, but for what the body said that it spent before it failed."""
-REFUNDED: Final = "refunded"
-
-
-@dataclass(slots=True)
-class Charge:
-    """The cost of one call, in billionths."""
-
-    phase: str = PLANNED
-    costs: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By unit: what was asked for, and the share of it that a compensation gives back."""
-    taken: list[tuple[str, str, int]] = field(default_factory=list)
-    """Slice, unit and amount of every reservation."""
-    wants: tuple[Want, ...] = ()
-    said: dict[str, int] = field(default_factory=dict)
-    """What the bodies of all attempts said that they spent, by unit."""
-    silent: tuple[str, ...] = ()
-    """Units that an earlier attempt said something of and the last one nothing: that one costs what was asked for."""
-    ask: tuple[str, str] = ("", "")
-    """See ``Bill.ask``."""
-    passed: str = ""
-    """The request by which a person let it pass a cap."""
-
-    def actual(self, unit: str) -> int:
-        """What it cost in the end: the body's word, else what was asked for."""
-        asked = 0 if unit in self.said and unit not in self.silent else self.costs.get(unit, (0, 0))[0]
-        return self.said.get(unit, 0) + asked
-
-    def standing(self, unit: str, asked: int, phase: str) -> tuple[int, int]:
-        """What a reservation of so much holds in this phase: reserved, spent."""
-        match phase:
-            case "reserved":
-                return asked, 0
-            case "spent":
-                return 0, self.actual(unit)
-            case "failed":
-                return 0, self.said.get(unit, 0)
-            case "refunded":
-                actual = self.actual(unit)
-                return 0, actual - actual * self.costs.get(unit, (0, ONE))[1] // ONE
-        return 0, 0
-
-    def totals(self, phase: str = "") -> dict[str, str]:
-        """What it costs by unit as it stands, or would in this phase: for people and for events."""
-        by_unit = {
-            unit: sum(self.standing(unit, asked, phase or self.phase)) for unit, (asked, _) in self.costs.items()
-        }
-        return {unit: text_of(amount) for unit, amount in by_unit.items()}
-
-
-def read_charge(text: str) -> Charge:
-    """What ``written`` wrote."""
-    found: dict[str, Any] = json.loads(text)
-    return Charge(
-        phase=found["is"],
-        costs={unit: (amount_in(amount), amount_in(back)) for unit, amount, back in found["costs"]},
-        taken=[(name, unit, amount_in(amount)) for name, unit, amount in found.get("taken", ())],
-        wants=tuple(Want(**one) for one in found.get("wants", ())),
-        said={unit: amount_in(amount) for unit, amount in found.get("said", {}).items()},
-        silent=tuple(found.get("silent", ())),
-        ask=(found["ask"][0], found["ask"][1]) if "ask" in found else ("", ""),
-        passed=found.get("passed", ""),
-    )
-
-
-def written(charge: Charge) -> str:
-    """A charge as the call's row keeps it."""
-    kept: dict[str, Any] = {
-        "is": charge.phase,
-        "costs": [[unit, text_of(amount), text_of(back)] for unit, (amount, back) in charge.costs.items()],
-    }
-    if charge.taken:
-        kept["taken"] = [[name, unit, text_of(amount)] for name, unit, amount in charge.taken]
-    if charge.wants:
-        kept["wants"] = [{name: getattr(want, name) for name in Want.__dataclass_fields__} for want in charge.wants]
-    if any(charge.ask) and charge.wants:
-        kept["ask"] = charge.ask
-    if charge.passed:
-        kept["passed"] = charge.passed
-    if charge.said:
-        kept["said"] = {unit: text_of(amount) for unit, amount in charge.said.items()}
-    if charge.silent:
-        kept["silent"] = charge.silent
-    return json.dumps(kept, ensure_ascii=False)
-
-
-def begun_again(text: str) -> str:
-    """The charge of a call that is started once more: of this attempt nothing is said yet."""
-    charge = read_charge(text)
-    charge.silent = tuple(charge.said)
-    return written(charge)
-
-
-def planned(bill: Bill) -> Charge:
-    """What a call will take when it starts."""
-    return Charge(PLANNED, {unit: (amount, back) for unit, amount, back in bill.costs}, wants=bill.wants, ask=bill.ask)
-
-
-def overrun_in(facts: Mapping[str, Any]) -> Overrun:
-    """What a budget refused, from the event of its refusal."""
-    every, who, period = (facts.get(name, "") for name in ("every", "who", "period"))
-    cap, amount, spent, reserved, asked = (
-        amount_in(facts[name]) for name in ("cap", "amount", "spent", "reserved", "asked")
-    )
-    want = Want(facts["unit"], cap, facts["per"], every, facts["pattern"], facts["then"], who, amount)
-    return Overrun(want, spent, reserved, asked, period, facts["tool"])
-
-
-# ---- What a call has taken from budgets moves on with its state, in the same transaction
-
-
-SLICES: Final = 8
-"""Of a budget that runs share: so many of them can start calls without waiting for each other."""
-LOST: Final = frozenset({"lost", "cancelled"})
-"""Why a read failed of which nobody knows whether it was sent: what it cost may be gone."""
-
-
-def _next_phase(charge: Charge, to: str) -> str:
-    match to:
-        case "succeeded":
-            return SPENT
-        case "failed" | "dropped" | "refused" if charge.phase in (RESERVED, PLANNED):
-            return FAILED
-        case "compensated":
-            return REFUNDED
-    return charge.phase  # a doubt keeps what it has reserved, and so does residue
-
-
-async def moved_on(text: str, to: str, *, kind: str, why: str = "") -> tuple[str, dict[str, str]]:
-    """The charge of a call that goes to this state, its slices changed with it; and what it holds by unit then."""
-    charge = read_charge(text)
-    if kind == "read" and to == "failed" and why in LOST and charge.phase == RESERVED:
-        charge.said = {unit: amount for unit, (amount, _) in charge.costs.items()} | charge.said
-    phase = _next_phase(charge, to)
-    if phase == charge.phase:
-        return text, {}
-    shifts: dict[str, tuple[int, int]] = {}
-    for name, unit, asked in charge.taken:
-        before, after = charge.standing(unit, asked, charge.phase), charge.standing(unit, asked, phase)
-        reserved, spent = shifts.get(name, (0, 0))
-        shifts[name] = reserved + after[0] - before[0], spent + after[1] - before[1]
-    await _shift({name: shift for name, shift in shifts.items() if any(shift)})
-    charge.phase = phase
-    return written(charge), charge.totals()
-
-
-async def _shift(shifts: dict[str, tuple[int, int]]) -> None:
-    """Change these slices. One that has more to bear than it was allotted is given what its siblings have left."""
-    grown = [name for name, shift in shifts.items() if sum(shift) > 0]
-    names = {*shifts, *(sibling for name in grown for sibling in slice_names(name))}
-    rows: dict[str, SliceRow] = {}
-    for name in sorted(names):  # in the order in which everybody takes them
-        row = await FindSlice(name)
-        if row is not None:  # gc takes the slices of a run that ended long ago
-            rows[name] = row
-    for name, (reserved, spent) in shifts.items():
-        if name in rows:
-            texts = {
-                "reserved": amount_in(rows[name].reserved) + reserved,
-                "spent": amount_in(rows[name].spent) + spent,
-            }
-            rows[name] = await UpdateSlice(rows[name], {column: text_of(amount) for column, amount in texts.items()})
-    for name in grown:
-        await _cover(name, rows)
-
-
-async def _cover(name: str, rows: dict[str, SliceRow]) -> None:
-    siblings = [sibling for sibling in slice_names(name) if sibling in rows]
-    for sibling in siblings:
-        lack = -free(rows[name]) if name in rows else 0
-        given = min(lack, free(rows[sibling])) if sibling != name else 0
-        if given > 0:
-            for one, more in ((sibling, -given), (name, given)):
-                rows[one] = await UpdateSlice(rows[one], {"allot": text_of(amount_in(rows[one].allot) + more)})
-    if name in rows and free(rows[name]) < 0:
-        # The cap is passed. What a sibling gives back is not free before that is made up for, so all of them lack it.
-        left = amount_in(rows[name].cap) - sum(_used(rows[sibling]) for sibling in siblings)
-        for sibling in siblings:
-            if free(rows[sibling]) > left:
-                rows[sibling] = await UpdateSlice(rows[sibling], {"allot": text_of(_used(rows[sibling]) + left)})
-
-
-def slice_names(name: str) -> list[str]:
-    """All slices of the budget that this one belongs to."""
-    ident, is_one_of_many, _ = name.partition("/")
-    return [f"{ident}/{number}" for number in range(SLICES)] if is_one_of_many else [ident]
-
-
-def free(row: SliceRow) -> int:
-    """What this slice still has; less than nothing where something cost more than was said before."""
-    return amount_in(row.allot) - _used(row)
-
-
-def _used(row: SliceRow) -> int:
-    return amount_in(row.reserved) + amount_in(row.spent)
-
-
-# ---- What events say of rows: digests of payloads, and of the columns that are written once
-
-# A row is not in the chain, and some of its columns change without an event. What of it was decided once is proved by the
-# event that decided it.
-
-
-LEARNED: Final = ("learned", "evidence")
-GOAL: Final = ("goal", "goal_by", "goal_why")
-NONE: Final = "none"
-"""How an event says that a run has no goal any more: empty facts are left out."""
-WORDS: Final = ("by_whom", "reason", "decided_at")
-"""Of a request: who decided it, why, and when."""
-
-
-def proof_of(op: StoreOp[Any], text: str | None) -> str | None:
-    """The proof of the payload that this operation brings; made before, where the payload is encrypted by now."""
-    return None if text is None else op.proof or proof(text)
-
-
-def proved(op: ForkRun, row: RunRow | CallRow, name: str) -> str | None:
-    """The proof of a payload of a row that comes whole; made before, where it is encrypted by now. None: it has none."""
-    text: str | None = getattr(row, name)
-    if not text:
-        return None
-    return op.proofs.get(f"{row.uid if isinstance(row, RunRow) else row.id}.{name}") or proof(text)
-
-
-def settlement_said(op: SettleCall) -> dict[str, Any]:
-    """What the event of a settlement says; the quick ways write the same."""
-    failure = proof_of(op, op.error) if op.result is None and op.error else None
-    return {"attempt": op.attempt, "why": op.why, "result": proof_of(op, op.result), "failure": failure}
-
-
-def call_bound(one: AdmitCall | CallRow, key: str, generation: int) -> str:
-    """What a call is from its first event on."""
-    ident, digest, shared = one.ident, one.digest, one.shared if isinstance(one, CallRow) else ""
-    if key.isalnum() and ident.isalnum() and digest.isalnum() and (key + ident + digest).isascii():
-        # As ``bound`` writes it; what the calls of a tool have in common is written once.
-        first = _spelled(one.tool, one.version, one.kind)
-        rest = _spelled(
-            one.scope, one.declared, one.again, one.call_ref, one.parent, one.grp, one.at_commit, one.undoable,
-            one.accepts, shared,
-        )  # fmt: skip
-        text = f"({first}, '{key}', {generation}, '{ident}', '{digest}', {rest})"
-        return sha256(text.encode("ascii")).hexdigest()
-    return bound(
-        one.tool, one.version, one.kind, key, generation, one.ident, one.digest, one.scope, int(one.declared), one.again,
-        one.call_ref, one.parent, one.grp, int(one.at_commit), int(one.undoable), one.accepts, shared,
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=TEXTS_MAX)
-def _spelled(*parts: str | int) -> str:
-    return ascii(tuple(storable(part) if isinstance(part, str) else int(part) for part in parts))[1:-1]
-
-
-def run_bound(row: RunRow) -> str:
-    """What a run is from its first event on."""
-    return bound(
-        row.uid, row.id, row.tenant, row.generation, row.root, row.parent, row.policy, row.order_mode, row.agent,
-        row.principal, row.input_digest, row.tags, row.deadline_at, row.forked_from, row.forked_at,
-    )  # fmt: skip
-
-
-def call_said(to: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the event of a move says of the words that the call has from then on: why, an alias, a person's no."""
-    said = {name: changes[name] for name in ("why", "alias") if name in changes}
-    if to == "refused" and "error" in changes:
-        said["failure"] = proof(changes["error"])
-    return said
-
-
-def learned_said(changes: Mapping[str, str]) -> dict[str, str]:
-    """Return the proofs of what a call has learned, and of the evidence that it keeps."""
-    return {name: proof(changes[name]) for name in LEARNED if name in changes}
-
-
-def goal_said(run: RunRow, changes: Mapping[str, Any]) -> dict[str, str]:
-    """Return what an event says of a run's goal, who set it and why, where these changes set it; all of it, each time."""
-    if not any(name in changes for name in GOAL):
-        return {}
-    goal, by, why = (changes.get(name, getattr(run, name)) for name in GOAL)
-    return {"goal": goal or NONE, "goal_by": by, "goal_why": why}
-
-
-def words_bound(row: ApprovalRow, changes: Mapping[str, Any] | None = None) -> str | None:
-    """Return the digest of who decided a request, when, and in which words, after these changes; None: nobody did."""
-    new = row if not changes else changed(row, {name: changes[name] for name in WORDS if name in changes})
-    said = tuple(getattr(new, name) for name in WORDS)
-    return None if said == ("", "", None) else bound(*said)
-
-
-def delegation_said(row: DelegationRow) -> str:
-    """Return the facts of the event of a delegation: all of it, so that nothing of the row can change unseen."""
-    said = {"by": row.by_whom, "to": row.to_whom, "until": row.until_at, "why": row.why}
-    return json.dumps(said, ensure_ascii=False)
-
-
-def is_delegated(row: DelegationRow, event: EventRow | None) -> bool:
-    """Return whether this event, the first of its chain, is the one that made the delegation as the row has it."""
-    if event is None or event.what != "delegated":
-        return False
-    mine = (row.id, row.tenant, row.made_at, row.seq, storable(delegation_said(row)))
-    theirs = (event.root, event.tenant, event.at, event.seq, storable(event.facts))
-    return mine == theirs and event.hash == link(GENESIS, 1, event.at, event.body)
-
-
-def terms_bound(row: ApprovalRow) -> str:
-    """What was asked for, by whom, of whom and until when."""
-    return bound(
-        row.call, row.run, row.version, row.principal, row.agent, row.nonce, row.needed, row.roles, row.reasons, row.rule,
-        row.policy, row.requested_at, row.expires_at, row.use_key, row.residue, row.follows,
-        row.editors,
-    )  # fmt: skip
-
-
-# ---- Every change of state goes through here: guarded by the table, with its event, in one transaction
-
-
-async def owned(root_uid: str, owner: str, epoch: int) -> RunRow:
-    """The root, if this owner and epoch still hold it; an old epoch is admitted nothing."""
-    return held(await find_run(root_uid), owner, epoch)
-
-
-def held(root: RunRow, owner: str, epoch: int) -> RunRow:
-    """The root again, if this owner and epoch hold it."""
-    if not holds(root, owner, epoch):
+def check_owner(root: RunRow, owner: str, epoch: int) -> RunRow:
+    """Return the root itself if this owner and epoch hold it; raise ``LeaseLost`` otherwise."""
+    if not is_owner(root, owner, epoch):
         raise LeaseLost(
             f"run {root.id} is owned by somebody else now (epoch {root.epoch}, not {epoch}); nothing was started",
-            hint="another worker goes on with it",
+            hint="another worker continues it",
             run_id=root.id,
         )
     return root
 
 
-def holds(root: RunRow, owner: str, epoch: int) -> bool:
-    """Whether this owner's epoch is the one in force."""
+def is_owner(root: RunRow, owner: str, epoch: int) -> bool:
+    """Return whether this owner and epoch hold the lease."""
     return root.epoch == epoch and root.owner == owner
 
 
 async def find_run(uid: str, *, peek: bool = False) -> RunRow:
-    """The run of this uid, which must exist."""
+    """Return the run with this uid, which must exist."""
     row = await FindRun(uid, peek=peek)
     assert row is not None, f"the ledger names a run that it does not have: {uid}"
     return row
 
 
-def refuse_record(run: RunRow) -> None:
-    """Raise ``RunIsRecord`` of a run that was loaded from another ledger."""
+def refuse_loaded(run: RunRow) -> None:
+    """Raise ``RunIsRecord`` if the run was loaded from another ledger."""
     if run.origin:
         raise RunIsRecord(run.id, origin=run.origin)
 
 
-async def note(
+async def write_event(
     run: RunRow, what: str, *, at: float, by: str, epoch: int, call: str = "", frm: str = "", to: str = "", **facts: Any
 ) -> int:
-    """Write an event; returns its place in the ledger. The record of another ledger is not gone on with."""
-    refuse_record(run)
+    """Write an event; return its place in the ledger. A run loaded from another ledger is refused."""
+    refuse_loaded(run)
     kept = {name: value for name, value in facts.items() if value not in (None, "", ())}
     return await AddEvent(
         at=at,
@@ -477,7 +107,7 @@ async def note(
 
 
 def _written(facts: Mapping[str, Any]) -> str:
-    """As JSON; most are a word or a number, and are written without an encoder."""
+    """Return the facts as JSON; most are a string or a number, and are written without an encoder."""
     texts = []
     for name, value in facts.items():
         if type(value) is not str and type(value) is not int:
@@ -497,17 +127,17 @@ async def move_call(
     facts: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> CallRow:
-    """Move a call, write the event, and give it its place among the settled."""
+    """Change the state of a call, write the event, and set its place in the order of settling."""
     if not call_may(call.state, to):
         raise TransitionRefused(
             f"call {call.id} ({call.tool}) is {call.state} and cannot become {to}", frm=call.state, to=to
         )
     cost = changes.get("cost", call.cost)
     if cost:
-        changes["cost"], costs = await moved_on(cost, to, kind=call.kind, why=changes.get("why", ""))
+        changes["cost"], costs = await move_charge(cost, to, kind=call.kind, why=changes.get("why", ""))
         facts = {**(facts or {}), "costs": costs or None}
-    said = {**call_said(to, changes), **(facts or {})}
-    seq = await note(run, "call", at=at, by=by, epoch=epoch, call=call.id, frm=call.state, to=to, **said)
+    said = {**call_facts(to, changes), **(facts or {})}
+    seq = await write_event(run, "call", at=at, by=by, epoch=epoch, call=call.id, frm=call.state, to=to, **said)
     if to in ("succeeded", "in_doubt") and call.state not in ("failed", "compensated"):
         changes["settled_seq"] = seq
     elif to == "succeeded":
@@ -522,24 +152,24 @@ async def move_approval(
     run: RunRow, row: ApprovalRow, to: str, *, at: float, by: str, epoch: int, why: str = "",
     facts: Mapping[str, Any] | None = None, **changes: Any,
 ) -> ApprovalRow:  # fmt: skip
-    """Move a request for a person's yes and write the event; what was decided stays decided."""
+    """Change the state of an approval request and write the event; a decided request stays decided."""
     if row.state not in OPEN or (row.state, to) == ("pending", "used"):
         raise TransitionRefused(
             f"approval {row.id} ({row.tool}) is {row.state} and cannot become {to}", frm=row.state, to=to
         )
     given = proof(changes["given"]) if "given" in changes else None
-    seq = await note(
+    seq = await write_event(
         run, "approval", at=at, by=by, epoch=epoch, call=row.call, frm=row.state, to=to, approval=row.id, why=why,
         given=given, said=words_bound(row, changes), **(facts or {}),
     )  # fmt: skip
     if to == "used":
         changes["used_seq"] = seq
-    # What is decided, used or over need not be told any more.
+    # A decided, used or ended request needs no notice any more.
     return await UpdateApproval(row, {"state": to, "tell_at": None, **changes})
 
 
 async def _cancel(run: RunRow, call: CallRow, *, at: float, by: str, epoch: int) -> None:
-    """Nobody need decide about a call that will not be made."""
+    """Cancel the open request of a call that will not be made."""
     row = await FindApproval(call.approval)
     if row is not None and row.state in OPEN:
         await move_approval(run, row, "cancelled", at=at, by=by, epoch=epoch)
@@ -548,14 +178,14 @@ async def _cancel(run: RunRow, call: CallRow, *, at: float, by: str, epoch: int)
 async def move_run(
     run: RunRow, to: str, *, at: float, by: str, epoch: int, facts: Mapping[str, Any] | None = None, **changes: Any
 ) -> RunRow:
-    """Move a run and write the event; a final root has no owner and nothing wakes it."""
+    """Change the state of a run and write the event; a final root has no owner and no wake-up time."""
     if not run_may(run.state, to):
         raise TransitionRefused(f"run {run.id} is {run.state} and cannot become {to}", frm=run.state, to=to)
-    said = {**(facts or {}), **goal_said(run, changes)}
-    await note(run, "run", at=at, by=by, epoch=epoch, frm=run.state, to=to, **said)
+    said = {**(facts or {}), **goal_facts(run, changes)}
+    await write_event(run, "run", at=at, by=by, epoch=epoch, frm=run.state, to=to, **said)
     if to in ("committed", "rolled_back", "abandoned"):
         changes |= {"closed_at": at, "owner": "", "lease_until": 0.0, "wake_at": None, "suspended": 0, "causes": "[]"}
-        if run.forked_from and run.uid == run.root and to in GONE_BACK:
+        if run.forked_from and run.uid == run.root and to in ENDED_UNCOMMITTED:
             await _wake_sources(run, at=at, by=by)
         if run.locked and run.uid == run.root:
             await _free_locks(run, at=at, by=by, epoch=epoch)
@@ -564,15 +194,15 @@ async def move_run(
 
 
 async def _free_locks(root: RunRow, *, at: float, by: str, epoch: int) -> None:
-    """The tree has ended: others may have what it held, and it waits for nothing."""
+    """Free the locks of a tree that has ended, and forget what it waited for."""
     count = await FreeLocks(root.uid)
     await DropWaits(root.uid)
     if count:
-        await note(root, "locks freed", at=at, by=by, epoch=epoch, count=count)
+        await write_event(root, "locks freed", at=at, by=by, epoch=epoch, count=count)
 
 
 async def _wake_sources(fork: RunRow, *, at: float, by: str) -> None:
-    """A fork stands on nothing more: a run that was not taken back because of it goes on, unless another one does."""
+    """Unblock the runs that were not rolled back because of this fork, unless another fork depends on them."""
     for source in await sources(fork, peek=False):
         waits = source.state == "blocked" and source.came_from == "open"
         if waits and all(other.uid == fork.uid for other in await forks_on(source.uid)):
@@ -580,7 +210,7 @@ async def _wake_sources(fork: RunRow, *, at: float, by: str) -> None:
 
 
 async def count_replays(replays: Mapping[str, int]) -> None:
-    """Add up how often calls were answered from the record; counted in memory until the run is left."""
+    """Add up how often calls were answered from the record; counted in memory until the run is closed."""
     for call_id, count in replays.items():
         call = await FindCall(call_id)
         if call is not None and call.replays < count:
@@ -588,7 +218,7 @@ async def count_replays(replays: Mapping[str, int]) -> None:
 
 
 async def unblock(run: RunRow, *, at: float, by: str, epoch: int) -> RunRow:
-    """A cause was removed: the run goes back to where it stood and a worker may look at it now."""
+    """Return a blocked run to its former state after a cause was removed, and let a worker look at it now."""
     if run.state == "blocked":
         run = await move_run(run, run.came_from, at=at, by=by, epoch=epoch, came_from="", causes="[]")
     root = run if run.uid == run.root else await find_run(run.root)
@@ -600,36 +230,404 @@ async def unblock(run: RunRow, *, at: float, by: str, epoch: int) -> RunRow:
 
 
 async def _waits_for_a_person(root: RunRow, run: RunRow) -> bool:
-    """Whether it is suspended, and another call is still held: what was said of one does not wake its policy."""
+    """Return whether it is suspended and another call is still held: one decision does not wake it then."""
     if not root.suspended or "rollback" in (root.goal, run.goal):
         return False
     return any(not call.is_staged for call in await ListCalls(root.uid, ("held",)))
 
 
-# ---- Where a tree stands, in one digest: what a rollback that was planned is held against, in the ledger'
+# ---- What events say about rows: digests of payloads, and of columns that are written once
+#
+# A row is not in the chain, and some of its columns change without an event. What was decided once is proved by the
+# event that decided it.
+
+# A row is not in the chain, and some of its columns change without an event. What of it was decided once is proved by the
+# event that decided it.
 
 
-def tree_mark(runs: Iterable[RunRow], calls: Iterable[CallRow], forks: Iterable[RunRow] = ()) -> str:
-    """The same as long as a rollback of this tree would do the same, and the same forks stand on it.
+LEARNED: Final = ("learned", "evidence")
+GOAL: Final = ("goal", "goal_by", "goal_why")
+NONE: Final = "none"
+"""How an event says that a run has no goal any more: empty facts are left out."""
+WORDS: Final = ("by_whom", "reason", "decided_at")
+"""Columns of a request: who decided it, why, and when."""
 
-    Reads, heartbeats, takeovers and probes that decided nothing leave it as it is: none of them changes what stands.
+
+def proof_of(op: StoreOp[Any], text: str | None) -> str | None:
+    """Return the digest of the operation's payload; if the payload is encrypted by now, the digest was made before."""
+    return None if text is None else op.proof or proof(text)
+
+
+def payload_proof(op: ForkRun, row: RunRow | CallRow, name: str) -> str | None:
+    """Return the digest of a payload of a whole row; None: there is no payload.
+
+    If the payload is encrypted by now, the digest was made before.
     """
-    parts: list[str | int | None] = ["tree"]
-    for run in sorted(runs, key=lambda run: run.uid):
-        parts += [run.uid, run.parent, run.state, run.came_from, run.goal, run.pivot, run.staged_pivot]
-    for call in sorted(calls, key=lambda call: call.id):
-        if call.kind != "read":
-            parts += [call.id, call.run, call.kind, call.state, call.attempt, call.settled_seq, call.tries_from]
-            parts += [call.comp_attempt, call.comp_from, call.comp_gave_up, call.undoable, call.violation, call.grp]
-            parts += [call.args, call.result, call.evidence]
-    return digest(*parts, *sorted(fork.uid for fork in forks))
+    text: str | None = getattr(row, name)
+    if not text:
+        return None
+    return op.proofs.get(f"{row.uid if isinstance(row, RunRow) else row.id}.{name}") or proof(text)
 
 
-# ---- A run with what is inside it, and with who stands on it
+def settlement_facts(op: SettleCall) -> dict[str, Any]:
+    """Return what the event of a settlement says; the fast paths write the same."""
+    failure = proof_of(op, op.error) if op.result is None and op.error else None
+    return {"attempt": op.attempt, "why": op.why, "result": proof_of(op, op.result), "failure": failure}
+
+
+def call_bound(one: AdmitCall | CallRow, key: str, generation: int) -> str:
+    """Return the digest of the columns of a call that never change after its first event."""
+    ident, digest, shared = one.ident, one.digest, one.shared if isinstance(one, CallRow) else ""
+    if key.isalnum() and ident.isalnum() and digest.isalnum() and (key + ident + digest).isascii():
+        # Written as ``bound`` does it; what the calls of a tool have in common is written once.
+        first = _spelled(one.tool, one.version, one.kind)
+        rest = _spelled(
+            one.scope, one.declared, one.again, one.call_ref, one.parent, one.grp, one.at_commit, one.undoable,
+            one.accepts, shared,
+        )  # fmt: skip
+        text = f"({first}, '{key}', {generation}, '{ident}', '{digest}', {rest})"
+        return sha256(text.encode("ascii")).hexdigest()
+    return bound(
+        one.tool, one.version, one.kind, key, generation, one.ident, one.digest, one.scope, int(one.declared), one.again,
+        one.call_ref, one.parent, one.grp, int(one.at_commit), int(one.undoable), one.accepts, shared,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=TEXTS_MAX)
+def _spelled(*parts: str | int) -> str:
+    return ascii(tuple(storable(part) if isinstance(part, str) else int(part) for part in parts))[1:-1]
+
+
+def run_bound(row: RunRow) -> str:
+    """Return the digest of the columns of a run that never change after its first event."""
+    return bound(
+        row.uid, row.id, row.tenant, row.generation, row.root, row.parent, row.policy, row.order_mode, row.agent,
+        row.principal, row.input_digest, row.tags, row.deadline_at, row.forked_from, row.forked_at,
+    )  # fmt: skip
+
+
+def call_facts(to: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the event of a move says about the new texts of the call: reason, alias, a person's refusal."""
+    facts = {name: changes[name] for name in ("why", "alias") if name in changes}
+    if to == "refused" and "error" in changes:
+        facts["failure"] = proof(changes["error"])
+    return facts
+
+
+def learned_facts(changes: Mapping[str, str]) -> dict[str, str]:
+    """Return the digests of the call's kept answers and of its evidence."""
+    return {name: proof(changes[name]) for name in LEARNED if name in changes}
+
+
+def goal_facts(run: RunRow, changes: Mapping[str, Any]) -> dict[str, str]:
+    """Return what an event says about a changed goal: the goal, who set it and why, all of it each time."""
+    if not any(name in changes for name in GOAL):
+        return {}
+    goal, by, why = (changes.get(name, getattr(run, name)) for name in GOAL)
+    return {"goal": goal or NONE, "goal_by": by, "goal_why": why}
+
+
+def words_bound(row: ApprovalRow, changes: Mapping[str, Any] | None = None) -> str | None:
+    """Return the digest of who decided a request, why and when, after these changes; None: nobody did."""
+    new = row if not changes else changed(row, {name: changes[name] for name in WORDS if name in changes})
+    words = tuple(getattr(new, name) for name in WORDS)
+    return None if words == ("", "", None) else bound(*words)
+
+
+def delegation_facts(row: DelegationRow) -> str:
+    """Return the facts of the event of a delegation: all of it, so that no column can be changed unnoticed."""
+    facts = {"by": row.by_whom, "to": row.to_whom, "until": row.until_at, "why": row.why}
+    return json.dumps(facts, ensure_ascii=False)
+
+
+def is_delegated(row: DelegationRow, event: EventRow | None) -> bool:
+    """Return whether this event, the first of its chain, made the delegation exactly as the row has it."""
+    if event is None or event.what != "delegated":
+        return False
+    mine = (row.id, row.tenant, row.made_at, row.seq, storable(delegation_facts(row)))
+    theirs = (event.root, event.tenant, event.at, event.seq, storable(event.facts))
+    return mine == theirs and event.hash == link(GENESIS, 1, event.at, event.body)
+
+
+def terms_bound(row: ApprovalRow) -> str:
+    """Return the digest of what was asked for, by whom, of whom and until when."""
+    return bound(
+        row.call, row.run, row.version, row.principal, row.agent, row.nonce, row.needed, row.roles, row.reasons, row.rule,
+        row.policy, row.requested_at, row.expires_at, row.use_key, row.residue, row.follows,
+        row.editors,
+    )  # fmt: skip
+
+
+# ---- The charge of a call, as its row stores it
+
+
+PLANNED: Final = "planned"
+"""Nothing is taken yet: the call is held, or staged."""
+RESERVED: Final = "reserved"
+SPENT: Final = "spent"
+FAILED: Final = "failed"
+"""Returned, except for what the body reported as spent before it failed."""
+REFUNDED: Final = "refunded"
+
+
+@dataclass(slots=True)
+class Charge:
+    """The budget charge of one call, in billionths."""
+
+    phase: str = PLANNED
+    costs: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By unit: the declared cost, and the share of it that a compensation refunds."""
+    taken: list[tuple[str, str, int]] = field(default_factory=list)
+    """Slice, unit and amount of every reservation."""
+    wants: tuple[Want, ...] = ()
+    reported: dict[str, int] = field(default_factory=dict)
+    """The cost that the bodies of all attempts reported, by unit."""
+    silent: tuple[str, ...] = ()
+    """Units that an earlier attempt reported and the last one did not: the last one costs the declared amount."""
+    ask: tuple[str, str] = ("", "")
+    """See ``Bill.ask``."""
+    passed: str = ""
+    """The request by which a person allowed it to exceed a budget."""
+
+    def actual(self, unit: str) -> int:
+        """Return the final cost: what the body reported, else the declared amount."""
+        asked = 0 if unit in self.reported and unit not in self.silent else self.costs.get(unit, (0, 0))[0]
+        return self.reported.get(unit, 0) + asked
+
+    def standing(self, unit: str, asked: int, phase: str) -> tuple[int, int]:
+        """Return what a reservation of this amount holds in this phase: reserved, spent."""
+        match phase:
+            case "reserved":
+                return asked, 0
+            case "spent":
+                return 0, self.actual(unit)
+            case "failed":
+                return 0, self.reported.get(unit, 0)
+            case "refunded":
+                actual = self.actual(unit)
+                return 0, actual - actual * self.costs.get(unit, (0, ONE))[1] // ONE
+        return 0, 0
+
+    def totals(self, phase: str = "") -> dict[str, str]:
+        """Return the cost by unit in the current phase, or in the given one: for people and for events."""
+        by_unit = {
+            unit: sum(self.standing(unit, asked, phase or self.phase)) for unit, (asked, _) in self.costs.items()
+        }
+        return {unit: text_of(amount) for unit, amount in by_unit.items()}
+
+
+def read_charge(text: str) -> Charge:
+    """Parse what ``dump_charge`` returned."""
+    found: dict[str, Any] = json.loads(text)
+    return Charge(
+        phase=found["is"],
+        costs={unit: (amount_in(amount), amount_in(back)) for unit, amount, back in found["costs"]},
+        taken=[(name, unit, amount_in(amount)) for name, unit, amount in found.get("taken", ())],
+        wants=tuple(Want(**one) for one in found.get("wants", ())),
+        reported={unit: amount_in(amount) for unit, amount in found.get("said", {}).items()},
+        silent=tuple(found.get("silent", ())),
+        ask=(found["ask"][0], found["ask"][1]) if "ask" in found else ("", ""),
+        passed=found.get("passed", ""),
+    )
+
+
+def dump_charge(charge: Charge) -> str:
+    """Return a charge as the call's row stores it."""
+    kept: dict[str, Any] = {
+        "is": charge.phase,
+        "costs": [[unit, text_of(amount), text_of(back)] for unit, (amount, back) in charge.costs.items()],
+    }
+    if charge.taken:
+        kept["taken"] = [[name, unit, text_of(amount)] for name, unit, amount in charge.taken]
+    if charge.wants:
+        kept["wants"] = [{name: getattr(want, name) for name in Want.__dataclass_fields__} for want in charge.wants]
+    if any(charge.ask) and charge.wants:
+        kept["ask"] = charge.ask
+    if charge.passed:
+        kept["passed"] = charge.passed
+    if charge.reported:
+        kept["said"] = {unit: text_of(amount) for unit, amount in charge.reported.items()}
+    if charge.silent:
+        kept["silent"] = charge.silent
+    return json.dumps(kept, ensure_ascii=False)
+
+
+def charge_of_retry(text: str) -> str:
+    """Return the charge of a call that is started once more: this attempt has reported nothing yet."""
+    charge = read_charge(text)
+    charge.silent = tuple(charge.reported)
+    return dump_charge(charge)
+
+
+def planned_charge(bill: Bill) -> Charge:
+    """Return the charge of a call that is not started yet."""
+    return Charge(PLANNED, {unit: (amount, back) for unit, amount, back in bill.costs}, wants=bill.wants, ask=bill.ask)
+
+
+def overrun_in(facts: Mapping[str, Any]) -> Overrun:
+    """Return what a budget refused, from the event of the refusal."""
+    every, who, period = (facts.get(name, "") for name in ("every", "who", "period"))
+    cap, amount, spent, reserved, asked = (
+        amount_in(facts[name]) for name in ("cap", "amount", "spent", "reserved", "asked")
+    )
+    want = Want(facts["unit"], cap, facts["per"], every, facts["pattern"], facts["then"], who, amount)
+    return Overrun(want, spent, reserved, asked, period, facts["tool"])
+
+
+# ---- Charges follow the state of the call, in the same transaction
+
+
+SLICES: Final = 8
+"""The slices of a shared budget: so many runs can start calls without waiting for each other."""
+LOST_READS: Final = frozenset({"lost", "cancelled"})
+"""Reasons of a failed read that may have been sent: its cost may be spent."""
+
+
+def _next_phase(charge: Charge, to: str) -> str:
+    match to:
+        case "succeeded":
+            return SPENT
+        case "failed" | "dropped" | "refused" if charge.phase in (RESERVED, PLANNED):
+            return FAILED
+        case "compensated":
+            return REFUNDED
+    return charge.phase  # a doubt keeps its reservation, and so does residue
+
+
+async def move_charge(text: str, to: str, *, kind: str, why: str = "") -> tuple[str, dict[str, str]]:
+    """Return the charge of a call that changes to this state, and what it holds by unit then.
+
+    Its slices are updated.
+    """
+    charge = read_charge(text)
+    if kind == "read" and to == "failed" and why in LOST_READS and charge.phase == RESERVED:
+        charge.reported = {unit: amount for unit, (amount, _) in charge.costs.items()} | charge.reported
+    phase = _next_phase(charge, to)
+    if phase == charge.phase:
+        return text, {}
+    shifts: dict[str, tuple[int, int]] = {}
+    for name, unit, asked in charge.taken:
+        before, after = charge.standing(unit, asked, charge.phase), charge.standing(unit, asked, phase)
+        reserved, spent = shifts.get(name, (0, 0))
+        shifts[name] = reserved + after[0] - before[0], spent + after[1] - before[1]
+    await _shift({name: shift for name, shift in shifts.items() if any(shift)})
+    charge.phase = phase
+    return dump_charge(charge), charge.totals()
+
+
+async def _shift(shifts: dict[str, tuple[int, int]]) -> None:
+    """Update these slices. One that holds more than its allotment gets what its siblings have left."""
+    grown = [name for name, shift in shifts.items() if sum(shift) > 0]
+    names = {*shifts, *(sibling for name in grown for sibling in slice_names(name))}
+    rows: dict[str, SliceRow] = {}
+    for name in sorted(names):  # everybody takes them in this order
+        row = await FindSlice(name)
+        if row is not None:  # gc removes the slices of a run that ended long ago
+            rows[name] = row
+    for name, (reserved, spent) in shifts.items():
+        if name in rows:
+            texts = {
+                "reserved": amount_in(rows[name].reserved) + reserved,
+                "spent": amount_in(rows[name].spent) + spent,
+            }
+            rows[name] = await UpdateSlice(rows[name], {column: text_of(amount) for column, amount in texts.items()})
+    for name in grown:
+        await _cover_overrun(name, rows)
+
+
+async def _cover_overrun(name: str, rows: dict[str, SliceRow]) -> None:
+    siblings = [sibling for sibling in slice_names(name) if sibling in rows]
+    for sibling in siblings:
+        lack = -available(rows[name]) if name in rows else 0
+        given = min(lack, available(rows[sibling])) if sibling != name else 0
+        if given > 0:
+            for one, more in ((sibling, -given), (name, given)):
+                rows[one] = await UpdateSlice(rows[one], {"allot": text_of(amount_in(rows[one].allot) + more)})
+    if name in rows and available(rows[name]) < 0:
+        # The cap is exceeded. What a sibling returns is not available before the excess is covered, so all of them lack
+        # it.
+        left = amount_in(rows[name].cap) - sum(_used(rows[sibling]) for sibling in siblings)
+        for sibling in siblings:
+            if available(rows[sibling]) > left:
+                rows[sibling] = await UpdateSlice(rows[sibling], {"allot": text_of(_used(rows[sibling]) + left)})
+
+
+def slice_names(name: str) -> list[str]:
+    """Return all slices of the budget that this one belongs to."""
+    ident, is_one_of_many, _ = name.partition("/")
+    return [f"{ident}/{number}" for number in range(SLICES)] if is_one_of_many else [ident]
+
+
+def available(row: SliceRow) -> int:
+    """Return what this slice still has; negative if something cost more than was declared."""
+    return amount_in(row.allot) - _used(row)
+
+
+def _used(row: SliceRow) -> int:
+    return amount_in(row.reserved) + amount_in(row.spent)
+
+
+# ---- Forks that depend on a run
+
+
+ENDED_UNCOMMITTED: Final = ("rolled_back", "abandoned")
+
+
+async def forks_on(root: str) -> list[RunRow]:
+    """Return the open or committed forks that depend on this tree; forks of its forks too, whatever their state."""
+    found: list[RunRow] = []
+    todo = [root]
+    seen = 0
+    while todo and seen < FORKS_MAX:
+        for fork in await ListForks(todo.pop(0)):
+            seen += 1
+            todo.append(fork.uid)
+            if fork.state not in ENDED_UNCOMMITTED and not fork.origin:
+                found.append(fork)
+    return found
+
+
+async def forks_sharing(root: str, calls: Collection[str]) -> list[RunRow]:
+    """Return the forks on this tree that share one of these calls."""
+    forks = await forks_on(root)
+    return [fork for fork in forks if any(call.shared in calls for call in await ListCalls(fork.uid))]
+
+
+async def sources(fork: RunRow, *, peek: bool = True) -> list[RunRow]:
+    """Return the run that this one was forked from, the one that that was forked from, and so on.
+
+    If they are locked, then from the youngest to the oldest; everybody who locks more than one does it in this order.
+    """
+    found: list[RunRow] = []
+    uid = fork.forked_from
+    while uid and len(found) < FORKS_MAX:
+        row = await FindRun(uid, peek=peek)
+        assert row is not None, "a fork names a run of this ledger"
+        found.append(row)
+        uid = row.forked_from
+    return found
+
+
+def is_rolling_back(run: RunRow) -> bool:
+    """Return whether the effects of this run are being compensated, were, or will be."""
+    return run.phase in ("rolling_back", "rolled_back") or (run.goal == "rollback" and run.phase == "open")
+
+
+async def rolled_back_source(fork: RunRow) -> RunRow | None:
+    """Return the run under this fork that is rolling back or was rolled back.
+
+    None: what the fork shares is still valid.
+    """
+    if not fork.forked_from:
+        return None
+    return next((run for run in await sources(fork) if run.phase in ("rolling_back", "rolled_back")), None)
+
+
+# ---- A run with its descendants, and the forks that depend on it
 
 
 async def subtree(run: RunRow) -> list[RunRow]:
-    """The run and everything inside it, parents first."""
+    """Return the run and its descendants, parents first."""
     inside = {run.uid}
     rows = [run]
     for row in await ListTree(run.root):
@@ -640,27 +638,46 @@ async def subtree(run: RunRow) -> list[RunRow]:
 
 
 async def mark_of(run: RunRow) -> str:
-    """Where the run stands: see ``tree_mark``."""
-    below = await subtree(run)
-    inside = {row.uid for row in below}
+    """Return the digest of the state of the run: see ``tree_mark``."""
+    runs = await subtree(run)
+    inside = {row.uid for row in runs}
     calls = [call for call in await ListCalls(run.root) if call.run in inside]
-    return tree_mark(below, calls, await forks_on(run.root))
+    return tree_mark(runs, calls, await forks_on(run.root))
 
 
 async def forks_of(run: RunRow) -> list[RunRow]:
-    """The forks that share a call of this run, or of one inside it, while it could still be taken back."""
+    """Return the forks that share a call of this run or of its descendants, while it could still be rolled back."""
     if run.phase not in ("open", "committed") or not await forks_on(run.root):
         return []
     inside = {row.uid for row in await subtree(run)}
-    return await standing_on(run.root, {call.id for call in await ListCalls(run.root) if call.run in inside})
+    return await forks_sharing(run.root, {call.id for call in await ListCalls(run.root) if call.run in inside})
 
 
 async def forks_are_gone(run: RunRow) -> bool:
-    """Whether it, or a run inside it, was not taken back because of forks, and none of those stands any more.
+    """Return whether the run, or one inside it, waited for forks to end before rolling back, and all of them have.
 
-    Asked in the transaction that blocks it: one that ended just before found nobody to wake.
+    Checked in the transaction that blocks it: a fork that ended just before found nobody to wake.
     """
     if run.uid != run.root:
         return False
     waiting = [one for one in await subtree(run) if one.goal == "rollback" and one.phase == "open" and not one.pivot]
     return any([not await forks_of(one) for one in waiting])
+
+
+# ---- The state of a tree in one digest, with which a planned rollback is compared in the ledger's transaction
+
+
+def tree_mark(runs: Iterable[RunRow], calls: Iterable[CallRow], forks: Iterable[RunRow] = ()) -> str:
+    """Return a digest of all that a rollback of this tree depends on, forks included.
+
+    Reads, heartbeats, takeovers and probes that decided nothing do not change it: none of them changes an effect.
+    """
+    parts: list[str | int | None] = ["tree"]
+    for run in sorted(runs, key=lambda run: run.uid):
+        parts += [run.uid, run.parent, run.state, run.came_from, run.goal, run.pivot, run.staged_pivot]
+    for call in sorted(calls, key=lambda call: call.id):
+        if call.kind != "read":
+            parts += [call.id, call.run, call.kind, call.state, call.attempt, call.settled_seq, call.tries_from]
+            parts += [call.comp_attempt, call.comp_from, call.comp_gave_up, call.undoable, call.violation, call.grp]
+            parts += [call.args, call.result, call.evidence]
+    return digest(*parts, *sorted(fork.uid for fork in forks))

@@ -1,4 +1,7 @@
-"""People's words on requests: yes, no, never mind, ask again, ask for this instead."""
+"""Apply people's decisions on approval requests: approve, bypass, reject, withdraw, ask again, edit, expire, delegate.
+
+How a request is made, and how an approval is used up by a start, is in ``approvals``.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,27 @@ from typing import Any
 
 from amends.encoding.chain import proof, storable
 from amends.errors import TransitionRefused
-from amends.ledger.admission import admit_by_law
-from amends.ledger.approvals import REVIVED, as_before, ask_anew, binding, is_enough, is_requester, resting
+from amends.ledger.admission import admit_new_call
+from amends.ledger.approvals import (
+    REVIVED,
+    binding,
+    is_enough,
+    is_requester,
+    make_new_request,
+    released_columns,
+    same_need,
+)
 from amends.ledger.changes import (
-    delegation_said,
+    delegation_facts,
+    find_owned,
     find_run,
-    goal_said,
+    goal_facts,
     is_delegated,
     move_approval,
     move_call,
     move_run,
-    note,
-    owned,
-    refuse_record,
+    refuse_loaded,
+    write_event,
 )
 from amends.ledger.operations import (
     AskAgain,
@@ -60,26 +71,26 @@ from amends.ledger.rows import (
 )
 from amends.states import FREES_KEY
 
-# ---- deciding -----------------------------------------------------------------------------
+# ---- Deciding on a request
 
 
 async def decide_approval(op: DecideApproval) -> Ruled:
-    """See ``DecideApproval``."""
-    approval, call = await _found(op.approval)
+    """Apply a person's decision on a request (``DecideApproval``), or say why it does not count."""
+    approval, call = await _find(op.approval)
     now = await Now()
     await MoveTime(now)
     again = approval.state == "approved" and op.verb == "approve" and op.digest == approval.digest
-    if (op.repeated or again) and _is_said(approval, op, again=again):
-        return Ruled(approval, call, now)  # said before, and the answer was lost; or a button pressed twice
+    if (op.repeated or again) and _is_repeated(approval, op, again=again):
+        return Ruled(approval, call, now)  # decided before, and the answer was lost; or a button pressed twice
     run = await find_run(call.run)
-    refuse_record(run)
+    refuse_loaded(run)
     epoch = (await find_run(call.root)).epoch
     void = await _why_void(approval, call, op, now)
     if void:
         if void == "expired" and approval.state in OPEN:
             approval = await move_approval(run, approval, "expired", at=now, by=op.by, epoch=epoch)
         return Ruled(approval, call, now, void)
-    # What expired can still be withdrawn, as long as its call waits.
+    # An expired request can still be withdrawn, as long as its call waits.
     waits = op.verb == "withdraw" and call.approval == approval.id and call.state in ("held", "ready")
     decided = approval.state not in OPEN or (approval.state == "approved" and op.verb in ("approve", "bypass"))
     if decided and not waits:
@@ -88,17 +99,19 @@ async def decide_approval(op: DecideApproval) -> Ruled:
         )
     match op.verb:
         case "approve" | "bypass":
-            approval, call = await _say_yes(approval, call, run, op, now, epoch)
+            approval, call = await _approve(approval, call, run, op, now, epoch)
         case "reject":
-            approval, call = await _say_no(approval, call, run, op, now, epoch)
+            approval, call = await _reject(approval, call, run, op, now, epoch)
         case "withdraw":
-            await note(run, "withdrawn", at=now, by=op.by, epoch=epoch, call=call.id, approval=approval.id, why=op.why)
+            await write_event(
+                run, "withdrawn", at=now, by=op.by, epoch=epoch, call=call.id, approval=approval.id, why=op.why
+            )
             call = await move_call(run, call, "dropped", at=now, by=op.by, epoch=epoch, why=op.why, settled_at=now)
             if run.staged_pivot == call.id:
                 await UpdateRun(run, {"staged_pivot": ""})
-            approval = await _again(approval)
-    await let_go_on(call, approval, at=now, by=op.by)
-    return Ruled(await _again(approval), await _look(call), now)
+            approval = await _reread(approval)
+    await wake_after_decision(call, approval, at=now, by=op.by)
+    return Ruled(await _reread(approval), await _reread_call(call), now)
 
 
 async def _why_void(approval: ApprovalRow, call: CallRow, op: DecideApproval, now: float) -> str:
@@ -127,18 +140,18 @@ def _may_decide(approval: ApprovalRow, roles: Iterable[str]) -> bool:
 async def _delegation(approval: ApprovalRow, op: DecideApproval, now: float) -> EventRow | None:
     """Return the event of the delegation by which this person may decide for the other one; None: there is none.
 
-    A row alone is nobody's word: whoever can write the database can add one and remove it again.
+    A row alone proves nothing: whoever can write to the database can add one and remove it again.
     """
-    for word in await DelegationsTo(approval.tenant, person(op.by)):
-        if word.by_whom == person(op.behalf) and word.made_at <= now < word.until_at:
-            said = await PageEvents(word.id, None, 0, 1)
-            if said and is_delegated(word, said[0]):
-                return said[0]
+    for delegation in await DelegationsTo(approval.tenant, person(op.by)):
+        if delegation.by_whom == person(op.behalf) and delegation.made_at <= now < delegation.until_at:
+            events = await PageEvents(delegation.id, None, 0, 1)
+            if events and is_delegated(delegation, events[0]):
+                return events[0]
     return None
 
 
-def _is_said(approval: ApprovalRow, op: DecideApproval, *, again: bool = False) -> bool:
-    """Whether this very word was heard before; ``again``: in whatever words."""
+def _is_repeated(approval: ApprovalRow, op: DecideApproval, *, again: bool = False) -> bool:
+    """Return whether this very decision was recorded before; ``again``: for whatever reason given."""
     match op.verb:
         case "approve" | "bypass":
             return any(said["by"] == op.by and (again or said["why"] == op.why) for said in approval.yeses)
@@ -147,22 +160,24 @@ def _is_said(approval: ApprovalRow, op: DecideApproval, *, again: bool = False) 
     return approval.state == "cancelled"
 
 
-async def _say_yes(
+async def _approve(
     approval: ApprovalRow, call: CallRow, run: RunRow, op: DecideApproval, now: float, epoch: int
 ) -> tuple[ApprovalRow, CallRow]:
     yes: dict[str, Any] = {
         "by": op.by, "for": op.behalf, "roles": list(op.roles), "why": op.why, "at": now,
         "bypass": op.verb == "bypass",
     }  # fmt: skip
-    word = await _delegation(approval, op, now) if op.behalf else None
-    given_by: dict[str, Any] = {} if word is None else {"behalf": op.behalf, "delegation": [word.root, word.hash]}
-    yes |= {} if word is None else {"delegation": word.root}
+    delegation = await _delegation(approval, op, now) if op.behalf else None
+    given_by: dict[str, Any] = (
+        {} if delegation is None else {"behalf": op.behalf, "delegation": [delegation.root, delegation.hash]}
+    )
+    yes |= {} if delegation is None else {"delegation": delegation.root}
     yeses = [said for said in approval.yeses if person(said["by"]) != person(op.by)]
     yeses.append(yes)
     enough = is_enough(yeses, approval.needed, json.loads(approval.roles))
     given = json.dumps(yeses, ensure_ascii=False)
     if not enough:
-        await note(
+        await write_event(
             run, "approval given", at=now, by=op.by, epoch=epoch, call=call.id, approval=approval.id, why=op.why,
             of=approval.needed, given=proof(given), **given_by,
         )  # fmt: skip
@@ -177,7 +192,7 @@ async def _say_yes(
     return approval, call
 
 
-async def _say_no(
+async def _reject(
     approval: ApprovalRow, call: CallRow, run: RunRow, op: DecideApproval, now: float, epoch: int
 ) -> tuple[ApprovalRow, CallRow]:
     said: dict[str, Any] = {"by_whom": op.by, "reason": op.why, "decided_at": now}
@@ -185,16 +200,16 @@ async def _say_no(
     error = json.dumps([op.by, op.why], ensure_ascii=False)
     call = await move_call(run, call, "refused", at=now, by=op.by, epoch=epoch, why=op.why, error=error, settled_at=now)
     if run.staged_pivot == call.id and run.phase == "open" and run.goal != "rollback":
-        # Without its pivot the run has nothing to commit to; and nobody who was told no asks again by running again.
+        # Without its pivot the run has nothing to commit; and a refusal must not be circumvented by running again.
         why = f"{op.by} rejected {call.tool}: {op.why}"
         aim = {"goal": "rollback", "goal_by": "person", "goal_why": why}
-        await note(run, "goal", at=now, by=op.by, epoch=epoch, to="rollback", why=op.why, **goal_said(run, aim))
+        await write_event(run, "goal", at=now, by=op.by, epoch=epoch, to="rollback", why=op.why, **goal_facts(run, aim))
         await UpdateRun(run, {"staged_pivot": "", **aim})
     return approval, call
 
 
-async def let_go_on(call: CallRow, approval: ApprovalRow, *, at: float, by: str) -> None:
-    """A person has spoken: whoever can go on with a run that nobody holds may do so, and its caller may come back."""
+async def wake_after_decision(call: CallRow, approval: ApprovalRow, *, at: float, by: str) -> None:
+    """Release the run after a decision: whoever can continue an unowned run may do so, and its caller may come back."""
     run, root = await find_run(call.run), await find_run(call.root)
     if root.closed_at is not None:
         return
@@ -204,22 +219,22 @@ async def let_go_on(call: CallRow, approval: ApprovalRow, *, at: float, by: str)
     run, root = await find_run(call.run), await find_run(call.root)
     if root.owner:
         return
-    changes = await resting(root, at, at_least=approval.expires_at)
+    changes = await released_columns(root, at, at_least=approval.expires_at)
     if run.goal == "rollback":
         changes = {"suspended": 0, "wake_at": at}
     await UpdateRun(root, changes)
 
 
-# ---- asking again -------------------------------------------------------------------------
+# ---- Asking again, editing, expiring
 
 
 async def ask_again(op: AskAgain) -> Ruled:
-    """See ``AskAgain``."""
-    approval, call = await _found(op.approval)
+    """Make a new request for a call whose request has expired (``AskAgain``)."""
+    approval, call = await _find(op.approval)
     now = await Now()
     await MoveTime(now)
     if op.repeated and call.approval == op.id:
-        return Ruled(await _again(await FindApproval(op.id)), call, now)
+        return Ruled(await _reread(await FindApproval(op.id)), call, now)
     run = await find_run(call.run)
     epoch = (await find_run(call.root)).epoch
     if call.state not in ("held", "ready") or call.approval != approval.id or approval.state_at(now) != "expired":
@@ -229,23 +244,26 @@ async def ask_again(op: AskAgain) -> Ruled:
             frm=approval.state,
             to="pending",
         )
-    await _goes_on(run, to="pending")
+    await _refuse_if_rolling_back(run, to="pending")
     if approval.state in OPEN:
         await move_approval(run, approval, "expired", at=now, by=op.by, epoch=epoch)
-    need = as_before(approval, op.id, op.nonce)
-    call, made = await ask_anew(run, call, need, at=now, by=op.by, epoch=epoch, follows=approval.id, why=op.why)
-    await let_go_on(call, made, at=now, by=op.by)
-    return Ruled(made, await _look(call), now)
+    need = same_need(approval, op.id, op.nonce)
+    call, made = await make_new_request(run, call, need, at=now, by=op.by, epoch=epoch, follows=approval.id, why=op.why)
+    await wake_after_decision(call, made, at=now, by=op.by)
+    return Ruled(made, await _reread_call(call), now)
 
 
 async def edit_approval(op: EditApproval) -> Ruled:
-    """See ``EditApproval``. The old call is refused, and says what to ask for instead."""
-    approval, call = await _found(op.approval)
+    """Replace a request by one with other arguments (``EditApproval``).
+
+    The old call is refused, and its reason says what to ask for instead.
+    """
+    approval, call = await _find(op.approval)
     now = await Now()
     await MoveTime(now)
     new = await FindCall(op.instead.call_id)
     if op.repeated and new is not None:
-        return Ruled(await _again(await FindApproval(new.approval)), new, now)
+        return Ruled(await _reread(await FindApproval(new.approval)), new, now)
     if call.state not in ("held", "ready") or call.approval != approval.id:
         raise TransitionRefused(
             f"approval {approval.id} ({approval.tool}) is {approval.state}, its call {call.state}: nobody is asked",
@@ -255,7 +273,7 @@ async def edit_approval(op: EditApproval) -> Ruled:
     if not _may_decide(approval, op.roles):
         return Ruled(approval, call, now, "role")
     run, root = await find_run(call.run), await find_run(call.root)
-    await _goes_on(run, to="rejected")
+    await _refuse_if_rolling_back(run, to="rejected")
     assert op.instead.need is not None, "other arguments are asked for under conditions at least as strict"
     reason = f"{op.why}; ask for it with {op.instead.args} instead"
     staged = run.staged_pivot == call.id
@@ -273,25 +291,27 @@ async def edit_approval(op: EditApproval) -> Ruled:
         )
     need = replace(op.instead.need, editors=(*approval.edited_by, op.by))
     instead = replace(op.instead, run=run.uid, root=root.uid, repeated=False, need=need)
-    answer = await admit_by_law(instead, run, root, now, 1 if known is None else known.generation + 1)
+    answer = await admit_new_call(instead, run, root, now, 1 if known is None else known.generation + 1)
     if answer.call is None or answer.approval is None:
         raise TransitionRefused(
             f"{call.tool} cannot be asked for with these arguments now ({answer.law})", frm=call.state, to="held"
         )
-    await let_go_on(answer.call, answer.approval, at=now, by=op.by)
+    await wake_after_decision(answer.call, answer.approval, at=now, by=op.by)
     return Ruled(answer.approval, answer.call, now)
 
 
-async def _goes_on(run: RunRow, *, to: str) -> None:
-    """Raise where nobody is asked anything new: the run, or the one it is inside of, is on its way back."""
+async def _refuse_if_rolling_back(run: RunRow, *, to: str) -> None:
+    """Raise ``TransitionRefused`` if the run, or its root, is rolling back: then nobody is asked anything new."""
     for one in (run, await find_run(run.root)):
         if one.phase == "rolling_back" or (one.phase == "open" and one.goal == "rollback"):
-            raise TransitionRefused(f"run {one.id} is being taken back: nobody is asked any more", frm=one.state, to=to)
+            raise TransitionRefused(
+                f"run {one.id} is being rolled back: nobody is asked any more", frm=one.state, to=to
+            )
 
 
 async def expire_approvals(op: ExpireApprovals) -> RunRow:
-    """See ``ExpireApprovals``."""
-    root = await owned(op.root, op.owner, op.epoch)
+    """Mark the expired requests of a tree as expired (``ExpireApprovals``)."""
+    root = await find_owned(op.root, op.owner, op.epoch)
     now = await Now()
     await MoveTime(now)
     waiting = {call.approval: call for call in await ListCalls(root.uid, ("held", "ready")) if call.approval}
@@ -307,8 +327,8 @@ async def expire_approvals(op: ExpireApprovals) -> RunRow:
 
 
 async def void_approval(op: VoidApproval) -> Ruled:
-    """See ``VoidApproval``."""
-    approval, call = await _found(op.approval)
+    """Void a request after the ledger was restored from a backup (``VoidApproval``)."""
+    approval, call = await _find(op.approval)
     now = await Now()
     await MoveTime(now)
     if approval.state not in OPEN:
@@ -321,22 +341,22 @@ async def void_approval(op: VoidApproval) -> Ruled:
     return Ruled(approval, call, now)
 
 
-# ---- delegating, reading ------------------------------------------------------------------
+# ---- Delegating and reading
 
 
 async def delegate(op: Delegate) -> DelegationRow:
-    """See ``Delegate``."""
+    """Record a delegation (``Delegate``)."""
     now = await Now()
     await MoveTime(now)
     known = [one for one in await DelegationsTo(op.tenant, person(op.to)) if one.id == op.id]
     if known:
-        return known[0]  # said before, and the answer was lost
+        return known[0]  # recorded before, and the answer was lost
     by, to, why = storable(person(op.by)), storable(person(op.to)), storable(op.why)
     row = DelegationRow(op.id, op.tenant, by, to, op.until_at, why, now, 0)
-    # It belongs to no run: its event is a chain of its own, which checkpoints name like any other.
+    # It belongs to no run: its event is a chain of its own, which checkpoints include like any other.
     seq = await AddEvent(
         at=now, root=row.id, run=row.id, run_id=row.id, tenant=row.tenant, call="", what="delegated", frm="", to_state="",
-        by_whom=op.by, epoch=0, facts=delegation_said(row),
+        by_whom=op.by, epoch=0, facts=delegation_facts(row),
     )  # fmt: skip
     row = replace(row, seq=seq)
     assert await AddDelegation(row), "the id of a delegation is new"
@@ -344,14 +364,14 @@ async def delegate(op: Delegate) -> DelegationRow:
 
 
 async def read_approval(op: ReadApproval) -> Requested | None:
-    """See ``ReadApproval``."""
+    """Read one request with its call (``ReadApproval``)."""
     row = await FindApproval(op.approval)
     call = None if row is None else await FindCall(row.call)
     return None if row is None or call is None else Requested(row, call, await Now())
 
 
 async def search_approvals(op: SearchApprovals) -> list[Requested]:
-    """See ``SearchApprovals``."""
+    """Read a page of requests with their calls (``SearchApprovals``)."""
     now = await Now()
     found: list[Requested] = []
     for row in await PageApprovals(op.tenant, op.states, op.before, op.limit):
@@ -361,7 +381,7 @@ async def search_approvals(op: SearchApprovals) -> list[Requested]:
     return found
 
 
-async def _found(id: str) -> tuple[ApprovalRow, CallRow]:
+async def _find(id: str) -> tuple[ApprovalRow, CallRow]:
     row = await FindApproval(id)
     if row is None:
         raise LookupError(f"there is no approval {id!r} in this ledger")
@@ -370,14 +390,14 @@ async def _found(id: str) -> tuple[ApprovalRow, CallRow]:
     return row, call
 
 
-async def _again(approval: ApprovalRow | None) -> ApprovalRow:
+async def _reread(approval: ApprovalRow | None) -> ApprovalRow:
     assert approval is not None, "a request is never removed"
     row = await FindApproval(approval.id)
     assert row is not None, "a request is never removed"
     return row
 
 
-async def _look(call: CallRow) -> CallRow:
+async def _reread_call(call: CallRow) -> CallRow:
     found = await FindCall(call.id)
     assert found is not None, "a call is never removed"
     return found

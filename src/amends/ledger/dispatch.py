@@ -1,4 +1,4 @@
-"""Which flow answers which operation: the whole seam between engine and ledger, on one page."""
+"""Map each operation to the flow that performs it: the whole interface between engine and ledger, on one page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INTENTS: Final[dict[type[operations.StoreOp[Any]], Callable[[Any], Flow[Any]]]] 
     operations.OpenChild: opening.open_child,
     operations.ClaimRun: opening.claim_run,
     operations.RenewLeases: opening.renew_leases,
-    operations.LetGo: opening.let_go,
+    operations.LetGo: opening.release_lease,
     operations.DueRuns: opening.due_runs,
     operations.AdmitCall: admission.admit_call,
     operations.StartCall: settlement.start_call,
@@ -107,5 +107,5 @@ READS: Final[frozenset[type[operations.StoreOp[Any]]]] = frozenset(
 
 
 def intent(op: operations.StoreOp[Any]) -> Flow[Any]:
-    """The flow that answers ``op``, over the rows of one transaction."""
+    """Return the flow that performs ``op``, over the rows of one transaction."""
     return INTENTS[type(op)](op)

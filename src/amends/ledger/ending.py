@@ -1,4 +1,7 @@
-"""Ending: going back, going forward, closing."""
+"""Decide how a run ends: rollback and compensations, commit, closing, abandoning.
+
+The flows that await these operations are in ``engine/ending.py`` and ``engine/rollback.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,27 @@ from dataclasses import replace
 from typing import Any
 
 from amends.errors import TransitionRefused
-from amends.ledger.admission import not_done, promote, within
-from amends.ledger.approvals import ask_for_more, unready, use_staged
-from amends.ledger.budgets import pay_staged, refused, refused_before
+from amends.ledger.admission import calls_within, make_ready, not_succeeded
+from amends.ledger.approvals import request_more, undecided_staged, use_staged
+from amends.ledger.budgets import earlier_refusal, refuse_by_budget, reserve_staged
 from amends.ledger.changes import (
     count_replays,
+    find_owned,
     find_run,
     forks_are_gone,
     forks_of,
-    goal_said,
-    holds,
+    goal_facts,
+    is_owner,
     mark_of,
     move_call,
     move_run,
-    note,
-    owned,
     proof_of,
+    rolled_back_source,
     subtree,
-    taken_back,
     unblock,
+    write_event,
 )
-from amends.ledger.locks import staged_names, take_locks
+from amends.ledger.locks import lock_names_of, take_locks
 from amends.ledger.operations import (
     AbandonRun,
     BeginCompensation,
@@ -58,15 +61,15 @@ from amends.ledger.rows import (
 )
 from amends.states import RUN_FINAL, STANDING, UNSETTLED
 
-# ---- backward -----------------------------------------------------------------------------
+# ---- Rolling back
 
 
 async def begin_rollback(op: BeginRollback) -> Rollback:
-    """See ``BeginRollback``. Over a pivot in flight the goal waits; over one that passed it is refused."""
+    """Begin a rollback (``BeginRollback``): deferred while a pivot is in flight, refused once one has passed."""
     run = await find_run(op.run)
     root = await find_run(run.root)
     if op.epoch is not None:
-        root = await owned(run.root, op.owner, op.epoch)
+        root = await find_owned(run.root, op.owner, op.epoch)
     if run.phase == "pivoted":
         return Rollback("refused", run)
     if run.state in RUN_FINAL:
@@ -75,7 +78,7 @@ async def begin_rollback(op: BeginRollback) -> Rollback:
     if op.mark and not (op.repeated and run.plan == op.plan):
         if await mark_of(run) != op.mark:
             return Rollback("stale", run)
-        await note(run, "rollback planned", at=now, by=op.by, epoch=root.epoch, plan=op.plan, why=op.why)
+        await write_event(run, "rollback planned", at=now, by=op.by, epoch=root.epoch, plan=op.plan, why=op.why)
         run = await UpdateRun(run, {"plan": op.plan})
     changes: dict[str, str] = {}
     forks = await forks_of(run)
@@ -83,12 +86,12 @@ async def begin_rollback(op: BeginRollback) -> Rollback:
     if run.goal != "rollback" or overrules:
         named = [fork.id for fork in forks]
         changes = {"goal": "rollback", "goal_by": "person" if op.person else "self", "goal_why": op.why}
-        said = goal_said(run, changes)
-        await note(
+        said = goal_facts(run, changes)
+        await write_event(
             run, "goal", at=now, by=op.by, epoch=root.epoch, to="rollback", why=op.why, forks=named or None, **said
         )
     if changes and (op.epoch is None or run.pivot or forks or run.state != "open"):
-        run, changes = await UpdateRun(run, changes), {}  # else it is written with its new state
+        run, changes = await UpdateRun(run, changes), {}  # otherwise the goal is written with the new state
     if op.epoch is None:
         await unblock(run, at=now, by=op.by, epoch=root.epoch)
         return Rollback("deferred", await find_run(op.run))
@@ -96,18 +99,18 @@ async def begin_rollback(op: BeginRollback) -> Rollback:
         return Rollback("deferred", run)
     if forks and not any(one.goal == "rollback" and one.goal_by == "person" for one in (run, root)):
         return Rollback("forked", run, forks=tuple(forks))
-    tree = await _turn_back(run, op, root.epoch, now, changes)
+    tree = await _close_subtree(run, op, root.epoch, now, changes)
     return Rollback("rolling", tree.run, tree)
 
 
-async def _turn_back(run: RunRow, op: BeginRollback, epoch: int, now: float, changes: Mapping[str, str]) -> Tree:
-    """Close the subtree: nothing held starts any more, nothing that backs off is tried again. As it is then."""
-    below: dict[str, RunRow] = {}
+async def _close_subtree(run: RunRow, op: BeginRollback, epoch: int, now: float, changes: Mapping[str, str]) -> Tree:
+    """Close the subtree: drop held calls, end those that back off; return the tree as it is then."""
+    runs: dict[str, RunRow] = {}
     back: set[str] = set()
     for one in await subtree(run):
-        below[one.uid] = one
+        runs[one.uid] = one
         if one.uid != run.uid and (one.phase == "pivoted" or one.pivot or one.parent not in back):
-            continue  # a child's pivot stands, or may: it is residue, or a doubt to settle first
+            continue  # a child's pivot stays, or may: it is residue, or a doubt to settle first
         if one.state == "blocked" and one.came_from in ("open", "rolling_back"):
             one = await move_run(one, one.came_from, at=now, by=op.by, epoch=epoch, came_from="", causes="[]")
         if one.state in ("open", "committed"):
@@ -116,22 +119,25 @@ async def _turn_back(run: RunRow, op: BeginRollback, epoch: int, now: float, cha
             one = await move_run(one, "rolling_back", at=now, by=op.by, epoch=epoch, **said)
         if one.state in ("rolling_back", "rolled_back"):
             back.add(one.uid)
-        below[one.uid] = one
+        runs[one.uid] = one
     calls: list[CallRow] = []
     for call in await ListCalls(run.root):
         if call.run in back and call.state in ("held", "ready", "backing_off"):
             to = "failed" if call.state == "backing_off" else "dropped"
-            call = await move_call(below[call.run], call, to, at=now, by=op.by, epoch=epoch, settled_at=now)
-        if call.run in below:
+            call = await move_call(runs[call.run], call, to, at=now, by=op.by, epoch=epoch, settled_at=now)
+        if call.run in runs:
             calls.append(call)
-    return await tree_of(below[run.uid], [*below.values()], calls, now)
+    return await tree_of(runs[run.uid], [*runs.values()], calls, now)
 
 
 async def begin_compensation(op: BeginCompensation) -> CallRow | None:
-    """See ``BeginCompensation``. Order: reverse of settling; none while a call of the tree is started."""
+    """Start a compensation attempt (``BeginCompensation``).
+
+    The order is the reverse of settling; none starts while a call of the tree is started.
+    """
     call = await FindCall(op.call_id)
     assert call is not None, "a compensation is begun for a call of the ledger"
-    root = await owned(call.root, op.owner, op.epoch)
+    root = await find_owned(call.root, op.owner, op.epoch)
     if op.repeated and call.state == "compensating" and call.comp_attempt == op.attempt:
         return call
     run = await find_run(call.run)
@@ -139,10 +145,10 @@ async def begin_compensation(op: BeginCompensation) -> CallRow | None:
     if run.state != "rolling_back" or call.state not in allowed or call.comp_attempt != op.attempt - 1:
         return None
     if call.lost_at is not None or call.shared:
-        return None  # what it would be given is gone: a person takes it back; or it is another run's to take back
-    # What a child that pivoted (or may have) did is not in the way of what is taken back now.
-    below = await subtree(run)
-    inside, turning = {row.uid for row in below}, {row.uid for row in below if row.state == "rolling_back"}
+        return None  # its arguments are removed, so a person must compensate it; or the effect belongs to another run
+    # Calls of a child that pivoted (or may have) do not block what is compensated now.
+    runs = await subtree(run)
+    inside, turning = {row.uid for row in runs}, {row.uid for row in runs if row.state == "rolling_back"}
     for other in await ListCalls(call.root, ("started", "succeeded", "compensating")):
         if other.run in (inside if other.state == "started" else turning) and _comes_first(other, call):
             return None
@@ -165,7 +171,7 @@ def _comes_first(other: CallRow, call: CallRow) -> bool:
 
 
 async def settle_compensation(op: SettleCompensation) -> Settled:
-    """See ``SettleCompensation``."""
+    """Record the outcome of a compensation attempt (``SettleCompensation``)."""
     call = await FindCall(op.call_id)
     assert call is not None, "a compensation is settled for a call of the ledger"
     root = await find_run(call.root)
@@ -173,8 +179,8 @@ async def settle_compensation(op: SettleCompensation) -> Settled:
     now = await Now()
     if op.repeated and call.state == op.to and call.comp_attempt == op.attempt:
         return Settled(call)
-    if not holds(root, op.owner, op.epoch) or call.comp_attempt != op.attempt or call.state != "compensating":
-        await note(
+    if not is_owner(root, op.owner, op.epoch) or call.comp_attempt != op.attempt or call.state != "compensating":
+        await write_event(
             run, "evidence", at=now, by="fenced", epoch=root.epoch, call=call.id, attempt=op.attempt,
             compensation=op.to, error=op.error,
         )  # fmt: skip
@@ -187,48 +193,48 @@ async def settle_compensation(op: SettleCompensation) -> Settled:
     return Settled(moved)
 
 
-# ---- forward ------------------------------------------------------------------------------
+# ---- Committing
 
 
 async def decide_commit(op: DecideCommit) -> Decision:
-    """See ``DecideCommit``. The decision, if it can be made, is made in this transaction."""
+    """Decide the commit (``DecideCommit``), in this transaction if it can be decided."""
     run = await find_run(op.run)
-    root = await owned(run.root, op.owner, op.epoch) if run.state not in RUN_FINAL else run
+    root = await find_owned(run.root, op.owner, op.epoch) if run.state not in RUN_FINAL else run
     now = await Now()
     if run.state in RUN_FINAL:
         return Decision("committed" if op.repeated and run.state == "committed" else "ended", run)
     late = root.deadline_at is not None and now > root.deadline_at and run.phase == "open" and not run.pivot
-    gone = await taken_back(root) if run.phase == "open" and not run.pivot else None
+    gone = await rolled_back_source(root) if run.phase == "open" and not run.pivot else None
     if gone is not None:
         return Decision("rollback", replace(run, goal_why=f"run {gone.id}, whose calls it shares, was taken back"))
     if root.goal_by == "deadlock" and root.goal == "rollback" and run.phase == "open" and not run.pivot:
-        return Decision("rollback", run)  # a child, too, decides nothing over the root that was chosen to go back
+        return Decision("rollback", run)  # a child, too, decides nothing if its root was chosen to roll back
     if run.phase == "rolling_back" or (run.phase == "open" and (run.goal == "rollback" or late)):
-        over = await refused_before(run, run.uid) if op.repeated else None
+        over = await earlier_refusal(run, run.uid) if op.repeated else None
         if over is not None:
-            outbox = tuple(call for call in (await within(run))[0] if call.run == run.uid and call.is_staged)
+            outbox = tuple(call for call in (await calls_within(run))[0] if call.run == run.uid and call.is_staged)
             return Decision("over", run, outbox, over=over)
         return Decision("rollback", run)
     await count_replays(op.replays)
     if run.goal != "commit" or op.output is not None:
         proved = proof_of(op, op.output)
         if run.goal != "commit":
-            aim = goal_said(run, {"goal": "commit", "goal_by": "self"})
-            await note(run, "goal", at=now, by=op.owner, epoch=op.epoch, to="commit", output=proved, **aim)
+            aim = goal_facts(run, {"goal": "commit", "goal_by": "self"})
+            await write_event(run, "goal", at=now, by=op.owner, epoch=op.epoch, to="commit", output=proved, **aim)
         elif op.output != run.output:
-            await note(run, "output", at=now, by=op.owner, epoch=op.epoch, output=proved)
+            await write_event(run, "output", at=now, by=op.owner, epoch=op.epoch, output=proved)
         output = run.output if op.output is None else op.output
         run = await UpdateRun(run, {"goal": "commit", "goal_by": "self", "output": output})
     if op.repeated and run.pivot and run.pivot == run.staged_pivot and run.phase == "open":
         pivot = await FindCall(run.pivot)
         if pivot is not None and pivot.state == "started" and pivot.attempt == 1:
             return Decision("pivot", run, (pivot,))  # decided before, and the answer was lost
-    calls, children = await within(run)
+    calls, children = await calls_within(run)
     mine = [call for call in calls if call.run == run.uid]
     unsettled = [call for call in calls if call.state in UNSETTLED and not call.is_staged]
-    if run.phase == "open" and (run.staged_pivot or not run.parent):  # else its outbox becomes its parent's
-        waiting = await unready(run, mine, op.outbox, now)
-        unsettled += await ask_for_more(run, waiting, op.outbox, at=now, by=op.owner, epoch=op.epoch)
+    if run.phase == "open" and (run.staged_pivot or not run.parent):  # otherwise its outbox becomes its parent's
+        waiting = await undecided_staged(run, mine, op.outbox, now)
+        unsettled += await request_more(run, waiting, op.outbox, at=now, by=op.owner, epoch=op.epoch)
     if unsettled or children:
         return Decision("unsettled", run, tuple(unsettled), tuple(children))
     staged = tuple(call for call in mine if call.is_staged)
@@ -240,7 +246,7 @@ async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCo
         run = await move_run(run, run.came_from, at=now, by=op.owner, epoch=op.epoch, came_from="", causes="[]")
     if run.phase == "open" and run.staged_pivot:
         pivot = next(call for call in staged if call.id == run.staged_pivot)
-        missing = not_done(op.after.get(pivot.tool, ()), (await within(run))[0])
+        missing = not_succeeded(op.after.get(pivot.tool, ()), (await calls_within(run))[0])
         if missing and not pivot.violation:
             return Decision("early", run, (pivot,), missing=missing)
         why_not = await _take_staged(run, staged, op, now)
@@ -248,15 +254,15 @@ async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCo
             return why_not
         await use_staged(run, at=now, by=op.owner, epoch=op.epoch)
         run = await UpdateRun(run, {"pivot": pivot.id})
-        pivot = await promote(run, await FindCall(pivot.id) or pivot, at=now, by=op.owner, epoch=op.epoch)
+        pivot = await make_ready(run, await FindCall(pivot.id) or pivot, at=now, by=op.owner, epoch=op.epoch)
         pivot = await move_call(
             run, pivot, "started", at=now, by=op.owner, epoch=op.epoch, facts={"attempt": 1},
             attempt=1, first_at=now, started_at=now,
         )  # fmt: skip
         return Decision("pivot", run, (pivot,))
     if run.phase == "open" and staged and run.parent:
-        for call in staged:  # the parent may still take the child back: its outbox becomes the parent's
-            await _pass_on(run, call, op, now)
+        for call in staged:  # the parent may still roll the child back: the child's outbox becomes the parent's
+            await _pass_to_parent(run, call, op, now)
         staged = ()
     if staged:
         why_not = await _take_staged(run, staged, op, now) if run.phase == "open" else None
@@ -269,22 +275,28 @@ async def _decide_settled(run: RunRow, staged: tuple[CallRow, ...], op: DecideCo
     return Decision("committed", await move_run(run, "committed", at=now, by=op.owner, epoch=op.epoch))
 
 
-async def _pass_on(run: RunRow, call: CallRow, op: DecideCommit, now: float) -> None:
-    """A child's staged call becomes its parent's. Over a pivot that has passed nothing decides it: it waits by itself."""
+async def _pass_to_parent(run: RunRow, call: CallRow, op: DecideCommit, now: float) -> None:
+    """Pass a child's staged call on to its parent.
+
+    If the parent's pivot has passed, no later decision covers the call: it waits for its approval by itself.
+    """
     parent = await find_run(run.parent)
-    await note(run, "passed to parent", at=now, by=op.owner, epoch=op.epoch, call=call.id)
+    await write_event(run, "passed to parent", at=now, by=op.owner, epoch=op.epoch, call=call.id)
     call = await UpdateCall(call, {"run": parent.uid})
     asked = await FindApproval(call.approval) if call.approval and parent.phase == "pivoted" else None
     if asked is None or asked.state == "used":
         return
     call = await UpdateCall(call, {"reason": "approval"})
     if asked.state == "approved":
-        await promote(parent, call, at=now, by=op.owner, epoch=op.epoch)
+        await make_ready(parent, call, at=now, by=op.owner, epoch=op.epoch)
 
 
 async def _take_staged(run: RunRow, staged: tuple[CallRow, ...], op: DecideCommit, now: float) -> Decision | None:
-    """What is staged needs its locks and its money in the transaction that decides; None: it has them, or needs none."""
-    names = staged_names(staged)
+    """Take the locks and reserve the costs of the staged calls.
+
+    Return None, or the decision if that is not possible.
+    """
+    names = lock_names_of(staged)
     if names:
         root = await find_run(run.root)
         first = next(call for call in staged if call.locks)
@@ -294,29 +306,31 @@ async def _take_staged(run: RunRow, staged: tuple[CallRow, ...], op: DecideCommi
             run = await find_run(run.uid)
             return Decision("rollback" if why_not.victim else "locked", run, staged, lock=why_not)
     root = await find_run(run.root)
-    over = await pay_staged(run, root, staged, terms=op.outbox, now=now, by=op.owner)
+    over = await reserve_staged(run, root, staged, terms=op.outbox, now=now, by=op.owner)
     if over is None:
         return None
     if isinstance(over, list):
         return Decision("unsettled", run, tuple(over))
-    return Decision("over", await refused(over, run, root, now, by=op.owner, request=run.uid), staged, over=over)
+    return Decision(
+        "over", await refuse_by_budget(over, run, root, now, by=op.owner, request=run.uid), staged, over=over
+    )
 
 
-# ---- closing ------------------------------------------------------------------------------
+# ---- Closing
 
 
 async def close_run(op: CloseRun) -> RunRow:
-    """See ``CloseRun``. ``rolled_back`` never has residue: the calls are looked at once more here."""
+    """Close or block a run (``CloseRun``). ``rolled_back`` never has residue: the calls are checked once more here."""
     run = await find_run(op.run)
-    given_back = run.uid != run.root or not holds(run, op.owner, op.epoch)
+    given_back = run.uid != run.root or not is_owner(run, op.owner, op.epoch)
     if op.repeated and run.state == op.to and given_back:
         return run
-    root = await owned(run.root, op.owner, op.epoch)
+    root = await find_owned(run.root, op.owner, op.epoch)
     now = await Now()
     if op.to == "rolled_back":
         return await _close_rolled_back(run, op, now)
     if op.to == "committed":
-        calls, children = await within(run)
+        calls, children = await calls_within(run)
         left = [call.tool for call in calls if call.run == run.uid and call.state in UNSETTLED]
         if left or children:
             raise TransitionRefused(f"run {run.id} has unsettled calls: {left}", frm=run.state, to="committed")
@@ -326,7 +340,7 @@ async def close_run(op: CloseRun) -> RunRow:
     wake = now if await forks_are_gone(run) else None if op.wake_s is None else now + op.wake_s
     if run.state == "blocked":
         if causes != run.causes:
-            await note(run, "causes", at=now, by=op.owner, epoch=root.epoch, causes=op.causes)
+            await write_event(run, "causes", at=now, by=op.owner, epoch=root.epoch, causes=op.causes)
         run = await UpdateRun(run, {"causes": causes, "interrupted": int(op.interrupted)})
     else:
         run = await move_run(
@@ -342,7 +356,7 @@ async def _close_rolled_back(run: RunRow, op: CloseRun, now: float) -> RunRow:
     everything = await subtree(run)
     kept = [row.id for row in everything if row.state not in ("rolling_back", "rolled_back")]
     if kept:
-        raise TransitionRefused(f"run {run.id} is not rolled back: {kept} stand", frm=run.state, to="rolled_back")
+        raise TransitionRefused(f"run {run.id} is not rolled back: {kept} are not", frm=run.state, to="rolled_back")
     turning = [row for row in everything if row.state == "rolling_back"]
     inside = {row.uid for row in turning}
     for call in await ListCalls(run.root):
@@ -362,7 +376,7 @@ async def _close_rolled_back(run: RunRow, op: CloseRun, now: float) -> RunRow:
 
 
 async def abandon_run(op: AbandonRun) -> RunRow:
-    """See ``AbandonRun``. Whoever owned it is fenced off."""
+    """Abandon a run (``AbandonRun``). Its owner is fenced off."""
     root = await FindRun(op.run)
     assert root is not None, "the runtime found this run a moment ago"
     if op.repeated and root.state == "abandoned":
@@ -381,7 +395,7 @@ async def abandon_run(op: AbandonRun) -> RunRow:
     epoch = root.epoch + 1
     forward = root.phase == "pivoted"
     for call in calls:
-        await _leave_standing(call, op, epoch, now, forward=forward)
+        await _abandon_call(call, op, epoch, now, forward=forward)
     for row in reversed(await ListTree(root.uid)):
         if row.state not in RUN_FINAL:
             aim = {"goal_by": "person", "goal_why": op.why} if row.uid == root.uid else {}
@@ -390,26 +404,26 @@ async def abandon_run(op: AbandonRun) -> RunRow:
     return await UpdateRun(root, {"epoch": epoch})
 
 
-async def _leave_standing(call: CallRow, op: AbandonRun, epoch: int, now: float, *, forward: bool) -> None:
+async def _abandon_call(call: CallRow, op: AbandonRun, epoch: int, now: float, *, forward: bool) -> None:
     run = await find_run(call.run)
     if call.shared or (call.kind == "read" and call.state not in ("held", "ready", "backing_off")):
         return
     if call.state == "compensation_in_doubt":
         call = await move_call(run, call, "compensation_failed", at=now, by=op.by, epoch=epoch)
     to = {"held": "dropped", "ready": "dropped", "backing_off": "failed", "in_doubt": "residue"}.get(call.state, "")
-    if call.state == "compensation_failed" or (call.state == "succeeded" and not forward and not _kept(run)):
+    if call.state == "compensation_failed" or (call.state == "succeeded" and not forward and not _keeps_effects(run)):
         to = "residue"
     if to:
         await move_call(run, call, to, at=now, by=op.by, epoch=epoch, facts={"why": op.why}, why=op.why)
 
 
-def _kept(run: RunRow) -> bool:
-    """A child that pivoted keeps what it did: that is its outcome, not something left behind."""
+def _keeps_effects(run: RunRow) -> bool:
+    """Return whether a child keeps its effects because it pivoted: that is its outcome, not residue."""
     return bool(run.pivot) and run.phase in ("pivoted", "committed")
 
 
 async def finish_run(op: FinishRun) -> RunRow:
-    """See ``FinishRun``."""
+    """Close an interrupted run as committed (``FinishRun``)."""
     run = await find_run(op.run)
     if op.repeated and run.state == "committed":
         return run
@@ -419,7 +433,7 @@ async def finish_run(op: FinishRun) -> RunRow:
             frm=run.state,
             to="committed",
         )
-    calls, children = await within(run)
+    calls, children = await calls_within(run)
     left = [call.tool for call in calls if call.state in UNSETTLED]
     if left or children:
         raise TransitionRefused(f"run {run.id} still has unsettled calls: {left}", frm=run.state, to="committed")

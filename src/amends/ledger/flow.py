@@ -1,9 +1,9 @@
-"""Operations and flows: how amends decides without doing.
+"""Define flows and operations: how amends decides without performing anything.
 
-A *flow* is an ``async def`` that awaits *operations*. ``await op`` yields the operation itself to whoever
-drives the flow and evaluates to what the driver sends back, so ``await AdmitCall(...)`` has type ``Admission``.
-Nothing here, in ``engine/`` or in the store's flows touches a clock, a socket or a thread: a blocking driver,
-an asyncio driver and the simulator run the very same flows.
+A *flow* is an ``async def`` that awaits *operations*. ``await op`` yields the operation itself to the driver of the
+flow and evaluates to the answer that the driver sends back, so ``await AdmitCall(...)`` has type ``Admission``. No flow
+in ``ledger/`` or ``engine/`` touches a clock, a socket or a thread: a blocking driver, an asyncio driver and the
+simulator run the very same flows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Op(Generic[T]):
-    """One request to the outside of a flow. ``await op`` evaluates to its result."""
+    """One request of a flow to its driver. ``await op`` evaluates to the answer."""
 
     __slots__ = ()
 
@@ -28,10 +28,10 @@ Flow: TypeAlias = Coroutine[Op[Any], Any, T]
 
 
 def run_flow(flow: Flow[T], perform: Callable[[Any], Any]) -> T:
-    """Step the flow to its end; failures go back in at the line that asked.
+    """Run the flow to its end; raise the failure of an operation at the line that awaited it.
 
-    Only ``Exception`` is thrown in. A crash, a cancellation or an interrupt ends the flow where it stands,
-    unseen by it: recovery is one path, and the simulator walks it.
+    Only an ``Exception`` is thrown into the flow. A crash, a cancellation or an interrupt ends the flow where it
+    stands, and the flow does not see it: recovery is a single path, and the simulator tests it.
     """
     answer: Any = None
     try:

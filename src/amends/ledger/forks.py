@@ -1,20 +1,30 @@
-"""Forking: a run that begins where another one stood, in one transaction over both."""
+"""Fork a run: add a run that begins at a point of another one, in one transaction over both."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Final
 
-from amends.ledger.changes import call_bound, find_run, forks_on, goes_back, move_run, note, proved, run_bound, sources
+from amends.ledger.changes import (
+    call_bound,
+    find_run,
+    forks_on,
+    is_rolling_back,
+    move_run,
+    payload_proof,
+    run_bound,
+    sources,
+    write_event,
+)
 from amends.ledger.operations import Forked, ForkRun, ReadForks
 from amends.ledger.rows import CallRow, FindRun, FindRunById, InsertCall, InsertRun, ListCalls, Now, RunRow, point_of
 
 EPOCH: Final = 1
-"""The epoch that a fork is made in: it is opened in a later one, and so resumed."""
+"""The epoch in which a fork is made: it is opened in a later one, and so resumed."""
 
 
 async def fork_run(op: ForkRun) -> Forked:
-    """See ``ForkRun``. The source is locked: it does not turn back while it is forked."""
+    """Add a fork (``ForkRun``). The source is locked: it cannot begin to roll back while it is forked."""
     source = await find_run(op.source)
     fork = op.runs[0]
     if op.repeated:
@@ -26,7 +36,7 @@ async def fork_run(op: ForkRun) -> Forked:
         same = taken.forked_from == op.source and _call_at(taken) == _call_at(fork) and taken.closed_at is None
         return Forked("forked" if same else "taken", taken)
     family = [source, *await sources(source, peek=False)]
-    back = next((run for run in family if goes_back(run)), None)
+    back = next((run for run in family if is_rolling_back(run)), None)
     if back is not None:
         return Forked("back", back)
     if not await _as_seen(op, family):
@@ -35,7 +45,9 @@ async def fork_run(op: ForkRun) -> Forked:
     runs = {row.uid: await _open(row, op, now) for row in op.runs}
     await _share(op, runs, now)
     at = _call_at(fork)
-    await note(source, "forked", at=now, by=op.by, epoch=source.epoch, call=at, fork=fork.id, calls=len(op.calls))
+    await write_event(
+        source, "forked", at=now, by=op.by, epoch=source.epoch, call=at, fork=fork.id, calls=len(op.calls)
+    )
     for row in reversed(op.runs):
         await _end_as(row, runs[row.uid], op, now)
     return Forked("forked", await find_run(fork.uid))
@@ -47,7 +59,7 @@ def _call_at(fork: RunRow) -> str:
 
 
 async def _as_seen(op: ForkRun, family: list[RunRow]) -> bool:
-    """Whether every call is still what the fork says that it is, and what it stands for too."""
+    """Return whether every call, and the call that it stands for, still is in the planned state."""
     calls: dict[str, CallRow] = {}
     for run in family:
         calls |= {call.id: call for call in await ListCalls(run.uid)}
@@ -58,22 +70,23 @@ async def _open(row: RunRow, op: ForkRun, now: float) -> RunRow:
     born = replace(row, state="open", created_at=now, epoch=EPOCH)
     await InsertRun(born)
     point = point_of(row)
-    await note(
+    await write_event(
         born, "run", at=now, by=op.by, epoch=EPOCH, frm="(new)", to="open", generation=row.generation,
-        input=proved(op, row, "input"), output=proved(op, row, "output"), row=run_bound(born),
+        input=payload_proof(op, row, "input"), output=payload_proof(op, row, "output"), row=run_bound(born),
         forked_from=point and point.run_id, forked_at=point and point.call,
     )  # fmt: skip
     return born
 
 
 async def _share(op: ForkRun, runs: dict[str, RunRow], now: float) -> None:
-    """Write the calls down, each with its event, in the order in which they were asked for."""
+    """Write the shared calls, each with its event, in the order in which they were requested."""
     for one in op.calls:
         row = one.row
-        seq = await note(
+        seq = await write_event(
             runs[row.run], "shared", at=now, by=op.by, epoch=EPOCH, call=row.id, frm="(new)", to=row.state,
-            tool=row.tool, args=proved(op, row, "args"), row=call_bound(row, row.key, row.generation),
-            result=proved(op, row, "result"), failure=proved(op, row, "error"), attempt=row.attempt, shared=row.shared,
+            tool=row.tool, args=payload_proof(op, row, "args"), row=call_bound(row, row.key, row.generation),
+            result=payload_proof(op, row, "result"), failure=payload_proof(op, row, "error"), attempt=row.attempt,
+            shared=row.shared,
         )  # fmt: skip
         place = seq if row.state == "succeeded" else 0
         await InsertCall(
@@ -82,7 +95,7 @@ async def _share(op: ForkRun, runs: dict[str, RunRow], now: float) -> None:
 
 
 async def _end_as(row: RunRow, born: RunRow, op: ForkRun, now: float) -> None:
-    """Move a run of the fork to where it stood: over its pivot, or closed with its parent still open."""
+    """Move a run of the fork to the state of the original: past its pivot, or closed while its parent is open."""
     if row.state == "pivoted" or (row.state == "committed" and row.pivot):
         born = await move_run(born, "pivoted", at=now, by=op.by, epoch=EPOCH)
     if row.state == "committed":
@@ -90,5 +103,5 @@ async def _end_as(row: RunRow, born: RunRow, op: ForkRun, now: float) -> None:
 
 
 async def read_forks(op: ReadForks) -> list[RunRow]:
-    """See ``ReadForks``."""
+    """List the forks that depend on a tree (``ReadForks``)."""
     return await forks_on(op.root)

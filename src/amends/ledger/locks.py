@@ -1,4 +1,4 @@
-"""Taking locks inside the transaction that starts a call, and ending a deadlock in the one that finds it."""
+"""Take locks in the transaction that starts a call, and resolve a deadlock in the transaction that finds it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from amends.ledger.changes import goal_said, note
+from amends.ledger.changes import goal_facts, write_event
 from amends.ledger.rows import (
     CallRow,
     Contention,
@@ -28,49 +28,53 @@ from amends.ledger.rows import (
 )
 
 WAIT_FRESH_S: Final = 5.0
-"""A wait of a living run counts as long as it was repeated this recently: many times the longest pause between two."""
+"""A wait of a living run counts if it was repeated this recently: many times the longest pause between two tries."""
 CYCLE_ROOTS_MAX: Final = 64
-"""How many runs are looked at for one deadlock; a longer chain is found from another of its members, or times out."""
+"""The most runs that are searched for one deadlock; a longer cycle is found from another of its members, or times out.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """One run of a circle of waits, and the lock of the next one that it waits for."""
+    """One run in a cycle of waits, and the lock of the next run that it waits for."""
 
     waiter: RunRow
     lock: LockRow
 
 
-async def names_wanted(call: CallRow, run: RunRow, root: RunRow) -> tuple[str, ...]:
-    """What must be held before this call first starts: its own names, and with a pivot those of what it lets go."""
-    own = staged_names([call])
+async def lock_names_for(call: CallRow, run: RunRow, root: RunRow) -> tuple[str, ...]:
+    """Return the locks needed before this call first starts: its own, and with a pivot those of its outbox."""
+    own = lock_names_of([call])
     starts_outbox = call.kind == "pivot" and not call.violation and root.locked
-    return merged(own, await outbox_names(run)) if starts_outbox else own
+    return merged(own, await outbox_lock_names(run)) if starts_outbox else own
 
 
-async def outbox_names(run: RunRow) -> tuple[str, ...]:
-    """The names that the staged calls of this run will need."""
+async def outbox_lock_names(run: RunRow) -> tuple[str, ...]:
+    """Return the lock names that the staged calls of this run will need."""
     waiting = await ListCalls(run.root, ("held", "ready"))
-    return staged_names(call for call in waiting if call.run == run.uid and call.is_staged)
+    return lock_names_of(call for call in waiting if call.run == run.uid and call.is_staged)
 
 
-def staged_names(calls: Iterable[CallRow]) -> tuple[str, ...]:
-    """The names of these calls, each once, in the order in which everybody takes them."""
+def lock_names_of(calls: Iterable[CallRow]) -> tuple[str, ...]:
+    """Return the lock names of these calls, each once, in the order in which everybody takes them."""
     return merged(*(json.loads(call.locks) for call in calls if call.locks))
 
 
 def merged(*names: Iterable[str]) -> tuple[str, ...]:
-    """Each once, sorted: two transactions that insert the same names in two orders would wait for each other."""
+    """Return each name once, sorted.
+
+    Two transactions that insert the same names in two orders would wait for each other.
+    """
     return tuple(sorted({name for some in names for name in some}))
 
 
 async def take_locks(root: RunRow, wanted: Wanted, *, call: str, tool: str, at: float, by: str) -> Contention | None:
-    """All of these names are the tree's, or none more than before and the answer says who has one."""
+    """Take all of these locks for the tree, or none; return who holds one."""
     known = await FindLocks(root.tenant, wanted.names)
     others = [row for row in known if row.root != root.uid]
     if others:
         return await _wait_for(root, others, wanted, tool=tool, at=at, by=by)
-    await remember(root)
+    await mark_locked(root)
     mine = {row.name for row in known}
     taken: list[str] = []
     for name in wanted.names:
@@ -86,22 +90,22 @@ async def take_locks(root: RunRow, wanted: Wanted, *, call: str, tool: str, at: 
     return None
 
 
-async def remember(root: RunRow) -> None:
-    """The tree has named locks: only then is there anything to look for when it pivots or ends."""
+async def mark_locked(root: RunRow) -> None:
+    """Mark that the tree has named locks: only then are locks looked for when it pivots or ends."""
     if not root.locked:
         await UpdateRun(root, {"locked": 1})
 
 
 def waits_now(wait: WaitRow, root: RunRow, now: float) -> bool:
-    """Whether this wait keeps its run from ending: not that of a dead owner, nor of a run that goes back."""
+    """Return whether this wait keeps its run from ending: not if the owner is dead, or the run is rolling back."""
     if root.phase not in ("open", "pivoted") or (root.goal == "rollback" and root.phase == "open"):
         return False
     if root.owner:
         return root.lease_until > now and wait.seen_at >= now - WAIT_FRESH_S
-    return root.goal == "commit"  # asleep: a worker asks again when it is due
+    return root.goal == "commit"  # released: a worker asks again when it is due
 
 
-# ---- waiting ------------------------------------------------------------------------------
+# ---- Waiting
 
 
 async def _wait_for(
@@ -113,42 +117,44 @@ async def _wait_for(
         if wanted.waited:
             await DropWaits(root.uid, wanted.names)
         return why_not
-    await remember(root)
+    await mark_locked(root)
     for row in others:
         if await SeeWait(WaitRow(root.uid, root.tenant, row.name, root.id, tool, at, at)):
-            await note(root, "waits", at=at, by=by, epoch=root.epoch, lock=row.name, held_by=row.run_id, tool=tool)
-    circle = await _circle(root, others, at)
+            await write_event(
+                root, "waits", at=at, by=by, epoch=root.epoch, lock=row.name, held_by=row.run_id, tool=tool
+            )
+    circle = await _find_cycle(root, others, at)
     victim = await _victim(circle)
     if victim is None:
-        await _let_one_go(circle, at)
+        await _free_one_lock(circle, at)
         return why_not
-    why = await _sacrifice(victim, circle, at)
+    why = await _roll_back_victim(victim, circle, at)
     return replace(why_not, victim=why if victim.uid == root.uid else "")
 
 
-# ---- deadlocks ----------------------------------------------------------------------------
+# ---- Deadlocks
 
 
-async def _circle(root: RunRow, others: list[LockRow], now: float) -> list[_Link]:
-    """The runs that wait for each other and for this one, if there are any; empty: waiting may end by itself."""
+async def _find_cycle(root: RunRow, others: list[LockRow], now: float) -> list[_Link]:
+    """Return the cycle of runs that wait for each other and for this one; empty: waiting may end by itself."""
     came: dict[str, _Link] = {row.root: _Link(root, row) for row in others}
     queue = list(came)
     for uid in queue:  # it grows while it is walked through
-        # Not waited for: two transactions that look at each other's runs would wait for ever. The next look sees it.
+        # Skip locked rows: two transactions that read each other's runs would wait for ever. The next try sees it.
         holder = await FindRun(uid, skip=True)
         if holder is None:
             continue
         names = tuple(wait.name for wait in await WaitsOf(uid) if waits_now(wait, holder, now))
         for lock in await FindLocks(root.tenant, names) if names else ():
             if lock.root == root.uid:
-                return _closed(_Link(holder, lock), came, root.uid)
+                return _cycle_links(_Link(holder, lock), came, root.uid)
             if lock.root not in came and len(queue) < CYCLE_ROOTS_MAX:
                 came[lock.root] = _Link(holder, lock)
                 queue.append(lock.root)
     return []
 
 
-def _closed(last: _Link, came: dict[str, _Link], first: str) -> list[_Link]:
+def _cycle_links(last: _Link, came: dict[str, _Link], first: str) -> list[_Link]:
     links = [last]
     while links[-1].waiter.uid != first:
         links.append(came[links[-1].waiter.uid])
@@ -156,47 +162,49 @@ def _closed(last: _Link, came: dict[str, _Link], first: str) -> list[_Link]:
 
 
 async def _victim(circle: list[_Link]) -> RunRow | None:
-    """The run that goes back: one whose block has not ended if there is one, and of those the youngest."""
-    able = [link.waiter for link in circle if await _may_go_back(link.waiter)]
+    """Return the run to roll back: one whose block has not ended if there is one, and of those the youngest."""
+    able = [link.waiter for link in circle if await _may_roll_back(link.waiter)]
     return max(able, key=lambda run: (run.goal != "commit", run.created_at, run.uid), default=None)
 
 
-async def _may_go_back(root: RunRow) -> bool:
-    """Never over a pivot, its own or a child's, passed or in flight: taking that run back would end nothing."""
+async def _may_roll_back(root: RunRow) -> bool:
+    """Return whether the run may be rolled back: never past a pivot, its own or a child's, passed or in flight."""
     if root.state != "open" or root.pivot:
         return False
     return not any(run.pivot or run.phase == "pivoted" for run in await ListTree(root.uid))
 
 
-async def _sacrifice(victim: RunRow, circle: list[_Link], now: float) -> str:
+async def _roll_back_victim(victim: RunRow, circle: list[_Link], now: float) -> str:
     waits = [f"run {one.waiter.id} waited for {one.lock.name!r} of run {one.lock.run_id}" for one in circle]
     why = f"deadlock: {', '.join(waits)}"
     names = [one.lock.name for one in circle]
     aim = {"goal": "rollback", "goal_by": "deadlock", "goal_why": why}
-    said = goal_said(victim, aim)
-    await note(victim, "goal", at=now, by="deadlock", epoch=victim.epoch, to="rollback", why=why, locks=names, **said)
+    said = goal_facts(victim, aim)
+    await write_event(
+        victim, "goal", at=now, by="deadlock", epoch=victim.epoch, to="rollback", why=why, locks=names, **said
+    )
     woken = {} if victim.owner else {"wake_at": now, "suspended": 0}
     await UpdateRun(victim, {**aim, **woken})
     return why
 
 
-async def _let_one_go(circle: list[_Link], now: float) -> None:
-    """Where nobody may go back: a run past its pivot takes nothing back, so it can spare what it has done with.
+async def _free_one_lock(circle: list[_Link], now: float) -> None:
+    """Free one lock if no run may roll back: a run past its pivot compensates nothing, so it can spare an unused lock.
 
     Without this, two runs that pivoted and then want each other's locks would wait for ever.
     """
     runs = {link.waiter.uid: link.waiter for link in circle}
     for link in circle:
         holder, name = runs[link.lock.root], link.lock.name
-        if holder.phase == "pivoted" and not await _is_at_it(holder, name):
+        if holder.phase == "pivoted" and not await _is_in_use(holder, name):
             await DropLock(holder.uid, name)
-            await note(
+            await write_event(
                 holder, "lock let go", at=now, by="deadlock", epoch=holder.epoch, lock=name, wanted_by=link.waiter.id
             )
             return
 
 
-async def _is_at_it(root: RunRow, name: str) -> bool:
-    """Whether a call that was started, and has no result yet, named this lock."""
+async def _is_in_use(root: RunRow, name: str) -> bool:
+    """Return whether a call that was started, and has no result yet, named this lock."""
     calls = await ListCalls(root.uid, ("started", "backing_off", "in_doubt"))
     return any(name in json.loads(call.locks) for call in calls if call.locks and call.attempt)

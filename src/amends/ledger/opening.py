@@ -1,4 +1,4 @@
-"""Opening, taking over, renewing and letting go: who owns a run tree."""
+"""Decide who owns a run tree: open it, take it over, renew its lease, release it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any, Final
 
 from amends.encoding.chain import proof
 from amends.errors import RunEnded
-from amends.ledger.approvals import resting
+from amends.ledger.approvals import released_columns
 from amends.ledger.changes import (
     count_replays,
+    find_owned,
     find_run,
-    holds,
+    is_owner,
     move_call,
     move_run,
-    note,
-    owned,
     proof_of,
-    refuse_record,
+    refuse_loaded,
     run_bound,
+    write_event,
 )
 from amends.ledger.operations import ClaimRun, DueRuns, LetGo, OpenChild, Opened, OpenRun, Renewed, RenewLeases
 from amends.ledger.rows import (
@@ -39,16 +39,17 @@ from amends.ledger.rows import (
 )
 
 STILL_S: Final = 1.0
-"""A clock that is further behind ledger time than this was set back: ledger time stands still until it has caught up."""
+"""If the clock is further behind ledger time than this, it was set back: ledger time stands still until it catches up.
+"""
 
 
 async def open_run(op: OpenRun) -> Opened:
-    """See ``OpenRun``. A resumed run's started calls are in doubt when this returns."""
+    """Open a run (``OpenRun``). The started calls of a resumed run are in doubt when this returns."""
     row = await FindRunById(op.tenant, op.id)
-    now = await Now()  # after the lock: who had it may have written later than we began
+    now = await Now()  # after the lock: its last holder may have written later than we began
     if row is None:
         return Opened("fresh", await _create(op, 1, now), now)
-    refuse_record(row)
+    refuse_loaded(row)
     if op.repeated and row.opener == op.opener:
         return Opened("fresh" if row.epoch == 1 else "resumed", row, now)
     if row.parent:
@@ -63,15 +64,15 @@ async def open_run(op: OpenRun) -> Opened:
     if row.state == "committed":
         return Opened("ended", row, now)
     if op.principal and row.principal and op.principal != row.principal:
-        # Its calls would be asked for in the other's name, and who opens it could say yes to them.
+        # Its calls would be requested in the other principal's name, and the opener could approve them.
         return Opened("foreign", row, now)
     if not await _is_free(row, op, now):
-        return Opened("busy", await _watch(row, op, now), now)
+        return Opened("busy", await _note_silence(row, op, now), now)
     row = await _take_over(row, op, now, history=int(op.history))
     if row.state == "blocked" and row.interrupted:
         row = await move_run(row, row.came_from, at=now, by=op.owner, epoch=row.epoch, causes="[]", interrupted=0)
     if op.budgets and op.budgets != row.budgets:
-        await note(row, "budgets", at=now, by=op.owner, epoch=row.epoch, budgets=proof(op.budgets))
+        await write_event(row, "budgets", at=now, by=op.owner, epoch=row.epoch, budgets=proof(op.budgets))
         row = await UpdateRun(row, {"budgets": op.budgets})
     return Opened("resumed", row, now)
 
@@ -105,7 +106,7 @@ async def _create(op: OpenRun, generation: int, now: float) -> RunRow:
         lease_mono=op.mono + op.lease_s,
     )
     await InsertRun(row)
-    await note(
+    await write_event(
         row, "run", at=now, by=op.owner, epoch=1, frm="(new)", to="open", generation=generation,
         input=proof_of(op, op.input or None), row=run_bound(row), budgets=proof(op.budgets) if op.budgets else None,
     )  # fmt: skip
@@ -113,16 +114,16 @@ async def _create(op: OpenRun, generation: int, now: float) -> RunRow:
 
 
 async def open_child(op: OpenChild) -> Opened:
-    """See ``OpenChild``. The same request finds the same child."""
+    """Open a child run (``OpenChild``). The same request finds the same child."""
     parent = await find_run(op.parent)
     root = await find_run(parent.root)
     if root.closed_at is None:  # a closed run opens nothing, and shows the children that it had
-        root = await owned(parent.root, op.owner, op.epoch)
+        root = await find_owned(parent.root, op.owner, op.epoch)
     now = await Now()
     row = await FindRunById(parent.tenant, op.id)
     mine = row is not None and row.root == parent.root
     if row is not None:
-        refuse_record(row)
+        refuse_loaded(row)
     if row is not None and mine:
         if op.input and row.input_digest != op.input_digest:
             return Opened("conflict", row, now)
@@ -153,7 +154,7 @@ async def open_child(op: OpenChild) -> Opened:
         epoch=op.epoch,
     )
     await InsertRun(child)
-    await note(
+    await write_event(
         child, "run", at=now, by=op.owner, epoch=op.epoch, frm="(new)", to="open", parent=parent.id,
         input=proof_of(op, op.input or None), row=run_bound(child),
     )  # fmt: skip
@@ -169,8 +170,8 @@ def _may_have_children(parent: RunRow, root: RunRow) -> None:
 
 
 async def claim_run(op: ClaimRun) -> RunRow | None:
-    """See ``ClaimRun``. Every started call of a claimed tree is in doubt in the same transaction."""
-    # Who looks for work takes another tree; who was asked for this one, or may already have it, waits for it.
+    """Take over an abandoned tree (``ClaimRun``). Its started calls are in doubt in the same transaction."""
+    # A claimer that looks for work takes another tree; one that was asked for this tree, or may already have it, waits.
     root = await FindRun(op.root, skip=not op.repeated and not op.force)
     now = await Now()
     if root is None or root.closed_at is not None or root.origin:
@@ -178,7 +179,7 @@ async def claim_run(op: ClaimRun) -> RunRow | None:
     if op.repeated and root.opener == op.opener:
         return root
     if not await _is_free(root, op, now):
-        await _watch(root, op, now)
+        await _note_silence(root, op, now)
         return None
     due = root.wake_at is not None and root.wake_at <= now
     if not (root.owner or due or op.force):
@@ -189,14 +190,15 @@ async def claim_run(op: ClaimRun) -> RunRow | None:
 async def _is_free(root: RunRow, op: OpenRun | ClaimRun, now: float) -> bool:
     """Return whether no living process can own this tree.
 
-    Any wall clock, that of a database server too, may be set forward or back at any moment. So it never decides alone:
+    Any wall clock, also that of a database server, may be set forward or back at any moment. So it never decides alone:
     the owner is proved dead, or its lease has also ended on its own monotonic clock, which processes of one boot share,
     or nobody has renewed it for a whole lease since somebody first noticed that it seemed to have ended.
     """
     if root.owner in ("", op.dead_owner):
         return True
     if root.silent_mono is not None and root.silent_at is not None:
-        # A heartbeat would have removed the note. Clocks of two boots cannot be compared: the ledger's passes for both.
+        # A heartbeat would have removed the note. Clocks of two boots cannot be compared: the ledger's clock passes for
+        # both.
         same = root.silent_boot == op.boot
         waited = op.mono - root.silent_mono if same else await LedgerClock() - root.silent_at
         if waited >= root.lease_s:
@@ -205,12 +207,12 @@ async def _is_free(root: RunRow, op: OpenRun | ClaimRun, now: float) -> bool:
     return ended and root.lease_until <= now
 
 
-async def _watch(root: RunRow, op: OpenRun | ClaimRun, now: float) -> RunRow:
-    """Write down that the lease seems to have ended, by one clock of two, if nobody has; the next heartbeat removes it.
+async def _note_silence(root: RunRow, op: OpenRun | ClaimRun, now: float) -> RunRow:
+    """Record that the lease seems to have ended, by one clock of two, if nobody has; the next heartbeat removes it.
 
     ``wake_at`` is when a whole lease of silence will have passed. While ledger time stands still, no lease ends in it:
-    then every owner of another boot is watched. The clock, not ledger time, says since when; should it have been set
-    back since then, the silence is counted anew.
+    then every owner of another boot is watched. The clock, not ledger time, says since when; if it was set back since
+    then, the silence is counted anew.
     """
     clock = await LedgerClock()
     if root.silent_mono is not None and (root.silent_boot == op.boot or (root.silent_at or 0.0) <= clock):
@@ -227,17 +229,17 @@ async def _watch(root: RunRow, op: OpenRun | ClaimRun, now: float) -> RunRow:
 
 async def _take_over(root: RunRow, op: OpenRun | ClaimRun, now: float, *, history: int) -> RunRow:
     epoch = root.epoch + 1
-    # What the old owner may still send: nothing if it is certainly dead or gave the run back; else it may send
+    # What the old owner may still send: nothing if it is certainly dead or released the run; otherwise it may send
     # until its own monotonic clock ends its lease, which it can last have renewed just now.
     certain = root.owner in ("", op.dead_owner)
     quiet = op.mono if certain else op.mono + root.lease_s
-    await note(root, "taken over", at=now, by=op.owner, epoch=epoch, from_owner=root.owner, certain=certain)
+    await write_event(root, "taken over", at=now, by=op.owner, epoch=epoch, from_owner=root.owner, certain=certain)
     for call in await ListCalls(root.uid, ("started", "compensating", "in_doubt", "compensation_in_doubt")):
         run = await find_run(call.run)
-        # A body that outlived its timeout may live on in a process that gave the run back.
+        # A body that outlived its timeout may still run in a process that released the run.
         undoing = call.state in ("compensating", "compensation_in_doubt")
         in_flight = not root.owner and (call.comp_mono if undoing else call.quiet_mono) is None
-        await _lose(run, call, op, epoch, now=now, quiet=op.mono + root.lease_s if in_flight else quiet)
+        await _doubt_started(run, call, op, epoch, now=now, quiet=op.mono + root.lease_s if in_flight else quiet)
     if root.locked:
         await DropWaits(root.uid)  # whoever asked is gone; the new owner asks anew
     return await UpdateRun(
@@ -251,17 +253,19 @@ async def _take_over(root: RunRow, op: OpenRun | ClaimRun, now: float, *, histor
             "wake_at": now + op.lease_s,
             "suspended": 0,
             "history": history,
-            **_leased(op.boot, op.mono + op.lease_s),
+            **_lease_columns(op.boot, op.mono + op.lease_s),
         },
     )
 
 
-def _leased(boot: str, until: float) -> dict[str, Any]:
-    """The lease on the owner's own clock; whoever noticed silence before this was wrong."""
+def _lease_columns(boot: str, until: float) -> dict[str, Any]:
+    """Return the columns of a lease on the owner's own clock; any earlier note of silence was wrong."""
     return {"lease_boot": boot, "lease_mono": until, "silent_boot": "", "silent_mono": None, "silent_at": None}
 
 
-async def _lose(run: RunRow, call: CallRow, op: OpenRun | ClaimRun, epoch: int, *, now: float, quiet: float) -> None:
+async def _doubt_started(
+    run: RunRow, call: CallRow, op: OpenRun | ClaimRun, epoch: int, *, now: float, quiet: float
+) -> None:
     if call.state == "started" and call.kind == "read":
         await move_call(run, call, "failed", at=now, by=op.owner, epoch=epoch, why="lost", settled_at=now)
     elif call.state == "started":
@@ -290,7 +294,7 @@ async def _lose(run: RunRow, call: CallRow, op: OpenRun | ClaimRun, epoch: int, 
 
 
 async def renew_leases(op: RenewLeases) -> Renewed:
-    """See ``RenewLeases``."""
+    """Extend the leases that this owner still holds (``RenewLeases``)."""
     now = await Now()
     goals: dict[str, str] = {}
     given_back: set[str] = set()
@@ -301,36 +305,37 @@ async def renew_leases(op: RenewLeases) -> Renewed:
             busy.add(uid)
         if root is not None and root.epoch == epoch and not root.owner:
             given_back.add(uid)
-        if root is None or not holds(root, op.owner, epoch):
+        if root is None or not is_owner(root, op.owner, epoch):
             continue
         until = now + op.lease_s
         clock = (op.boot, op.mono + op.lease_s) if op.boot else (root.lease_boot, root.lease_mono or 0.0)
-        await UpdateRun(root, {"lease_until": until, "wake_at": until, "lease_s": op.lease_s, **_leased(*clock)})
+        await UpdateRun(root, {"lease_until": until, "wake_at": until, "lease_s": op.lease_s, **_lease_columns(*clock)})
         goals[uid] = root.goal if root.goal_by in ("person", "deadline", "deadlock") else ""
     await MoveTime(now)
     return Renewed(goals, frozenset(given_back), frozenset(busy))
 
 
-async def let_go(op: LetGo) -> RunRow:
-    """See ``LetGo``. An unfinished call of a run that nobody holds would be nobody's: there is none."""
+async def release_lease(op: LetGo) -> RunRow:
+    """Release the lease (``LetGo``). A released run has no unfinished call, which would belong to nobody."""
     root = await find_run(op.root)
-    if not holds(root, op.owner, op.epoch):
-        return root  # already taken over, or a repeated answer: nothing of ours is left to give
+    if not is_owner(root, op.owner, op.epoch):
+        return root  # already taken over, or a repeated operation: nothing of ours is left to release
     now = await Now()
     await count_replays(op.replays)
     if root.closed_at is not None:
         return root
-    await note(root, "let go", at=now, by=op.owner, epoch=op.epoch, suspended=op.suspended)
+    await write_event(root, "let go", at=now, by=op.owner, epoch=op.epoch, suspended=op.suspended)
     given_back: dict[str, Any] = {"owner": "", "lease_until": 0.0}
     if op.suspended and op.wake_s is None:
-        # Decided meanwhile, there is nobody to wait for; and when nobody can say yes any more, the policy applies.
-        return await UpdateRun(root, {**given_back, **await resting(root, now)})
+        # If it was decided meanwhile, there is nobody to wait for; and when nobody can approve any more, the policy
+        # applies.
+        return await UpdateRun(root, {**given_back, **await released_columns(root, now)})
     wake_at = None if op.wake_s is None else now + op.wake_s
     return await UpdateRun(root, {**given_back, "wake_at": wake_at, "suspended": int(op.suspended)})
 
 
 async def due_runs(op: DueRuns) -> list[tuple[RunRow, tuple[str, ...], bool]]:
-    """See ``DueRuns``."""
+    """List the trees that recovery should look at (``DueRuns``)."""
     now = await Now()
     stands_still = now - await LedgerClock() > STILL_S
     due = await ListDue(now, op.tenant, op.limit)

@@ -1,7 +1,8 @@
-"""What a flow may ask of the ledger, and what a ledger must be able to do.
+"""Define the ledger's operations, their answers, and the ``Store`` protocol that performs them.
 
-Operations are named by intention; each is one transaction. Repeated after a lost answer (``repeated=True``) an
-operation gives the first answer: the ids and attempt numbers it carries are its nonce.
+A ``StoreOp`` is one transaction, named by its intention. If the answer of an operation is lost, the operation is
+repeated with ``repeated=True`` and returns its first answer: the ids and attempt numbers that it carries identify it.
+What an operation does is found in the other modules of ``ledger/`` (``dispatch`` says in which one).
 """
 
 from __future__ import annotations
@@ -37,12 +38,16 @@ from amends.ledger.rows import (
     Wanted,
 )
 
-# ---- What a ledger answers to the operations of ``ledger``
+# ---- Answers
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """``how``: fresh, resumed, ended, busy, conflict, foreign, refused."""
+    """The answer to opening a run; ``run`` is the run that was found or made.
+
+    ``how``: fresh (a new run or generation), resumed, ended (already closed), busy (another owner has it), conflict
+    (other input), foreign (loaded from another ledger), refused.
+    """
 
     how: Literal["fresh", "resumed", "ended", "busy", "conflict", "foreign", "refused"]
     run: RunRow
@@ -51,10 +56,10 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """Which trees are still ours, with the goal each has by now.
+    """The trees that the owner still holds, with the current goal of each.
 
-    ``given_back``: let go or ended under our own epoch, so taken over by nobody. ``busy``: somebody else's transaction
-    has the row at this moment, so nothing is known of it.
+    ``given_back``: released or ended under our own epoch, so nobody took them over. ``busy``: another transaction holds
+    the row at this moment, so nothing is known about it.
     """
 
     goals: Mapping[str, str]
@@ -64,11 +69,11 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What the ledger says to a request.
+    """The ledger's answer to a request for a call.
 
     ``verdict``: start, replay, failed (recorded), staged, held, void, wait, locked, doubt, retry, refused, ended,
-    conflict, rejected, spent, again (and look at every slice of its budgets). ``run`` is told where the answer is
-    about a run: not for a start or a replay.
+    conflict, rejected, spent, again (repeat the request and look at every slice of its budgets). ``run`` is set where
+    the answer is about a run: not for a start or a replay.
     """
 
     verdict: str
@@ -83,12 +88,15 @@ class Admission:
     over: Overrun | None = None
     approval: ApprovalRow | None = None
     void: str = ""
-    """Why an approval counts for nothing, ``approval`` being the request made instead if there is one; what a rule says."""
+    """Why an approval does not count (``approval`` is then the new request, if one was made), or what a rule says."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """``fenced``: the ledger did not take it, the run has another owner by now; kept as evidence."""
+    """The call after it was settled.
+
+    ``fenced``: the ledger did not accept the outcome, because the run has another owner by now; it is kept as evidence.
+    """
 
     call: CallRow
     fenced: bool = False
@@ -96,23 +104,27 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """``how``: rolling, deferred (a pivot is in flight: the goal is kept), refused (it has passed), ended, stale (the
-    tree is not where it was when the rollback was planned), forked (forks stand on it, and nobody said that it goes
-    back all the same).
+    """The answer to beginning a rollback.
+
+    ``how``: rolling, deferred (a pivot is in flight: the goal is kept), refused (the pivot has passed), ended, stale
+    (the tree has changed since the rollback was planned), forked (forks depend on it, and the person did not say that
+    it is rolled back all the same).
     """
 
     how: Literal["rolling", "deferred", "refused", "ended", "stale", "forked"]
     run: RunRow
     tree: Tree | None = None
-    """Where it is rolling: the run and what is inside it, as this transaction left them."""
+    """If it is rolling: the run and its descendants, as this transaction left them."""
     forks: tuple[RunRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``how``: committed, forward (decided: run what is staged), pivot (start it first), early (its pivot may not
-    start: ``missing``), unsettled, locked (what is staged needs what another run has), over (it costs more than a
-    budget has), rollback, ended.
+    """The answer to committing a run.
+
+    ``how``: committed, forward (decided: run the staged calls), pivot (start it first), early (the pivot may not start:
+    ``missing``), unsettled, locked (a staged call needs a lock that another run holds), over (the staged calls cost
+    more than a budget has left), rollback, ended.
     """
 
     how: Literal["committed", "forward", "pivot", "early", "unsettled", "locked", "over", "rollback", "ended"]
@@ -126,14 +138,17 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What one transaction of gc removed, or would; ``after``: where the next one begins, None at the end."""
+    """What one transaction of garbage collection removed, or would remove.
+
+    ``after``: where the next transaction begins; None at the end.
+    """
 
     runs: int
     calls: int
     freed: int
     """Bytes of text."""
     kept: tuple[tuple[str, int], ...]
-    """Why ended trees were left whole, and how many."""
+    """Why ended trees were kept whole, and how many of them."""
     after: tuple[float, str] | None
 
 
@@ -151,7 +166,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    """One lock, the root run that has it, and who waits for it now."""
+    """One lock, the root run that holds it, and the runs that wait for it now."""
 
     lock: LockRow
     root: RunRow
@@ -159,7 +174,7 @@ class HeldLock:
     now: float
 
 
-# ---- What a flow may ask of the ledger, and what a ledger must be able to do
+# ---- Operations of runs and calls
 
 # Operations are named by intention; each is one transaction. Repeated after a lost answer (``repeated=True``) an
 # operation gives the first answer: the ids and attempt numbers it carries are its nonce.
@@ -174,7 +189,8 @@ class StoreOp(Op[T]):
 
     repeated: bool = field(default=False, kw_only=True)
     proof: str = field(default="", kw_only=True)
-    """Of its payload, where that is encrypted on the way (``amends.ledger.changes``); empty: the ledger makes it."""
+    """The digest of its payload if that is encrypted on the way (``amends.ledger.changes``); empty: the ledger
+    makes it."""
 
 
 @dataclass(slots=True)
@@ -218,7 +234,7 @@ class OpenChild(StoreOp[Opened]):
 
 @dataclass(slots=True)
 class ClaimRun(StoreOp["RunRow | None"]):
-    """Take over a tree whose owner missed its lease or is dead; None when somebody was faster."""
+    """Take over a tree whose owner missed its lease or is dead; None if another process was faster."""
 
     root: str
     owner: str
@@ -228,15 +244,15 @@ class ClaimRun(StoreOp["RunRow | None"]):
     mono: float
     dead_owner: str = ""
     force: bool = False
-    """Also when recovery had nothing to do: a person asked."""
+    """Claim it even if recovery has nothing to do: a person asked for it."""
 
 
 @dataclass(slots=True)
 class RenewLeases(StoreOp[Renewed]):
-    """Extend the leases of these roots that are still ours.
+    """Extend the leases of those of these roots that this owner still holds.
 
-    Without ``waits`` a root that another transaction has locked is passed over, and told as busy: one that is stuck
-    must not cost the others of its process their leases.
+    Without ``waits`` a root that another transaction has locked is skipped and reported as busy: a stuck transaction
+    must not cost the other roots of the process their leases.
     """
 
     owner: str
@@ -245,12 +261,13 @@ class RenewLeases(StoreOp[Renewed]):
     waits: bool = True
     boot: str = ""
     mono: float = 0.0
-    """The owner's monotonic clock before this was sent, and its boot; without a boot only ledger time is written."""
+    """The boot and the monotonic clock of the owner before this was sent; without a boot only ledger time is written.
+    """
 
 
 @dataclass(slots=True)
 class LetGo(StoreOp[RunRow]):
-    """Give the tree back: to a person (``suspended``), to whoever opens it, or to a worker after ``wake_s``."""
+    """Release the lease: to a person (``suspended``), to the next opener, or to a worker after ``wake_s``."""
 
     root: str
     owner: str
@@ -262,9 +279,10 @@ class LetGo(StoreOp[RunRow]):
 
 @dataclass(slots=True)
 class DueRuns(StoreOp[list[tuple[RunRow, tuple[str, ...], bool]]]):
-    """Trees that recovery should look at: the root, the names of the tools that it still needs, and whether it is due.
+    """List the trees that recovery should look at.
 
-    Those that are not due have an owner that may be dead.
+    Each comes with its root, the names of the tools that it still needs, and whether it is due. A tree that is not due
+    has an owner that may be dead.
     """
 
     tenant: str | None
@@ -273,7 +291,7 @@ class DueRuns(StoreOp[list[tuple[RunRow, tuple[str, ...], bool]]]):
 
 @dataclass(slots=True)
 class AdmitCall(StoreOp[Admission]):
-    """Write the request down and start it, or answer from the record, or refuse it by the law."""
+    """Record the request and start the call, or answer from the record, or refuse it by the ordering rules."""
 
     call_id: str
     run: str
@@ -301,21 +319,22 @@ class AdmitCall(StoreOp[Admission]):
     locks: Wanted = NOTHING
     costs: Bill = FREE
     need: Need | None = None
-    """What the rules say of it; None: it may start."""
+    """What the approval rules require; None: it may start."""
     outbox: TermsOf = field(default_factory=dict)
-    """With a pivot: under what the staged calls that need an approval may follow it."""
+    """With a pivot: the terms under which the staged calls that need an approval may follow it."""
     accepts: str = ""
-    """The rule whose author takes what it leaves behind."""
+    """The rule whose author accepts the residue of the call."""
     expected: bool = False
-    """The key was asked for before: a store may look for the answer before it takes its write lock."""
+    """The key was requested before: a store may look for the answer before it takes its write lock."""
     run_id: str = ""
     tenant: str = ""
-    """Of the run, where the caller knows them: an event says them, and a store need not read them first."""
+    """``run_id`` and ``tenant`` of the run, if the caller knows them: events carry them, and the store need not read
+    them first."""
 
 
 @dataclass(slots=True)
 class StartCall(StoreOp[CallRow | Contention | Overrun | Unapproved | None]):
-    """Start attempt number ``attempt`` of a known call; None when its state does not allow it."""
+    """Start attempt number ``attempt`` of a recorded call; None if its state does not allow it."""
 
     call_id: str
     owner: str
@@ -328,7 +347,7 @@ class StartCall(StoreOp[CallRow | Contention | Overrun | Unapproved | None]):
 
 @dataclass(slots=True)
 class SettleCall(StoreOp[Settled]):
-    """Record how an attempt ended. Under an old epoch nothing is settled: it is kept as evidence."""
+    """Record how an attempt ended. Under an old epoch nothing is settled: the outcome is kept as evidence."""
 
     call_id: str
     owner: str
@@ -343,18 +362,18 @@ class SettleCall(StoreOp[Settled]):
     boot: str = ""
     mono: float | None = None
     doom: bool = False
-    """The tool said that its failure is the run's."""
+    """The tool declared that its failure makes the run fail."""
     spent: tuple[tuple[str, int], ...] = ()
-    """What the body said that it cost, by unit, in billionths."""
+    """The cost that the body reported, by unit, in billionths."""
     wants: tuple[Want, ...] = ()
-    """The budgets that this comes out of, where nothing of its unit was reserved."""
+    """The budgets to charge for units of which nothing was reserved."""
     seen: CallRow | None = None
-    """The call as it was when the attempt started, where the caller has it: a store need not read it back."""
+    """The call as it was when the attempt started, if the caller has it: the store need not read it again."""
 
 
 @dataclass(slots=True)
 class NoteEvidence(StoreOp["CallRow | None"]):
-    """Keep what was learned after the fact; it reopens what it contradicts."""
+    """Record evidence that arrived after the fact; it reopens a state that it contradicts."""
 
     call_id: str
     attempt: int
@@ -365,30 +384,30 @@ class NoteEvidence(StoreOp["CallRow | None"]):
     mono: float
     source: str
     certain: bool = False
-    """The error says that nothing happened; otherwise only that the body has returned."""
+    """The error proves that nothing happened; otherwise it only proves that the body has returned."""
 
 
 @dataclass(slots=True)
 class NoteProbe(StoreOp[CallRow]):
-    """Keep a probe's answer that decided nothing, and when to ask again."""
+    """Record a probe's answer that decided nothing, and when to probe again."""
 
     call_id: str
     about: int
     number: int
-    """The attempt that was asked about, and which answer to this call it is."""
+    """The attempt that was probed (``about``), and the number of this answer among the call's answers."""
     answer: str
     why: str
     next_s: float | None
     left_s: float | None = None
-    """How much of the settle delay was left, when the answer was ``Absent``."""
+    """How much of the settle delay was left when the answer was ``Absent``."""
     by: str = "probe"
     paced: bool = True
-    """Whether it was amends' own question: a person's leaves alone when the next one is asked."""
+    """Whether amends itself asked: a probe by a person does not move the time of the next one."""
 
 
 @dataclass(slots=True)
 class WatchDoubt(StoreOp[CallRow]):
-    """Start counting the settle delay on this host's clock, where the old host's clock is out of reach."""
+    """Start to count the settle delay on this host's clock, because the old host's clock cannot be read."""
 
     call_id: str
     about: int
@@ -398,7 +417,7 @@ class WatchDoubt(StoreOp[CallRow]):
 
 @dataclass(slots=True)
 class ResolveCall(StoreOp[CallRow]):
-    """Settle a doubt: by a probe under the lease (``epoch``), or by a person's word."""
+    """Settle a doubt: by a probe under the lease (``epoch``), or by a person's decision."""
 
     call_id: str
     to: str
@@ -413,7 +432,7 @@ class ResolveCall(StoreOp[CallRow]):
 
 @dataclass(slots=True)
 class DecideCall(StoreOp[CallRow]):
-    """A person's word on a held call: run, replay or refuse."""
+    """Apply a person's decision on a held call: run, replay or refuse."""
 
     call_id: str
     decision: Literal["run", "replay", "refuse"]
@@ -423,9 +442,9 @@ class DecideCall(StoreOp[CallRow]):
 
 @dataclass(slots=True)
 class RetryCall(StoreOp[CallRow]):
-    """A person's word that a call or compensation that gave up is tried again.
+    """Apply a person's decision to retry a call or a compensation that gave up.
 
-    ``result``: what the call gave back, for a compensation that lacked it.
+    ``result``: what the call returned, for a compensation that lacked it.
     """
 
     call_id: str
@@ -436,7 +455,7 @@ class RetryCall(StoreOp[CallRow]):
 
 @dataclass(slots=True)
 class BeginRollback(StoreOp[Rollback]):
-    """Make ``rollback`` the goal and close admission; with an owner also begin it."""
+    """Set the goal ``rollback`` and close admission; with an owner also begin the rollback."""
 
     run: str
     by: str
@@ -446,12 +465,13 @@ class BeginRollback(StoreOp[Rollback]):
     epoch: int | None = None
     plan: str = ""
     mark: str = ""
-    """The plan that a person looked at, and where the tree stood then (``tree_mark``): moved since, it is stale."""
+    """The plan that a person looked at, and the state of the tree then (``tree_mark``): if that has changed, the plan
+    is stale."""
 
 
 @dataclass(slots=True)
 class BeginCompensation(StoreOp["CallRow | None"]):
-    """Start compensation attempt ``attempt``; None when the state or the order does not allow it."""
+    """Start compensation attempt ``attempt``; None if the state or the order does not allow it."""
 
     call_id: str
     owner: str
@@ -459,12 +479,12 @@ class BeginCompensation(StoreOp["CallRow | None"]):
     attempt: int
     from_doubt: bool = False
     seen: CallRow | None = None
-    """See ``SettleCall.seen``: here as the rollback read it."""
+    """See ``SettleCall.seen``: the call as the rollback read it."""
 
 
 @dataclass(slots=True)
 class SettleCompensation(StoreOp[Settled]):
-    """Record how a compensation's attempt ended."""
+    """Record how an attempt of a compensation ended."""
 
     call_id: str
     owner: str
@@ -481,7 +501,7 @@ class SettleCompensation(StoreOp[Settled]):
 
 @dataclass(slots=True)
 class DecideCommit(StoreOp[Decision]):
-    """Make ``commit`` the goal; decide it in this transaction if everything is settled."""
+    """Set the goal ``commit``; commit in this transaction if everything is settled."""
 
     run: str
     owner: str
@@ -489,14 +509,14 @@ class DecideCommit(StoreOp[Decision]):
     output: str | None = None
     replays: Mapping[str, int] = field(default_factory=dict)
     after: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """What must have succeeded before each tool that is a pivot at commit."""
+    """For each tool that is a pivot at commit: the tools that must have succeeded before it."""
     outbox: TermsOf = field(default_factory=dict)
     """See ``AdmitCall.outbox``."""
 
 
 @dataclass(slots=True)
 class CloseRun(StoreOp[RunRow]):
-    """End the run, or block it with its causes, as the calls in the ledger allow."""
+    """End the run, or block it with its causes, as far as the recorded calls allow."""
 
     run: str
     owner: str
@@ -509,7 +529,7 @@ class CloseRun(StoreOp[RunRow]):
 
 @dataclass(slots=True)
 class AbandonRun(StoreOp[RunRow]):
-    """A person closes the run over what stands, each named."""
+    """Close the run by a person's decision although effects remain; each of them is named."""
 
     run: str
     by: str
@@ -518,7 +538,7 @@ class AbandonRun(StoreOp[RunRow]):
 
 @dataclass(slots=True)
 class FinishRun(StoreOp[RunRow]):
-    """A person closes an interrupted run as committed, naming what is missing."""
+    """Close an interrupted run as committed by a person's decision, naming what is missing."""
 
     run: str
     by: str
@@ -527,7 +547,7 @@ class FinishRun(StoreOp[RunRow]):
 
 @dataclass(slots=True)
 class ReadRun(StoreOp["Tree | None"]):
-    """One run's tree, by uid, or by id in a tenant."""
+    """Read the tree of one run, by uid, or by id in a tenant."""
 
     tenant: str
     id: str = ""
@@ -536,14 +556,14 @@ class ReadRun(StoreOp["Tree | None"]):
 
 @dataclass(slots=True)
 class ReadCall(StoreOp["CallRow | None"]):
-    """One call."""
+    """Read one call."""
 
     call_id: str
 
 
 @dataclass(slots=True)
 class ListRuns(StoreOp[list[RunRow]]):
-    """A page of runs, newest first."""
+    """Read a page of runs, newest first."""
 
     tenant: str | None
     states: tuple[str, ...] = ()
@@ -553,7 +573,7 @@ class ListRuns(StoreOp[list[RunRow]]):
 
 @dataclass(slots=True)
 class SearchCalls(StoreOp[list[CallRow]]):
-    """A page of calls, newest first; of one tool, if one is named."""
+    """Read a page of calls, newest first; of one tool, if one is named."""
 
     tenant: str | None
     states: tuple[str, ...] = ()
@@ -564,7 +584,7 @@ class SearchCalls(StoreOp[list[CallRow]]):
 
 @dataclass(slots=True)
 class ListLocks(StoreOp[list[HeldLock]]):
-    """A page of a tenant's locks, by name."""
+    """Read a page of a tenant's locks, by name."""
 
     tenant: str
     after: str = ""
@@ -573,7 +593,7 @@ class ListLocks(StoreOp[list[HeldLock]]):
 
 @dataclass(slots=True)
 class ReadEvents(StoreOp[list[EventRow]]):
-    """A page of events in ledger order."""
+    """Read a page of events in ledger order."""
 
     tenant: str | None
     root: str | None = None
@@ -585,7 +605,7 @@ class ReadEvents(StoreOp[list[EventRow]]):
 class CollectGarbage(StoreOp[Swept]):
     """Remove the payloads of some trees that ended long enough ago; identities, states and events stay.
 
-    Repeated it counts only what it does itself: what is removed is removed once.
+    A repeated operation counts only what it removes itself, because nothing is removed twice.
     """
 
     older_than_s: float
@@ -596,52 +616,52 @@ class CollectGarbage(StoreOp[Swept]):
 
 
 class Store(Protocol):
-    """A durable ledger. Every operation is one transaction; what is answered is durable.
+    """A durable ledger. Every operation is one transaction; an answer is given only when it is durable.
 
-    Where a store cannot tell whether an operation happened it raises ``LedgerUnavailable``.
+    A store that cannot tell whether an operation was committed raises ``LedgerUnavailable``.
     """
 
     url: str
 
     def open(self, *, create: bool) -> bool:
-        """Connect and bring the schema up to date; True when the ledger is new."""
+        """Connect and bring the schema up to date; return True if the ledger is new."""
         ...
 
     def perform(self, op: StoreOp[T]) -> T:
-        """Carry out one operation; returns when it is durable."""
+        """Perform one operation; return when it is durable."""
         ...
 
     async def perform_async(self, op: StoreOp[T]) -> T:
-        """The same from an event loop, without blocking it."""
+        """Perform one operation from an event loop, without blocking it."""
         ...
 
     def close(self) -> None:
-        """Give back connections and threads. May be called twice."""
+        """Release connections and threads. May be called twice."""
         ...
 
 
-# ---- What people and the engine may ask of the ledger about approvals. See ``ledger``: each is one transa
+# ---- Operations of approvals
 
 
 @dataclass(slots=True)
 class DecideApproval(StoreOp[Ruled]):
-    """A person's word on a request: approve, bypass, reject or withdraw; or why it counts for nothing."""
+    """Apply a person's decision on a request: approve, bypass, reject or withdraw; or say why it does not count."""
 
     approval: str
     verb: Literal["approve", "bypass", "reject", "withdraw"]
     by: str
     why: str
     digest: str = ""
-    """What the person saw; an approval is of exactly that."""
+    """The digest of what the person saw; the decision is about exactly that."""
     behalf: str = ""
-    """Who delegated it."""
+    """The person who delegated the decision."""
     roles: tuple[str, ...] = ()
-    """Of the person who decides, or of the one who delegated it."""
+    """The roles of the person who decides, or of the one who delegated it."""
 
 
 @dataclass(slots=True)
 class AskAgain(StoreOp[Ruled]):
-    """Ask anew for a call whose request has expired."""
+    """Make a new request for a call whose request has expired."""
 
     approval: str
     id: str
@@ -652,19 +672,19 @@ class AskAgain(StoreOp[Ruled]):
 
 @dataclass(slots=True)
 class EditApproval(StoreOp[Ruled]):
-    """Refuse a request and make one for other arguments, which ``instead`` brings."""
+    """Reject a request and make a new one for other arguments, which ``instead`` carries."""
 
     approval: str
     by: str
     why: str
     instead: AdmitCall
     roles: tuple[str, ...] = ()
-    """Of the person who says so: it is a no, too."""
+    """The roles of the editor: an edit is a rejection, too."""
 
 
 @dataclass(slots=True)
 class ExpireApprovals(StoreOp[RunRow]):
-    """Write down what has expired in a tree: nobody decided in time."""
+    """Mark the expired requests of a tree as expired."""
 
     root: str
     owner: str
@@ -673,7 +693,7 @@ class ExpireApprovals(StoreOp[RunRow]):
 
 @dataclass(slots=True)
 class VoidApproval(StoreOp[Ruled]):
-    """The ledger was put back: what was asked or given before counts no more."""
+    """Void a request or an approval that was made before the ledger was restored from a backup."""
 
     approval: str
     by: str
@@ -682,14 +702,14 @@ class VoidApproval(StoreOp[Ruled]):
 
 @dataclass(slots=True)
 class ReadApproval(StoreOp["Requested | None"]):
-    """One request, with its call."""
+    """Read one request, with its call."""
 
     approval: str
 
 
 @dataclass(slots=True)
 class SearchApprovals(StoreOp[list[Requested]]):
-    """A page of requests, newest first."""
+    """Read a page of requests, newest first."""
 
     tenant: str | None
     states: tuple[str, ...] = ()
@@ -699,7 +719,7 @@ class SearchApprovals(StoreOp[list[Requested]]):
 
 @dataclass(slots=True)
 class Delegate(StoreOp[DelegationRow]):
-    """One person lets another decide, until a time."""
+    """Let another person decide in one's place, until a time."""
 
     id: str
     tenant: str
@@ -709,16 +729,16 @@ class Delegate(StoreOp[DelegationRow]):
     why: str
 
 
-# ---- Reading the record to check it: whole trees as they are written, page by page, each page from one sn
+# ---- Operations of the audit: whole trees as they are stored, page by page, each page from one snapshot
 
 
 ROWS_MAX: Final = 1_000_000
-"""Runs, calls or requests of the trees of one page: whoever puts in more of them without events is found out by these."""
+"""The most runs, calls or requests in the trees of one page: a larger number without events is itself a finding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far the record was read: every tree up to ``done``, and of the tree ``within`` the first ``n`` events."""
+    """How far the record was read: every tree up to ``done``, and the first ``n`` events of the tree ``within``."""
 
     done: str = ""
     within: str = ""
@@ -727,10 +747,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """Some trees, in the order of their roots, each with its events in their order.
+    """Some trees, in the order of their roots, each with its events in order.
 
-    The rows are those of the trees that end here, as they stood when the last events of these were read. A tree that
-    is longer than a page comes in several, and its rows with the last.
+    The rows are those of the trees that end on this page, read in the same snapshot as their last events. A tree that
+    is longer than a page spans several pages, and its rows come with the last one.
     """
 
     events: tuple[EventRow, ...]
@@ -739,25 +759,25 @@ class Chains:
     approvals: tuple[ApprovalRow, ...] = ()
     delegations: tuple[DelegationRow, ...] = ()
     next: Place | None = None
-    """Where to go on; None: that was all."""
+    """Where to continue; None: this was the last page."""
 
 
 @dataclass(slots=True)
 class ReadChains(StoreOp[Chains]):
-    """The trees after this place, as they are written: nothing in them is decrypted."""
+    """Read the trees after this place, as they are stored: nothing in them is decrypted."""
 
     place: Place = Place()
     alone: bool = False
-    """Only the tree that the place is within."""
+    """Read only the tree named by ``place.within``."""
     limit: int = 2_000
 
 
-# ---- what a transaction can do ------------------------------------------------------------
+# ---- Row operations of the audit
 
 
 @dataclass(frozen=True, slots=True)
 class ChainOf(Op[list[EventRow]]):
-    """The events of a tree above this number, in their order."""
+    """Return the events of a tree above this number, in order."""
 
     root: str
     after: int
@@ -766,7 +786,7 @@ class ChainOf(Op[list[EventRow]]):
 
 @dataclass(frozen=True, slots=True)
 class ChainsAbove(Op[list[EventRow]]):
-    """The events of all trees whose root comes after this one, tree by tree."""
+    """Return the events of all trees whose root comes after this one, tree by tree."""
 
     root: str
     limit: int
@@ -774,7 +794,7 @@ class ChainsAbove(Op[list[EventRow]]):
 
 @dataclass(frozen=True, slots=True)
 class RunsBetween(Op[list[RunRow]]):
-    """The runs of the trees whose roots come after one and not after another; None: to the end."""
+    """Return the runs of the trees whose roots lie above one and up to another; None: to the end."""
 
     above: str
     upto: str | None
@@ -783,7 +803,7 @@ class RunsBetween(Op[list[RunRow]]):
 
 @dataclass(frozen=True, slots=True)
 class CallsBetween(Op[list[CallRow]]):
-    """The same, of calls."""
+    """Return the calls of the same range of trees."""
 
     above: str
     upto: str | None
@@ -792,7 +812,7 @@ class CallsBetween(Op[list[CallRow]]):
 
 @dataclass(frozen=True, slots=True)
 class ApprovalsBetween(Op[list[ApprovalRow]]):
-    """The same, of requests for a yes."""
+    """Return the approval requests of the same range of trees."""
 
     above: str
     upto: str | None
@@ -801,7 +821,7 @@ class ApprovalsBetween(Op[list[ApprovalRow]]):
 
 @dataclass(frozen=True, slots=True)
 class DelegationsBetween(Op[list[DelegationRow]]):
-    """The same, of delegations: each is the root of its own chain."""
+    """Return the delegations of the same range: each is the root of its own chain."""
 
     above: str
     upto: str | None
@@ -810,33 +830,33 @@ class DelegationsBetween(Op[list[DelegationRow]]):
 
 @dataclass(frozen=True, slots=True)
 class FindDelegation(Op["DelegationRow | None"]):
-    """The delegation of this id."""
+    """Return the delegation with this id."""
 
     id: str
 
 
-# ---- What a flow may ask of the ledger about budgets, besides starting and settling calls
+# ---- Operations of budgets (besides the reservations made by starting and settling calls)
 
 
 @dataclass(slots=True)
 class ListBudgets(StoreOp[tuple[list[SliceRow], float]]):
-    """A page of a tenant's slices, by name, and the ledger's time."""
+    """Read a page of a tenant's budget slices, by name, and the ledger's time."""
 
     tenant: str
     after: str = ""
     limit: int = 200
 
 
-# ---- Taking whole trees out of a ledger as they are written, and adding them to another one
+# ---- Operations of bundles: whole trees are exported as they are stored, and loaded into another ledger
 
 
 EVENTS_MAX: Final = 1_000_000
-"""Events that one tree may have to be taken out: it is held in memory."""
+"""The most events of a tree that can be exported: the tree is held in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A run tree, all of it; parents before children, the rest in ledger order."""
+    """One whole run tree; parents before children, the rest in ledger order."""
 
     runs: tuple[RunRow, ...]
     calls: tuple[CallRow, ...]
@@ -845,13 +865,13 @@ class Record:
 
     @property
     def root(self) -> RunRow:
-        """The run that the others are inside of."""
+        """The root run of the tree."""
         return self.runs[0]
 
 
 @dataclass(slots=True)
 class FindTrees(StoreOp[list[RunRow]]):
-    """The roots of every generation of a run, oldest first; empty: there is no such run."""
+    """List the roots of every generation of a run, oldest first; empty: there is no such run."""
 
     tenant: str
     id: str
@@ -859,21 +879,22 @@ class FindTrees(StoreOp[list[RunRow]]):
 
 @dataclass(slots=True)
 class ReadRecord(StoreOp["Record | None"]):
-    """One whole tree as it is written: nothing in it is decrypted."""
+    """Read one whole tree as it is stored: nothing in it is decrypted."""
 
     root: str
 
 
 @dataclass(slots=True)
 class LoadRecords(StoreOp[list[str]]):
-    """Add these trees of other ledgers, all or none; the roots of those that were not here before.
+    """Load these trees of other ledgers, all or none; answer with the roots that were not here before.
 
-    With them one run of our own is written, that says so. What is here already stays as it is.
+    The same transaction writes one run of this ledger that records the load. Trees that are already here stay as they
+    are.
     """
 
     uid: str
     id: str
-    """Of that run."""
+    """The ids of the run that records the load."""
     tenant: str
     owner: str
     records: tuple[Record, ...]
@@ -881,50 +902,50 @@ class LoadRecords(StoreOp[list[str]]):
 
 @dataclass(slots=True)
 class HasLoaded(StoreOp[bool]):
-    """Whether runs of other ledgers were ever loaded: then times do not ascend with places."""
+    """Return whether runs of other ledgers were ever loaded: then times do not ascend with places."""
 
 
-# ---- what a transaction can do ------------------------------------------------------------
+# ---- Row operations of bundles
 
 
 @dataclass(frozen=True, slots=True)
 class RunsOf(Op[list[RunRow]]):
-    """Every generation of the run with this id, oldest first."""
+    """Return every generation of the run with this id, oldest first."""
 
     tenant: str
     id: str
 
 
-# ---- What the ledger is asked for its own chain. See ``ledger`` for the rest, and ``checkpoint`` for what
+# ---- Operations of checkpoints: the ledger's own hash chain
 
 
 PLACES_MAX: Final = 200
-"""So many events are looked up by number at once."""
+"""How many events are looked up by number at once."""
 
 
 @dataclass(slots=True)
 class DraftCheckpoint(StoreOp["CheckpointRow | None"]):
-    """What the next checkpoint would say, not signed yet; None: nothing has happened since the last one.
+    """Draft the next checkpoint, not yet signed; None: nothing has happened since the last one.
 
-    One that says nothing new is still drafted where the last one was made with another key.
+    A checkpoint without news is still drafted if the last one was signed with another key.
     """
 
     ledger: str
-    """The ledger's name, should it have none yet."""
+    """The name for the ledger if it has none yet."""
     key: str
     limit: int = HEADS_MAX
 
 
 @dataclass(slots=True)
 class WriteCheckpoint(StoreOp[bool]):
-    """Put a checkpoint at the end of the chain; false: somebody else has, and it must be drafted anew."""
+    """Append a checkpoint to the chain; false: another process was faster, and it must be drafted anew."""
 
     row: CheckpointRow
 
 
 @dataclass(slots=True)
 class ReadCheckpoints(StoreOp[list[CheckpointRow]]):
-    """A page of checkpoints in their order; ``after`` -1: only the newest."""
+    """Read a page of checkpoints in order; ``after`` -1: only the newest."""
 
     after: int
     limit: int = 100
@@ -932,29 +953,29 @@ class ReadCheckpoints(StoreOp[list[CheckpointRow]]):
 
 @dataclass(slots=True)
 class ReadHashes(StoreOp[list[tuple[str, int, str]]]):
-    """Tree, number and hash of those of these events that are there."""
+    """Read tree, number and hash of those of these events that exist."""
 
     places: tuple[tuple[str, int], ...]
 
 
-# ---- What a person's desk asks of the ledger besides ``ledger``: the words over what is left standing
+# ---- Operation of accepted residue
 
 
 @dataclass(slots=True)
 class AcceptCall(StoreOp[CallRow]):
-    """A person's word that an effect stays, or that nobody will know: it is residue, and named for good."""
+    """Apply a person's decision that an effect stays or can never be known: it is residue, named for good."""
 
     call_id: str
     by: str
     why: str
 
 
-# ---- What forking asks of the ledger besides ``ledger``
+# ---- Operations of forks
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A call as the fork will have it, the call that it was copied from, and the state that one was seen in."""
+    """A call as the fork will have it, the id of the original call, and the state in which that one was seen."""
 
     of: str
     seen: str
@@ -963,8 +984,10 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """``how``: forked, taken (``run`` has that id), moved (the source is not where it was), back (``run``, whose calls
-    would be shared, goes back or has gone).
+    """The answer to forking a run.
+
+    ``how``: forked, taken (``run`` has that id already), moved (the source has changed), back (``run``, whose calls
+    would be shared, is being rolled back or has been).
     """
 
     how: Literal["forked", "taken", "moved", "back"]
@@ -973,9 +996,9 @@ class Forked:
 
 @dataclass(slots=True)
 class ForkRun(StoreOp[Forked]):
-    """Add a run that shares the calls of another one up to a point; said in the record of both.
+    """Add a run that shares the calls of another one up to a point; both records say so.
 
-    ``runs``: the fork and what is inside it, parents first, with the state that each is to be in.
+    ``runs``: the fork and its descendants, parents first, each with the state that it will have.
     """
 
     source: str
@@ -983,28 +1006,30 @@ class ForkRun(StoreOp[Forked]):
     calls: tuple[Copied, ...]
     by: str
     proofs: Mapping[str, str] = field(default_factory=dict)
-    """Of payloads that are encrypted on the way, by the row's id and the column (``amends.ledger.changes``)."""
+    """Digests of payloads that are encrypted on the way, by row id and column (``amends.ledger.changes``)."""
 
 
 @dataclass(slots=True)
 class ReadForks(StoreOp[list[RunRow]]):
-    """The forks, open or committed, that stand on what this tree did; forks of forks too."""
+    """List the forks, open or committed, that depend on the effects of this tree; forks of forks too."""
 
     root: str
 
 
-# ---- What the ledger is asked about notices: who has to be told of which request. See ``ledger``: each is
+# ---- Operations of notices: who must be notified of which request
+#
+# The columns of a request are the outbox: they are written with the request itself, so that no crash can lose a notice.
 
 # The columns of a request are the outbox: written with the request itself, so that no crash can lose a notice.
 
 
 TELLS_MAX: Final = 24
-"""So often is tried to tell of one request: a hook that kills its process must not do so for ever."""
+"""The most attempts to notify of one request: a hook that kills its process must not do so for ever."""
 
 
 @dataclass(slots=True)
 class DueNotices(StoreOp[list[str]]):
-    """The requests that somebody has to be told of now, longest waiting first."""
+    """List the requests that are due for a notice now, longest waiting first."""
 
     tenant: str | None
     limit: int
@@ -1012,38 +1037,38 @@ class DueNotices(StoreOp[list[str]]):
 
 @dataclass(slots=True)
 class ClaimNotice(StoreOp[Requested | None]):
-    """Be the one who tells of this request, for so long; None: somebody else is, or there is nothing to tell."""
+    """Claim the notice of this request for ``claim_s``; None: another process has it, or there is nothing to send."""
 
     approval: str
     teller: str
-    """Names this claim: it is new."""
+    """The name of this claim; unique."""
     claim_s: float
 
 
 @dataclass(slots=True)
 class NoteTold(StoreOp[ApprovalRow]):
-    """People were told of this request; or, with an error, they were not, and are to be after ``retry_s``."""
+    """Record that people were notified of this request; or, with an error, that they were not, and when to retry."""
 
     approval: str
     teller: str
     error: str = ""
     retry_s: float | None = None
-    """None: it is given up."""
+    """None: give up."""
 
 
-# ---- What hiding and encryption ask of the ledger. See ``ledger`` for the rest
+# ---- Operations of redaction and encryption
 
 
 @dataclass(slots=True)
 class PinKey(StoreOp[str]):
-    """Pin the fingerprint of the key that commitments are made with; the one that is pinned. Empty: only look."""
+    """Pin the fingerprint of the key of the commitments; answer with the pinned one. Empty: only read it."""
 
     fingerprint: str
 
 
 @dataclass(slots=True)
 class RewriteTexts(StoreOp[int]):
-    """Write payloads of one call or run anew, each only where it is still as it was read; how many were."""
+    """Replace payloads of one call or run, each only if it still is as it was read; answer how many were replaced."""
 
     row: str
     is_call: bool
@@ -1051,21 +1076,21 @@ class RewriteTexts(StoreOp[int]):
     now: Mapping[str, str]
 
 
-# ---- What a program reads through its run besides its calls: the clock, written down so that a replay rea
+# ---- Operation of recorded values: the clock that a program reads through its run
 
 
 VALUE: Final = "value"
-"""The event of a clock that was read; its time is what was read."""
+"""The event of a clock reading; the time of the event is the value that was read."""
 
 
 @dataclass(slots=True)
 class NoteValue(StoreOp["float | None"]):
-    """Read the ledger's clock and write down that it was read; None when the run has ended."""
+    """Read the ledger's clock and record that it was read; None if the run has ended."""
 
     run: str
     root: str
     owner: str
     epoch: int
     call: str
-    """The call in whose body it is read; empty: in the program itself."""
+    """The call in whose body the clock is read; empty: the program itself."""
     nonce: str

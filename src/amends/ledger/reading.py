@@ -1,10 +1,10 @@
-"""Reading: one consistent look, bounded in size."""
+"""Read runs, calls, events, locks and budgets: each answer is one snapshot, limited in size."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from amends.ledger.changes import find_run
+from amends.ledger.changes import find_run, subtree
 from amends.ledger.locks import waits_now
 from amends.ledger.operations import (
     HeldLock,
@@ -25,7 +25,6 @@ from amends.ledger.rows import (
     FindRun,
     FindRunById,
     ListCalls,
-    ListTree,
     LocksOf,
     Now,
     PageCalls,
@@ -40,22 +39,18 @@ from amends.ledger.rows import (
 
 
 async def read_run(op: ReadRun) -> Tree | None:
-    """See ``ReadRun``."""
+    """Read the tree of one run (``ReadRun``)."""
     run = await (FindRun(op.uid) if op.uid else FindRunById(op.tenant, op.id))
     if run is None:
         return None
-    inside = {run.uid}
-    runs = [run]
-    for row in await ListTree(run.root):
-        if row.parent in inside and row.uid not in inside:
-            inside.add(row.uid)
-            runs.append(row)
+    runs = await subtree(run)
+    inside = {row.uid for row in runs}
     calls = [call for call in await ListCalls(run.root) if call.run in inside]
     return await tree_of(run, runs, calls, await Now())
 
 
 async def tree_of(run: RunRow, runs: Sequence[RunRow], calls: Sequence[CallRow], now: float) -> Tree:
-    """The tree of these rows, with what it holds and what was asked about its calls."""
+    """Return the tree of these rows, with its locks and the approval requests of its calls."""
     locks = await LocksOf(run.uid) if run.locked else []
     asked = await ApprovalsOf(run.root) if any(call.approval for call in calls) else []
     mine = {call.id for call in calls} if asked else set()
@@ -64,22 +59,22 @@ async def tree_of(run: RunRow, runs: Sequence[RunRow], calls: Sequence[CallRow],
 
 
 async def read_call(op: ReadCall) -> CallRow | None:
-    """See ``ReadCall``."""
+    """Read one call (``ReadCall``)."""
     return await FindCall(op.call_id)
 
 
 async def list_runs(op: ListRuns) -> list[RunRow]:
-    """See ``ListRuns``."""
+    """Read a page of runs (``ListRuns``)."""
     return await PageRuns(op.tenant, op.states, op.before, op.limit)
 
 
 async def search_calls(op: SearchCalls) -> list[CallRow]:
-    """See ``SearchCalls``."""
+    """Read a page of calls (``SearchCalls``)."""
     return await PageCalls(op.tenant, op.states, op.before, op.limit, op.tool)
 
 
 async def list_locks(op: ListLocks) -> list[HeldLock]:
-    """See ``ListLocks``."""
+    """Read a page of locks, with the runs that wait for them (``ListLocks``)."""
     now = await Now()
     held: list[HeldLock] = []
     for lock in await PageLocks(op.tenant, op.after, op.limit):
@@ -91,10 +86,10 @@ async def list_locks(op: ListLocks) -> list[HeldLock]:
 
 
 async def list_budgets(op: ListBudgets) -> tuple[list[SliceRow], float]:
-    """See ``ListBudgets``."""
+    """Read a page of budget slices, and the ledger's time (``ListBudgets``)."""
     return await PageSlices(op.tenant, op.after, op.limit), await Now()
 
 
 async def read_events(op: ReadEvents) -> list[EventRow]:
-    """See ``ReadEvents``."""
+    """Read a page of events (``ReadEvents``)."""
     return await PageEvents(op.root, op.tenant, op.after, op.limit)

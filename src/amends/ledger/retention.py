@@ -1,4 +1,7 @@
-"""Retention: what a tree said goes some time after its end; what it was, and that it happened, stays for ever."""
+"""Remove payloads some time after a run tree has ended; what it was, and that it happened, stays for ever.
+
+Also here: rewriting payloads with another encryption key.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-from amends.ledger.changes import forks_on, note
+from amends.ledger.changes import forks_on, write_event
 from amends.ledger.operations import CollectGarbage, PinKey, RewriteTexts, Swept
 from amends.ledger.rows import (
     AddMark,
@@ -31,11 +34,11 @@ CALLS_MAX: Final = 1_000
 """A transaction of gc takes no further tree after so many calls: others wait for the ledger meanwhile."""
 
 KEPT: Final = ("in doubt", "compensation failed", "left standing", "taken back in doubt", "open forks")
-"""Why an ended tree stays whole, the gravest first."""
+"""Why an ended tree stays whole, the most serious reason first."""
 
 
 async def collect_garbage(op: CollectGarbage) -> Swept:
-    """See ``CollectGarbage``. A tree goes wholly in one transaction, or stays as it is."""
+    """Remove the payloads of some ended trees (``CollectGarbage``). A tree is emptied in one transaction, or stays."""
     now = await Now()
     before = now - op.older_than_s
     page = await PageClosed(before, op.tenant, op.after, op.limit)
@@ -64,7 +67,7 @@ async def collect_garbage(op: CollectGarbage) -> Swept:
 
 
 def _kept_for(root: RunRow, calls: Iterable[CallRow]) -> str:
-    """Why an ended tree stays whole: what somebody may still have to look at must stay readable."""
+    """Return why an ended tree stays whole: what somebody may still have to look at must stay readable."""
     whys = {_open_question(root, call) for call in calls if call.kind != "read" and not call.shared}
     return next((why for why in KEPT if why in whys), "")
 
@@ -77,12 +80,12 @@ def _open_question(root: RunRow, call: CallRow) -> str:
     if call.state == "residue" or (call.state == "succeeded" and (call.late or root.state == "abandoned")):
         return "left standing"
     if call.state == "compensated" and call.comp_blind:
-        return "taken back in doubt"  # evidence that it happened makes it be taken back once more, with its arguments
+        return "taken back in doubt"  # evidence that it happened makes it be compensated once more, with its arguments
     return "in doubt" if call.state in (STANDING | UNSETTLED) - {"succeeded"} else ""
 
 
 async def _remove(root: RunRow, calls: Iterable[CallRow], now: float, dry_run: bool) -> int:
-    """Take the words out of a tree, with one event; how many bytes that were."""
+    """Remove the payloads of a tree, with one event; return how many bytes they had."""
     tree = await ListTree(root.uid)
     changes: list[tuple[RunRow | CallRow, dict[str, str]]] = [
         *((run, {"input": removed(run.input, now), "output": removed(run.output, now)}) for run in tree),
@@ -94,22 +97,25 @@ async def _remove(root: RunRow, calls: Iterable[CallRow], now: float, dry_run: b
     if dry_run:
         return freed
     for row, texts in changes:
-        really = {name: text for name, text in texts.items() if text != getattr(row, name)}
+        changed_texts = {name: text for name, text in texts.items() if text != getattr(row, name)}
         if isinstance(row, RunRow):
-            await UpdateRun(row, really | {"gone_at": now})
-        elif really:
-            await UpdateCall(row, really)
+            await UpdateRun(row, changed_texts | {"gone_at": now})
+        elif changed_texts:
+            await UpdateCall(row, changed_texts)
     if any(isinstance(row, CallRow) and row.cost for row, _ in changes):
         await DropSlices(root.uid)
     count = sum(isinstance(row, CallRow) for row, _ in changes)
     if root.origin:
-        return freed  # its events are another ledger's: none is added, and those there are stay whole
-    await note(root, "payloads removed", at=now, by="gc", epoch=root.epoch, calls=count, bytes=freed)
+        return freed  # its events belong to another ledger: none is added, and the existing ones stay whole
+    await write_event(root, "payloads removed", at=now, by="gc", epoch=root.epoch, calls=count, bytes=freed)
     return freed
 
 
 def _emptied(call: CallRow, now: float) -> dict[str, Any]:
-    """What a call no longer says. That it was refused, by whom and why is a decision, not a payload: it stays."""
+    """Return the emptied columns of a call.
+
+    That it was refused, by whom and why is a decision, not a payload: it stays.
+    """
     texts: dict[str, Any] = {
         "args": removed(call.args, now),
         "error": call.error if call.state == "refused" else _bare(call.error),
@@ -122,12 +128,12 @@ def _emptied(call: CallRow, now: float) -> dict[str, Any]:
     if call.result is not None:
         texts["result"] = removed(call.result, now)
     elif call.loss:
-        texts["result"] = removed("lost", now)  # it had one that could not be written down: still not None
+        texts["result"] = removed("lost", now)  # it had one that could not be stored: still not None
     return texts
 
 
 def _bare(error: str) -> str:
-    """An error's name without its message, which may quote anything."""
+    """Return an error's name without its message, which may quote anything."""
     try:
         name, _ = json.loads(error)
     except (ValueError, TypeError):
@@ -139,7 +145,7 @@ def _bytes(text: str | None) -> int:
     return len((text or "").encode("utf-8", "replace"))
 
 
-# ---- What hiding and encryption need of the ledger: the fingerprint of a key, and payloads written anew
+# ---- Encryption keys: the pinned fingerprint, and payloads written anew
 
 
 KEY: Final = "secret key"
@@ -147,7 +153,10 @@ KEY: Final = "secret key"
 
 
 async def pin_key(op: PinKey) -> str:
-    """See ``PinKey``. Who is first is right: from then on another key would not recognise what was done."""
+    """Pin the fingerprint of a key (``PinKey``).
+
+    The first one stays: another key would not recognise recorded values.
+    """
     found = await FindMark(KEY)
     if found is None and op.fingerprint:
         if await AddMark(MarkRow(KEY, op.fingerprint, await Now())):
@@ -157,7 +166,7 @@ async def pin_key(op: PinKey) -> str:
 
 
 async def rewrite_texts(op: RewriteTexts) -> int:
-    """See ``RewriteTexts``. No state changes, and so nothing happened that an event could tell."""
+    """Replace payloads (``RewriteTexts``). No state changes, so there is nothing that an event would record."""
     row = await (FindCall(op.row) if op.is_call else FindRun(op.row))
     assert row is not None, "calls and runs are never deleted"
     fresh = {name: text for name, text in op.now.items() if getattr(row, name) == op.was[name]}

@@ -1,8 +1,8 @@
-"""The ledger's rows, and the few things a store can do with them inside one transaction.
+"""Define the ledger's rows and the row operations: what a store can do with rows inside one transaction.
 
-The store's operations (``store/``) are flows over these: written once, run on dicts in memory, on SQL
-through a blocking connection, or on SQL through an async one. Conditions are only ever equality on indexed
-columns, so that a new store has little to prove.
+The decisions in the other modules of ``ledger/`` are flows over these operations. They are written once and run on
+dicts in memory, on SQL through a blocking connection, and on SQL through an async one. Conditions are only ever
+equality on indexed columns, so that a new store has little to prove.
 """
 
 from __future__ import annotations
@@ -20,88 +20,12 @@ from amends.encoding.dataclass import dataclass
 from amends.ledger.flow import Flow, Op
 from amends.model import ApprovalState
 
-# ---- The record's own rows: what happened, in the order of the ledger and in the chain of its tree
-
-
-@dataclass(frozen=True, slots=True)
-class EventRow:
-    """One line of the record; ``seq`` is the ledger's own order."""
-
-    seq: int
-    at: float
-    root: str
-    run: str
-    run_id: str
-    tenant: str
-    call: str
-    what: str
-    frm: str
-    to_state: str
-    by_whom: str
-    epoch: int
-    facts: str
-    n: int
-    """Its number among the events of its tree."""
-    hash: str
-    """Its link in the chain of its tree (``amends.encoding.chain``)."""
-
-    @property
-    def body(self) -> str:
-        """The digest of what it says."""
-        return body_of(*SAID(self))
-
-
-EVENT_COLUMNS: Final = tuple(field.name for field in fields(EventRow))
-SAID: Final = attrgetter(*EVENT_COLUMNS[2:-2])
-"""What an event says, without its place and its moment: what ``body_of`` is of."""
-
-
-# ---- what a transaction can do ------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class AddEvent(Op[int]):
-    """Write an event at the end of its tree's chain and return its place in the ledger."""
-
-    at: float
-    root: str
-    run: str
-    run_id: str
-    tenant: str
-    call: str
-    what: str
-    frm: str
-    to_state: str
-    by_whom: str
-    epoch: int
-    facts: str
-
-    @property
-    def body(self) -> str:
-        """The digest of what it says."""
-        return body_of(*SAID(self))
-
-
-@dataclass(frozen=True, slots=True)
-class PageEvents(Op[list[EventRow]]):
-    """Events in ledger order, above ``after``."""
-
-    root: str | None
-    tenant: str | None
-    after: int
-    limit: int
-
-
-# ---- The ledger's rows, and the few things a store can do with them inside one transaction
-
-# The store's operations (``store/``) are flows over these: written once, run on dicts in memory, on SQL
-# through a blocking connection, or on SQL through an async one. Conditions are only ever equality on indexed
-# columns, so that a new store has little to prove.
+# ---- Runs and calls
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run. ``owner``, ``epoch``, ``lease_until`` and ``wake_at`` mean something on roots only."""
+    """One run. ``owner``, ``epoch``, ``lease_until`` and ``wake_at`` have a meaning on roots only."""
 
     uid: str
     id: str
@@ -116,7 +40,7 @@ class RunRow:
     goal_by: str = ""
     goal_why: str = ""
     plan: str = ""
-    """The plan that a person's rollback was given by; empty: none was."""
+    """The plan by which a person rolled the run back; empty: there was none."""
     policy: str = "rollback"
     order_mode: str = "strict"
     agent: str = ""
@@ -141,43 +65,45 @@ class RunRow:
     locked: int = 0
     """On roots: the tree has named locks, so there may be some to free, or to take with its pivot."""
     charged: int = 0
-    """On roots: a staged call costs something, so there may be something to reserve with a pivot."""
+    """On roots: a staged call has a cost, so there may be something to reserve with a pivot."""
     budgets: str = ""
     """On roots: the budgets that the run was opened with, as JSON; empty: none."""
     causes: str = "[]"
     closed_at: float | None = None
     gone_at: float | None = None
-    """When gc removed the payloads of the whole tree."""
+    """When garbage collection removed the payloads of the whole tree."""
     origin: str = ""
-    """The ledger that it was loaded from: a record, that nothing here works with; empty: it is ours."""
+    """The ledger from which it was loaded: then it is only a record, and nothing here works with it; empty: it is ours.
+    """
     forked_from: str = ""
-    """The run that this one, of a fork, was copied from; empty: it is no fork, or was begun in it."""
+    """In a fork: the run that this one was copied from; empty: it is no fork, or it was begun in the fork."""
     forked_at: str = ""
-    """Of a fork, as JSON: where that was; of a run inside it: what it was in each run that the fork stands on."""
+    """JSON. Of a fork: where it was forked. Of a run inside a fork: its counterpart in each run that the fork depends
+    on."""
     lease_boot: str = ""
-    """On roots: the boot whose monotonic clock ``lease_mono`` is of; empty: the owner did not say."""
+    """On roots: the boot to whose monotonic clock ``lease_mono`` belongs; empty: the owner did not say."""
     lease_mono: float | None = None
-    """When the lease ends on the owner's monotonic clock. A wall clock that is set does not move it."""
+    """When the lease ends on the owner's monotonic clock, which does not move when the wall clock is set."""
     silent_boot: str = ""
-    """The boot that first noticed that the lease seems to have ended; empty: nobody has, or a heartbeat came since."""
+    """The boot that first noticed that the lease seems to have ended; empty: none did, or a heartbeat came since."""
     silent_mono: float | None = None
     silent_at: float | None = None
-    """When that was, on the monotonic clock of that boot and in ledger time."""
+    """The time of that notice, on the monotonic clock of that boot and in ledger time."""
 
     @property
     def lost_at(self) -> float | None:
-        """When gc removed its input or its output; None: neither was removed."""
+        """When garbage collection removed its input or its output; None: neither was removed."""
         return lost_at(self.input, self.output)
 
     @property
     def phase(self) -> str:
-        """The state that matters for the law: where a blocked run stands."""
+        """The state that the ordering rules look at: of a blocked run, the state before it was blocked."""
         return self.came_from if self.state == "blocked" else self.state
 
 
 @dataclass(frozen=True, slots=True)
 class CallRow:
-    """One call: a key's generation, its attempts, and its compensation's own attempts."""
+    """One call: one generation of a key, its attempts, and the attempts of its compensation."""
 
     id: str
     seq: int
@@ -209,9 +135,9 @@ class CallRow:
     at_commit: int = 0
     undoable: int = 0
     locks: str = ""
-    """The names of what it must hold when it first starts, as JSON; empty: none."""
+    """The names of the locks that it must hold when it first starts, as JSON; empty: none."""
     cost: str = ""
-    """What it costs, and what of it is reserved or spent of which budgets, as JSON; empty: nothing."""
+    """Its cost, and how much of it is reserved or spent in which budgets, as JSON; empty: no cost."""
     violation: str = ""
     attempt: int = 0
     result: str | None = None
@@ -220,7 +146,7 @@ class CallRow:
     why: str = ""
     evidence: str = ""
     learned: str = ""
-    """What probes and late returns said of it while it was in doubt, as JSON, newest last; empty: nothing."""
+    """What probes and late returns said while it was in doubt, as JSON, newest last; empty: nothing."""
     late: int = 0
     first_at: float | None = None
     started_at: float | None = None
@@ -228,12 +154,14 @@ class CallRow:
     settled_seq: int = 0
     retry_at: float | None = None
     tries_from: int = 0
-    """Attempts before this one no longer count: a person said try again."""
+    """Attempts before this one no longer count: a person asked for a retry."""
     quiet_boot: str = ""
     quiet_mono: float | None = None
-    """From when on, on which host's monotonic clock, nothing new can have been sent; None: still in flight."""
+    """The moment, on which host's monotonic clock, after which nothing new can have been sent; None: still in flight.
+    """
     quiet_left: float | None = None
-    """How long that still was, settle delay included, when somebody last watched: what another host goes on from."""
+    """How much time was left until then, settle delay included, when it was last observed: another host continues from
+    it."""
     probes: int = 0
     probe_at: float | None = None
     agent: str = ""
@@ -244,55 +172,59 @@ class CallRow:
     comp_error: str = ""
     comp_gave_up: int = 0
     comp_blind: int = 0
-    """Compensated while nobody knew whether there was anything to take back."""
+    """Compensated although nobody knew whether there was an effect to compensate."""
     comp_at: float | None = None
     comp_settled_at: float | None = None
     comp_retry_at: float | None = None
     comp_boot: str = ""
     comp_mono: float | None = None
     approval: str = ""
-    """The newest request for a person's yes to it; empty: it needed none."""
+    """The newest approval request for it; empty: it needed none."""
     accepts: str = ""
-    """Of a tool that nobody declared: the rule whose author takes what it leaves behind."""
+    """Of an undeclared tool: the rule whose author accepts the residue of the call."""
     shared: str = ""
-    """In a fork: the call of another run that this one stands for, which alone had, and keeps, the effect."""
+    """In a fork: the call of another run that this one stands for. That one alone had the effect, and keeps it."""
 
     @property
     def is_loaded(self) -> bool:
-        """Of a run that was loaded from another ledger."""
+        """Whether its run was loaded from another ledger."""
         return self.key.startswith(LOADED)
 
     @property
     def in_question(self) -> int:
-        """The attempt, of the call or of its compensation, that nobody knows the outcome of; 0: there is none."""
+        """The attempt, of the call or of its compensation, whose outcome is unknown; 0: there is none."""
         return {"in_doubt": self.attempt, "compensation_in_doubt": self.comp_attempt}.get(self.state, 0)
 
     @property
     def is_staged(self) -> bool:
-        """Accepted, waiting for the pivot or the commit; past it, for a lock."""
+        """Whether it is accepted and waits for the pivot or the commit; after that, for a lock."""
         return self.reason in ("order", "lock") and self.state in ("held", "ready")
 
     @property
     def lost_at(self) -> float | None:
-        """When gc removed its arguments or its result: no body of ours can be given them any more; None: all is there."""
+        """When garbage collection removed its arguments or its result; None: all are there.
+
+        No body can receive removed values.
+        """
         return lost_at(self.args, self.result)
 
 
 LOADED: Final = "loaded:"
-"""How the keys of calls begin whose run was loaded from another ledger: no request of ours has such a key."""
+"""Prefix of the keys of calls whose run was loaded from another ledger: no request of ours has such a key."""
 GONE: Final = "gone:"
-"""What gc removed leaves this and its time in its place: no JSON begins so, and nothing reads as if it had been empty."""
+"""Prefix of what replaces a removed payload, followed by the time: no JSON begins so, and it cannot be read as empty.
+"""
 PLAIN: Final = frozenset({"", "null", "{}", "[]"})
-"""What says nothing of anybody: it stays, and is answered from the record for ever."""
+"""Payloads that carry no personal data: they stay, and are answered from the record for ever."""
 
 
 def removed(text: str, at: float) -> str:
-    """A payload with its words gone; what has none, or lost them before, as it is."""
+    """Return what replaces a removed payload; an empty or already removed payload stays as it is."""
     return text if text in PLAIN or text.startswith(GONE) else f"{GONE}{at!r}"
 
 
 def lost_at(*texts: str | None) -> float | None:
-    """When gc removed one of these payloads; None: all are as they were written."""
+    """Return when garbage collection removed one of these payloads; None: all are as they were written."""
     for text in texts:
         if text is not None and text.startswith(GONE):
             return float(text.removeprefix(GONE))
@@ -300,11 +232,11 @@ def lost_at(*texts: str | None) -> float | None:
 
 
 def needs_tool(root: RunRow, call: CallRow) -> bool:
-    """Whether going on with this tree may need the tool of this call: its body, its probe or its compensation."""
+    """Return whether going on with this tree may need the body, the probe or the compensation of this call's tool."""
     if call.kind == "read" or call.shared or call.state in ("failed", "compensated", "refused", "dropped", "residue"):
         return False
     if call.state == "succeeded" and call.kind == "pivot":
-        return False  # it stands whatever happens: no body of it is ever needed again
+        return False  # it stays whatever happens: its body is never needed again
     return call.state != "succeeded" or (root.phase != "pivoted" and root.goal != "commit")
 
 
@@ -314,33 +246,42 @@ CALL_COLUMNS: Final = tuple(field.name for field in fields(CallRow))
 Changes = Mapping[str, Any]
 
 
-# ---- what a transaction can do ------------------------------------------------------------
+# ---- Row operations of runs and calls
 
 
 @dataclass(frozen=True, slots=True)
 class Now(Op[float]):
-    """Ledger time: the latest of the clock, the newest event, and the mark that heartbeats and approvals move on."""
+    """Return ledger time.
+
+    It is the latest of the clock, the newest event, and the mark that heartbeats and approvals advance.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerClock(Op[float]):
-    """The ledger's clock as it is set now. Behind ledger time, which then stands still, if it was set back."""
+    """Return the ledger's clock as it is set now.
+
+    If it was set back, it is behind ledger time, which then stands still.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class FindRun(Op["RunRow | None"]):
-    """The run of this uid, its root locked until the transaction ends where the database has such locks."""
+    """Return the run with this uid.
+
+    Its root stays locked until the transaction ends, if the database has such locks.
+    """
 
     uid: str
     skip: bool = False
-    """Answer None instead of waiting when another transaction has it locked: who claims takes the next one."""
+    """Return None instead of waiting if another transaction has locked it: a claimer takes the next run."""
     peek: bool = False
-    """A run of another tree, only looked at: two trees that look at each other must not wait for each other."""
+    """Only read a run of another tree, without a lock: two trees that read each other must not wait for each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindRunById(Op["RunRow | None"]):
-    """The newest generation of the run with this id."""
+    """Return the newest generation of the run with this id."""
 
     tenant: str
     id: str
@@ -348,14 +289,14 @@ class FindRunById(Op["RunRow | None"]):
 
 @dataclass(frozen=True, slots=True)
 class ListTree(Op[list[RunRow]]):
-    """The root and all its descendants, parents first."""
+    """Return the root and all its descendants, parents first."""
 
     root: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListDue(Op[list[RunRow]]):
-    """Roots for which recovery has something to do now, longest waiting first."""
+    """Return the roots for which recovery has something to do now, longest waiting first."""
 
     now: float
     tenant: str | None
@@ -364,7 +305,7 @@ class ListDue(Op[list[RunRow]]):
 
 @dataclass(frozen=True, slots=True)
 class ListOwned(Op[list[RunRow]]):
-    """Roots that have an owner now; whether it lives is for the caller to find out."""
+    """Return the roots that have an owner now; the caller finds out whether the owner is alive."""
 
     tenant: str | None
     limit: int
@@ -372,7 +313,7 @@ class ListOwned(Op[list[RunRow]]):
 
 @dataclass(frozen=True, slots=True)
 class PageRuns(Op[list[RunRow]]):
-    """Runs, newest first, below ``before`` (a uid's rowid order is its creation time and uid)."""
+    """Return runs, newest first, below ``before`` (the creation time and uid of a run)."""
 
     tenant: str | None
     states: tuple[str, ...]
@@ -382,7 +323,7 @@ class PageRuns(Op[list[RunRow]]):
 
 @dataclass(frozen=True, slots=True)
 class PageClosed(Op[list[RunRow]]):
-    """Roots that ended before this time and still have their payloads, longest ended first, above ``after``."""
+    """Return the roots that ended before this time and still have payloads, longest ended first, above ``after``."""
 
     before: float
     tenant: str | None
@@ -399,7 +340,7 @@ class InsertRun(Op[None]):
 
 @dataclass(frozen=True, slots=True)
 class UpdateRun(Op[RunRow]):
-    """Change columns of a run; a change of ``state`` is guarded by the table of moves."""
+    """Change columns of a run; a change of ``state`` is guarded by the table of transitions."""
 
     row: RunRow
     changes: Changes
@@ -407,28 +348,28 @@ class UpdateRun(Op[RunRow]):
 
 @dataclass(frozen=True, slots=True)
 class FindCall(Op["CallRow | None"]):
-    """The call of this id; its root is locked as that of a run is."""
+    """Return the call with this id; its root is locked as in ``FindRun``."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class FindKey(Op["CallRow | None"]):
-    """The newest generation of this key; one of another tree may change at any time."""
+    """Return the newest generation of this key; a call of another tree may change at any time."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListGenerations(Op[list[CallRow]]):
-    """Every generation of this key, oldest first."""
+    """Return every generation of this key, oldest first."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class ListCalls(Op[list[CallRow]]):
-    """The calls of a tree, in ledger order; only these states if any are given."""
+    """Return the calls of a tree, in ledger order; only those in these states if any are given."""
 
     root: str
     states: tuple[str, ...] = ()
@@ -436,7 +377,7 @@ class ListCalls(Op[list[CallRow]]):
 
 @dataclass(frozen=True, slots=True)
 class PageCalls(Op[list[CallRow]]):
-    """Calls of the whole ledger, newest first, below ``before``; of one tool, if one is named."""
+    """Return calls of the whole ledger, newest first, below ``before``; of one tool, if one is named."""
 
     tenant: str | None
     states: tuple[str, ...]
@@ -454,35 +395,103 @@ class InsertCall(Op[None]):
 
 @dataclass(frozen=True, slots=True)
 class UpdateCall(Op[CallRow]):
-    """Change columns of a call; a change of ``state`` is guarded by the table of moves."""
+    """Change columns of a call; a change of ``state`` is guarded by the table of transitions."""
 
     row: CallRow
     changes: Changes
 
 
-# ---- Approvals: their rows, and what a transaction of the ledger can do with them
+# ---- Events
 
-# A request is asked for with a call, decided by people, and used up in the transaction that starts the call. As in
-# ``rows``: equality on indexed columns only.
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """One line of the audit log; ``seq`` is its place in the order of the ledger."""
+
+    seq: int
+    at: float
+    root: str
+    run: str
+    run_id: str
+    tenant: str
+    call: str
+    what: str
+    frm: str
+    to_state: str
+    by_whom: str
+    epoch: int
+    facts: str
+    n: int
+    """Its number among the events of its tree."""
+    hash: str
+    """Its link in the chain of its tree (``amends.encoding.chain``)."""
+
+    @property
+    def body(self) -> str:
+        """The digest of its content."""
+        return body_of(*SAID(self))
+
+
+EVENT_COLUMNS: Final = tuple(field.name for field in fields(EventRow))
+SAID: Final = attrgetter(*EVENT_COLUMNS[2:-2])
+"""The content of an event, without its place and time: the input of ``body_of``."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddEvent(Op[int]):
+    """Append an event to the chain of its tree and return its place in the ledger."""
+
+    at: float
+    root: str
+    run: str
+    run_id: str
+    tenant: str
+    call: str
+    what: str
+    frm: str
+    to_state: str
+    by_whom: str
+    epoch: int
+    facts: str
+
+    @property
+    def body(self) -> str:
+        """The digest of its content."""
+        return body_of(*SAID(self))
+
+
+@dataclass(frozen=True, slots=True)
+class PageEvents(Op[list[EventRow]]):
+    """Return events in ledger order, above ``after``."""
+
+    root: str | None
+    tenant: str | None
+    after: int
+    limit: int
+
+
+# ---- Approvals
+
+# A request is made with a call, decided by people, and used up in the transaction that starts the call.
 
 
 APPROVAL_STATES: Final[tuple[ApprovalState, ...]] = get_args(ApprovalState)
 BUDGET: Final = "budget:"
-"""How the policy of a request begins that was made because a call would pass a cap."""
+"""Prefix of the policy of a request that was made because a call would exceed a budget."""
 OPEN: Final = ("pending", "approved")
-"""What a person may still decide, or a call may still use."""
+"""The states in which a person may still decide, or a call may still use the approval."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRow:
-    """One request for a person's yes to exactly one call and generation."""
+    """One request for a person's approval of exactly one call and generation."""
 
     id: str
     seq: int
     """The place of its first event."""
     call: str
     run: str
-    """The run that asked; a staged call may since have been passed to its parent."""
+    """The run that asked; a staged call may have moved to the parent since."""
     root: str
     run_id: str
     tenant: str
@@ -497,16 +506,16 @@ class ApprovalRow:
     roles: str
     reasons: str
     rule: str
-    """Why it is asked, in words."""
+    """Why approval is needed, in words."""
     policy: str
     given: str
-    """Who said yes, as JSON: by, for, roles, why, at, bypass."""
+    """The approvals given, as JSON: by, for, roles, why, at, bypass."""
     requested_at: float
     expires_at: float
     use_key: str = ""
-    """Which tool by which agent, for rules about a first use."""
+    """Tool and agent, for rules about a first use."""
     residue: str = ""
-    """``accept``: who wrote the rule takes what it leaves behind."""
+    """``accept``: the author of the rule accepts the residue of the call."""
     follows: str = ""
     """The request that this one replaces."""
     by_whom: str = ""
@@ -517,54 +526,55 @@ class ApprovalRow:
     """The place of the event that used it up."""
     told_at: float | None = None
     tell_at: float | None = None
-    """When somebody is to tell people of it; None: they were told, it was given up, or need not be."""
+    """When people are to be notified of it; None: they were, it was given up, or there is no need."""
     tells: int = 0
-    """How often that was begun."""
+    """How many notices were begun."""
     teller: str = ""
-    """Whose turn it is until then; empty: anybody's."""
+    """Who has claimed the notice until ``tell_at``; empty: nobody."""
     editors: str = ""
-    """Who wrote any part of what is asked for in place of who asked first, as JSON; empty: nobody. Each is an asker."""
+    """Everybody who edited what is asked for after the first asker, as JSON; empty: nobody. Each of them counts as an
+    asker."""
 
     @property
     def edited_by(self) -> tuple[str, ...]:
-        """Return everybody who edited it, first to last."""
+        """Everybody who edited it, first to last."""
         return tuple(json.loads(self.editors)) if self.editors else ()
 
     @property
     def is_about_money(self) -> bool:
-        """Whether it was made because the call would pass a budget; a yes lets it."""
+        """Whether it was made because the call would exceed a budget; an approval lets the call exceed it."""
         return self.policy.startswith(BUDGET)
 
     def lives(self, now: float) -> bool:
-        """Whether it may still be decided or used."""
+        """Return whether it may still be decided or used."""
         return self.state in OPEN and self.expires_at > now
 
     def state_at(self, now: float) -> str:
-        """The state that matters: a request that nobody touched since it ran out has expired."""
+        """Return the state that counts at this time: an open request past its expiry has expired."""
         return "expired" if self.state in OPEN and self.expires_at <= now else self.state
 
     @property
     def yeses(self) -> list[dict[str, Any]]:
-        """Who said yes."""
+        """The approvals given."""
         said: list[dict[str, Any]] = json.loads(self.given)
         return said
 
 
 def person(name: str) -> str:
-    """Whose name this is: other capitals, other spellings of a letter and what nobody sees make no other person."""
+    """Return the normal form of a name: case, compatibility letters and invisible characters make no other person."""
     plain = name if name.isascii() else "".join(one for one in normalize("NFKC", name) if category(one) != "Cf")
     return plain.strip().casefold()
 
 
 Tell: TypeAlias = Callable[[ApprovalRow], Flow[None]]
-"""Tells people that they are asked, where a process has a way to."""
+"""A flow that notifies people of a request, in a process that has a notifier."""
 
 APPROVAL_COLUMNS: Final = tuple(field.name for field in fields(ApprovalRow))
 
 
 @dataclass(frozen=True, slots=True)
 class DelegationRow:
-    """One person's word that another may decide for them, for a while."""
+    """One person's permission that another may decide for them, for a while."""
 
     id: str
     tenant: str
@@ -574,11 +584,11 @@ class DelegationRow:
     why: str
     made_at: float
     seq: int
-    """The place of its event. One without an event counts for nothing."""
+    """The place of its event. A delegation without an event does not count."""
 
     @property
     def root(self) -> str:
-        """Return the chain that its one event is in: its own."""
+        """The chain of its only event: its own."""
         return self.id
 
 
@@ -587,7 +597,7 @@ DELEGATION_COLUMNS: Final = tuple(field.name for field in fields(DelegationRow))
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What the rules say of a request that may not simply start. ``id`` and ``nonce``: of the request to be made."""
+    """What the rules require of a call before it may start. ``id`` and ``nonce``: of the request to be made."""
 
     id: str
     nonce: str
@@ -601,23 +611,26 @@ class Need:
     first_use: bool = False
     residue: str = ""
     editors: tuple[str, ...] = ()
-    """Who wrote what is asked for, besides who asked first."""
+    """Everybody who edited what is asked for, besides the first asker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Under what a recorded call may start now: the tool's version here, what the rules say of it, what comes first."""
+    """The terms under which a recorded call may start now.
+
+    They are the tool's version in this process, what the rules require, and what must have succeeded before.
+    """
 
     version: str
     need: Need | None = None
     after: tuple[str, ...] = ()
     advise: bool = False
-    """The ordering law is only advice here."""
+    """Violations of the ordering rules are recorded and passed (``order="advise"``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unapproved:
-    """Why a call was not started: its request is not decided, or void for this reason."""
+    """Why a call was not started: its request is not decided, or void for the reason ``why``."""
 
     call: CallRow
     approval: ApprovalRow | None
@@ -635,7 +648,7 @@ class Requested:
 
 @dataclass(frozen=True, slots=True)
 class Ruled:
-    """What became of a person's word. ``void``: why it counts for nothing."""
+    """The outcome of a person's decision. ``void``: why it does not count."""
 
     approval: ApprovalRow
     call: CallRow
@@ -647,26 +660,26 @@ TermsOf: TypeAlias = Mapping[str, Terms]
 """By the id of a call."""
 
 
-# ---- what a transaction can do ------------------------------------------------------------
+# ---- Row operations of approvals
 
 
 @dataclass(frozen=True, slots=True)
 class FindApproval(Op["ApprovalRow | None"]):
-    """The request of this id; its root is locked as that of a call is."""
+    """Return the request with this id; its root is locked as in ``FindRun``."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalsOf(Op[list[ApprovalRow]]):
-    """Every request of a tree, oldest first."""
+    """Return every request of a tree, oldest first."""
 
     root: str
 
 
 @dataclass(frozen=True, slots=True)
 class PageApprovals(Op[list[ApprovalRow]]):
-    """Requests of the whole ledger, newest first, below ``before``."""
+    """Return requests of the whole ledger, newest first, below ``before``."""
 
     tenant: str | None
     states: tuple[str, ...]
@@ -676,7 +689,7 @@ class PageApprovals(Op[list[ApprovalRow]]):
 
 @dataclass(frozen=True, slots=True)
 class ListTells(Op[list[ApprovalRow]]):
-    """Requests that somebody is to be told of by now, longest waiting first."""
+    """Return requests whose notice is due by now, longest waiting first."""
 
     now: float
     tenant: str | None
@@ -685,7 +698,7 @@ class ListTells(Op[list[ApprovalRow]]):
 
 @dataclass(frozen=True, slots=True)
 class FindUse(Op[bool]):
-    """Whether this tool was used by this agent after somebody approved it."""
+    """Return whether this agent used this tool after somebody approved it."""
 
     use: str
 
@@ -699,7 +712,7 @@ class InsertApproval(Op[None]):
 
 @dataclass(frozen=True, slots=True)
 class UpdateApproval(Op[ApprovalRow]):
-    """Change columns of a request that is still in the state that was read."""
+    """Change columns of a request that is still in the state in which it was read."""
 
     row: ApprovalRow
     changes: Changes
@@ -707,23 +720,23 @@ class UpdateApproval(Op[ApprovalRow]):
 
 @dataclass(frozen=True, slots=True)
 class AddDelegation(Op[bool]):
-    """Add a person's word unless it is there; false: it was."""
+    """Add a delegation unless it exists; false: it existed."""
 
     row: DelegationRow
 
 
 @dataclass(frozen=True, slots=True)
 class DelegationsTo(Op[list[DelegationRow]]):
-    """For whom this person may decide, newest last."""
+    """Return the delegations to this person, newest last."""
 
     tenant: str
     to_whom: str
 
 
-# ---- Budgets in the ledger: their rows, what a call asks of them, and what a transaction can do with them
+# ---- Budgets
 
-# A budget that many runs share is kept in slices, each with its own part of the cap, so that it is not one row for which
-# all of them wait. As in ``rows``: equality on indexed columns only. Amounts are decimals, written as text.
+# A budget that many runs share is kept in slices, each with its own part of the cap, so that they do not all wait for
+# one row. Amounts are decimals, written as text.
 
 
 @dataclass(frozen=True, slots=True)
@@ -733,9 +746,9 @@ class SliceRow:
     name: str
     tenant: str
     root: str
-    """Of a budget per run: its root. Empty: many runs share it."""
+    """The root, of a budget per run. Empty: many runs share it."""
     words: str
-    """What the budget says, and whose it is, as JSON."""
+    """The definition of the budget, and whose it is, as JSON."""
     unit: str
     cap: str
     allot: str
@@ -749,7 +762,7 @@ SLICE_COLUMNS: Final = tuple(field.name for field in fields(SliceRow))
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What a call needs of one budget, in billionths."""
+    """How much a call needs of one budget, in billionths."""
 
     unit: str
     cap: int
@@ -761,22 +774,22 @@ class Want:
     """The run, agent or tool whose budget it is; empty for one of a tenant or of the whole ledger."""
     amount: int
     passes: bool = False
-    """A person let this call pass the cap."""
+    """A person allowed this call to exceed the cap."""
 
     @property
     def holds(self) -> bool:
-        """Whether a person is asked about what would pass the cap."""
+        """Whether a person is asked when a call would exceed the cap."""
         return self.then == "hold"
 
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What a call costs, (unit, amount, what comes back), and the budgets that it comes out of."""
+    """The cost of a call, as (unit, amount, refund on compensation), and the budgets to charge."""
 
     costs: tuple[tuple[str, int, int], ...] = ()
     wants: tuple[Want, ...] = ()
     wide: bool = False
-    """Look at every slice: the one that was asked first had not enough."""
+    """Look at every slice: the first one had not enough left."""
     ask: tuple[str, str] = ("", "")
     """Id and nonce of the request that is made if a budget holds the call for a person."""
 
@@ -786,7 +799,7 @@ FREE: Final = Bill()
 
 @dataclass(frozen=True, slots=True)
 class Overrun:
-    """The budget that a call would have passed, in billionths, with how it stood."""
+    """The budget that a call would have exceeded, and its state then, in billionths."""
 
     want: Want
     spent: int
@@ -795,27 +808,27 @@ class Overrun:
     period: str = ""
     tool: str = ""
     also: tuple[Overrun, ...] = ()
-    """The others that it would have passed."""
+    """The other budgets that it would have exceeded."""
 
     @property
     def left(self) -> int:
-        """What was still there."""
+        """What was still available."""
         return max(0, self.want.cap - self.spent - self.reserved)
 
 
-# ---- what a transaction can do ------------------------------------------------------------
+# ---- Row operations of budgets
 
 
 @dataclass(frozen=True, slots=True)
 class FindSlice(Op["SliceRow | None"]):
-    """The slice of this name, nobody else's until the transaction ends, where the database has such locks."""
+    """Return the slice of this name, locked until the transaction ends, if the database has such locks."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class AddSlice(Op[bool]):
-    """Add a slice unless there is one of its name; false: somebody was faster."""
+    """Add a slice unless there is one of its name; false: another transaction was faster."""
 
     row: SliceRow
 
@@ -830,29 +843,29 @@ class UpdateSlice(Op[SliceRow]):
 
 @dataclass(frozen=True, slots=True)
 class DropSlices(Op[int]):
-    """Remove the slices of this root; how many there were."""
+    """Remove the slices of this root; return how many there were."""
 
     root: str
 
 
 @dataclass(frozen=True, slots=True)
 class PageSlices(Op[list[SliceRow]]):
-    """The slices of a tenant by name, above ``after``."""
+    """Return the slices of a tenant by name, above ``after``."""
 
     tenant: str
     after: str
     limit: int
 
 
-# ---- Locks between runs: their rows, and what a transaction of the ledger can do with them
+# ---- Locks between runs
 
-# A lock is a name of its tenant that belongs to one root run until that has ended. A wait is what a root wanted and
-# somebody else had, so that people see it and a deadlock is found. As in ``rows``: equality on indexed columns only.
+# A lock is a name in its tenant that belongs to one root run until that run has ended. A wait records that a root wants
+# a name that another root holds, so that people see it and a deadlock is found.
 
 
 @dataclass(frozen=True, slots=True)
 class LockRow:
-    """One name, held by one root run; ``call`` and ``tool`` are those that wanted it first."""
+    """One name, held by one root run; ``call`` and ``tool`` are the first that needed it."""
 
     tenant: str
     name: str
@@ -865,7 +878,7 @@ class LockRow:
 
 @dataclass(frozen=True, slots=True)
 class WaitRow:
-    """A root run that wants a name which another one has; ``seen_at`` is when it last asked."""
+    """A root run that wants a name which another root holds; ``seen_at`` is when it last asked."""
 
     root: str
     tenant: str
@@ -878,7 +891,7 @@ class WaitRow:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The names that a call needs. ``waits``: whoever asks will ask again; ``waited``: it has asked before."""
+    """The lock names that a call needs. ``waits``: the caller will ask again; ``waited``: it has asked before."""
 
     names: tuple[str, ...] = ()
     waits: bool = False
@@ -890,28 +903,28 @@ NOTHING: Final = Wanted()
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """Why locks were not taken: who has one of them, and since when."""
+    """Why locks were not taken: who holds one of them, and since when."""
 
     name: str
     run_id: str
-    """Empty: somebody was faster just now; who it was is known to whoever asks again."""
+    """Empty: another transaction was faster just now; the next try finds out which run it was."""
     root: str
     since: float
     now: float
     victim: str = ""
-    """Waiting would never have ended, and the run that asked is the one that goes back: why."""
+    """Set on a deadlock in which the asking run is the one to roll back: the explanation."""
 
 
 LOCK_COLUMNS: Final = tuple(field.name for field in fields(LockRow))
 WAIT_COLUMNS: Final = tuple(field.name for field in fields(WaitRow))
 
 
-# ---- what a transaction can do ------------------------------------------------------------
+# ---- Row operations of locks
 
 
 @dataclass(frozen=True, slots=True)
 class FindLocks(Op[list[LockRow]]):
-    """Those of these names that somebody holds, by name."""
+    """Return those of these names that somebody holds, by name."""
 
     tenant: str
     names: tuple[str, ...]
@@ -919,7 +932,7 @@ class FindLocks(Op[list[LockRow]]):
 
 @dataclass(frozen=True, slots=True)
 class TakeLock(Op[bool]):
-    """Add a lock unless somebody has the name; false: somebody was faster."""
+    """Add a lock unless somebody holds the name; false: another transaction was faster."""
 
     row: LockRow
 
@@ -934,21 +947,21 @@ class DropLock(Op[None]):
 
 @dataclass(frozen=True, slots=True)
 class FreeLocks(Op[int]):
-    """Remove every lock of this root; how many there were."""
+    """Remove every lock of this root; return how many there were."""
 
     root: str
 
 
 @dataclass(frozen=True, slots=True)
 class LocksOf(Op[list[LockRow]]):
-    """The locks of this root, by name."""
+    """Return the locks of this root, by name."""
 
     root: str
 
 
 @dataclass(frozen=True, slots=True)
 class PageLocks(Op[list[LockRow]]):
-    """The locks of a tenant by name, above ``after``."""
+    """Return the locks of a tenant by name, above ``after``."""
 
     tenant: str
     after: str
@@ -957,21 +970,21 @@ class PageLocks(Op[list[LockRow]]):
 
 @dataclass(frozen=True, slots=True)
 class SeeWait(Op[bool]):
-    """Note that this root still waits for this name; true when it is new."""
+    """Record that this root still waits for this name; true if the wait is new."""
 
     row: WaitRow
 
 
 @dataclass(frozen=True, slots=True)
 class WaitsOf(Op[list[WaitRow]]):
-    """What this root waits for, by name."""
+    """Return what this root waits for, by name."""
 
     root: str
 
 
 @dataclass(frozen=True, slots=True)
 class WaitsFor(Op[list[WaitRow]]):
-    """Who waits for this name, longest first."""
+    """Return who waits for this name, longest first."""
 
     tenant: str
     name: str
@@ -979,18 +992,18 @@ class WaitsFor(Op[list[WaitRow]]):
 
 @dataclass(frozen=True, slots=True)
 class DropWaits(Op[None]):
-    """Forget that this root waits, for these names or, without any, for all."""
+    """Forget that this root waits for these names or, without names, for any."""
 
     root: str
     names: tuple[str, ...] = ()
 
 
-# ---- Marks: what a ledger says of itself, each once and by name. As in ``rows``: equality on indexed colu
+# ---- Marks: facts about the ledger itself, each written once, by name
 
 
 @dataclass(frozen=True, slots=True)
 class MarkRow:
-    """One thing that stays true of the ledger: who said it first has said it."""
+    """One fact about the ledger that stays true: the first value that was written."""
 
     name: str
     value: str
@@ -1002,31 +1015,31 @@ MARK_COLUMNS: Final = tuple(field.name for field in fields(MarkRow))
 
 @dataclass(frozen=True, slots=True)
 class FindMark(Op["MarkRow | None"]):
-    """The mark of this name."""
+    """Return the mark of this name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class AddMark(Op[bool]):
-    """Add a mark unless there is one of its name; false: somebody was faster."""
+    """Add a mark unless there is one of its name; false: another transaction was faster."""
 
     row: MarkRow
 
 
 TIME: Final = "time"
-"""The mark whose ``made_at`` is the latest moment that the ledger has seen: what has expired stays expired when a clock is
-set back."""
+"""The mark whose ``made_at`` is the latest moment that the ledger has seen: what has expired stays expired when a clock
+is set back."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveTime(Op[None]):
-    """Move the ledger's time on to this moment, unless it is there already or somebody else is moving it."""
+    """Advance the ledger's time to this moment, unless it is there already or another transaction is advancing it."""
 
     at: float
 
 
-# ---- The rows of the ledger's own chain, and what a transaction can do with them. See ``checkpoint``
+# ---- Checkpoints: the ledger's own hash chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -1037,9 +1050,9 @@ class CheckpointRow:
     at: float
     ledger: str
     high: int
-    """The place in the ledger up to which events were looked at."""
+    """The place in the ledger up to which events were read."""
     gaps: str
-    """Places below it that nobody had written to yet, as JSON ``[[from, to, since], …]``: they are looked at again."""
+    """Places below ``high`` with no event yet, as JSON ``[[from, to, since], …]``: they are read again."""
     heads: str
     """The newest event of each tree that has changed, as JSON ``[[root, n, hash], …]``."""
     prev: str
@@ -1049,7 +1062,7 @@ class CheckpointRow:
 
     @property
     def true_hash(self) -> str:
-        """What its hash must be."""
+        """The hash that it must have."""
         return checkpoint_hash(
             n=self.n, at=self.at, ledger=self.ledger, high=self.high, gaps=self.gaps, heads=self.heads,
             prev=self.prev, key=self.key,
@@ -1061,7 +1074,7 @@ class CheckpointRow:
         return Anchored(self.ledger, self.n, self.at, self.hash, self.key, self.signature)
 
     def told(self) -> Checkpoint:
-        """As people and hooks see it."""
+        """Return it as people and hooks see it."""
         return Checkpoint(
             ledger=self.ledger,
             n=self.n,
@@ -1079,7 +1092,7 @@ CHECKPOINT_COLUMNS: Final = tuple(field.name for field in fields(CheckpointRow))
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Of an event: its place, its tree, its number in it, and its hash."""
+    """An event's place, tree, number in the tree, and hash."""
 
     seq: int
     root: str
@@ -1087,17 +1100,17 @@ class Head:
     hash: str
 
 
-# ---- what a transaction can do ------------------------------------------------------------
+# ---- Row operations of checkpoints
 
 
 @dataclass(frozen=True, slots=True)
 class NewestCheckpoint(Op["CheckpointRow | None"]):
-    """The end of the ledger's own chain."""
+    """Return the last checkpoint of the ledger's own chain."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageCheckpoints(Op[list[CheckpointRow]]):
-    """Checkpoints in their order, above ``after``."""
+    """Return checkpoints in order, above ``after``."""
 
     after: int
     limit: int
@@ -1105,14 +1118,14 @@ class PageCheckpoints(Op[list[CheckpointRow]]):
 
 @dataclass(frozen=True, slots=True)
 class AddCheckpoint(Op[bool]):
-    """Add a checkpoint unless there is one of its number; false: somebody was faster."""
+    """Add a checkpoint unless there is one of its number; false: another transaction was faster."""
 
     row: CheckpointRow
 
 
 @dataclass(frozen=True, slots=True)
 class PageHeads(Op[list[Head]]):
-    """Places, trees, numbers and hashes of events in ledger order, above ``after``, up to ``upto`` if that is said."""
+    """Return the heads of events in ledger order, above ``after``, up to ``upto`` if given."""
 
     after: int
     limit: int
@@ -1121,21 +1134,21 @@ class PageHeads(Op[list[Head]]):
 
 @dataclass(frozen=True, slots=True)
 class HashesAt(Op[list[tuple[str, int, str]]]):
-    """Tree, number and hash of those of these events (tree and number) that are there, in any order."""
+    """Return tree, number and hash of those of these events (tree and number) that exist, in any order."""
 
     places: tuple[tuple[str, int], ...]
 
 
-# ---- What a transaction can ask about forks, besides ``rows``
+# ---- Forks
 
 
 FORKS_MAX: Final = 10_000
-"""Forks of one run, and forks of those, that are looked at."""
+"""The most forks of one run, forks of forks included, that are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListForks(Op[list[RunRow]]):
-    """The runs that were forked from this root, oldest first; only looked at: each is a tree of its own."""
+    """Return the runs that were forked from this root, oldest first, without locks: each is a tree of its own."""
 
     root: str
     limit: int = FORKS_MAX
@@ -1149,13 +1162,13 @@ class Point:
     call: str
     """The last call that it shares."""
     kin: str
-    """The root by which the keys of the whole family are named: the one that is no fork itself."""
+    """The root that names the keys of the whole family of forks: the one that is no fork itself."""
     phases: tuple[tuple[str, str, str], ...] = ()
-    """Whose program this was, and until when: a root, the last call that is shared of it, and that call in the fork."""
+    """Which program ran until when: a root, the last shared call of it, and the copy of that call in the fork."""
 
 
 def point_of(row: RunRow) -> Point | None:
-    """Where this run was forked; None: it is no fork."""
+    """Return where this run was forked; None: it is no fork."""
     if not row.forked_at or row.uid != row.root:
         return None
     run_id, call, kin, phases = json.loads(row.forked_at)
@@ -1163,12 +1176,12 @@ def point_of(row: RunRow) -> Point | None:
 
 
 def written_point(point: Point) -> str:
-    """The same as the ledger keeps it."""
+    """Return the point as the ledger stores it."""
     return json.dumps([point.run_id, point.call, point.kin, point.phases], ensure_ascii=False)
 
 
 def twins_of(row: RunRow) -> tuple[str, ...]:
-    """What this run was in each of the last phases of a fork, the oldest first."""
+    """Return the counterparts of this run in the earlier phases of its fork, oldest first."""
     point = point_of(row)
     if point is not None:
         return tuple(root for root, _, _ in point.phases)
@@ -1176,6 +1189,6 @@ def twins_of(row: RunRow) -> tuple[str, ...]:
 
 
 def forked_key(key: str, fork: str) -> str:
-    """The key in this fork of a request that has ``key`` in its kin, or in another fork of that."""
+    """Return the key that a request with ``key`` (in the original run, or in another fork of it) has in this fork."""
     head, colon, rest = key.partition(":")
     return f"{head.partition('@')[0]}@{fork}{colon}{rest}"

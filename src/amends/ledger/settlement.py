@@ -1,4 +1,4 @@
-"""Settling: how an attempt ended, what was learned later, and what a probe or a person says of a doubt."""
+"""Start recorded calls and settle them: outcomes of attempts, late evidence, and decisions of probes and people."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any, Final
 
 from amends.encoding.secret import SEALED
 from amends.errors import TransitionRefused, cut
-from amends.ledger.admission import early, promote
-from amends.ledger.approvals import may_start, told_before, use, use_staged
-from amends.ledger.budgets import pay_start, refused_before, with_actuals
+from amends.ledger.admission import make_ready, pivot_too_early
+from amends.ledger.approvals import first_start_answer, may_start, use_approval, use_staged
+from amends.ledger.budgets import earlier_refusal, reserve_start, with_reported_cost
 from amends.ledger.changes import (
-    begun_again,
+    charge_of_retry,
+    check_owner,
+    find_owned,
     find_run,
-    goal_said,
-    held,
-    holds,
-    learned_said,
+    goal_facts,
+    is_owner,
+    learned_facts,
     move_call,
     move_run,
-    note,
-    owned,
     proof_of,
-    settlement_said,
+    settlement_facts,
     unblock,
+    write_event,
 )
-from amends.ledger.locks import names_wanted, take_locks
+from amends.ledger.locks import lock_names_for, take_locks
 from amends.ledger.operations import (
     VALUE,
     AcceptCall,
@@ -55,52 +55,24 @@ from amends.ledger.rows import (
 )
 from amends.states import RUN_FINAL
 
-# ---- What was learned of a doubt while it lasted: kept on the call itself, bounded; the events have all o
-
-
-LEARNED_MAX: Final = 20
-"""So many of the newest answers are kept with the call."""
-WORDS_MAX: Final = 500
-
-
-def learned(call: CallRow, *, at: float, by: str, attempt: int, answer: str, why: str) -> str:
-    """The call's answers with this one, newest last."""
-    kept: list[Any] = json.loads(call.learned) if call.learned else []
-    kept.append([at, by, attempt, answer, _cut(why)])
-    return json.dumps(kept[-LEARNED_MAX:], ensure_ascii=False)
-
-
-def knows(call: CallRow, *, by: str, attempt: int, answer: str, why: str) -> bool:
-    """Whether this very answer is kept already: who repeats it after a lost answer is not told twice."""
-    kept: list[Any] = json.loads(call.learned) if call.learned else []
-    return any(one[1:] == [by, attempt, answer, _cut(why)] for one in kept)
-
-
-def _cut(why: str) -> str:
-    """As much as is kept; an encrypted text is all or nothing."""
-    return why if why.startswith(SEALED) else cut(why, WORDS_MAX)
-
-
-def told(error: str) -> str:
-    """A stored error in words."""
-    return ": ".join(part for part in json.loads(error) if part) if error.startswith("[") else error
-
-
-# ---- Settling: how an attempt ended, what was learned later, and what a probe or a person says of a doubt
+# ---- Starting and settling attempts
 
 
 async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapproved | None:
-    """See ``StartCall``."""
+    """Start an attempt of a recorded call (``StartCall``).
+
+    Its approval, the ordering rules, its locks and its budgets must allow it.
+    """
     call = await _find(op.call_id)
     run = await find_run(call.run)
-    root = await owned(call.root, op.owner, op.epoch)
+    root = await find_owned(call.root, op.owner, op.epoch)
     if op.repeated and call.state == "started" and call.attempt == op.attempt:
         return call
-    before = await told_before(call, op.terms) if op.repeated else None
+    before = await first_start_answer(call, op.terms) if op.repeated else None
     if before is not None:
         return before
     if call.attempt != op.attempt - 1 or not _startable(run, call):
-        return await refused_before(run, call.id) if op.repeated else None
+        return await earlier_refusal(run, call.id) if op.repeated else None
     now = await Now()
     asks = (call.approval or (op.terms is not None and op.terms.need is not None)) and not call.attempt
     approval = await may_start(run, call, op.terms, at=now, by=op.owner, epoch=op.epoch) if asks else None
@@ -110,8 +82,8 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
     lawful = asks or op.terms is None or not op.terms.advise
     if pivots and lawful and not call.attempt and not call.is_staged and await _is_early(run, call, op, now):
         return None
-    # Later attempts need nothing: what the first one took is held until the tree has ended.
-    names = await names_wanted(call, run, root) if root.locked and not call.attempt else ()
+    # Later attempts need none: locks of the first attempt are held until the tree has ended.
+    names = await lock_names_for(call, run, root) if root.locked and not call.attempt else ()
     if names:
         wanted = Wanted(names, waits=True, waited=True)
         why_not = await take_locks(root, wanted, call=call.id, tool=call.tool, at=now, by=op.owner)
@@ -119,18 +91,18 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
             return why_not
     if not call.attempt and (call.cost or root.charged):
         need = None if op.terms is None else op.terms.need
-        unpaid = await pay_start(run, root, call, approval, need, now=now, by=op.owner)
+        unpaid = await reserve_start(run, root, call, approval, need, now=now, by=op.owner)
         if unpaid is not None:
             return unpaid if isinstance(unpaid, Overrun) else Unapproved(*unpaid)
         call = await _find(op.call_id)
-    call = await promote(run, call, at=now, by=op.owner, epoch=op.epoch)
+    call = await make_ready(run, call, at=now, by=op.owner, epoch=op.epoch)
     if approval is not None:
-        await use(run, approval, at=now, by=op.owner, epoch=op.epoch)
+        await use_approval(run, approval, at=now, by=op.owner, epoch=op.epoch)
     if pivots:
         if not call.attempt:
             await use_staged(run, at=now, by=op.owner, epoch=op.epoch)
         run = await UpdateRun(run, {"pivot": call.id})
-    paid = {"cost": begun_again(call.cost)} if '"said"' in call.cost else {}
+    paid = {"cost": charge_of_retry(call.cost)} if '"said"' in call.cost else {}
     return await move_call(
         run, call, "started", at=now, by=op.owner, epoch=op.epoch, facts={"attempt": op.attempt}, **paid,
         attempt=op.attempt, first_at=call.first_at or now, started_at=now, settled_at=None, retry_at=None,
@@ -139,16 +111,16 @@ async def start_call(op: StartCall) -> CallRow | Contention | Overrun | Unapprov
 
 
 async def _is_early(run: RunRow, call: CallRow, op: StartCall, now: float) -> bool:
-    """Whether something has come between the yes to a pivot and its start."""
+    """Return whether something has come between the approval of a pivot and its start."""
     if run.pivot or run.staged_pivot or run.phase != "open":
         return True
     after = () if op.terms is None else op.terms.after
-    return await early(run, call.key, after, op.outbox, now) is not None
+    return await pivot_too_early(run, call.key, after, op.outbox, now) is not None
 
 
 def _startable(run: RunRow, call: CallRow) -> bool:
     if run.phase not in ("open", "pivoted") or (run.goal == "rollback" and run.phase == "open"):
-        # Learning the result of an idempotent call that is in doubt is allowed on the way back, nothing else.
+        # On the way back only an idempotent call in doubt may be started, to learn its result.
         return call.state == "in_doubt" and run.phase in ("rolling_back", "open")
     if call.is_staged:
         return run.phase == "pivoted"
@@ -156,12 +128,12 @@ def _startable(run: RunRow, call: CallRow) -> bool:
 
 
 async def settle_call(op: SettleCall) -> Settled:
-    """See ``SettleCall``."""
+    """Record the outcome of an attempt (``SettleCall``), or keep it as evidence if the owner was fenced."""
     call = await _find(op.call_id)
     root = await find_run(call.root)
     if op.repeated and call.state == op.to and call.attempt == op.attempt:
         return Settled(call)
-    if not holds(root, op.owner, op.epoch) or call.attempt != op.attempt or call.state != "started":
+    if not is_owner(root, op.owner, op.epoch) or call.attempt != op.attempt or call.state != "started":
         happened = op.to == "succeeded"
         certain = op.to in ("failed", "backing_off")
         kept = await _keep_evidence(
@@ -172,22 +144,23 @@ async def settle_call(op: SettleCall) -> Settled:
     now = await Now()
     run = root if call.run == call.root else await find_run(call.run)
     tells = op.spent or '"said"' in call.cost
-    paid = {"cost": await with_actuals(call, op, root, now)} if tells else {}
+    paid = {"cost": await with_reported_cost(call, op, root, now)} if tells else {}
     settled = await move_call(
-        run, call, op.to, at=now, by=op.owner, epoch=op.epoch, facts=settlement_said(op), **paid,
+        run, call, op.to, at=now, by=op.owner, epoch=op.epoch, facts=settlement_facts(op), **paid,
         result=op.result, loss=op.loss, error=op.error, why=op.why, settled_at=now,
         retry_at=None if op.retry_s is None else now + op.retry_s, quiet_boot=op.boot, quiet_mono=op.mono,
     )  # fmt: skip
     known = json.loads(call.evidence) if call.evidence and op.to in ("failed", "backing_off") else {}
     if known.get("happened"):
-        # This attempt had no effect. An earlier one, which was thought absent, has returned meanwhile: it had.
+        # This attempt had no effect, but an earlier one, which was believed absent, has returned meanwhile: it had the
+        # effect.
         return Settled(await _reopen(run, settled, known["result"], known.get("proof"), now, "late", root.epoch))
     await _after_settling(run, settled, now, op.owner, root.epoch, doom=op.doom)
     return Settled(settled)
 
 
 async def _after_settling(run: RunRow, call: CallRow, now: float, by: str, epoch: int, *, doom: bool = False) -> RunRow:
-    """What a settled call means for its run, in the same transaction."""
+    """Update the run for a settled call, in the same transaction, and return it."""
     if call.kind == "pivot" and run.pivot == call.id and run.phase == "open":
         if call.state == "succeeded":
             if run.state == "blocked":
@@ -199,16 +172,16 @@ async def _after_settling(run: RunRow, call: CallRow, now: float, by: str, epoch
             run = await UpdateRun(run, {"pivot": "", "staged_pivot": staged})
     if doom and run.phase == "open" and run.goal != "rollback":
         aim = {"goal": "rollback", "goal_by": "self", "goal_why": f"{call.tool} failed and says that the run fails"}
-        await note(run, "goal", at=now, by=by, epoch=epoch, to="rollback", call=call.id, **goal_said(run, aim))
+        await write_event(run, "goal", at=now, by=by, epoch=epoch, to="rollback", call=call.id, **goal_facts(run, aim))
         run = await UpdateRun(run, aim)
     return run
 
 
-# ---- evidence -----------------------------------------------------------------------------
+# ---- Evidence
 
 
 async def note_evidence(op: NoteEvidence) -> CallRow | None:
-    """See ``NoteEvidence``."""
+    """Record evidence that arrived after the fact (``NoteEvidence``)."""
     call = await FindCall(op.call_id)
     if call is None:
         return None
@@ -231,20 +204,21 @@ async def _keep_evidence(
         return call
     word = "happened" if happened else "nothing happened" if certain else "returned"
     changes: dict[str, Any] = {
-        "learned": learned(call, at=now, by=source, attempt=attempt, answer=word, why=told(error))
+        "learned": with_answer(call, at=now, by=source, attempt=attempt, answer=word, why=error_words(error))
     }
     if happened or not call.evidence:
         changes["evidence"] = text
-    await note(
+    await write_event(
         run, "evidence", at=now, by=source, epoch=root.epoch, call=call.id, attempt=attempt, happened=happened,
-        error=error, result=proved, **learned_said(changes),
+        error=error, result=proved, **learned_facts(changes),
     )  # fmt: skip
     if call.state == "in_doubt" and call.attempt == attempt and call.quiet_mono is None and mono is not None:
         changes |= {"quiet_boot": boot, "quiet_mono": mono, "probe_at": None}  # the body has returned
     call = await UpdateCall(call, changes)
     if call.state in ("in_doubt", "compensation_in_doubt"):
         await unblock(run, at=now, by=source, epoch=root.epoch)
-    # What was known to have happened and was taken back is no news; what was taken back blindly may have come later.
+    # Late news of an effect that was known and then compensated changes nothing. If it was compensated blindly, the
+    # effect may have come after the compensation.
     undone = call.state == "compensated" and call.comp_blind
     if happened and (undone or call.state in ("failed", "backing_off")):
         call = await _reopen(run, call, result, proved, now, source, root.epoch)
@@ -254,7 +228,7 @@ async def _keep_evidence(
 async def _reopen(
     run: RunRow, call: CallRow, result: str | None, proved: str | None, now: float, by: str, epoch: int
 ) -> CallRow:
-    """An effect that was thought absent or undone is there after all."""
+    """Mark a call as succeeded because an effect that was believed absent or compensated exists after all."""
     if call.state == "backing_off":
         call = await move_call(run, call, "failed", at=now, by=by, epoch=epoch, settled_at=now)
     kept = result if result is not None else call.result
@@ -264,10 +238,10 @@ async def _reopen(
     )  # fmt: skip
     if call.kind == "pivot" and run.phase == "open" and not run.pivot and not call.violation:
         run = await UpdateRun(run, {"pivot": call.id})  # it had failed, and the run went on without it
-    run = await _after_settling(run, call, now, by, epoch)  # a pivot that was thought absent has happened
+    run = await _after_settling(run, call, now, by, epoch)  # a pivot that was believed absent has happened
     root = await find_run(run.root)
     if root.uid != run.uid and root.state in ("committed", "abandoned"):
-        return call  # nobody goes back inside a run that is over: it stands, and its report names it
+        return call  # nothing is compensated inside a run that is over: the effect stays, and the report names it
     for one in {run.uid: run, root.uid: root}.values():
         if one.state == "rolled_back":
             back: dict[str, Any] = {"closed_at": None, "gone_at": None, "goal": "rollback"}
@@ -280,31 +254,33 @@ async def _reopen(
 
 
 async def note_probe(op: NoteProbe) -> CallRow:
-    """See ``NoteProbe``."""
+    """Record a probe's answer that decided nothing (``NoteProbe``)."""
     call = await _find(op.call_id)
-    if op.repeated and (call.probes >= op.number if op.paced else _knows(call, op)):
+    if op.repeated and (call.probes >= op.number if op.paced else _has_answer(call, op)):
         return call
     now = await Now()
     run = await find_run(call.run)
     root = await find_run(call.root)
-    kept = {"learned": learned(call, at=now, by=op.by, attempt=op.about, answer=op.answer, why=op.why)}
+    kept = {"learned": with_answer(call, at=now, by=op.by, attempt=op.about, answer=op.answer, why=op.why)}
     counts = _is_about(call, op.about)
-    said = learned_said(kept) if counts else {}
-    await note(run, "probed", at=now, by=op.by, epoch=root.epoch, call=call.id, answer=op.answer, why=op.why, **said)
+    facts = learned_facts(kept) if counts else {}
+    await write_event(
+        run, "probed", at=now, by=op.by, epoch=root.epoch, call=call.id, answer=op.answer, why=op.why, **facts
+    )
     if not counts:
-        return call  # said by a worker that was too slow: the call has been started again, or is settled
+        return call  # the answer came too late: the call was started again, or is settled
     if not op.paced:
         return await UpdateCall(call, kept)
     at = None if op.next_s is None else now + op.next_s
     return await UpdateCall(call, kept | {"probes": call.probes + 1, "probe_at": at, "quiet_left": op.left_s})
 
 
-def _knows(call: CallRow, op: NoteProbe) -> bool:
-    return knows(call, by=op.by, attempt=op.about, answer=op.answer, why=op.why)
+def _has_answer(call: CallRow, op: NoteProbe) -> bool:
+    return has_answer(call, by=op.by, attempt=op.about, answer=op.answer, why=op.why)
 
 
 async def watch_doubt(op: WatchDoubt) -> CallRow:
-    """See ``WatchDoubt``."""
+    """Start to count the settle delay on this host's clock (``WatchDoubt``)."""
     call = await _find(op.call_id)
     if not _is_about(call, op.about) or call.is_loaded:
         return call
@@ -314,25 +290,28 @@ async def watch_doubt(op: WatchDoubt) -> CallRow:
 
 
 def _is_about(call: CallRow, attempt: int) -> bool:
-    """Whether the call is still in doubt, and for this very attempt of it or of its compensation."""
+    """Return whether the call is still in doubt, for this very attempt of it or of its compensation."""
     return call.in_question == attempt > 0
 
 
-# ---- the probe's word, and a person's -----------------------------------------------------
+# ---- Decisions of probes and people
 
 
 async def resolve_call(op: ResolveCall) -> CallRow:
-    """See ``ResolveCall``. Under the lease it is a probe's answer; without an epoch a person's."""
+    """Settle a doubt (``ResolveCall``). With an epoch it is a probe's answer under the lease.
+
+    Without one a person's.
+    """
     call = await _find(op.call_id)
     root = await find_run(call.root)
     if op.repeated and call.state == op.to:
         return call
     if op.epoch is not None:
-        await owned(call.root, op.owner, op.epoch)
+        await find_owned(call.root, op.owner, op.epoch)
     given_up = call.state == "backing_off" and op.to == "failed"
     if call.state not in ("in_doubt", "compensation_in_doubt", "compensation_failed") and not given_up:
         if op.epoch is not None:
-            return call  # somebody settled it meanwhile
+            return call  # it was settled meanwhile
         raise TransitionRefused(
             f"call {call.id} ({call.tool}) is {call.state}: there is no doubt to resolve", frm=call.state, to=op.to
         )
@@ -356,7 +335,7 @@ async def resolve_call(op: ResolveCall) -> CallRow:
 
 
 async def decide_call(op: DecideCall) -> CallRow:
-    """See ``DecideCall``. A replay makes the held key an alias of its twin."""
+    """Apply a person's decision on a held call (``DecideCall``). A replay makes the held key an alias of its twin."""
     call = await _find(op.call_id)
     if op.repeated and call.state == {"run": "ready", "replay": "dropped", "refuse": "refused"}[op.decision]:
         return call
@@ -377,7 +356,7 @@ async def decide_call(op: DecideCall) -> CallRow:
                 to="dropped",
             )
     if op.decision == "run":
-        call = await _let_run(run, call, op, now, root.epoch)
+        call = await _make_ready(run, call, op, now, root.epoch)
     elif op.decision == "refuse":
         call = await move_call(
             run,
@@ -396,15 +375,15 @@ async def decide_call(op: DecideCall) -> CallRow:
         )
     await unblock(run, at=now, by=op.by, epoch=root.epoch)
     root = await find_run(call.root)
-    undecided = root.owner or root.suspended  # somebody is at it, or another call is still held
+    undecided = root.owner or root.suspended  # somebody has it, or another call is still held
     if not undecided and root.phase == "open" and not root.goal and root.policy != "resume":
-        # Its caller comes back for the answer: the policy waits one lease for it, as for any run that was let go.
+        # Its caller comes back for the answer: the policy waits one lease for it, as for any released run.
         await UpdateRun(root, {"wake_at": None if root.policy == "wait" else now + root.lease_s})
     return call
 
 
-async def _let_run(run: RunRow, call: CallRow, op: DecideCall, now: float, epoch: int) -> CallRow:
-    """A person's word lifts a suspicion, not the ordering law: what is staged stays staged."""
+async def _make_ready(run: RunRow, call: CallRow, op: DecideCall, now: float, epoch: int) -> CallRow:
+    """Make a held call ready. The person lifts a suspicion, not the ordering rules: what must be staged is staged."""
     if run.phase == "pivoted" and call.kind in ("compensatable", "pivot") and run.order_mode != "advise":
         raise TransitionRefused(
             f"run {run.id} has pivoted: {call.tool} can no longer be done in it; refuse it, or answer it from its twin",
@@ -423,7 +402,7 @@ async def _let_run(run: RunRow, call: CallRow, op: DecideCall, now: float, epoch
 
 
 async def retry_call(op: RetryCall) -> CallRow:
-    """See ``RetryCall``."""
+    """Apply a person's decision to retry a call or a compensation that gave up (``RetryCall``)."""
     call = await _find(op.call_id)
     if call.state not in ("backing_off", "compensation_failed"):
         raise TransitionRefused(
@@ -441,7 +420,7 @@ async def retry_call(op: RetryCall) -> CallRow:
     run = await find_run(call.run)
     root = await find_run(call.root)
     facts: dict[str, Any] = {} if op.result is None else {"result": proof_of(op, op.result)}
-    await note(run, "retry asked", at=now, by=op.by, epoch=root.epoch, call=call.id, why=op.why, **facts)
+    await write_event(run, "retry asked", at=now, by=op.by, epoch=root.epoch, call=call.id, why=op.why, **facts)
     given = {} if op.result is None else {"result": op.result, "loss": ""}
     call = await UpdateCall(
         call,
@@ -466,54 +445,15 @@ async def _find(call_id: str) -> CallRow:
     return call
 
 
-# ---- The clock as a program reads it through its run
-
-
-EVENTS_PAGE: Final = 500
-PAGES_MAX: Final = 100_000
-"""Pages of one tree's record that are looked through for what was read before an answer was lost."""
-
-
-async def note_value(op: NoteValue) -> float | None:
-    """See ``NoteValue``."""
-    root = await find_run(op.root)
-    run = root if op.run == op.root else await find_run(op.run)
-    if op.repeated:
-        before = await _read_before(op, run)
-        if before is not None:
-            return before
-    if root.state in RUN_FINAL or run.state in RUN_FINAL:
-        return None
-    held(root, op.owner, op.epoch)
-    now = await Now()
-    await note(run, VALUE, at=now, by=op.owner, epoch=op.epoch, call=op.call, nonce=op.nonce)
-    return now
-
-
-async def _read_before(op: NoteValue, run: RunRow) -> float | None:
-    after = 0
-    for _ in range(PAGES_MAX):
-        page = await PageEvents(run.root, None, after, EVENTS_PAGE)
-        for event in page:
-            if event.what == VALUE and event.run == run.uid and json.loads(event.facts).get("nonce") == op.nonce:
-                return event.at
-        if len(page) < EVENTS_PAGE:
-            return None
-        after = page[-1].seq
-    return None
-
-
-# ---- A person's words over what is left standing
+# ---- Accepted residue
 
 
 DOUBTFUL: Final = ("in_doubt", "compensation_in_doubt", "compensation_failed")
 
 
 async def accept_call(op: AcceptCall) -> CallRow:
-    """See ``AcceptCall``. What is certain and stands is accepted only in a run that goes back."""
-    call = await FindCall(op.call_id)
-    if call is None:
-        raise LookupError(f"there is no call {op.call_id!r} in this ledger")
+    """Accept an effect as residue (``AcceptCall``). A certain effect is accepted only in a run that is rolling back."""
+    call = await _find(op.call_id)
     if op.repeated and call.state == "residue":
         return call
     if call.state in DOUBTFUL:
@@ -533,3 +473,71 @@ async def accept_call(op: AcceptCall) -> CallRow:
     )
     await unblock(run, at=now, by=op.by, epoch=root.epoch)
     return call
+
+
+# ---- Answers kept on a call in doubt: only the newest; the events have all of them
+
+
+LEARNED_MAX: Final = 20
+"""How many of the newest answers are kept with the call."""
+WORDS_MAX: Final = 500
+
+
+def with_answer(call: CallRow, *, at: float, by: str, attempt: int, answer: str, why: str) -> str:
+    """Return the call's answers with this one added, newest last."""
+    kept: list[Any] = json.loads(call.learned) if call.learned else []
+    kept.append([at, by, attempt, answer, _cut(why)])
+    return json.dumps(kept[-LEARNED_MAX:], ensure_ascii=False)
+
+
+def has_answer(call: CallRow, *, by: str, attempt: int, answer: str, why: str) -> bool:
+    """Return whether this very answer is kept already, so that a repeated operation does not record it twice."""
+    kept: list[Any] = json.loads(call.learned) if call.learned else []
+    return any(one[1:] == [by, attempt, answer, _cut(why)] for one in kept)
+
+
+def _cut(why: str) -> str:
+    """Return as much as is kept; an encrypted text is kept whole."""
+    return why if why.startswith(SEALED) else cut(why, WORDS_MAX)
+
+
+def error_words(error: str) -> str:
+    """Return a stored error in words."""
+    return ": ".join(part for part in json.loads(error) if part) if error.startswith("[") else error
+
+
+# ---- The clock as a program reads it through its run
+
+
+EVENTS_PAGE: Final = 500
+PAGES_MAX: Final = 100_000
+"""The most pages of one tree's events that are searched for a reading whose answer was lost."""
+
+
+async def note_value(op: NoteValue) -> float | None:
+    """Record a reading of the ledger's clock (``NoteValue``)."""
+    root = await find_run(op.root)
+    run = root if op.run == op.root else await find_run(op.run)
+    if op.repeated:
+        before = await _read_before(op, run)
+        if before is not None:
+            return before
+    if root.state in RUN_FINAL or run.state in RUN_FINAL:
+        return None
+    check_owner(root, op.owner, op.epoch)
+    now = await Now()
+    await write_event(run, VALUE, at=now, by=op.owner, epoch=op.epoch, call=op.call, nonce=op.nonce)
+    return now
+
+
+async def _read_before(op: NoteValue, run: RunRow) -> float | None:
+    after = 0
+    for _ in range(PAGES_MAX):
+        page = await PageEvents(run.root, None, after, EVENTS_PAGE)
+        for event in page:
+            if event.what == VALUE and event.run == run.uid and json.loads(event.facts).get("nonce") == op.nonce:
+                return event.at
+        if len(page) < EVENTS_PAGE:
+            return None
+        after = page[-1].seq
+    return None

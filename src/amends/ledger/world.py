@@ -1,4 +1,7 @@
-"""What a flow of the engine may ask of the world: time, sleep, luck, and user code. See ``ledger`` for the rest."""
+"""Define the operations by which a flow asks the world: clocks, waiting, random numbers and user code.
+
+The operations that ask the ledger are in ``operations``.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from amends.model import Call, Phase
 
 T = TypeVar("T")
 Invoked: TypeAlias = Phase | Literal["notice"]
-"""As what user code runs: as a call, or as the hook that tells of one."""
+"""The role in which user code runs: a phase of a call, or the hook that sends a notice."""
 
 
 @dataclass(slots=True)
 class Lease:
-    """A run tree that this process owns: until when, on its own monotonic clock."""
+    """A run tree that this process owns, and until when on its own monotonic clock."""
 
     root: str
     owner: str
@@ -28,14 +31,14 @@ class Lease:
     until: float
     lost: bool = False
     goal: str = ""
-    """What a person asked for meanwhile, learned with the renewal."""
+    """The goal that a person set meanwhile, learned when the lease was renewed."""
     rides: Rides | None = None
-    """The caller's own transactions that calls of this tree ride in, once there was one."""
+    """The caller's own transactions that calls of this tree have joined; None until the first."""
 
     def check(self, mono: float) -> None:
-        """Raise ``LeaseLost`` unless the tree is certainly still ours.
+        """Raise ``LeaseLost`` unless this process certainly still owns the tree.
 
-        The margin covers what passes between this check and the first byte of a request.
+        The margin covers the time between this check and the first byte of a request.
         """
         if not self.is_ours(mono):
             raise LeaseLost(
@@ -44,28 +47,28 @@ class Lease:
             )
 
     def is_ours(self, mono: float) -> bool:
-        """Whether the tree is certainly still ours at this moment."""
+        """Return whether this process certainly owns the tree at this moment."""
         return not self.lost and mono < self.until - self.margin
 
     @property
     def margin(self) -> float:
-        """Safety between two clocks and between check and send: a tenth of the lease."""
+        """The safety margin between two clocks, and between check and send: a tenth of the lease."""
         return self.lease_s / 10
 
 
 @dataclass(slots=True)
 class Flight:
-    """What a flow has started and not settled: if the flow is stopped, its process still knows."""
+    """The call that a flow has started and not settled: if the flow is stopped, its process still knows."""
 
     call: CallRow | None = None
     sent: bool = False
     doubted: bool = False
-    """An earlier start of it may have had its effect, whatever became of this one."""
+    """An earlier attempt may have had its effect, whatever the outcome of this one."""
     goes_on: bool = False
-    """The body runs by itself, in a thread of its own for one, and may go on although nobody waits for it."""
+    """The body runs on its own, for example in its own thread, and may go on although nobody waits for it."""
 
 
-# ---- the world ----------------------------------------------------------------------------
+# ---- Clocks and waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,31 +82,31 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class ReadClocks(Op[Clocks]):
-    """What the clocks say."""
+    """Read the clocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Luck(Op[float]):
-    """A number in [0, 1), for jitter."""
+    """Draw a number in [0, 1), for jitter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sleep(Op[None]):
-    """Let time pass."""
+    """Wait for so many seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Watch(Op[Any]):
-    """Be told when this run tree changes: a watcher for ``Await``, which lasts as long as somebody has it."""
+    """Watch this run tree: return a watcher for ``Await``, valid as long as somebody holds it."""
 
     root: str
 
 
 @dataclass(frozen=True, slots=True)
 class Await(Op[None]):
-    """Let time pass until the tree changes, at most so long."""
+    """Wait until the tree changes, at most so many seconds."""
 
     watcher: Any
     seconds: float
@@ -111,14 +114,14 @@ class Await(Op[None]):
 
 @dataclass(frozen=True, slots=True)
 class ReadAnchor(Op[Any]):
-    """The mark that an anchor holds outside the ledger; None: there is none yet."""
+    """Read the mark that an anchor holds outside the ledger; None: there is none yet."""
 
     anchor: Any
 
 
 @dataclass(frozen=True, slots=True)
 class KeepAnchor(Op[None]):
-    """Up to here approvals were used up: on the disk, outside the ledger."""
+    """Write to the anchor, on disk and outside the ledger, that approvals were used up to this event."""
 
     anchor: Any
     seq: int
@@ -127,7 +130,7 @@ class KeepAnchor(Op[None]):
 
 @dataclass(frozen=True, slots=True)
 class KeepCheckpoint(Op[bool]):
-    """The anchor knows at least this checkpoint, on the disk; false: it is another ledger's anchor."""
+    """Make the anchor know at least this checkpoint, on disk; false: it is the anchor of another ledger."""
 
     anchor: Any
     newest: Any
@@ -135,73 +138,74 @@ class KeepCheckpoint(Op[bool]):
 
 @dataclass(frozen=True, slots=True)
 class IsDead(Op[bool]):
-    """Whether this owner is certainly dead: same host and boot, process gone."""
+    """Return whether this owner is certainly dead: same host and boot, process gone."""
 
     owner: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a body ended. ``in_flight``: it did not, and it is no longer waited for."""
+    """How a body ended. ``in_flight``: it did not, and nobody waits for it any more."""
 
     value: Any = None
     error: Exception | None = None
     in_flight: bool = False
     around: BaseException | None = None
-    """What the caller was handling when the body began: Python chains it to the error, and it is no part of it."""
+    """The exception that the caller was handling when the body began: Python chains it to the error, but it is no part
+    of it."""
 
 
 @dataclass(slots=True, eq=False)
 class Later:
-    """A started call as its body may ask for it: put together when it does, since few bodies do."""
+    """A started call as its body may ask for it: built on demand, since few bodies ask."""
 
     row: CallRow
     make: Callable[[], Call]
     made: Call | None = None
     spent: dict[str, int] | None = None
-    """What the body said that it cost, by unit, in billionths; None: it said nothing."""
+    """The cost that the body reported, by unit, in billionths; None: it reported none."""
     until: float | None = None
-    """When its timeout is over, on this process's monotonic clock; None: it has none."""
+    """When its timeout ends, on this process's monotonic clock; None: it has no timeout."""
     touched: bool = False
-    """A call inside the body had its effect, or may have."""
+    """A call inside the body had its effect, or may have had it."""
     passed: list[Exception] = field(default_factory=list)
-    """What calls inside the body have raised: their word about themselves, not about it."""
+    """The exceptions that calls inside the body raised: they are about those calls, not about this one."""
     waits: int = 0
-    """Calls inside the body that wait in place now: for a person, a lock or a twin."""
+    """How many calls inside the body wait in place now: for a person, a lock, or an equal call that is running."""
     is_stuck: bool = False
     """One of those had not ended when it was given up."""
     is_over: bool = False
-    """The body has ended, or outlived its timeout: nothing has to wait in place for it any more."""
+    """The body has ended or outlived its timeout: nothing has to wait in place for it any more."""
 
     def whole(self) -> Call:
-        """The call itself; always the same one."""
+        """Return the call itself; always the same object."""
         if self.made is None:
             self.made = self.make()
         return self.made
 
     @property
     def id(self) -> str:
-        """As in the call."""
+        """The id of the call."""
         return self.row.id
 
     @property
     def run_id(self) -> str:
-        """As in the call."""
+        """The id of the run."""
         return self.row.run_id
 
     @property
     def tool(self) -> str:
-        """As in the call."""
+        """The name of the tool."""
         return self.row.tool
 
     @property
     def key(self) -> str:
-        """As in the call."""
+        """The idempotency key for the destination."""
         return self.whole().key
 
     @property
     def attempt(self) -> int:
-        """As in the call."""
+        """The number of the attempt."""
         return self.row.attempt
 
 
@@ -217,26 +221,26 @@ class Invoke(Op[Ended]):
     lease: Lease | None
     phase: Invoked
     run: Any = None
-    """The facade's run, for the context of the body."""
+    """The public run object, for the context of the body."""
     late: Callable[[Ended], Flow[None]] | None = None
     """What to do when a body that outlived its timeout returns after all."""
     flight: Flight | None = None
     probes: bool = False
-    """It asks whether a call took effect: any other answer than the three is a mistake of its author."""
+    """It is a probe: any answer other than the three probe answers is an error of its author."""
 
 
 @dataclass(frozen=True, slots=True)
 class Together(Op[list[Any]]):
-    """Drive these flows side by side; each result is a value or the exception it ended with."""
+    """Drive these flows concurrently; each result is a value or the exception that the flow ended with."""
 
     flows: Sequence[Flow[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class LiveCalls(Op[int]):
-    """How many flows of this run and of those inside it are under way here, other threads and tasks included.
+    """Count the flows of this run and of its descendants that are running here, in other threads and tasks too.
 
-    Not of the whole tree: a body that has a run of its own inside it would wait for itself.
+    It does not count the whole tree: a body that has a run of its own inside it would wait for itself.
     """
 
     run: str
