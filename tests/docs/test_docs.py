@@ -403,4 +403,4 @@ def test_the_limits_of_sqlite_are_documented_as_they_are() -> None:
 def test_one_word_per_idea(page: Path) -> None:
     prose = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text(encoding="utf-8")))
     found = re.findall(r"\b(?:steps?|jobs?|workflows?|effect ids?)\b", prose, re.IGNORECASE)
-    assert not found, f"{page.name} says {sorted(set(found))}; the words are in docs/reference/index.md"
+    assert not found, f"{page.name} says {sorted(set(found))}; the words are in docs/reference/glossary.md"
