@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeVar
 
-from amends.encoding.canonical import misfits
+from amends.encoding.payloads import misfits
 from amends.encoding.redaction import REDACTED
 from amends.engine.session import must_be_readable, result_loss, told_result
 from amends.errors import RunIsRecord, TransitionRefused, UsageError

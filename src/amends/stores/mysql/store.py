@@ -18,7 +18,7 @@ from amends.ledger.flow import run_flow
 from amends.ledger.joined import Joined
 from amends.ledger.operations import StoreOp
 from amends.model import Schema
-from amends.stores.aio import uninterrupted
+from amends.stores.cancellation import uninterrupted
 from amends.stores.joined import locked_yet
 from amends.stores.mysql import errors, joined
 from amends.stores.mysql.connection import Link, connect

@@ -30,7 +30,8 @@ except ImportError as missing:
         hint="pip install 'amends[postgres]'",
     ) from missing
 
-from amends.stores.aio import run_flow_async, uninterrupted
+from amends.ledger.flow import run_flow_async
+from amends.stores.cancellation import uninterrupted
 from amends.stores.joined import locked_yet
 from amends.stores.pool import LoopPool, Pool
 from amends.stores.postgres import connection, joined
