@@ -86,7 +86,7 @@ class Error(Exception):
 
     default_hint = "look at the run with rt.report(run_id), and at its record with rt.events(run_id)"
     """What to do, unless the code that raises the error knows better; never empty."""
-    model_text = "Not run: {0}"
+    _model_text = "Not run: {0}"
     """What a model is told; ``{0}`` is the message, ``{0.tool}`` an attribute."""
 
     def __init__(self, message: str, *, hint: str | None = None, run_id: str | None = None) -> None:
@@ -102,7 +102,7 @@ class Error(Exception):
 
     def for_model(self) -> str:
         """Return what a model is told: what was not done, why, and what to do."""
-        return self.model_text.format(self)
+        return self._model_text.format(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the error as plain JSON data."""
@@ -123,7 +123,7 @@ class UsageError(Error):
     """Your code is wrong; nothing was started."""
 
     default_hint = "correct the code that made this call, as the message says; nothing was started"
-    model_text = "Not run: the program around you has a fault ({0.__class__.__name__}). Stop and tell the user."
+    _model_text = "Not run: the program around you has a fault ({0.__class__.__name__}). Stop and tell the user."
 
 
 class Refused(Error):
@@ -165,7 +165,7 @@ class LedgerError(Error):
     default_hint = (
         "check with amends doctor that the ledger can be reached and written; nothing more is started until it can"
     )
-    model_text = "Not run: the record cannot be written now. Stop and tell the user."
+    _model_text = "Not run: the record cannot be written now. Stop and tell the user."
 
 
 # ---- UsageError: the program is wrong, and nothing was started
@@ -452,7 +452,7 @@ class GenerationsSpent(Refused):
     """The same request failed, or was compensated, too often in this run."""
 
     default_hint = "look at the recorded errors; open a new run once the cause is gone"
-    model_text = "Not run: {0.tool} was tried {0.limit} times and never worked. Stop and tell the user."
+    _model_text = "Not run: {0.tool} was tried {0.limit} times and never worked. Stop and tell the user."
 
     def __init__(self, tool: str, *, limit: int, run_id: str | None = None) -> None:
         what = f"{tool} was tried {limit} times with these arguments, without lasting effect"
@@ -484,7 +484,7 @@ class Deadlocked(Refused):
     """Runs waited for each other's locks, and this one was chosen to be rolled back."""
 
     default_hint = "the run is rolled back; open it again after that, and name locks in the same order everywhere"
-    model_text = (
+    _model_text = (
         "Not run: this task and another one waited for each other, and this one is being taken back. "
         "Stop; tell the user that it can be started again."
     )
@@ -537,7 +537,7 @@ class RuleRefused(Refused):
 class Rejected(Refused):
     """A person rejected the call."""
 
-    model_text = "A person rejected {0.tool}: {0.reason}. Do not ask again with these arguments."
+    _model_text = "A person rejected {0.tool}: {0.reason}. Do not ask again with these arguments."
 
     def __init__(
         self, tool: str, *, by: str, reason: str, approval: Any = None, call: Any = None, run_id: str | None = None
@@ -613,7 +613,7 @@ class ResultLost(Refused):
         "do not do it again; let the tool return an id or plain data that the ledger can keep, "
         "and look up the rest at its source"
     )
-    model_text = "Already done: {0.what}. Its result is not kept. Do not do it again."
+    _model_text = "Already done: {0.what}. Its result is not kept. Do not do it again."
 
     def __init__(
         self, what: str, *, why: str, call: Any = None, run_id: str | None = None, message: str | None = None
@@ -626,7 +626,7 @@ class ResultGone(ResultLost):
     """The call was done, and gc has removed its result. It is not done again."""
 
     default_hint = "do not do it again; run gc with a longer older_than= to keep results for as long as they are needed"
-    model_text = "Already done: {0.what}. Its result is no longer kept. Do not do it again."
+    _model_text = "Already done: {0.what}. Its result is no longer kept. Do not do it again."
 
     def __init__(self, what: str, *, gone_at: datetime, call: Any = None, run_id: str | None = None) -> None:
         when = f"{gone_at:%Y-%m-%d %H:%M} UTC"

@@ -10,8 +10,10 @@ RECORDED = Path(__file__).with_name("public_surface.txt")
 
 # Changes made on purpose since the copy was recorded, with the reason. Record the copy anew when a release is made:
 # `python -m tests.surface.public > tests/surface/public_surface.txt`.
-ADDED: dict[str, str] = {}
-REMOVED: dict[str, str] = {}
+ADDED: dict[str, str] = {
+    "amends.testing.STORE_CHECKS: Suite": "a mapping still; it knows which checks are rules of the ledger"
+}
+REMOVED: dict[str, str] = {"amends.testing.STORE_CHECKS: dict": "see ADDED"}
 
 
 def test_names_and_signatures_are_as_recorded() -> None:
