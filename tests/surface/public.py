@@ -23,6 +23,8 @@ PUBLIC = (
 # Users receive these from amends and never make one.
 RECEIVED = ("Run", "AsyncRun", "Attempt", "AsyncAttempt")
 
+_EXPORTED = {*importlib.import_module("amends").__all__, *vars(importlib.import_module("amends.errors"))}
+
 
 def surface() -> list[str]:
     """Return one line for every public name, method, attribute and parameter list."""
