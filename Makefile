@@ -9,25 +9,25 @@ BIN  := $(VENV)/bin
 JOBS ?= 2
 ARGS ?=
 
-# Empty is "not set": who starts many processes would otherwise compile amends again in each of them.
+# Empty means "not set": a test that starts many processes would otherwise compile amends again in each of them.
 export PYTHONDONTWRITEBYTECODE :=
 
-# A stamp is newer than pyproject.toml when what that file asks for is installed. .dev includes .run.
+# A stamp is newer than pyproject.toml once the packages of that file are installed. .dev includes .run.
 RUN := $(VENV)/.run
 DEV := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check sim chaos bench servers format docs test-pythons test-adapters clean
+.PHONY: help demo test check sim chaos bench servers format docs test-peers test-pythons test-adapters clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
-demo: $(RUN) ## the shop: commit, take back, kill and recover, refuse
+demo: $(RUN) ## the shop: commit, roll back, kill and recover, refuse
 	@$(BIN)/amends demo $(ARGS)
 
-test: $(DEV) servers ## all tests
-	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+test: $(DEV) servers ## all tests, except test-peers
+	@$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/peers $(ARGS)
 
 check: $(DEV) ## format, lint, types, import rule, docs
 	@$(BIN)/python -m ruff format --check .
@@ -45,15 +45,18 @@ chaos: $(DEV) servers ## real processes over real ledgers, killed: ten minutes a
 bench: $(DEV) servers ## speed, as ratios to the floor of the same run, and the peers (ARGS=--quick: a minute, no peers)
 	@$(BIN)/python -m bench $(ARGS)
 
-servers: ## PostgreSQL, MariaDB and PgBouncer are installed, where we may (make test does it by itself)
+servers: ## install PostgreSQL, MariaDB and PgBouncer where that is allowed (make test does it by itself)
 	@sh scripts/servers
 
-format: $(DEV) ## put the code into shape
+format: $(DEV) ## format the code
 	@$(BIN)/python -m ruff check --fix-only --quiet .
 	@$(BIN)/python -m ruff format .
 
 docs: $(DEV) ## write the generated parts of docs/ again and check the links
 	@$(BIN)/python scripts/docs.py
+
+test-peers: $(DEV) ## failures of other packages and open reports about frameworks: amends does not repeat them
+	@$(BIN)/python -m pytest -n $(JOBS) tests/peers $(ARGS)
 
 test-pythons: ## the quick tests on every other supported Python found here
 	@JOBS=$(JOBS) sh scripts/test-pythons
@@ -69,7 +72,7 @@ $(DEV): pyproject.toml
 	@sh scripts/install $(VENV) '.[dev]' "$$(sh scripts/find-python)"
 	@touch $(RUN) $@
 
-# Kept out of the way when .dev is newer: it holds the same and more.
+# Not needed where .dev is: it holds the same and more.
 ifeq ($(wildcard $(DEV)),)
 $(RUN): pyproject.toml
 	@sh scripts/install $(VENV) . "$$(sh scripts/find-python)"
