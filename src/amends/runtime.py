@@ -68,7 +68,7 @@ Style = Literal["openai", "responses", "anthropic", "mcp"]
 
 
 class Runtime:
-    """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
+    """Tools bound to a ledger: checks every declaration at once, and does no IO until it is used."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Runtime:
         store: Store | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
-        given["tools"] = None  # those here are beside a file's
+        given["tools"] = None  # the tools given here add to those of a settings file and do not replace them
         self._host = Host(given, tools, store=store, hook=on_approval_needed, on_checkpoint=on_checkpoint)
         self._driver: Driver = Driver(self._host.hiding.kept, self._host.live, self._host.lease_s)
         value = self._host.value
@@ -110,10 +110,10 @@ class Runtime:
 
     @property
     def settings(self) -> Mapping[str, Setting]:
-        """Every setting, with where it came from."""
+        """Every setting with its origin: argument, environment, file or default."""
         return self._host.settings
 
-    # ---- running --------------------------------------------------------------------------
+    # ---- Running
 
     def run(
         self,
@@ -132,7 +132,7 @@ class Runtime:
         agent: str | None = None,
         principal: str | None = None,
     ) -> AbstractContextManager[Run, None]:
-        """One task of an agent: leaving the block commits, an exception takes everything back. A known id resumes."""
+        """Open a run as a block: leaving it commits, an exception rolls everything back. A known id resumes its run."""
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
         return _Block(self, id, input, options)
 
@@ -153,7 +153,7 @@ class Runtime:
         agent: str | None = None,
         principal: str | None = None,
     ) -> Run:
-        """The same without a block (notebooks): end it with ``commit`` or ``rollback``."""
+        """Open a run without a block, as in a notebook: end it with ``commit`` or ``rollback``."""
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
         replayed = reopened(id, input, is_async=False)
         if replayed is not None:
@@ -179,14 +179,14 @@ class Runtime:
             self._host.heartbeat.keep(lease)
             row = opened.run
             if opened.how == "resumed":
-                row = self._owing(session, row)
+                row = self._finish_pending(session, row)
                 if row.state == "rolled_back":
                     self._host.heartbeat.forget(lease)
                     continue  # opened again as its next generation, or refused
             return Run(self._host, self._driver, session, row, over=is_settled(row))
 
-    def _owing(self, session: Session, row: RunRow) -> RunRow:
-        run = Run(self._host, self._driver, session, row, over=False)  # what is done on the way knows its run
+    def _finish_pending(self, session: Session, row: RunRow) -> RunRow:
+        run = Run(self._host, self._driver, session, row, over=False)  # bodies that run meanwhile find it as their run
         try:
             return run._ending(opening.go_on(session, row))
         except BaseException:
@@ -198,7 +198,7 @@ class Runtime:
     @overload
     def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     def once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run undeclared code once in this ledger, and answer from the record after."""
+        """Run undeclared code at most once in this ledger; later calls with the same key return the recorded result."""
         with self.run(f"once:{key}") as run:
             return run._value(run._do(requests.once_ask(run._session, key, fn, args, kwargs)))
 
@@ -216,7 +216,7 @@ class Runtime:
         return self._host.agents[name]
 
     def scoped(self, *, tenant: str | None = None, agent: str | None = None, principal: str | None = None) -> Runtime:
-        """A view that acts for, and sees, only these; it shares the ledger and the heartbeat."""
+        """Return a view that acts for, and sees, only these; it shares the ledger and the heartbeat."""
         view = object.__new__(type(self))
         view.__dict__.update(self.__dict__)
         view._view = self._view.narrowed(tenant, agent, principal)
@@ -227,33 +227,33 @@ class Runtime:
         self._host.add(tools)
 
     def reach(self, bodies: Mapping[str, Callable[..., object]], /) -> None:
-        """Tools that were declared and live elsewhere have these bodies here; names that were not declared are passed over."""
+        """Give bodies to tools that were declared but run elsewhere; ignore names that were not declared."""
         self._host.reach(bodies)
 
     def check(self, plan_: Sequence[object], /) -> plans.Check:
-        """Every violation in a plan, and a lawful order if there is one."""
+        """Return every violation of the ordering law in a plan, and an allowed order if there is one."""
         return plans.check_plan(plan_, self._host.specs)
 
     def schemas(self, style: Style = "openai", *, repeats: bool | None = None) -> list[dict[str, Any]]:
-        """The tools as a model is told about them; ``again_because`` is among the arguments where it is honoured.
+        """Return the tools as a model gets them; with the argument ``again_because`` where the runtime honours it.
 
-        ``repeats=False`` leaves it out. ``repeats=True`` raises where the runtime does not honour it.
+        ``repeats=False`` leaves it out. ``repeats=True`` raises if the runtime does not honour it.
         """
         return schemas(self._host.specs.values(), style, repeats=self._host.offers(repeats))
 
     def may_repeat(self, tool: str) -> bool:
-        """Whether a model may ask for a deliberate repeat of this tool (``again_because``)."""
+        """Return whether a model may ask for a deliberate repeat of this tool (``again_because``)."""
         return self._host.may_repeat(self._host.find(tool))
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is odd about rules, budgets and tools and may yet be meant: each was logged when the runtime was built."""
+        """What looks wrong about rules, budgets and tools but may be intended; each was logged when it was found."""
         return self._host.warnings
 
-    # ---- recovering -----------------------------------------------------------------------
+    # ---- Recovering
 
     def recover(self, *, limit: int = 100) -> list[Report]:
-        """Take over abandoned runs whose tools are known here, and finish or take back each; tell who was not told."""
+        """Take over abandoned runs whose tools are known here and finish or roll back each; send overdue notices."""
         self._tell_due(limit)
         found = self._abandoned(limit)
         return [self._recover_one(one) for one in found]
@@ -265,7 +265,7 @@ class Runtime:
         if claimed is None:
             return self._report(uid=found.root.uid)
         row, lease = claimed
-        patience = run_verbs.patience(self._host)  # for people inside a body too: other runs wait for this worker
+        patience = run_verbs.patience(self._host)  # bounds waiting for approvals too: other runs wait for this worker
         session = self._host.session(row, lease, resumed=True, wait_s=patience, said=(patience, patience))
         run = Run(self._host, self._driver, session, row, over=False)
         self._host.heartbeat.keep(lease)
@@ -285,7 +285,7 @@ class Runtime:
         try:
             with Entered(run):
                 run.output = fn(run)
-        except Exception as error:  # the block has dealt with the run; the report tells
+        except Exception as error:  # the block has already settled the run, and the report shows it
             log.warning("%s", run_verbs.agent_ended(run._session, error))
 
     def _go_on(self, root: str) -> Report:
@@ -412,6 +412,7 @@ class Runtime:
 
     def report(self, run_id: str) -> Report:
         """Return the newest generation of a run as the ledger has it."""
+        # In a replay the ledger cannot be read: the replay itself reports on its run.
         return reported(run_id) or self._report(run_id)
 
     def events(self, run_id: str | None = None, *, after: int = 0, filter: str = "") -> Iterator[Event]:
@@ -439,12 +440,12 @@ class Runtime:
         try:
             self._host.ready()
         except BaseException:
-            flow.close()  # or Python warns of a coroutine that was never awaited
+            flow.close()  # otherwise Python warns that a coroutine was never awaited
             raise
         return self._driver.run(flow)
 
     def close(self) -> None:
-        """Give back threads and connections; runs that are still open are recovered by their policy."""
+        """Release threads and connections; runs that are still open are recovered by their policy."""
         self._host.close()
         self._driver.close()
 
@@ -457,7 +458,7 @@ class Runtime:
 
 
 class _Block:
-    """``with rt.run(...)``: opened on entry, so that the line itself does nothing."""
+    """``with rt.run(...)``: opens the run on entry, so that calling ``run`` alone does nothing."""
 
     def __init__(self, rt: Runtime, id: str | None, input: object, options: Mapping[str, Any]) -> None:
         self._rt, self._id, self._input, self._options = rt, id, input, options
@@ -478,12 +479,12 @@ class _Block:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         entered, self._entered = self._entered, None
-        if entered is not None:  # left before, it is not left again
+        if entered is not None:  # a block that was left already is not left again
             entered.__exit__(kind, error, trace)
 
 
 class AsyncRuntime:
-    """Tools bound to a ledger. Checks every declaration; does no IO until first used."""
+    """Tools bound to a ledger: checks every declaration at once, and does no IO until it is used."""
 
     def __init__(
         self,
@@ -516,7 +517,7 @@ class AsyncRuntime:
         store: Store | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
-        given["tools"] = None  # those here are beside a file's
+        given["tools"] = None  # the tools given here add to those of a settings file and do not replace them
         self._host = Host(given, tools, store=store, hook=on_approval_needed, on_checkpoint=on_checkpoint)
         self._driver: AsyncDriver = AsyncDriver(self._host.hiding.kept, self._host.live, self._host.lease_s)
         value = self._host.value
@@ -525,10 +526,10 @@ class AsyncRuntime:
 
     @property
     def settings(self) -> Mapping[str, Setting]:
-        """Every setting, with where it came from."""
+        """Every setting with its origin: argument, environment, file or default."""
         return self._host.settings
 
-    # ---- running --------------------------------------------------------------------------
+    # ---- Running
 
     def run(
         self,
@@ -547,7 +548,7 @@ class AsyncRuntime:
         agent: str | None = None,
         principal: str | None = None,
     ) -> AbstractAsyncContextManager[AsyncRun, None]:
-        """One task of an agent: leaving the block commits, an exception takes everything back. A known id resumes."""
+        """Open a run as a block: leaving it commits, an exception rolls everything back. A known id resumes its run."""
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
         return _AsyncBlock(self, id, input, options)
 
@@ -568,7 +569,7 @@ class AsyncRuntime:
         agent: str | None = None,
         principal: str | None = None,
     ) -> AsyncRun:
-        """The same without a block (notebooks): end it with ``commit`` or ``rollback``."""
+        """Open a run without a block, as in a notebook: end it with ``commit`` or ``rollback``."""
         options = {name: value for name, value in locals().items() if name not in ("self", "id", "input")}
         replayed = reopened(id, input, is_async=True)
         if replayed is not None:
@@ -594,14 +595,16 @@ class AsyncRuntime:
             self._host.heartbeat.keep(lease, partial(self._driver.lose, lease.root))
             row = opened.run
             if opened.how == "resumed":
-                row = await self._owing(session, row)
+                row = await self._finish_pending(session, row)
                 if row.state == "rolled_back":
                     self._host.heartbeat.forget(lease)
                     continue  # opened again as its next generation, or refused
             return AsyncRun(self._host, self._driver, session, row, over=is_settled(row))
 
-    async def _owing(self, session: Session, row: RunRow) -> RunRow:
-        run = AsyncRun(self._host, self._driver, session, row, over=False)  # what is done on the way knows its run
+    async def _finish_pending(self, session: Session, row: RunRow) -> RunRow:
+        run = AsyncRun(
+            self._host, self._driver, session, row, over=False
+        )  # bodies that run meanwhile find it as their run
         try:
             return await run._ending(opening.go_on(session, row))
         except BaseException:
@@ -615,7 +618,7 @@ class AsyncRuntime:
     @overload
     async def once(self, key: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     async def once(self, key: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run undeclared code once in this ledger, and answer from the record after."""
+        """Run undeclared code at most once in this ledger; later calls with the same key return the recorded result."""
         async with self.run(f"once:{key}") as run:
             return run._value(await run._do(requests.once_ask(run._session, key, fn, args, kwargs)))
 
@@ -636,7 +639,7 @@ class AsyncRuntime:
     def scoped(
         self, *, tenant: str | None = None, agent: str | None = None, principal: str | None = None
     ) -> AsyncRuntime:
-        """A view that acts for, and sees, only these; it shares the ledger and the heartbeat."""
+        """Return a view that acts for, and sees, only these; it shares the ledger and the heartbeat."""
         view = object.__new__(type(self))
         view.__dict__.update(self.__dict__)
         view._view = self._view.narrowed(tenant, agent, principal)
@@ -647,33 +650,33 @@ class AsyncRuntime:
         self._host.add(tools)
 
     def reach(self, bodies: Mapping[str, Callable[..., object]], /) -> None:
-        """Tools that were declared and live elsewhere have these bodies here; names that were not declared are passed over."""
+        """Give bodies to tools that were declared but run elsewhere; ignore names that were not declared."""
         self._host.reach(bodies)
 
     def check(self, plan_: Sequence[object], /) -> plans.Check:
-        """Every violation in a plan, and a lawful order if there is one."""
+        """Return every violation of the ordering law in a plan, and an allowed order if there is one."""
         return plans.check_plan(plan_, self._host.specs)
 
     def schemas(self, style: Style = "openai", *, repeats: bool | None = None) -> list[dict[str, Any]]:
-        """The tools as a model is told about them; ``again_because`` is among the arguments where it is honoured.
+        """Return the tools as a model gets them; with the argument ``again_because`` where the runtime honours it.
 
-        ``repeats=False`` leaves it out. ``repeats=True`` raises where the runtime does not honour it.
+        ``repeats=False`` leaves it out. ``repeats=True`` raises if the runtime does not honour it.
         """
         return schemas(self._host.specs.values(), style, repeats=self._host.offers(repeats))
 
     def may_repeat(self, tool: str) -> bool:
-        """Whether a model may ask for a deliberate repeat of this tool (``again_because``)."""
+        """Return whether a model may ask for a deliberate repeat of this tool (``again_because``)."""
         return self._host.may_repeat(self._host.find(tool))
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is odd about rules, budgets and tools and may yet be meant: each was logged when the runtime was built."""
+        """What looks wrong about rules, budgets and tools but may be intended; each was logged when it was found."""
         return self._host.warnings
 
-    # ---- recovering -----------------------------------------------------------------------
+    # ---- Recovering
 
     async def recover(self, *, limit: int = 100) -> list[Report]:
-        """Take over abandoned runs whose tools are known here, and finish or take back each; tell who was not told."""
+        """Take over abandoned runs whose tools are known here and finish or roll back each; send overdue notices."""
         await self._tell_due(limit)
         found = await self._abandoned(limit)
         return [await self._recover_one(one) for one in found]
@@ -685,7 +688,7 @@ class AsyncRuntime:
         if claimed is None:
             return await self._report(uid=found.root.uid)
         row, lease = claimed
-        patience = run_verbs.patience(self._host)  # for people inside a body too: other runs wait for this worker
+        patience = run_verbs.patience(self._host)  # bounds waiting for approvals too: other runs wait for this worker
         session = self._host.session(row, lease, resumed=True, wait_s=patience, said=(patience, patience))
         run = AsyncRun(self._host, self._driver, session, row, over=False)
         self._host.heartbeat.keep(lease, partial(self._driver.lose, lease.root))
@@ -706,7 +709,7 @@ class AsyncRuntime:
             async with AsyncEntered(run):
                 ended = fn(run)
                 run.output = await ended if inspect.isawaitable(ended) else ended
-        except Exception as error:  # the block has dealt with the run; the report tells
+        except Exception as error:  # the block has already settled the run, and the report shows it
             log.warning("%s", run_verbs.agent_ended(run._session, error))
 
     async def _go_on(self, root: str) -> Report:
@@ -843,6 +846,7 @@ class AsyncRuntime:
 
     async def report(self, run_id: str) -> Report:
         """Return the newest generation of a run as the ledger has it."""
+        # In a replay the ledger cannot be read: the replay itself reports on its run.
         return reported(run_id) or await self._report(run_id)
 
     async def events(self, run_id: str | None = None, *, after: int = 0, filter: str = "") -> AsyncIterator[Event]:
@@ -875,7 +879,7 @@ class AsyncRuntime:
         try:
             await self._ready()
         except BaseException:
-            flow.close()  # or Python warns of a coroutine that was never awaited
+            flow.close()  # otherwise Python warns that a coroutine was never awaited
             raise
         return await self._driver.run(flow)
 
@@ -884,7 +888,7 @@ class AsyncRuntime:
             await asyncio.to_thread(self._host.ready, run_id=run_id)
 
     async def close(self) -> None:
-        """Give back threads and connections; runs that are still open are recovered by their policy."""
+        """Release threads and connections; runs that are still open are recovered by their policy."""
         await asyncio.to_thread(self._host.close)
         self._driver.close()
 
@@ -897,7 +901,7 @@ class AsyncRuntime:
 
 
 class _AsyncBlock:
-    """``async with rt.run(...)``: opened on entry, so that the line itself does nothing."""
+    """``async with rt.run(...)``: opens the run on entry, so that calling ``run`` alone does nothing."""
 
     def __init__(self, rt: AsyncRuntime, id: str | None, input: object, options: Mapping[str, Any]) -> None:
         self._rt, self._id, self._input, self._options = rt, id, input, options
@@ -918,5 +922,5 @@ class _AsyncBlock:
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         entered, self._entered = self._entered, None
-        if entered is not None:  # left before, it is not left again
+        if entered is not None:  # a block that was left already is not left again
             await entered.__aexit__(kind, error, trace)

@@ -276,7 +276,7 @@ def test_without_a_declared_identity_all_arguments_name_an_effect() -> None:
     there[:] = [{"seat": "A"}]  # a default is filled in as a call's would be
     assert rt.reconcile("book").agrees
     there[:] = [{"row": 3}]
-    with pytest.raises(UsageError, match="names no call"):
+    with pytest.raises(UsageError, match="identifies no call"):
         rt.reconcile("book")
 
 

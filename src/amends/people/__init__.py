@@ -1,1 +1,1 @@
-"""What a person does: approvals, doubts, rollback plans, reconciliation, budgets."""
+"""What people do: decide approvals, settle doubts, plan rollbacks, reconcile, and read budgets."""

@@ -1,4 +1,4 @@
-"""How budgets stand and what calls have cost, read from the ledger: flows for both colours."""
+"""The state of budgets and the costs of calls, read from the ledger. Nothing here reserves or charges."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from amends.model import Budget, BudgetState, CostLine, amount_in, billionths, d
 
 By: TypeAlias = Literal["run", "tool", "agent", "day"]
 PAGES_MAX: Final = 100_000
-"""Pages of one listing: a ledger that is longer is looked at with a filter."""
+"""Pages that one listing reads at most."""
 
 
 async def budgets(host: Host, view: View, filter: str = "") -> list[BudgetState]:
@@ -39,7 +39,7 @@ async def budgets(host: Host, view: View, filter: str = "") -> list[BudgetState]
             break
         after = page[-1].name
     slices = groupby(rows, key=lambda row: row.name.partition("/")[0])
-    found = [_by_now(_state(list(mine)), host.budgets) for _, mine in slices]
+    found = [_with_declared_cap(_state(list(mine)), host.budgets) for _, mine in slices]
     found += _untouched(host.budgets, found, now, has_tenant=bool(tenant))
     return sorted((one for one in found if _takes(wanted, one, now)), key=_order)
 
@@ -62,8 +62,8 @@ def _state(slices: list[SliceRow]) -> BudgetState:
     )
 
 
-def _by_now(state: BudgetState, declared: Iterable[Budget]) -> BudgetState:
-    """With the cap that is declared here: the ledger has that of the last call. A run may have a lower one of its own."""
+def _with_declared_cap(state: BudgetState, declared: Iterable[Budget]) -> BudgetState:
+    """Use the cap that is declared here: the ledger has that of the last call. A run may have a lower cap of its own."""
     budget = state.budget
     caps = [billionths(one.cap) for one in declared if _ident(one) == _ident(budget)]
     if not caps:
@@ -112,7 +112,7 @@ def _order(state: BudgetState) -> tuple[str, ...]:
 async def costs(_host: Host, view: View, by: By = "run", filter: str = "") -> list[CostLine]:
     """Sum up what calls have cost, by run, tool, agent or day; the filter is that of ``calls``."""
     if by not in ("run", "tool", "agent", "day"):
-        raise UsageError(f"costs are told by run, tool, agent or day, not by {by!r}")
+        raise UsageError(f"costs are summed up by run, tool, agent or day, not by {by!r}")
     wanted = parse_filter(filter, CALL_FIELDS)
     tenant = view.tenant or ""
     pages: Pages[CallRow] = Pages(

@@ -1,4 +1,4 @@
-"""Doubt at a person's desk, as flows: what is known of it, asking the world, what each answer would bring, the word."""
+"""What people do about calls in doubt: list them with the evidence, probe, preview each answer, resolve, accept."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from amends.ledger.operations import (
 from amends.ledger.rows import CallRow, SliceRow
 from amends.ledger.world import Lease, ReadClocks
 from amends.model import LOST, Absent, Call, Happened, Probed, Unknown
-from amends.people.rollback_plans import WHO, Around, Rehearsal, kin_of, named
+from amends.people.rollback_plans import WHO, Around, Rehearsal, named, relatives_of
 from amends.people.runs import check_reason, own_call, recorded
 from amends.report import Doubt, Evidence, Next, Preview
 from amends.tools.spec import ProbeSpec, Spec, twin_kwargs
@@ -38,10 +38,10 @@ from amends.tools.spec import ProbeSpec, Spec, twin_kwargs
 DOUBTFUL: Final = ("in_doubt", "compensation_in_doubt")
 AROUND_PAGE: Final = 500
 YOUR_WHY: Final = "..."
-"""Stands in a preview where the person's own words will."""
+"""Stands in a preview where the person's reason will be."""
 
 
-# ---- what is known ------------------------------------------------------------------------
+# ---- Listing doubts
 
 
 def doubts(host: Host, view: View, filter: str = "") -> Pages[Doubt]:
@@ -59,14 +59,14 @@ def doubts(host: Host, view: View, filter: str = "") -> Pages[Doubt]:
         return doubt_of(row, host.specs.get(row.tool))
 
     def takes(row: CallRow) -> bool:
-        return not row.is_loaded and wanted.takes_call(row)  # another ledger's doubt is settled there
+        return not row.is_loaded and wanted.takes_call(row)  # a doubt of another ledger is settled there
 
     first = SearchCalls(tenant, states, None, PAGE)
     return Pages(first, then, takes, make, narrow=narrowing(wanted, "tag"))
 
 
 def doubt_of(row: CallRow, spec: Spec | None) -> Doubt:
-    """A row in doubt as a person sees it."""
+    """Return a call in doubt as a person sees it."""
     undoing = row.state == "compensation_in_doubt"
     call = call_of(row, spec, phase="compensate" if undoing else "execute")
     probe = _probe_of(spec, row)
@@ -94,16 +94,16 @@ def _evidence(row: CallRow) -> tuple[Evidence, ...]:
     found: list[Evidence] = []
     for at, by, attempt, answer, why in kept:
         when = moment(at)
-        assert when is not None, "what was learned was learned at some time"
+        assert when is not None, "every piece of evidence has a time"
         found.append(Evidence(when, by, attempt, answer, why))
     return tuple(found)
 
 
-# ---- asking -------------------------------------------------------------------------------
+# ---- Probing
 
 
 def _probe_of(spec: Spec | None, row: CallRow) -> ProbeSpec | None:
-    """Who can be asked about what is in doubt: of a compensation its own probe, which knows its own key."""
+    """Return the probe for what is in doubt; a compensation has a probe of its own, which knows its key."""
     if spec is None:
         return None
     if row.state in ("compensation_in_doubt", "compensation_failed"):
@@ -112,7 +112,7 @@ def _probe_of(spec: Spec | None, row: CallRow) -> ProbeSpec | None:
 
 
 async def probe(host: Host, view: View, call_id: str) -> Probed[Any]:
-    """Ask the world about a call; decides nothing, and is kept as evidence of its doubt."""
+    """Probe a call now; decide nothing, and keep the answer as evidence if the call is in doubt."""
     row = await own_call(view, call_id)
     spec = host.specs.get(row.tool)
     asked = _probe_of(spec, row)
@@ -128,7 +128,7 @@ async def probe(host: Host, view: View, call_id: str) -> Probed[Any]:
     return answer
 
 
-# ---- the word -----------------------------------------------------------------------------
+# ---- Deciding
 
 
 async def resolve(host: Host, view: View, call_id: str, answer: Probed[Any], *, by: str, why: str) -> str:
@@ -145,7 +145,7 @@ async def resolve(host: Host, view: View, call_id: str, answer: Probed[Any], *, 
         case Absent():
             to = "compensation_failed" if undoing else "failed"
             if row.kind == "retriable" and not undoing:
-                to = "backing_off"  # a retriable is never failed: it is started again
+                to = "backing_off"  # a retriable never fails: it is started again
         case Unknown():
             to = "residue"
         case _:
@@ -164,7 +164,7 @@ async def accept(_host: Host, view: View, call_id: str, *, by: str, why: str) ->
     return (await recorded(AcceptCall(call_id, by, why))).root
 
 
-# ---- beforehand ---------------------------------------------------------------------------
+# ---- Previewing each answer
 
 
 async def preview(host: Host, view: View, call_id: str) -> Preview:
@@ -186,7 +186,7 @@ async def preview(host: Host, view: View, call_id: str) -> Preview:
 
 
 async def _around(tree: Tree) -> Around:
-    """What its staged calls need of others when they start: looked at only where there are such calls."""
+    """Return the locks and budgets that the staged calls of a tree need when they start; read only if there are any."""
     staged = [row for row in tree.calls if row.state in ("held", "ready")]
     tenant = tree.run.tenant
     locks: list[HeldLock] = []
@@ -201,11 +201,11 @@ async def _around(tree: Tree) -> Around:
         while found:
             slices += found
             found = (await ListBudgets(whose, found[-1].name, AROUND_PAGE))[0] if len(found) == AROUND_PAGE else []
-    return replace(await kin_of(tree.run), locks=tuple(locks), slices=tuple(slices))
+    return replace(await relatives_of(tree.run), locks=tuple(locks), slices=tuple(slices))
 
 
 def _rehearsed(host: Host, view: View, tree: Tree, row: CallRow, answer: Probed[Any], play: Rehearsal) -> Next:
-    """As ``resolve`` does it: the word, then whatever this process may go on with."""
+    """Rehearse what ``rt.resolve`` does: record the answer, then recover the run if this process may."""
     try:
         play.play(resolve(host, view, row.id, answer, by=WHO, why=YOUR_WHY))
     except UsageError as no:
@@ -220,13 +220,13 @@ def _rehearsed(host: Host, view: View, tree: Tree, row: CallRow, answer: Probed[
     root, lease = claimed
     session = play.played(root, lease, wait_s=patience(host))
     if isinstance(answer, Happened):
-        session.memory.keep_result(row.id, answer.result)  # whoever says that it happened also says its result
+        session.memory.keep_result(row.id, answer.result)  # a person who says that it happened gives its result too
     who = "here"
     try:
         done = play.play(recover_tree(session, root, has_agent=root.agent in host.agents))
         who = "agent" if done.how == "resume" else "here"
     except LedgerError:
-        pass  # as when it is really done: what the report then says is what is there
+        pass  # as in ``rt.resolve``, which then reports what the ledger has
     return _next(play, row, who)
 
 

@@ -1,7 +1,7 @@
-"""The ledger beside the world: a listing of effects, probes, and what of the two does not fit. Changes nothing.
+"""Compare the ledger with the world, for one tool: by a listing of effects, by probes, or by both. Changes nothing.
 
-The ledger is read before the listing and after it: only what it said both times is held against the world, so that a
-call that runs meanwhile is no orphan.
+The ledger is read before and after the listing. Only what it said both times is compared with the world, so a call that
+runs meanwhile is not an orphan.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def reconcile(host: Host, view: View, tool: str | object, *, limit: int = 
         )
     given: Any = limit
     if not isinstance(given, int) or given < 0:
-        raise UsageError(f"limit is {limit!r}; it is a number of calls")
+        raise UsageError(f"limit is {limit!r}; it must be a number of calls, 0 or more")
     before = await _calls(spec.name)
     effects = None if spec.list_effects is None else await _listed(spec, view.tenant or "")
     after = await _calls(spec.name)
@@ -68,12 +68,12 @@ async def reconcile(host: Host, view: View, tool: str | object, *, limit: int = 
 
 
 async def _calls(tool: str) -> list[CallRow]:
-    """Every call of the tool, of all tenants: another tenant's effect is nobody's orphan."""
+    """Return every call of the tool, of all tenants: an effect of another tenant is not an orphan."""
     found: list[CallRow] = []
     before: int | None = None
     while True:
         page = await SearchCalls(None, (), before, PAGE, tool)
-        # Neither of another ledger nor of a fork, which has the effects of another run and none of those.
+        # Leave out calls loaded from another ledger, and calls that a fork shares: their effects are another run's.
         found += [row for row in page if not row.is_loaded and not row.shared]
         if len(page) < PAGE:
             return found
@@ -83,7 +83,7 @@ async def _calls(tool: str) -> list[CallRow]:
 
 
 def _both(before: list[CallRow], after: list[CallRow]) -> dict[str, Standing]:
-    """What the ledger said of each call both times it was read; ``maybe`` where it moved, or does not know."""
+    """Return what the ledger said of each call both times it was read; ``maybe`` if that changed or is not known."""
     earlier = {row.id: _standing(row) for row in before}
     return {row.id: now if earlier.get(row.id) == (now := _standing(row)) else "maybe" for row in after}
 
@@ -94,12 +94,12 @@ def _standing(row: CallRow) -> Standing:
     return "gone" if row.state in GONE else "maybe"
 
 
-# ---- the listing --------------------------------------------------------------------------
+# ---- Reading the listing
 
 
 async def _listed(spec: Spec, tenant: str) -> list[Any]:
     listing = spec.list_effects
-    assert listing is not None, "only a tool with a listing is listed"
+    assert listing is not None, "the caller has checked that the tool has a listing"
     takes = inspect.signature(listing).parameters
     kwargs = {"tenant": tenant or None} if "tenant" in takes else {}
     is_async = inspect.iscoroutinefunction(listing) or inspect.isasyncgenfunction(listing)
@@ -118,14 +118,16 @@ async def _listed(spec: Spec, tenant: str) -> list[Any]:
     if ended.error is not None:
         raise ended.error
     if not isinstance(ended.value, list):
-        raise UsageError(f"list_effects of {spec.name} gave {ended.value}; it gives keys (texts) or dicts of arguments")
+        raise UsageError(
+            f"list_effects of {spec.name} returned {ended.value}; it must return keys (strings) or dicts of arguments"
+        )
     if len(ended.value) > EFFECTS_MAX:
-        raise UsageError(f"list_effects of {spec.name} gave more than {EFFECTS_MAX} effects: too many at once")
+        raise UsageError(f"list_effects of {spec.name} returned more than {EFFECTS_MAX} effects: too many at once")
     return ended.value
 
 
 def _whole(listing: Callable[..., Any]) -> Callable[..., Any]:
-    """The listing to its end, where user code runs: a generator's body is user code."""
+    """Read the listing to its end inside the body, where user code may run: a generator's body is user code."""
 
     def listed(**kwargs: Any) -> Any:
         found = listing(**kwargs)
@@ -154,12 +156,12 @@ def _is_listing(found: Any) -> bool:
     return isinstance(found, Iterable) and not isinstance(found, str | bytes | Mapping)
 
 
-# ---- the book -----------------------------------------------------------------------------
+# ---- Both sides, and what was found
 
 
 @dataclass(slots=True)
 class _Book:
-    """Both sides, and what was found so far. ``mine``: of the tenant that asks; only those are told."""
+    """Both sides, and what was found so far. Only calls of the tenant that asks (``mine``) are reported."""
 
     spec: Spec
     tenant: str
@@ -168,7 +170,7 @@ class _Book:
     rows: list[CallRow]
     redactor: Redactor
     groups: Mapping[str, list[CallRow]]
-    """By what names them, newest first."""
+    """Calls by their identity, newest first."""
     missing: list[tuple[CallRow, str]] = field(default_factory=list)
     unrecorded: list[tuple[CallRow | None, Any, str]] = field(default_factory=list)
     doubts: list[tuple[CallRow, Any, str]] = field(default_factory=list)
@@ -197,7 +199,7 @@ class _Book:
 
 
 def _identity(spec: Spec, args: Mapping[str, Any]) -> str:
-    """What names an effect: the tool's declared identity, else all its arguments."""
+    """Return what identifies an effect: the tool's declared identity, else all its arguments."""
     identity = spec.identity(Request(run_id="", tool=spec.name, version=spec.version, args=args))
     if identity is None and not any(isinstance(value, Secret) for value in args.values()):
         names = tuple(args) if spec.signature is None else spec.signature.names
@@ -205,7 +207,7 @@ def _identity(spec: Spec, args: Mapping[str, Any]) -> str:
     named = dict(args) if identity is None else identity
     try:
         return canonical(named, path="identity", shape=spec.anywhere if callable(spec.key) else spec.shape)
-    except NotStorable:  # a listing may tell of an effect in plain data
+    except NotStorable:  # a listing may describe an effect in plain data
         return canonical(named, path="identity")
 
 
@@ -217,30 +219,32 @@ def _grouped(spec: Spec, rows: list[CallRow]) -> dict[str, list[CallRow]]:
 
 
 def _identity_of(spec: Spec, row: CallRow) -> str:
-    """The same for a recorded call; where gc removed its arguments its own key stands for it, and meets no other."""
+    """Return what identifies the effect of a call; its own key, which equals no other, if gc removed its arguments."""
     if row.lost_at is not None:
         return row.key
     try:
         return _identity(spec, decode_args(row, spec))
     except BadArguments:
-        return row.key  # recorded by another version of the tool, whose arguments this one does not have
+        return row.key  # recorded by another version of the tool, which has other parameters
 
 
 def _named(book: _Book, effect: Any) -> str:
     spec = book.spec
     if not isinstance(effect, Mapping):
         raise UsageError(
-            f"list_effects of {spec.name} gave {type(effect).__name__}; an effect is the key that the body was handed "
+            f"list_effects of {spec.name} returned a {type(effect).__name__}; an effect is the key that the body got "
             "(current_call().key), or a dict of the arguments that identify it"
         )
     shown = hidden_effect(book.redactor, book.tenant, spec, effect)
     try:
         return _identity(spec, shown)
     except (BadArguments, NotStorable, LookupError, TypeError, AttributeError) as error:
-        raise UsageError(f"list_effects of {spec.name} gave {shown!r}, which names no call: {error}") from error
+        raise UsageError(
+            f"list_effects of {spec.name} returned {shown!r}, which identifies no call: {error}"
+        ) from error
 
 
-# ---- with a listing -----------------------------------------------------------------------
+# ---- Comparing with a listing
 
 
 def _compare(book: _Book, effects: list[Any]) -> None:
@@ -264,13 +268,16 @@ def _compare(book: _Book, effects: list[Any]) -> None:
 
 
 def _found_again(book: _Book, named: Mapping[str, list[Any]]) -> dict[str, list[CallRow]]:
-    """The calls by what names them, those without arguments too: gc leaves the key, which a right guess makes again."""
+    """Return the calls by identity, with those whose arguments gc removed.
+
+    Their key is left: a listed identity that hashes to the same key is theirs.
+    """
     groups = {identity: list(rows) for identity, rows in book.groups.items()}
     bare = [row for row in book.rows if row.lost_at is not None]
     if len(bare) * len(named) > GUESSES_MAX:
         raise UsageError(
             f"gc removed the arguments of {len(bare)} calls of {book.spec.name}: too many to find again by arguments",
-            hint="let list_effects give the keys that the bodies were handed",
+            hint="let list_effects return the keys that the bodies got",
         )
     for row in bare:
         scope = "ledger" if row.scope == "ledger" else row.root
@@ -283,18 +290,18 @@ def _found_again(book: _Book, named: Mapping[str, list[Any]]) -> dict[str, list[
 
 
 def _compare_group(book: _Book, rows: list[CallRow], exact: list[tuple[CallRow, Any]], loose: list[Any]) -> None:
-    """Calls of one identity beside the effects of it: by key where the listing has keys, else one for one."""
+    """Compare the calls of one identity with its effects: by key where the listing has keys, else one for one."""
     there: set[str] = set()
     for row, effect in exact:
         if row.id in there or book.said[row.id] == "gone":
-            why = "it is there twice" if row.id in there else f"the ledger says that it is {row.state}"
+            why = "it is listed twice" if row.id in there else f"the ledger says that it is {row.state}"
             _note_unrecorded(book, row, effect, why)
         there.add(row.id)
-    open_ = [row for row in rows if row.id not in there]
-    # The oldest standing call has the first effect, then whatever may stand; only then does an effect have no call.
-    takers = [row for row in open_ if book.said[row.id] != "gone"]
+    unmatched = [row for row in rows if row.id not in there]
+    # Effects go to standing calls first, oldest first, then to calls that may stand; only what is left has no call.
+    takers = [row for row in unmatched if book.said[row.id] != "gone"]
     takers.sort(key=lambda row: (book.said[row.id] != "stands", row.seq))
-    gone = [row for row in open_ if book.said[row.id] == "gone" and row.attempt]
+    gone = [row for row in unmatched if book.said[row.id] == "gone" and row.attempt]
     for effect in loose:
         if takers:
             there.add(takers.pop(0).id)
@@ -318,11 +325,11 @@ def _note_unrecorded(book: _Book, row: CallRow, effect: Any, why: str) -> None:
         book.unrecorded.append((row, effect, why))
 
 
-# ---- with probes --------------------------------------------------------------------------
+# ---- Comparing with probes
 
 
 async def _ask(book: _Book, reader: Session, *, listed: bool, limit: int) -> None:
-    """Probe what the listing makes suspicious; without a listing, every call whose answer can mean something."""
+    """Probe the calls that the listing lacks; without a listing, every call for which an answer is conclusive."""
     spec = book.spec
     if spec.probe is None:
         return
@@ -331,7 +338,7 @@ async def _ask(book: _Book, reader: Session, *, listed: bool, limit: int) -> Non
         for row, why in suspects:
             await _ask_standing(book, reader, spec.probe, row, why)
         return
-    todo = [row for row in book.mine() if _is_telling(book, row)]
+    todo = [row for row in book.mine() if _is_conclusive(book, row)]
     book.unasked = max(0, len(todo) - limit)
     for row in todo[:limit]:
         if book.said[row.id] == "stands":
@@ -342,18 +349,18 @@ async def _ask(book: _Book, reader: Session, *, listed: bool, limit: int) -> Non
             await _ask_gone(book, reader, spec.probe, row)
 
 
-def _is_telling(book: _Book, row: CallRow) -> bool:
-    """Whether a probe's answer about this call says something about it, and about no other call."""
+def _is_conclusive(book: _Book, row: CallRow) -> bool:
+    """Return whether a probe's answer about this call can only be about this call."""
     if row.lost_at is not None or not row.attempt:
         return False
     if book.said[row.id] == "stands" or row.state in DOUBTFUL:
         return True
     twin = book.spec.compensate
     if row.state == "compensated":
-        return twin is not None and twin.probe is not None  # that it had happened once is no news
+        return twin is not None and twin.probe is not None  # its own probe would only say that it once happened
     if book.said[row.id] != "gone":
         return False
-    # A probe asks by what names the effect: where another call of that name may stand, it would find that one.
+    # A probe looks for the identity of the effect: if another call of that identity may stand, it would find that one.
     same = [other for other in book.groups[_identity_of(book.spec, row)] if other.id != row.id]
     newer = [other for other in same if other.seq > row.seq and other.attempt]
     return not newer and all(book.said[other.id] == "gone" and other.state != "compensated" for other in same)
@@ -361,7 +368,7 @@ def _is_telling(book: _Book, row: CallRow) -> bool:
 
 async def _ask_standing(book: _Book, reader: Session, probe: ProbeSpec, row: CallRow, why: str) -> None:
     if row.lost_at is not None:
-        book.missing.append((row, why))  # nobody can ask any more: the listing alone says so
+        book.missing.append((row, why))  # without arguments it cannot be probed: the listing alone decides
         return
     answer = await ask_probe(reader, book.spec, probe, row)
     book.asked += 1
@@ -380,7 +387,7 @@ async def _ask_doubt(book: _Book, reader: Session, row: CallRow) -> None:
     undoing = row.state == "compensation_in_doubt"
     probe = (None if twin is None else twin.probe) if undoing else book.spec.probe
     if probe is None:
-        book.doubts.append((row, None, "nobody can be asked about its compensation"))
+        book.doubts.append((row, None, "its compensation has no probe"))
         return
     answer = await ask_probe(reader, book.spec, probe, row)
     book.asked += 1
@@ -392,8 +399,8 @@ async def _ask_gone(book: _Book, reader: Session, probe: ProbeSpec, row: CallRow
     twin = book.spec.compensate
     undone = row.state == "compensated"
     if undone:
-        assert twin is not None, "only what has a compensation was compensated"
-        assert twin.probe is not None, "only what can be asked about is"
+        assert twin is not None, "a compensated call has a compensation"
+        assert twin.probe is not None, "a call without a probe is not asked about"
         probe = twin.probe
     answer = await ask_probe(reader, book.spec, probe, row)
     book.asked += 1

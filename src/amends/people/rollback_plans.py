@@ -1,4 +1,8 @@
-"""Looking before saying: a rollback as it would go, bound to where the ledger stood."""
+"""Rollback from outside a run: plan it, then begin it if the run still stands where it was planned.
+
+A plan comes from a rehearsal: the engine's own flows run over an in-memory copy of the tree, in virtual time, and every
+body is only written down. So a plan cannot differ from what is then done. ``rt.preview`` uses the same rehearsal.
+"""
 
 from __future__ import annotations
 
@@ -43,218 +47,22 @@ from amends.report import Doing, Planned, RollbackPlan
 from amends.stores.memory import MemoryStore
 from amends.tools.spec import Spec
 
-# ---- The engine's own flows over a copy of one tree, in virtual time, with every body only written down
-
-# What a person is shown beforehand is not worked out a second time, and so cannot differ from what is then done: it is
-# the same flow, on the same rows, and no function of a tool is called.
-
-
 T = TypeVar("T")
 OPERATIONS_MAX: Final = 1_000_000
-"""A rehearsal longer than this does not end: that is a bug of ours."""
+"""A longer rehearsal does not end: that is a bug in amends."""
 WHO: Final = "rehearsal"
 MICROSECOND: Final = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class Around:
-    """What of the ledger outside the tree its way forward may meet: what other runs hold, and how budgets stand."""
-
-    locks: tuple[HeldLock, ...] = ()
-    slices: tuple[SliceRow, ...] = ()
-    kin: tuple[RunRow, ...] = ()
-    """The forks that stand on the tree, and the runs that it was itself forked from."""
-    shared: tuple[CallRow, ...] = ()
-    """What those forks share."""
-
-
-async def kin_of(run: RunRow) -> Around:
-    """Who stands on this tree, and on whom it stands."""
-    kin: list[RunRow] = []
-    shared: list[CallRow] = []
-    for fork in await ReadForks(run.root):
-        tree = await ReadRun("", uid=fork.uid)
-        assert tree is not None, "a fork is a run of this ledger"
-        kin.append(changed(tree.run, {"forked_from": run.root}))  # a fork of a fork stands on it like any other
-        shared += [call for call in tree.calls if call.shared]
-    uid = run.forked_from
-    while uid and len(kin) < FORKS_MAX:
-        source = await ReadRun("", uid=uid)
-        if source is None:  # the fork was loaded from another ledger
-            break
-        kin.append(source.run)
-        uid = source.run.forked_from
-    return Around(kin=tuple(kin), shared=tuple(shared))
-
-
-NOTHING_AROUND: Final = Around()
-
-
-class Stage(MemoryStore):
-    """One tree, copied: what happens to it happens to nobody."""
-
-    def __init__(self, tree: Tree, wall: float, around: Around) -> None:
-        super().__init__(clock=lambda: self.wall)
-        self.wall = wall
-        self.runs = {held.root.uid: held.root for held in around.locks} | {run.uid: run for run in around.kin}
-        for run in tree.runs:
-            self.runs[run.uid] = run
-            self._ids.setdefault((run.tenant, run.id), []).append(run.uid)
-            self._trees.setdefault(run.root, []).append(run.uid)
-        for call in around.shared:
-            self.calls[call.id] = call
-            self._calls_of.setdefault(call.root, []).append(call.id)
-        for call in tree.calls:
-            self.calls[call.id] = call
-            self._keys.setdefault(call.key, []).append(call.id)
-            self._calls_of.setdefault(call.root, []).append(call.id)
-        locks = (*(held.lock for held in around.locks), *tree.locks)
-        self.locks = {(lock.tenant, lock.name): lock for lock in locks}
-        self.slices = {row.name: row for row in around.slices}
-        for asked in tree.approvals:
-            self.approvals[asked.id] = asked
-            self._approvals_of.setdefault(asked.root, []).append(asked.id)
-        self._newest = max((max(call.seq, call.settled_seq) for call in tree.calls), default=0)
-
-    def _row(self, op: Any) -> Any:
-        answer = super()._row(op)
-        # What is settled on the stage is settled after everything that the ledger has.
-        return answer + self._newest if isinstance(op, AddEvent) else answer
-
-
-@dataclass(frozen=True, slots=True)
-class Rehearsed:
-    """What was about to run, in order, and the tree after it."""
-
-    does: tuple[Planned, ...]
-    stage: Stage
-
-
-class Rehearsal:
-    """A driver that starts nothing: bodies and compensations succeed, and what a probe says is assumed."""
-
-    def __init__(
-        self, host: Host, tree: Tree, clocks: Clocks, *, probes_say: Absent | Unknown, around: Around = NOTHING_AROUND
-    ) -> None:
-        # Ledger time is whole microseconds. Here nothing takes time: what is due now must not be due in a part of one.
-        wall = moment(max(clocks.wall, tree.now))
-        self._host, self._clocks, self._probes_say = host, replace(clocks, wall=wall), probes_say
-        self.stage = Stage(tree, wall, around)
-        self.does: list[Planned] = []
-        self._known = {call.id: call for call in tree.calls}
-        self._count = 0
-
-    def own(self, root: RunRow) -> RunRow:
-        """Be the owner of a tree whose owner lives: as if that one did it."""
-        mine = {"owner": WHO, "epoch": root.epoch + 1, "lease_until": float("inf"), "suspended": 0}
-        self.stage.runs[root.uid] = changed(root, mine)
-        return self.stage.runs[root.uid]
-
-    def session(self, root: RunRow, *, wait_s: float) -> Session:
-        """The tree as its owner's flows see it."""
-        return self.played(root, Lease(root.uid, WHO, root.epoch, self._host.lease_s, float("inf")), wait_s=wait_s)
-
-    def played(self, root: RunRow, lease: Lease, *, wait_s: float) -> Session:
-        """Return a session of the rehearsal: what it learns, the live run does not."""
-        session = self._host.session(root, lease, resumed=True, wait_s=wait_s)
-        return replace(session, memory=session.memory.copy())
-
-    def play(self, flow: Flow[T]) -> T:
-        """Run the flow to its end."""
-        return run_flow(flow, self._perform)
-
-    def _perform(self, op: Op[Any]) -> Any:
-        self._count += 1
-        assert self._count <= OPERATIONS_MAX, "a rehearsal comes to its end"
-        match op:
-            case StoreOp():
-                return self.stage.perform(op)
-            case Invoke():
-                return self._invoke(op)
-            case ReadClocks():
-                return self._clocks
-            case Sleep(seconds=seconds) | Await(seconds=seconds):
-                self._pass(seconds)
-            case Luck():
-                return 0.5
-            case LiveCalls():
-                return 0
-            case IsDead():
-                return False
-            case Watch() | ReadAnchor() | KeepAnchor() | KeepCheckpoint():
-                return None  # nothing is used up here, and so no anchor is asked
-            case Together(flows=flows):
-                return self._in_turn(flows)
-            case _:
-                raise TypeError(f"a rehearsal does not know {type(op).__name__}")
-        return None
-
-    def _pass(self, seconds: float) -> None:
-        seconds = max(0.0, min(seconds, 1e9))
-        self.stage.wall = moment(self.stage.wall + seconds + MICROSECOND)
-        self._clocks = replace(self._clocks, wall=self.stage.wall, mono=self._clocks.mono + seconds)
-
-    def _in_turn(self, flows: Sequence[Flow[Any]]) -> list[Any]:
-        ends: list[Any] = []
-        for flow in flows:
-            try:
-                ends.append(run_flow(flow, self._perform))
-            except Exception as error:
-                ends.append(error)
-        return ends
-
-    def _invoke(self, op: Invoke) -> Ended:
-        call = op.call.whole() if isinstance(op.call, Later) else op.call
-        spec = self._host.specs.get(call.tool)
-        what = _doing(op, spec)
-        self.does.append(self._planned(what, op, call, spec))
-        if what == "guard":
-            return Ended(value=True)
-        return Ended(value=self._probes_say if what == "probe" else None)
-
-    def _planned(self, what: Doing, op: Invoke, call: Call, spec: Spec | None) -> Planned:
-        row = self._known[call.id]
-        shown = call_of(row, spec)
-        args = {name: value for name, value in op.kwargs.items() if name != "call"}
-        if MARK in f"{row.args}{row.result}":  # a plan is for people: what is hidden stays so
-            seen = {**shown.args, "result": shown.result}
-            args = {name: seen.get(name, value) for name, value in args.items()}
-        note = ""
-        if what == "compensate" and row.state in ("in_doubt", "started") and "result" in args:
-            del args["result"]
-            note = "its result is learned first"
-        return Planned(what, shown, named(spec, what, op.fn), args, note)
-
-
-def _doing(op: Invoke, spec: Spec | None) -> Doing:
-    if op.phase == "compensate":
-        return "compensate"
-    if op.phase == "execute":
-        return "start"
-    return "guard" if spec is not None and spec.guard is not None and op.fn is spec.guard.fn else "probe"
-
-
-def named(spec: Spec | None, what: Doing, fn: Callable[..., Any]) -> str:
-    """What a function of a tool is called in words: the tool that it is, else its own name."""
-    if spec is not None and what == "start":
-        return spec.name
-    twin = None if spec is None else spec.compensate
-    if twin is not None and what == "compensate" and twin.tool:
-        return twin.tool
-    return str(getattr(fn, "__qualname__", type(fn).__name__)).rpartition("<locals>.")[2]
-
-
-# ---- Looking before saying: a rollback as it would go, bound to where the ledger stood
-
-
 HASH_CHARS: Final = 32
 PIVOT_PASSED: Final = "its pivot has passed, so it only goes forward"
+
+
+# ---- Planning and beginning a rollback
 
 
 async def plan_rollback(host: Host, view: View, run_id: str) -> RollbackPlan:
     """Return what a rollback would do now, in order, and what it cannot undo; the plan's hash binds ``rollback``."""
     tree = await _root_tree(view, run_id)
-    return _planned(host, tree, await ReadForks(tree.run.root), await kin_of(tree.run), await ReadClocks())
+    return _planned(host, tree, await ReadForks(tree.run.root), await relatives_of(tree.run), await ReadClocks())
 
 
 async def rollback(host: Host, view: View, run_id: str, *, by: str, why: str, plan: str | None = None) -> str:
@@ -280,7 +88,7 @@ async def _rollback_planned(host: Host, view: View, run_id: str, *, plan: str, b
     tree = await _root_tree(view, run_id)
     _refuse_ended(tree.run)
     forks = await ReadForks(tree.run.root)
-    newest = _planned(host, tree, forks, await kin_of(tree.run), await ReadClocks())
+    newest = _planned(host, tree, forks, await relatives_of(tree.run), await ReadClocks())
     if newest.hash != plan:
         raise StalePlan(plan, now=newest.hash, run_id=run_id)
     # The run may change after this look: the ledger compares once more, in the transaction that begins the rollback.
@@ -296,7 +104,7 @@ async def _rollback_planned(host: Host, view: View, run_id: str, *, plan: str, b
 
 async def _root_tree(view: View, run_id: Any) -> Tree:
     if not isinstance(run_id, str):
-        raise UsageError(f"a run id is a text, not {run_id!r}")
+        raise UsageError(f"a run id is a string, not {run_id!r}")
     tree = own_run(found(await ReadRun(view.tenant or "", run_id), run_id))
     if tree.run.parent:
         raise UsageError(f"run {run_id} is a child: plan the rollback of its root")
@@ -304,7 +112,7 @@ async def _root_tree(view: View, run_id: Any) -> Tree:
 
 
 def refusal(run: RunRow) -> str:
-    """Why a run cannot be rolled back; empty: it can."""
+    """Return why a run cannot be rolled back; empty if it can."""
     if run.phase == "pivoted":
         return PIVOT_PASSED
     return f"it is {run.state}" if run.closed_at is not None else ""
@@ -315,14 +123,14 @@ def _refuse_ended(run: RunRow) -> None:
         raise RunEnded(f"run {run.id} cannot be taken back: {why}", state=run.state, run_id=run.id)
 
 
-# ---- the plan -----------------------------------------------------------------------------
+# ---- Making the plan
 
 
 def _planned(host: Host, tree: Tree, forks: list[RunRow], around: Around, clocks: Clocks) -> RollbackPlan:
     mark = tree_mark(tree.runs, tree.calls, forks)
     no = refusal(tree.run)
     if no:
-        # What stood when the pivot passed, or the run ended, stands: there is no order to show.
+        # Effects that stood when the pivot passed, or when the run ended, stay: there is no order to show.
         left = tuple(Residue(_call(host, row), no) for row in tree.calls if _stands(row))
         plan = RollbackPlan(tree.run.id, "", cannot=left, refused=no, state=tree.run.state)  # type: ignore[arg-type]
         return _hashed(plan, mark)
@@ -330,7 +138,7 @@ def _planned(host: Host, tree: Tree, forks: list[RunRow], around: Around, clocks
     running = _take_stage(host, rehearsal, tree, clocks)
     root = rehearsal.stage.runs[tree.run.uid]
     session = rehearsal.session(root, wait_s=float("inf"))
-    rehearsal.play(roll_back(session, by=WHO, why=WHO, person=True))  # by a person's word, whoever stands on it
+    rehearsal.play(roll_back(session, by=WHO, why=WHO, person=True))  # a person may roll back a run with forks
     after = rehearsal.play(read_tree(session))
     plan = RollbackPlan(
         tree.run.id,
@@ -347,10 +155,10 @@ def _planned(host: Host, tree: Tree, forks: list[RunRow], around: Around, clocks
 
 
 def _take_stage(host: Host, rehearsal: Rehearsal, tree: Tree, clocks: Clocks) -> list[CallRow]:
-    """Own the copy; what its living owner still runs is taken as landed without an effect, and told."""
+    """Take over the copy; assume that calls which its live owner still runs end without an effect, and return those."""
     run = tree.run
     if not (run.owner and run.lease_until > tree.now):
-        # On the copy nobody waits for a heartbeat: its owner counts as silent for long enough.
+        # Do not wait for a heartbeat on the copy: its owner counts as silent for long enough.
         silent = {"silent_boot": clocks.boot, "silent_mono": clocks.mono - run.lease_s, "silent_at": tree.now}
         rehearsal.stage.runs[run.uid] = changed(run, silent)
         claim = ClaimRun(run.uid, WHO, WHO, host.lease_s, clocks.boot, clocks.mono, force=True)
@@ -391,9 +199,9 @@ def _doubts(host: Host, rehearsal: Rehearsal, tree: Tree, running: list[CallRow]
         if first is not None:
             found.append(first)
         elif not mine:
-            found.append(Planned("ask", _call(host, row), "", note="it stays as it is until rt.resolve settles it"))
+            found.append(Planned("ask", _call(host, row), "", note="it stays in doubt until rt.resolve settles it"))
         else:
-            note = "taken back whether it happened or not"
+            note = "compensated whether it happened or not"
             found.append(Planned(mine[0].what, mine[0].call, mine[0].by, mine[0].args, note))
     return tuple(found)
 
@@ -415,10 +223,193 @@ def _call(host: Host, row: CallRow) -> Call:
 
 
 def _hashed(plan: RollbackPlan, mark: str) -> RollbackPlan:
-    """The hash binds where the tree stands and what this process would do about it."""
+    """Give the plan its hash, which covers the state of the tree and what this process would do about it."""
     parts: list[str] = ["rollback plan", mark, plan.refused or ""]
     for one in (*plan.doubts, *plan.compensations):
         parts += [one.what, one.call.id, one.by]
     parts += ["cannot", *(left.call.id for left in plan.cannot)]
     parts += ["dropped", *(call.id for call in plan.dropped), "running", *(call.id for call in plan.running)]
     return changed(plan, {"hash": digest(*parts)[:HASH_CHARS]})
+
+
+# ---- The rehearsal
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a rehearsal may meet outside its tree: locks of other runs, budgets, and related runs."""
+
+    locks: tuple[HeldLock, ...] = ()
+    slices: tuple[SliceRow, ...] = ()
+    relatives: tuple[RunRow, ...] = ()
+    """The forks of the tree, and the runs that it was itself forked from."""
+    shared: tuple[CallRow, ...] = ()
+    """The calls that those forks share with the tree."""
+
+
+async def relatives_of(run: RunRow) -> Around:
+    """Read the forks of this tree, and the runs that it was forked from."""
+    relatives: list[RunRow] = []
+    shared: list[CallRow] = []
+    for fork in await ReadForks(run.root):
+        tree = await ReadRun("", uid=fork.uid)
+        assert tree is not None, "a fork is a run of this ledger"
+        relatives.append(changed(tree.run, {"forked_from": run.root}))  # a fork of a fork counts as a fork of this tree
+        shared += [call for call in tree.calls if call.shared]
+    uid = run.forked_from
+    while uid and len(relatives) < FORKS_MAX:
+        source = await ReadRun("", uid=uid)
+        if source is None:  # the fork was loaded from another ledger
+            break
+        relatives.append(source.run)
+        uid = source.run.forked_from
+    return Around(relatives=tuple(relatives), shared=tuple(shared))
+
+
+NOTHING_AROUND: Final = Around()
+
+
+class Stage(MemoryStore):
+    """A copy of one tree in memory: changing it changes nothing in the ledger."""
+
+    def __init__(self, tree: Tree, wall: float, around: Around) -> None:
+        super().__init__(clock=lambda: self.wall)
+        self.wall = wall
+        self.runs = {held.root.uid: held.root for held in around.locks} | {run.uid: run for run in around.relatives}
+        for run in tree.runs:
+            self.runs[run.uid] = run
+            self._ids.setdefault((run.tenant, run.id), []).append(run.uid)
+            self._trees.setdefault(run.root, []).append(run.uid)
+        for call in around.shared:
+            self.calls[call.id] = call
+            self._calls_of.setdefault(call.root, []).append(call.id)
+        for call in tree.calls:
+            self.calls[call.id] = call
+            self._keys.setdefault(call.key, []).append(call.id)
+            self._calls_of.setdefault(call.root, []).append(call.id)
+        locks = (*(held.lock for held in around.locks), *tree.locks)
+        self.locks = {(lock.tenant, lock.name): lock for lock in locks}
+        self.slices = {row.name: row for row in around.slices}
+        for asked in tree.approvals:
+            self.approvals[asked.id] = asked
+            self._approvals_of.setdefault(asked.root, []).append(asked.id)
+        self._newest = max((max(call.seq, call.settled_seq) for call in tree.calls), default=0)
+
+    def _row(self, op: Any) -> Any:
+        answer = super()._row(op)
+        # Events of the rehearsal come after every event of the ledger.
+        return answer + self._newest if isinstance(op, AddEvent) else answer
+
+
+class Rehearsal:
+    """A driver that starts nothing: bodies and compensations succeed, and every probe gives the assumed answer."""
+
+    def __init__(
+        self, host: Host, tree: Tree, clocks: Clocks, *, probes_say: Absent | Unknown, around: Around = NOTHING_AROUND
+    ) -> None:
+        # Ledger time is whole microseconds. No time passes here, so what is due now must not be due a fraction later.
+        wall = moment(max(clocks.wall, tree.now))
+        self._host, self._clocks, self._probes_say = host, replace(clocks, wall=wall), probes_say
+        self.stage = Stage(tree, wall, around)
+        self.does: list[Planned] = []
+        self._known = {call.id: call for call in tree.calls}
+        self._count = 0
+
+    def own(self, root: RunRow) -> RunRow:
+        """Take the tree over from its live owner, as if that owner did what is rehearsed."""
+        mine = {"owner": WHO, "epoch": root.epoch + 1, "lease_until": float("inf"), "suspended": 0}
+        self.stage.runs[root.uid] = changed(root, mine)
+        return self.stage.runs[root.uid]
+
+    def session(self, root: RunRow, *, wait_s: float) -> Session:
+        """Return a session of the owner of the tree."""
+        return self.played(root, Lease(root.uid, WHO, root.epoch, self._host.lease_s, float("inf")), wait_s=wait_s)
+
+    def played(self, root: RunRow, lease: Lease, *, wait_s: float) -> Session:
+        """Return a session with a memory of its own, so that the live run learns nothing from the rehearsal."""
+        session = self._host.session(root, lease, resumed=True, wait_s=wait_s)
+        return replace(session, memory=session.memory.copy())
+
+    def play(self, flow: Flow[T]) -> T:
+        """Run a flow to its end."""
+        return run_flow(flow, self._perform)
+
+    def _perform(self, op: Op[Any]) -> Any:
+        self._count += 1
+        assert self._count <= OPERATIONS_MAX, "a rehearsal ends"
+        match op:
+            case StoreOp():
+                return self.stage.perform(op)
+            case Invoke():
+                return self._invoke(op)
+            case ReadClocks():
+                return self._clocks
+            case Sleep(seconds=seconds) | Await(seconds=seconds):
+                self._pass(seconds)
+            case Luck():
+                return 0.5
+            case LiveCalls():
+                return 0
+            case IsDead():
+                return False
+            case Watch() | ReadAnchor() | KeepAnchor() | KeepCheckpoint():
+                return None  # a rehearsal consumes no approval, so it needs no anchor
+            case Together(flows=flows):
+                return self._in_turn(flows)
+            case _:
+                raise TypeError(f"a rehearsal does not know {type(op).__name__}")
+        return None
+
+    def _pass(self, seconds: float) -> None:
+        seconds = max(0.0, min(seconds, 1e9))
+        self.stage.wall = moment(self.stage.wall + seconds + MICROSECOND)
+        self._clocks = replace(self._clocks, wall=self.stage.wall, mono=self._clocks.mono + seconds)
+
+    def _in_turn(self, flows: Sequence[Flow[Any]]) -> list[Any]:
+        ends: list[Any] = []
+        for flow in flows:
+            try:
+                ends.append(run_flow(flow, self._perform))
+            except Exception as error:
+                ends.append(error)
+        return ends
+
+    def _invoke(self, op: Invoke) -> Ended:
+        call = op.call.whole() if isinstance(op.call, Later) else op.call
+        spec = self._host.specs.get(call.tool)
+        what = _doing(op, spec)
+        self.does.append(self._planned(what, op, call, spec))
+        if what == "guard":
+            return Ended(value=True)
+        return Ended(value=self._probes_say if what == "probe" else None)
+
+    def _planned(self, what: Doing, op: Invoke, call: Call, spec: Spec | None) -> Planned:
+        row = self._known[call.id]
+        shown = call_of(row, spec)
+        args = {name: value for name, value in op.kwargs.items() if name != "call"}
+        if MARK in f"{row.args}{row.result}":  # a plan is for people: redacted values stay redacted
+            seen = {**shown.args, "result": shown.result}
+            args = {name: seen.get(name, value) for name, value in args.items()}
+        note = ""
+        if what == "compensate" and row.state in ("in_doubt", "started") and "result" in args:
+            del args["result"]
+            note = "its result is found out first"
+        return Planned(what, shown, named(spec, what, op.fn), args, note)
+
+
+def _doing(op: Invoke, spec: Spec | None) -> Doing:
+    if op.phase == "compensate":
+        return "compensate"
+    if op.phase == "execute":
+        return "start"
+    return "guard" if spec is not None and spec.guard is not None and op.fn is spec.guard.fn else "probe"
+
+
+def named(spec: Spec | None, what: Doing, fn: Callable[..., Any]) -> str:
+    """Return the name of a tool's function for people: the name of the tool that it is, else its own."""
+    if spec is not None and what == "start":
+        return spec.name
+    twin = None if spec is None else spec.compensate
+    if twin is not None and what == "compensate" and twin.tool:
+        return twin.tool
+    return str(getattr(fn, "__qualname__", type(fn).__name__)).rpartition("<locals>.")[2]
