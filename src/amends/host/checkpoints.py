@@ -236,7 +236,6 @@ class Checkpointer:
         """The key that signs checkpoints; None if there is none, or if the ledger is not open yet."""
         return self._key
 
-
     def write(self) -> Checkpoint | None:
         """Write a checkpoint over everything in the ledger and return the newest one; None for an empty ledger."""
         self.ready()
@@ -279,7 +278,6 @@ class Checkpointer:
                 self._hook(checkpoint)
             except Exception:  # the next checkpoint covers all that this one does
                 log.exception("on_checkpoint failed for checkpoint %d", checkpoint.n)
-
 
     def left(self, run_id: str, *, quiet: bool) -> None:
         """Note that a run has been left: write its checkpoint now with ``checkpoint=0``, else soon.

@@ -114,9 +114,7 @@ def _rewritten(host: Host, sealing: Sealing, row: RunRow | CallRow) -> int:
         fresh: Any = host.store.perform(ReadCall(about)) if is_call else _run(host, about)
         assert fresh is not None, "no row is ever deleted"
         row = fresh
-    raise LedgerUnavailable(
-        f"{about} changes faster than it can be encrypted; nothing was lost", hint="run it again"
-    )
+    raise LedgerUnavailable(f"{about} changes faster than it can be encrypted; nothing was lost", hint="run it again")
 
 
 def _run(host: Host, uid: str) -> RunRow | None:
